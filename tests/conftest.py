@@ -181,12 +181,12 @@ def training_program() -> ProgramMaker:
     ) -> Program:
         network = layers if isinstance(layers, lm.Network) else lm.Sequential(*layers)
         targets = default_targets(network, loss, dtype)
-        step = training_graph(
+        derived = training_graph(
             network,
             TrainingOptions(loss, optimizer, clip=clip, frozen=frozen),
             targets,
             dtype=dtype,
         )
-        return compile_graph(step.graph, batch=batch, name="training", target=DEFAULT_TARGET)
+        return compile_graph(derived.graph, batch=batch, name="training", target=DEFAULT_TARGET)
 
     return make

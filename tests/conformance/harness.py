@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from tolerances import expected_of
 
+from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Sample, Tensor, leaf, show
@@ -16,6 +18,14 @@ from lamina.program.program import Program
 from lamina.shapes import Array, DType, as_dtype
 
 Values = Mapping[str, Array]
+
+# Every op with each of its samples.
+CASES = [
+    pytest.param(op, sample, id=f"{op.name}-{number}")
+    for op in ops.ALL
+    for number, sample in enumerate(op.samples)
+]
+DIFFERENTIABLE = [case for case in CASES if case.values[1].differentiable]
 
 
 def run_program(

@@ -86,8 +86,9 @@ def _training(engine: Engine) -> Program:
     layers = (lm.Input(6), lm.Linear(9), lm.ReLU(), lm.Dropout(0.25), lm.Linear(3))
     network, loss = lm.Sequential(*layers), lm.CrossEntropy()
     targets = default_targets(network, loss, float32)
-    step = training_graph(network, TrainingOptions(loss, lm.Adam(0.01)), targets, dtype=float32)
-    return compile_graph(step.graph, batch=4, name="training", target=engine.target)
+    options = TrainingOptions(loss, lm.Adam(0.01))
+    graph = training_graph(network, options, targets, dtype=float32).graph
+    return compile_graph(graph, batch=4, name="training", target=engine.target)
 
 
 def _memories(program: Program, engine: Engine) -> dict[str, Memory]:
@@ -138,7 +139,7 @@ def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
     assert _after(many) == _after(single)
 
 
-def test_no_runs_over_a_data_set_change_nothing(engine: Engine) -> None:
+def test_zero_runs_over_a_data_set_change_nothing(engine: Engine) -> None:
     program = _training(engine)
     memories = _memories(program, engine)
     before = _after(memories)
@@ -164,7 +165,7 @@ def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
     assert bits[0] == bits[1]
 
 
-def test_additions_that_meet_in_one_element_are_made_in_order(engine: Engine) -> None:
+def test_additions_into_one_element_are_made_in_order(engine: Engine) -> None:
     # In float32 the sum of these depends on the order.
     values = np.tile(np.array([1e8, 1.0, -1e8, 0.5], "float32"), 25)
     x, at = leaf("x", "input", (100,), float32), leaf("i", "input", (100,), int64)

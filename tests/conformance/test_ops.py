@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
-from harness import Leaves, check, values_of
+from harness import CASES, DIFFERENTIABLE, Leaves, check, values_of
 
 from lamina import ops
 from lamina.engines.engine import Engine
@@ -21,12 +21,6 @@ from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Elementwise
 from lamina.shapes import Array, DType, float32, float64
 
-CASES = [
-    pytest.param(op, sample, id=f"{op.name}-{number}")
-    for op in ops.ALL
-    for number, sample in enumerate(op.samples)
-]
-DIFFERENTIABLE = [case for case in CASES if case.values[1].differentiable]
 WITH_OPERANDS = [case for case in CASES if case.values[1].shapes]
 DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 

@@ -81,7 +81,7 @@ def has_sort(program: Program) -> bool:
 
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 @pytest.mark.parametrize(("op", "sample"), INDEXING)
-def test_ops_and_their_gradients(op: Op, sample: Sample, dtype: DType) -> None:
+def test_ops_and_gradients_scatter_to_the_same_bits(op: Op, sample: Sample, dtype: DType) -> None:
     leaves = Leaves()
     operands = [leaves.add(array) for array in values_of(sample, dtype)]
     result = apply(op, *operands, **sample.attributes)
@@ -89,7 +89,7 @@ def test_ops_and_their_gradients(op: Op, sample: Sample, dtype: DType) -> None:
     same_bits(graph, leaves.feeds)
 
 
-def test_random_graphs() -> None:
+def test_random_graphs_scatter_to_the_same_bits() -> None:
     compared = 0
     for seed in RANDOM_SEEDS:
         made = random_graph(seed)
@@ -127,7 +127,7 @@ def test_sums_are_added_in_the_same_order(indices: type[np.generic]) -> None:
     assert total.axes[-1].extent == 2
 
 
-def test_signs_of_zeros_infinities_and_nan_stay() -> None:
+def test_signed_zeros_infinities_and_nan_scatter_to_the_same_bits() -> None:
     leaves = Leaves()
     values = leaves.add(np.array([-0.0, -0.0, np.nan, np.inf, -np.inf, -0.0, 1e38], "f4"))
     at = leaves.add(np.array([0, 0, 1, 2, 3, 4, 5]))
@@ -167,7 +167,7 @@ def test_negative_zeros_added_to_zeros_are_positive(kind: str, dtype: str, engin
 
 @pytest.mark.parametrize("target", [IN_ORDER, SORTED], ids=lambda target: target.scatter)
 @pytest.mark.parametrize("kind", SCATTERS)
-def test_zeros_have_one_sign_in_order_and_sorted(kind: str, target: Target) -> None:
+def test_sums_of_zeros_have_the_sign_of_the_oracle(kind: str, target: Target) -> None:
     graph, feeds, expected = with_zeros(kind, "float32")
     program = compile_graph(graph, batch=1, name="test", target=target)
     found, _ = run_program(program, InterpreterEngine(poison=True), feeds)
@@ -184,7 +184,7 @@ def test_indices_are_sorted_once_for_all_values_that_share_them() -> None:
     assert sorted(shapes) == [(8, 30), (30,)]
 
 
-def test_an_update_that_scatters() -> None:
+def test_updates_scatter_to_the_same_bits() -> None:
     leaves = Leaves()
     table = leaves.add(numbers(6, 4), "parameter", "table")
     x = leaves.add(numbers(20, 4))
@@ -195,7 +195,7 @@ def test_an_update_that_scatters() -> None:
     same_bits(graph, leaves.feeds, runs=3)
 
 
-def test_scatters_within_a_recurrence() -> None:
+def test_recurrences_scatter_to_the_same_bits() -> None:
     leaves = Leaves()
     start, xs = leaves.add(numbers(7)), leaves.add(numbers(5, 12))
     at = leaves.add(random_indices(60, 7).reshape(5, 12))

@@ -134,7 +134,9 @@ DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
         (37, 200, 2048),
     ],
 )
-def test_products_with_a_large_k(m: int, n: int, k: int, dtype: DType, engine: Engine) -> None:
+def test_products_with_a_large_k_equal_their_evaluation(
+    m: int, n: int, k: int, dtype: DType, engine: Engine
+) -> None:
     generator = np.random.default_rng(k)
     leaves = Leaves()
     a, b, c, d = (
@@ -188,7 +190,7 @@ def test_every_number_of_a_sum_counts(shape: tuple[int, ...], dtype: DType, engi
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("shape", [(70,), (3, 33), (33, 3), (4, 65)], ids=str)
-def test_of_equal_extremes_the_first_is_named(
+def test_argmax_and_argmin_return_the_first_of_equal_extremes(
     shape: tuple[int, ...], dtype: str, engine: Engine
 ) -> None:
     leaves = Leaves()
@@ -203,7 +205,9 @@ def test_of_equal_extremes_the_first_is_named(
 
 @DTYPES
 @pytest.mark.parametrize("shape", [(70_001,), (66_000, 3), (5, 70_000), (64, 33, 65)], ids=str)
-def test_long_reductions(shape: tuple[int, ...], dtype: DType, engine: Engine) -> None:
+def test_long_reductions_equal_their_evaluation(
+    shape: tuple[int, ...], dtype: DType, engine: Engine
+) -> None:
     generator = np.random.default_rng(len(shape))
     leaves = Leaves()
     x = leaves.add(generator.uniform(-1, 1, shape).astype(dtype.numpy))

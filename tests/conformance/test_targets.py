@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import Leaves, check, values_of
+from harness import CASES, Leaves, check, values_of
 from random_graphs import random_graph
 from targets import TARGETS
 
@@ -19,11 +19,6 @@ from lamina.program.target import Target
 from lamina.shapes import float64, static
 
 EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-CASES = [
-    pytest.param(op, sample, id=f"{op.name}-{number}")
-    for op in ops.ALL
-    for number, sample in enumerate(op.samples)
-]
 
 
 @EACH_TARGET

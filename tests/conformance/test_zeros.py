@@ -55,7 +55,7 @@ def moved(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_kernel_elements_over_padding_only_stay(engine_name: str, optimizer: str) -> None:
+def test_kernel_elements_over_padding_only_do_not_change(engine_name: str, optimizer: str) -> None:
     layers, region = [lm.Conv2d(16, 3, padding=1)], np.s_[:, :, 0, 0]
     found = moved(engine_name, layers, images(16, 16, 16, 16), region, OPTIMIZERS[optimizer])
     expected = np.zeros((16, 16, 3, 3), bool)
@@ -65,7 +65,9 @@ def test_kernel_elements_over_padding_only_stay(engine_name: str, optimizer: str
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_kernel_elements_over_zeros_only_stay(engine_name: str, optimizer: str, size: int) -> None:
+def test_kernel_elements_over_zeros_only_do_not_change(
+    engine_name: str, optimizer: str, size: int
+) -> None:
     x, reach = images(16, 16, 16, 16), size // 2
     # The loss reads the first four rows; only the last row of the kernel is over nonzero input.
     x[:, :, : 3 + reach] = 0
@@ -77,7 +79,7 @@ def test_kernel_elements_over_zeros_only_stay(engine_name: str, optimizer: str, 
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_channels_that_are_zero_stay(engine_name: str, optimizer: str) -> None:
+def test_weights_of_zero_channels_do_not_change(engine_name: str, optimizer: str) -> None:
     x = images(8, 16, 8, 8)
     x[:, ::3] = 0
 
@@ -94,7 +96,7 @@ def test_channels_that_are_zero_stay(engine_name: str, optimizer: str) -> None:
     np.testing.assert_array_equal(found["3.weight"], second)
 
 
-def test_weights_that_reach_the_loss_through_zero_weights_only_stay(engine_name: str) -> None:
+def test_weights_followed_by_zero_weights_only_do_not_change(engine_name: str) -> None:
     x = images(8, 16, 16, 16)
     x[:, :, 7:] = 0
 
@@ -134,9 +136,7 @@ def test_a_query_with_one_key_has_no_gradient(engine: Engine) -> None:
     [lm.BatchNorm(), lm.InstanceNorm(affine=True), lm.GroupNorm(3)],
     ids=lambda layer: type(layer).__name__,
 )
-def test_weights_of_a_channel_that_is_the_same_everywhere_stay(
-    engine_name: str, layer: Any
-) -> None:
+def test_weights_of_a_constant_channel_do_not_change(engine_name: str, layer: Any) -> None:
     x = images(37, 6, 9, 9)
     x[:, :2] = 0.3
     found = moved(engine_name, [layer], x, np.s_[:], OPTIMIZERS["Adam"])

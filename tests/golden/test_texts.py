@@ -10,5 +10,5 @@ from texts import FOLDER, TEXTS
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_text_is_as_recorded(name: str) -> None:
+def test_text_equals_the_recorded_text(name: str) -> None:
     assert TEXTS[name]() + "\n" == (FOLDER / name).read_text()

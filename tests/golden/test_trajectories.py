@@ -1,4 +1,4 @@
-"""The losses of trainings equal PyTorch's, step by step, in float64.
+"""The losses of trainings equal PyTorch's at each training step, in float64.
 
 The same comparison is made twice: with trajectories recorded from PyTorch (by `record.py`), which
 needs no PyTorch, and with PyTorch itself where it is installed.
@@ -22,7 +22,8 @@ from cases import (
 
 import lamina as lm
 
-# Fifty steps enlarge rounding errors of 1e-16 to some 1e-12; a wrong formula is off by far more.
+# Fifty training steps enlarge rounding errors of 1e-16 to some 1e-12. A wrong formula is off by
+# far more.
 RELATIVE = 1e-9
 ABSOLUTE = 1e-12
 
@@ -53,7 +54,7 @@ def test_every_network_and_optimizer_is_in_a_case() -> None:
     assert {case.optimizer for case in CASES} == OPTIMIZERS.keys()
 
 
-def test_recorded_trajectories_are_not_trivial() -> None:
+def test_recorded_losses_fall() -> None:
     with np.load(RECORDED) as recorded:
         for case in CASES:
             losses = recorded[f"{case}/losses"]

@@ -10,12 +10,12 @@ from workloads import CHECKSUMS, FIGURES, VECTORS, WORKLOADS, checksum, figures
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_program_costs_what_is_recorded(workload: str) -> None:
+def test_program_costs_equal_the_recorded_ones(workload: str) -> None:
     assert figures(workload) in FIGURES.read_text().splitlines()
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_machine_code_is_written_as_recorded(workload: str) -> None:
+def test_llvm_text_has_the_recorded_checksum(workload: str) -> None:
     recorded = CHECKSUMS.read_text().splitlines()
     for vectors in VECTORS:
         assert checksum(workload, vectors) in recorded

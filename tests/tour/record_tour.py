@@ -1,4 +1,4 @@
-"""Writes what the tour's examples print today into docs/tour.md.
+"""Writes the output of the tour's examples into docs/tour.md.
 
     python tests/tour/record_tour.py
 

@@ -1,4 +1,4 @@
-"""The examples of the pages are run, so that they show what the code does."""
+"""The examples of the pages print the results that the pages show."""
 
 import doctest
 from pathlib import Path
@@ -9,7 +9,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("page", ["tour.md", "guide.md", "networks.md", "ops.md"])
-def test_every_example_of_a_page_gives_what_it_shows(
+def test_examples_of_a_page_print_the_shown_results(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What the tests of the cache share."""
+"""Helpers of the tests of the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of files share."""
+"""Helpers of the tests of model files."""
 
 from __future__ import annotations
 
@@ -17,18 +17,14 @@ from lamina.errors import FileFormatError
 Array = np.ndarray
 
 
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
 def functional() -> lm.Network:
     """Two inputs, ops, constants and two outputs."""
     a, b = lm.Input(2, 3), lm.Input(4)
     h = lm.Linear(6)(lm.Flatten()(a)) * np.arange(6, dtype="float32") + 1.5
     h = ops.concat([h, ops.exp(b[:, 1:3])], 1)
     h = ops.reshape(ops.transpose(ops.reshape(h, (h.shape[0], 4, 2)), (0, 2, 1)), (h.shape[0], 8))
-    chosen = ops.where(h > 0.25, h, ops.broadcast_to(ops.mean(h, 1, keepdims=True), h.shape))
-    return lm.Network([a, b], [lm.Linear(3)(chosen), ops.sum(h, 1)])
+    selected = ops.where(h > 0.25, h, ops.broadcast_to(ops.mean(h, 1, keepdims=True), h.shape))
+    return lm.Network([a, b], [lm.Linear(3)(selected), ops.sum(h, 1)])
 
 
 def metadata_of(path: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the tests of fit share."""
+"""Helpers of the tests of fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLVM's text as tests look at it: what functions do, whatever they are called."""
+"""LLVM's text without the names of functions, for comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of model share."""
+"""Helpers of the tests of models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,3 @@ Array = np.ndarray
 
 def network() -> lm.Network:
     return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")

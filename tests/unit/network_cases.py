@@ -1,4 +1,4 @@
-"""What the tests of networks share."""
+"""Source lines of errors, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of recurrence share."""
+"""Helpers of the tests of recurrences."""
 
 from __future__ import annotations
 

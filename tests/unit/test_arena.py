@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_arrays import normal
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
@@ -18,10 +19,6 @@ from lamina.runtime import compiled
 from lamina.shapes import Array, float32
 
 ENGINES = ("cpu", "interpreter")
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def model(engine: str, hidden: int = 16) -> lm.Model:
@@ -80,7 +77,7 @@ def test_tenants_stay_where_they_are_if_the_arena_is_large_enough() -> None:
     assert (large.moves, arena.bytes) == (1, 300)
 
 
-def test_tenants_that_nobody_holds_count_no_longer() -> None:
+def test_tenants_without_references_are_not_counted() -> None:
     arena = HostArena()
     arena.enter(Tenant(), 300)
     other = Tenant()
@@ -88,7 +85,7 @@ def test_tenants_that_nobody_holds_count_no_longer() -> None:
     assert arena.bytes == other.block.size == 100
 
 
-def test_a_tenant_for_which_there_is_no_room_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenant_whose_allocation_fails_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def small(size: int) -> Array:
         if size > 200:
             raise MemoryError
@@ -121,7 +118,7 @@ def test_the_programs_of_a_model_share_one_arena(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_programs_that_take_turns_in_an_arena_compute_what_they_do_alone(engine: str) -> None:
+def test_programs_that_share_an_arena_compute_the_same_as_alone(engine: str) -> None:
     """Each program moves the others when it is compiled, and leaves its numbers in their memory."""
     x = {size: normal(size, 5, seed=size) for size in (2, 33, 5, 64)}
     y = {size: np.arange(size) % 3 for size in x}
@@ -143,7 +140,7 @@ def test_programs_that_take_turns_in_an_arena_compute_what_they_do_alone(engine:
         np.testing.assert_array_equal(first, second)
 
 
-def test_rows_of_a_data_set_are_read_where_the_arena_is_now() -> None:
+def test_runs_over_a_data_set_continue_after_the_arena_moves() -> None:
     data = (normal(64, 5), np.arange(64) % 3)
     results: list[Array] = []
     for moved in (False, True):
@@ -160,7 +157,7 @@ def test_rows_of_a_data_set_are_read_where_the_arena_is_now() -> None:
     np.testing.assert_array_equal(*results)
 
 
-def test_weights_packed_ahead_outlast_other_programs() -> None:
+def test_prepacked_weights_are_not_overwritten_by_other_programs() -> None:
     """Inference packs its weights once; other programs must not overwrite them."""
     net = lm.Sequential(lm.Input(64), lm.Linear(256), lm.Tanh(), lm.Linear(256), lm.Tanh())
     one, x = lm.Model(net), normal(256, 64)
@@ -171,7 +168,7 @@ def test_weights_packed_ahead_outlast_other_programs() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_no_program_counts_on_what_is_left_in_the_arena(
+def test_no_program_reads_stale_contents_of_the_arena(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workspaces included: the whole block is filled with NaN before every run."""

@@ -26,13 +26,13 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("data", [b"", b"short", bytearray(b"bytes"), memoryview(b"x" * 100_000)])
-def test_writes_what_it_was_given(tmp_path: Path, data: bytes) -> None:
+def test_a_file_holds_the_written_bytes(tmp_path: Path, data: bytes) -> None:
     write_atomically(tmp_path / "file", data)
     assert (tmp_path / "file").read_bytes() == bytes(data)
     assert names(tmp_path) == ["file"]
 
 
-def test_replaces_the_old_contents(tmp_path: Path) -> None:
+def test_writing_replaces_the_old_contents(tmp_path: Path) -> None:
     write_atomically(tmp_path / "file", b"a longer text that was there before")
     write_atomically(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
@@ -76,20 +76,20 @@ def test_an_interruption_removes_the_temporary_file(
     assert names(tmp_path) == []
 
 
-def asked(path: Path, data: bytes) -> None:
-    """Whether it could be written."""
+def check_writable(path: Path, data: bytes) -> None:
+    """`require_writable`, with the arguments of `write_atomically`."""
     assert data
     require_writable(path)
 
 
-@pytest.mark.parametrize("write", [write_atomically, asked])
+@pytest.mark.parametrize("write", [write_atomically, check_writable])
 def test_a_missing_folder_is_named(write: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         write(tmp_path / "absent" / "file", b"data")
     assert caught.value.advice == f"Create the folder first: {tmp_path / 'absent'}"
 
 
-@pytest.mark.parametrize("write", [write_atomically, asked])
+@pytest.mark.parametrize("write", [write_atomically, check_writable])
 def test_a_folder_is_not_replaced(write: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError) as caught:
@@ -98,7 +98,7 @@ def test_a_folder_is_not_replaced(write: Callable[[Path, bytes], None], tmp_path
     assert names(tmp_path) == ["folder"]
 
 
-def test_asking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_checking_that_a_file_is_writable_changes_no_file(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(b"old")
     for name in ("old", "new"):
         require_writable(tmp_path / name)
@@ -125,7 +125,7 @@ def test_a_symbolic_link_still_points_to_the_written_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts on Linux's order of system calls")
-def test_contents_reach_the_disk_before_the_name_and_the_name_at_the_end(
+def test_contents_are_synced_before_the_rename_and_the_folder_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
@@ -145,12 +145,12 @@ def test_contents_reach_the_disk_before_the_name_and_the_name_at_the_end(
     assert events == ["fsync", "rename", "fsync folder"]
 
 
-# What is left unfinished --------------------------------------------------------------------------
+# Unfinished files ---------------------------------------------------------------------------------
 
 LEFT = ".lamina-0123456789abcdef.tmp"
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_process_are_removed_by_the_next_writer(tmp_path: Path) -> None:
     """The process is killed while it waits for the disk."""
     script = f"""
 import os, signal
@@ -166,7 +166,7 @@ write_atomically({str(tmp_path / "killed")!r}, b"half of it")
     assert names(tmp_path) == ["file"]
 
 
-def test_what_a_living_writer_has_not_finished_stays(
+def test_temporary_files_of_a_running_writer_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync, begun, go_on = os.fsync, threading.Event(), threading.Event()
@@ -188,7 +188,7 @@ def test_what_a_living_writer_has_not_finished_stays(
     assert names(tmp_path) == ["first", "second"]
 
 
-def test_a_file_that_somebody_removed_is_written_again(
+def test_a_temporary_file_removed_by_another_process_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As another machine may do, which does not see our locks."""
@@ -208,7 +208,7 @@ def test_a_file_that_somebody_removed_is_written_again(
     assert names(tmp_path) == ["file"]
 
 
-def test_a_file_that_is_removed_again_and_again_is_an_error(
+def test_a_temporary_file_removed_at_every_attempt_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -221,7 +221,7 @@ def test_a_file_that_is_removed_again_and_again_is_an_error(
 
 
 @posix_only
-def test_only_regular_files_are_removed(tmp_path: Path) -> None:
+def test_only_regular_temporary_files_are_removed(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.write_bytes(b"mine")

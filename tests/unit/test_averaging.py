@@ -23,14 +23,14 @@ def trainer(model: lm.Model, optimizer: Any) -> Any:
 
 
 def courses(optimizer: optimizers.Averaging) -> tuple[list[Array], list[Array]]:
-    """The parameter and its average after each of twelve steps."""
+    """The parameter and its average after each of twelve training steps."""
     return train(optimizer), train(optimizer, shown="average")
 
 
 # Formulas -----------------------------------------------------------------------------------------
 
 
-def test_an_average_leaves_the_training_as_it_is() -> None:
+def test_averaging_does_not_change_the_training() -> None:
     plain = train(optimizers.Adam(0.1))
     for wrapper in (optimizers.EMA(lm.Adam(0.1)), optimizers.SWA(lm.Adam(0.1), start=3)):
         np.testing.assert_array_equal(train(wrapper), plain)
@@ -46,9 +46,7 @@ def test_ema_is_its_formula() -> None:
 
 
 @pytest.mark.parametrize(("start", "every"), [(1, 1), (1, 3), (4, 1), (3, 2), (5, 4), (20, 1)])
-def test_swa_is_the_mean_of_the_parameters_after_the_steps_that_count(
-    start: int, every: int
-) -> None:
+def test_swa_is_the_mean_of_the_sampled_parameters(start: int, every: int) -> None:
     parameters, averages = courses(optimizers.SWA(lm.SGD(0.1), start=start, every=every))
     for number, average in enumerate(averages, 1):
         counted = parameters[start - 1 : number : every]
@@ -77,10 +75,10 @@ def test_averages_agree_with_pytorch(decay: float | None) -> None:
         np.testing.assert_allclose(average, found, rtol=1e-12, atol=0 if decay else 1e-7)
 
 
-# Reading them -------------------------------------------------------------------------------------
+# Reading averages ---------------------------------------------------------------------------------
 
 
-def test_averaged_parameters_are_those_of_the_formula() -> None:
+def test_averaged_parameters_follow_the_formula() -> None:
     model = lm.Model(network())
     with trainer(model, lm.EMA(lm.Adam(0.1), decay=0.5)) as training:
         assert training.has_averages
@@ -97,7 +95,7 @@ def test_averaged_parameters_are_those_of_the_formula() -> None:
     assert same(model.parameters(), averaged)
 
 
-def test_before_the_first_step_the_averages_are_the_parameters() -> None:
+def test_before_the_first_training_step_the_averages_are_the_parameters() -> None:
     model = lm.Model(network())
     with trainer(model, lm.EMA(lm.Adam(0.1))) as training:
         assert same(training.averaged_parameters(), model.parameters())
@@ -123,7 +121,7 @@ def test_states_of_layers_are_not_averaged() -> None:
         assert set(training.state()) == {*averages, "seed", "step"}
 
 
-def test_a_training_without_averages_says_so() -> None:
+def test_averaged_parameters_of_a_training_without_averages_are_refused() -> None:
     with trainer(lm.Model(network()), lm.Adam(0.1)) as training:
         assert not training.has_averages
         with pytest.raises(DefinitionError) as error:
@@ -134,7 +132,7 @@ def test_a_training_without_averages_says_so() -> None:
     )
 
 
-def test_averages_are_planned_as_state() -> None:
+def test_averages_count_as_state_in_the_memory_bill() -> None:
     net, loss = network(), lm.CrossEntropy()
     plain = net.plan(8, loss, lm.Adam(0.1))
     averaged = net.plan(8, loss, lm.EMA(lm.Adam(0.1)))
@@ -202,7 +200,7 @@ def test_bad_numbers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [0.999, lm.Adam])
-def test_what_is_averaged_is_an_optimizer(optimizer: Any) -> None:
+def test_averages_of_anything_but_an_optimizer_are_refused(optimizer: Any) -> None:
     with pytest.raises(DefinitionError, match="in optimizer: this is not an optimizer"):
         lm.EMA(optimizer)
 

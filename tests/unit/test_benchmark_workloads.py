@@ -60,7 +60,7 @@ def test_a_record_is_plain_data(name: str) -> None:
     assert json.loads(json.dumps(record)) == record
 
 
-def test_a_record_says_which_layers_follow_one_another() -> None:
+def test_a_record_of_a_stack_lists_its_layers_in_order() -> None:
     architecture = WORKLOADS["mlp"].record()["architecture"]
     assert (architecture["kind"], architecture["input_shape"]) == ("Stack", [784])
     kinds = [layer["kind"] for layer in architecture["layers"]]
@@ -71,7 +71,7 @@ READY = [name for name, workload in WORKLOADS.items() if isinstance(workload.arc
 
 
 @pytest.mark.parametrize("name", READY)
-def test_a_record_says_all_that_makes_a_ready_network(name: str) -> None:
+def test_a_ready_network_is_rebuilt_from_its_record(name: str) -> None:
     architecture = WORKLOADS[name].record()["architecture"]
     options = dict(architecture["options"])
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
@@ -80,7 +80,7 @@ def test_a_record_says_all_that_makes_a_ready_network(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_no_step_draws_random_numbers_as_each_framework_has_its_own(name: str) -> None:
+def test_no_workload_draws_random_numbers(name: str) -> None:
     trace = WORKLOADS[name].network().trace(dtype=float32, training=True)
     assert trace.record.random_streams == 0
 
@@ -95,7 +95,7 @@ def test_the_workloads_have_the_sizes_that_their_names_promise() -> None:
     }
 
 
-def test_indices_are_drawn_from_all_that_a_network_knows() -> None:
+def test_indices_are_drawn_from_the_whole_vocabulary() -> None:
     x, y = WORKLOADS["transformer"].data()
     assert y is not None
     for drawn in (x, y):
@@ -108,21 +108,21 @@ def test_the_data_is_the_same_each_time() -> None:
         np.testing.assert_array_equal(first, second)
 
 
-def test_half_of_the_inputs_stand_there_twice_with_other_targets() -> None:
+def test_half_of_the_inputs_are_repeated_with_other_targets() -> None:
     x, y = WORKLOADS["softmax"].data()
     assert y is not None
     np.testing.assert_array_equal(x[:50], x[50:])
     assert (y[:50] != y[50:]).any()
 
 
-def test_flops_count_the_matrix_products_of_a_step() -> None:
+def test_flops_count_the_matrix_products() -> None:
     products = [784 * 256, 256 * 128, 128 * 10]
     backwards = 2 * sum(products) - products[0]
     assert WORKLOADS["mlp"].flops() == 2 * 128 * (sum(products) + backwards)
     assert WORKLOADS["wide-forward"].flops() == 2 * 2000 * (2000 * 1000 + 1000 * 200 + 200 * 10)
 
 
-def test_flops_count_each_turn_of_a_recurrence() -> None:
+def test_flops_count_each_iteration_of_a_recurrence() -> None:
     tokens, inputs, features = 32 * 64, 64, 128
     from_input, from_state = tokens * inputs * 4 * features, tokens * features * 4 * features
     scores = 32 * features * 10
@@ -141,7 +141,7 @@ def test_an_unknown_workload_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-step", "tiny-run"])
-def test_a_reset_runner_repeats_itself(name: str) -> None:
+def test_a_reset_runner_repeats_its_training(name: str) -> None:
     runner = Runner(WORKLOADS[name])
     first = runner.parameters()
     runner.run(7)
@@ -157,12 +157,12 @@ def test_a_reset_runner_repeats_itself(name: str) -> None:
     assert any((first[parameter] != trained[parameter]).any() for parameter in first)
 
 
-def test_measuring_gives_seconds_per_step() -> None:
+def test_measuring_gives_seconds_per_training_step() -> None:
     found = measure(WORKLOADS["tiny-step"], "interpreter", seconds=0.03)
     assert 1e-6 < min(found) <= max(found) < 1
 
 
-def test_quick_steps_are_timed_in_groups() -> None:
+def test_short_training_steps_are_timed_in_groups() -> None:
     groups: list[int] = []
 
     def run(steps: int) -> float:
@@ -178,7 +178,7 @@ def test_quick_steps_are_timed_in_groups() -> None:
 @pytest.mark.parametrize(
     ("step_seconds", "whole"), [(1e-6, True), (LONGEST_RUN * 0.1 / 1000 * 1.1, False)]
 )
-def test_a_run_has_its_length_unless_it_takes_far_too_long(
+def test_a_run_has_the_given_length_unless_it_takes_too_long(
     step_seconds: float, whole: bool
 ) -> None:
     groups: list[int] = []
@@ -192,9 +192,9 @@ def test_a_run_has_its_length_unless_it_takes_far_too_long(
     assert max(groups) <= 1000
 
 
-def test_what_a_run_costs_beside_its_steps_is_divided_by_many() -> None:
+def test_the_fixed_cost_of_a_run_is_divided_by_many_training_steps() -> None:
     found = samples(lambda steps: 0.03 + steps * 1e-4, seconds=0.3, run_length=100_000)
-    # With the first step alone it would be 300 times as much.
+    # With the first training step alone it would be 300 times as much.
     assert max(found) < 1.2e-4
 
 
@@ -214,7 +214,7 @@ def test_the_command_prints_a_table_and_writes_everything(tmp_path: Path) -> Non
     assert found["workload"]["optimizer"]["momentum"] == 0.9
 
 
-def test_the_command_looks_for_the_folder_before_it_measures(tmp_path: Path) -> None:
+def test_the_command_checks_the_output_folder_before_it_measures(tmp_path: Path) -> None:
     result = CliRunner().invoke(bench, ["--json", str(tmp_path / "missing" / "bench.json")])
     assert result.exit_code == 2
     assert "there is no folder" in result.stderr
@@ -223,11 +223,11 @@ def test_the_command_looks_for_the_folder_before_it_measures(tmp_path: Path) -> 
 # The benchmarks' arithmetic -----------------------------------------------------------------------
 
 
-def test_rounds_count_alike_however_many_samples_they_have(harness: ModuleType) -> None:
+def test_the_middle_weighs_rounds_equally(harness: ModuleType) -> None:
     assert harness.middle([[1.0], [2.0, 2.0, 9.0], [5.0] * 9]) == 2.0
 
 
-def test_ratios_say_how_many_times_lamina_others_take(harness: ModuleType) -> None:
+def test_ratios_are_relative_to_the_time_of_lamina(harness: ModuleType) -> None:
     medians = {"lamina": 2.0, "pytorch": 6.0, "jax": 1.0}
     assert harness.ratios(medians) == {"pytorch": 3.0, "jax": 0.5}
     assert harness.best_of(medians) == "jax"

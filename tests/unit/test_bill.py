@@ -6,6 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from network_cases import raised_line
 
 import lamina as lm
 from lamina import ops
@@ -52,7 +53,7 @@ def bill(name: str, batch: int = 32) -> lm.bill.MemoryBill:
     return NETWORKS[name].plan(batch, lm.CrossEntropy(), lm.Adam(1e-3))
 
 
-# By hand ------------------------------------------------------------------------------------------
+# Bytes counted by hand ----------------------------------------------------------------------------
 
 
 def test_parameters_are_counted() -> None:
@@ -194,7 +195,7 @@ def test_amounts_of_memory_are_read(text: str | float, count: int) -> None:
     "text",
     ["", "much", "2 GiBs", "GiB", "1e999 GB", "-1 GB", "nan", -5, True, float("nan"), None, "1 2"],
 )
-def test_what_is_no_amount_of_memory_is_refused(text: str | float) -> None:
+def test_invalid_amounts_of_memory_are_refused(text: str | float) -> None:
     with pytest.raises(Misfit) as caught:
         MemorySize().read(text)
     assert str(refused(caught.value, "memory", text, "plan")).partition(": ")[2] == (
@@ -207,7 +208,7 @@ def test_what_is_no_amount_of_memory_is_refused(text: str | float) -> None:
 # Nothing is allocated -----------------------------------------------------------------------------
 
 
-def test_planning_asks_no_engine_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_neither_allocates_nor_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("memory was asked for")
 
@@ -263,7 +264,7 @@ def test_a_batch_size_is_a_whole_number_above_zero(size: int) -> None:
     with pytest.raises(DefinitionError) as caught:
         SMALL.plan(size)
     assert str(caught.value) == (
-        "in Network.plan (test_bill.py:264): a batch has at least one example\n"
+        f"in Network.plan (test_bill.py:{raised_line(caught)}): a batch has at least one example\n"
         "  expected  batch_size >= 1\n"
         f"  found     {size!r}\n"
         "  The batch size is a whole number."

@@ -99,29 +99,29 @@ def _check(case: Case, found: Mapping[str, Array]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_llvm_means_what_numpy_means(case: Case, by_llvm: Mapping[str, Array]) -> None:
+def test_instructions_in_llvm_equal_numpy(case: Case, by_llvm: Mapping[str, Array]) -> None:
     _check(case, by_llvm)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_opencl_means_what_numpy_means(case: Case, by_opencl: Mapping[str, Array]) -> None:
+def test_instructions_in_opencl_equal_numpy(case: Case, by_opencl: Mapping[str, Array]) -> None:
     _check(case, by_opencl)
 
 
 @pytest.mark.parametrize("case", SCALARS, ids=lambda case: case.name)
-def test_c99_means_what_numpy_means(case: Case, by_c99: Mapping[str, Array]) -> None:
+def test_instructions_in_c99_equal_numpy(case: Case, by_c99: Mapping[str, Array]) -> None:
     _check(case, by_c99)
 
 
-def test_structures_of_llvm(by_llvm: Mapping[str, Array]) -> None:
+def test_structures_in_llvm_give_the_expected_results(by_llvm: Mapping[str, Array]) -> None:
     np.testing.assert_array_equal(by_llvm["structures"], structures_of(CASES))
 
 
-def test_structures_of_opencl(by_opencl: Mapping[str, Array]) -> None:
+def test_structures_in_opencl_give_the_expected_results(by_opencl: Mapping[str, Array]) -> None:
     np.testing.assert_array_equal(by_opencl["structures"], structures_of(CASES))
 
 
-def test_structures_of_c99(by_c99: Mapping[str, Array]) -> None:
+def test_structures_in_c99_give_the_expected_results(by_c99: Mapping[str, Array]) -> None:
     np.testing.assert_array_equal(by_c99["structures"], structures_of(SCALARS))
 
 

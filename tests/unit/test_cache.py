@@ -58,7 +58,7 @@ def test_sources_that_change_after_they_were_imported_are_noticed(
     assert Sources("upgraded").checksum != before.checksum
 
 
-def test_sources_that_are_written_as_they_were_have_not_changed(
+def test_sources_with_another_time_and_equal_text_are_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = package_in(tmp_path, monkeypatch, "repaired")
@@ -88,7 +88,7 @@ def test_the_key_covers_every_package_that_decides_an_entry(
     assert found | {"lamina"} == set(sources.packages)
 
 
-def test_what_was_made_once_is_found_again() -> None:
+def test_an_entry_is_made_once_and_then_found() -> None:
     make = Maker()
     assert [cached("k", make) for _ in range(3)] == [CONTENT] * 3
     assert make.calls == 1
@@ -106,7 +106,7 @@ def test_any_text_is_a_key(key: str, cache_folder: Path) -> None:
     assert make.calls == len(entries(cache_folder)) == 1
 
 
-def test_keys_depend_on_every_part_and_on_where_parts_end() -> None:
+def test_keys_depend_on_every_string_and_where_it_ends() -> None:
     keys = {key_of(parts) for parts in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], [])}
     assert len(keys) == 5
 
@@ -168,7 +168,7 @@ def test_the_folder_may_begin_with_the_users_home(
     assert folder() == tmp_path / "elsewhere" / "objects"
 
 
-def test_without_the_variable_it_lies_in_the_users_cache(
+def test_the_default_folder_is_in_the_users_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LAMINA_CACHE")
@@ -193,7 +193,7 @@ def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "the home of another user, that there is not",
     ],
 )
-def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
+def test_without_a_home_folder_there_is_no_cache_and_one_warning(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import pwd
@@ -229,7 +229,7 @@ def test_without_a_home_folder_there_is_no_cache_and_that_is_said_once(
 
 
 @posix
-def test_a_process_of_an_unknown_user_trains_and_says_once_that_there_is_no_cache() -> None:
+def test_a_process_of_an_unknown_user_predicts_without_a_cache_and_warns_once() -> None:
     """As containers do that run under any number: neither a name nor a home folder."""
     script = """
 import os, pwd, sys
@@ -281,7 +281,7 @@ def test_an_entry_that_is_too_large_stays_while_it_is_the_last_one_used(
     assert entries(cache_folder) == [path_of(cache_folder, second)]
 
 
-def test_no_more_is_kept_than_the_limit_and_an_eighth(
+def test_the_cache_exceeds_its_limit_by_at_most_an_eighth(
     cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "LARGEST_BYTES", 1 << 20)
@@ -322,7 +322,7 @@ class Calls:
         return entry
 
 
-def test_writing_takes_the_same_whatever_lies_there(
+def test_the_cost_of_writing_does_not_grow_with_the_number_of_entries(
     cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = in_one_shard(3)
@@ -345,7 +345,7 @@ def test_writing_takes_the_same_whatever_lies_there(
     assert counts[1] < 4 * counts[0]
 
 
-def test_a_shard_is_looked_through_once_for_an_eighth_of_what_it_may_hold(
+def test_a_shard_is_trimmed_once_per_eighth_of_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trims: list[int] = []
@@ -360,7 +360,7 @@ def test_a_shard_is_looked_through_once_for_an_eighth_of_what_it_may_hold(
 # Other processes ----------------------------------------------------------------------------------
 
 
-def test_what_a_process_left_unfinished_is_removed(cache_folder: Path) -> None:
+def test_unfinished_files_of_ended_processes_are_removed(cache_folder: Path) -> None:
     fcntl = pytest.importorskip("fcntl", reason="there are no locks of POSIX here")
     cached("a", Maker())
     left, living = (cache_folder / "new" / f".lamina-{name}.tmp" for name in ("left", "living"))
@@ -413,7 +413,7 @@ def run_workers(script: str) -> None:
 
 
 @posix
-def test_processes_that_write_read_and_trim_find_what_was_written() -> None:
+def test_processes_that_write_read_and_trim_find_whole_entries() -> None:
     run_workers("""
 children = [start(seed, 300) for seed in range(4)]
 assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4

@@ -54,7 +54,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(mode: int, cache_folder: 
 def test_a_folder_below_one_that_others_may_write_to_is_not_used(
     mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They could exchange it for one of theirs."""
+    """They could replace it by one of theirs."""
     shared = tmp_path / "shared"
     (shared / "mine").mkdir(parents=True)
     monkeypatch.setenv("LAMINA_CACHE", str(shared / "mine"))
@@ -101,7 +101,7 @@ def owned(monkeypatch: pytest.MonkeyPatch) -> Owned:
 
 @posix
 @pytest.mark.parametrize("which", ["a parent", "the folder", "a shard", "an entry"])
-def test_what_belongs_to_someone_else_is_not_used(
+def test_files_of_another_user_are_not_used(
     which: str, cache_folder: Path, owned: Owned, caplog: pytest.LogCaptureFixture
 ) -> None:
     cached("k", Maker(b"not mine"))
@@ -162,7 +162,7 @@ def test_a_folder_of_the_users_own_group_may_be_written_by_it(
 
 
 @posix
-def test_an_access_control_list_may_name_others(
+def test_a_folder_that_an_access_control_list_opens_to_others_is_not_used(
     cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mode shows what it gives to them as the group's."""
@@ -219,7 +219,7 @@ def test_links_are_not_followed(
 
 
 @posix
-def test_links_that_root_alone_can_make_are_followed_on_the_way(
+def test_links_in_folders_of_root_are_followed(
     tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = tmp_path / "disk2"
@@ -243,7 +243,7 @@ def test_links_that_root_alone_can_make_are_followed_on_the_way(
 
 
 @posix
-def test_links_in_a_circle_end(
+def test_a_cycle_of_links_is_not_followed_forever(
     tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").symlink_to("b")
@@ -256,10 +256,10 @@ def test_links_in_a_circle_end(
 
 
 @posix
-def test_an_exchange_behind_a_check_changes_nothing(
+def test_a_folder_exchanged_after_its_check_is_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever exchanges a folder after it was examined finds that the old one is used."""
+    """The folder that was checked is used, even if another one has taken its name."""
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     monkeypatch.setenv("LAMINA_CACHE", str(mine))
     cached("k", Maker())
@@ -285,7 +285,7 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 @posix
 @pytest.mark.parametrize("name", ["an entry", "the count"])
 @pytest.mark.parametrize("kind", SPECIAL)
-def test_what_is_no_plain_file_of_ours_does_no_harm(
+def test_special_files_in_place_of_entries_do_no_harm(
     kind: str, name: str, cache_folder: Path
 ) -> None:
     cached("k", Maker())
@@ -313,7 +313,7 @@ def test_where_folders_cannot_be_opened_paths_are_used(
     assert len(entries(cache_folder / "0" / "..")) <= 2
 
 
-def test_a_path_that_is_no_folder_does_no_harm(
+def test_a_path_to_a_file_turns_the_cache_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")

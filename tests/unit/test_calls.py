@@ -24,7 +24,7 @@ def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
     return str(error.value)
 
 
-def test_an_unknown_option_is_shown_with_those_that_there_are() -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
     lines = text_of(lm.LSTM, 8, num_layers=2).splitlines()
     assert lines[0].startswith("in LSTM (test_calls.py:")
     assert lines[0].endswith("): there is no option 'num_layers'")
@@ -63,7 +63,7 @@ def test_an_unknown_option_is_shown_with_those_that_there_are() -> None:
         (lm.Input, {"shape": (3,)}, "expected  Input(*shape, dtype)"),
     ],
 )
-def test_an_option_of_another_name_is_named(
+def test_an_option_named_as_in_other_frameworks_gets_advice(
     call: Callable[..., Any], options: dict[str, Any], advice: str
 ) -> None:
     assert advice in text_of(call, **options)
@@ -86,7 +86,7 @@ def test_advice_for_other_callables_is_not_given(
     assert text_of(call, **options).splitlines()[-1].startswith("  found ")
 
 
-def test_every_option_that_has_another_name_elsewhere_is_one() -> None:
+def test_every_name_from_other_frameworks_maps_to_an_existing_option() -> None:
     packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops)
     public = [getattr(package, name) for package in packages for name in dir(package)]
     public += vars(lm.Model).values()
@@ -97,24 +97,24 @@ def test_every_option_that_has_another_name_elsewhere_is_one() -> None:
 def names_of(one: Callable[..., Any]) -> list[str]:
     try:
         return list(inspect.signature(one).parameters)
-    except ValueError:  # of what is written in C
+    except ValueError:  # of functions written in C
         return []
 
 
-def test_too_few_and_too_many_arguments_are_told() -> None:
+def test_missing_and_surplus_arguments_are_refused() -> None:
     assert "missing a required argument: 'features'\n  expected  Linear(f" in text_of(lm.Linear)
     assert "too many positional arguments" in text_of(lm.Dropout, 0.1, 0.2)
     assert "multiple values for argument 'features'" in text_of(lm.Linear, 3, features=3)
 
 
-def test_what_is_called_with_tensors_layers_or_a_path_is_checked_too() -> None:
+def test_options_of_networks_and_of_save_are_checked() -> None:
     x, net = lm.Input(4), small().network
     assert "there is no option 'layers'" in text_of(lm.Sequential, x, layers=[lm.Linear(3)])
     assert "there is no option 'training'" in text_of(net, x, training=True)
     assert "Did you mean path?" in text_of(small().save, pth="x")
 
 
-def test_options_without_a_place_are_shown_and_asked_for_by_name() -> None:
+def test_keyword_only_options_given_by_position_are_asked_for_by_name() -> None:
     text = text_of(small().fit, (X, Y), lm.CrossEntropy(), lm.SGD(0.1))
     assert "expected  Model.fit(train, *, loss, optimizer, validation, " in text
     assert text.endswith("Give it by name: loss=...")
@@ -170,7 +170,7 @@ def test_records_can_be_copied_and_pickled() -> None:
 # Kinds --------------------------------------------------------------------------------------------
 
 
-def test_a_field_of_a_users_own_is_the_users() -> None:
+def test_fields_of_a_users_layer_are_not_checked() -> None:
     @dataclass(frozen=True)
     class Own(lm.Layer):
         size: int = 3
@@ -182,7 +182,7 @@ def test_a_field_of_a_users_own_is_the_users() -> None:
     assert Own("three", 1).size == "three"
 
 
-def test_a_field_that_a_users_class_inherits_is_checked_and_one_that_it_declares_is_not() -> None:
+def test_inherited_fields_of_a_users_class_are_checked_and_its_own_are_not() -> None:
     @dataclass(frozen=True)
     class Narrow(lm.Linear):
         bias: Any = "yes"
@@ -191,7 +191,7 @@ def test_a_field_that_a_users_class_inherits_is_checked_and_one_that_it_declares
     assert "features must be a whole number of at least 1" in text_of(Narrow, 0)
 
 
-def test_an_init_of_a_users_own_is_the_users() -> None:
+def test_arguments_of_a_users_init_are_not_checked() -> None:
     class Squares(lm.Linear):
         def __init__(self, features: str) -> None:
             super().__init__(int(features) ** 2)
@@ -199,7 +199,7 @@ def test_an_init_of_a_users_own_is_the_users() -> None:
     assert Squares("3").features == 9
 
 
-def test_arguments_are_checked_by_place_and_by_name() -> None:
+def test_positional_and_keyword_arguments_are_checked() -> None:
     for call in (lambda: lm.Linear(3, "no"), lambda: lm.Linear(3, bias="no")):
         assert text_of(call).splitlines()[1:] == [
             "  expected  True or False",
@@ -208,7 +208,7 @@ def test_arguments_are_checked_by_place_and_by_name() -> None:
         ]
 
 
-def test_one_of_several_arguments_is_named_by_its_number() -> None:
+def test_an_element_of_an_argument_is_named_by_its_index() -> None:
     net = small().network
     assert "operands[0] must be a Tensor" in text_of(net, X)
     assert "class_weights[1] must be a number of at least 0" in text_of(
@@ -216,14 +216,14 @@ def test_one_of_several_arguments_is_named_by_its_number() -> None:
     )
 
 
-def test_what_is_found_stands_in_one_line() -> None:
+def test_the_found_value_is_shown_on_one_line() -> None:
     lines = text_of(lm.Linear, np.zeros((9, 9))).splitlines()
     assert len(lines) == 3
     assert lines[2].startswith("  found     array([[0., 0.,")
     assert len(lines[2]) < 100
 
 
-def test_a_class_is_no_function() -> None:
+def test_a_class_in_place_of_its_instance_is_refused() -> None:
     text = text_of(lm.Linear, 3, weight_init=lm.init.Zeros)
     assert "found     the class Zeros\n  Make one of the class: Zeros(...)." in text
 
@@ -236,13 +236,13 @@ def test_lists_of_numbers_may_be_arrays(weights: Any) -> None:
     assert lm.CrossEntropy(class_weights=weights) == lm.CrossEntropy(class_weights=[1.0, 2.0])
 
 
-def test_a_regularizer_gives_a_number() -> None:
+def test_a_regularizer_that_gives_no_number_is_refused() -> None:
     text = text_of(lambda: lm.Linear(3, weight_regularizer=lambda w: w * w)(lm.Input(4)))
     assert "the regularizer of 'weight' does not return a number" in text
     assert "found     f32[3, 4]" in text
 
 
-def test_a_function_that_clips_gives_as_many_gradients() -> None:
+def test_a_clipping_function_that_drops_a_gradient_is_refused() -> None:
     options: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "batch_size": 8}
     text = text_of(small().training, clip=lambda gradients: gradients[:1], **options)
     assert "does not return one gradient for each gradient" in text
@@ -268,7 +268,7 @@ Y = np.arange(16) % 3
         lambda model: model.evaluate(X, Y, loss=lm.CrossEntropy()),
     ],
 )
-def test_inputs_and_targets_apart_are_asked_for_as_a_pair(
+def test_separate_inputs_and_targets_are_asked_for_as_a_pair(
     call: Callable[[lm.Model], object],
 ) -> None:
     text = text_of(call, small())
@@ -277,12 +277,12 @@ def test_inputs_and_targets_apart_are_asked_for_as_a_pair(
     assert text.endswith("Inputs and targets are one argument, a pair: (x, y).")
 
 
-def test_a_pair_with_something_behind_it_is_one() -> None:
+def test_an_argument_after_a_pair_is_asked_for_by_name() -> None:
     text = text_of(small().fit, (X, Y), (X, Y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1))
     assert text.endswith("Give it by name: validation=...")
 
 
-def test_what_is_missing_is_no_pair() -> None:
+def test_a_missing_argument_gets_no_advice_about_pairs() -> None:
     text = text_of(small().fit, (X, Y), loss=lm.CrossEntropy())
     assert "missing a required argument: 'optimizer'" in text
     assert "pair" not in text

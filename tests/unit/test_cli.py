@@ -54,7 +54,7 @@ def succeed(*arguments: object) -> Result:
 
 
 def fail(*arguments: object, status: int = 1) -> str:
-    """What is said on standard error; it must be a message and no traceback."""
+    """The text on standard error; it must be a message and no traceback."""
     result = run(*arguments)
     assert result.exit_code == status, result.output
     assert "Traceback" not in result.output
@@ -74,7 +74,7 @@ def a_table(name: str = "table.csv", columns: int = 3) -> np.ndarray:
     return values
 
 
-# The commands ------------------------------------------------------------------------------------
+# The commands -------------------------------------------------------------------------------------
 
 
 def test_version():
@@ -119,7 +119,7 @@ def test_plan_lists_buffers_finds_the_largest_batch_and_draws():
     assert Path("plan.png").read_bytes().startswith(PNG)
 
 
-def test_plan_without_a_loss_is_that_of_inference():
+def test_plan_without_a_loss_prints_the_bill_of_inference():
     path = write("net.py", "import lamina as lm\nnet = lm.Sequential(lm.Input(2), lm.Linear(3))\n")
     bill = namespace(path.read_text())["net"].plan(32)
     assert succeed("plan", path).output == f"{bill}\n"
@@ -143,7 +143,7 @@ def test_verify_takes_examples_from_a_file():
 
 
 @pytest.mark.parametrize("command", ["verify", "profile"])
-def test_a_network_of_integers_asks_for_data(command):
+def test_integer_inputs_without_data_are_refused(command):
     text = """
         import lamina as lm
 
@@ -196,7 +196,7 @@ def test_train_writes_a_model_that_predict_reads():
     assert printed == Path("scores.csv").read_text()
 
 
-def test_train_is_what_fit_does():
+def test_train_gives_the_parameters_of_fit():
     path = write("digits.py", DIGITS)
     succeed(
         "train", path, "--data", "digits", "--epochs", 1, "--batch-size", 64, "--seed", 3,
@@ -217,7 +217,7 @@ def test_train_is_what_fit_does():
         assert np.array_equal(trained[name], value)
 
 
-def test_train_says_a_line_an_epoch_on_standard_error_and_draws_the_curves():
+def test_train_prints_a_line_per_epoch_and_draws_the_curves():
     path = write("digits.py", DIGITS)
     result = succeed("train", path, "--data", "digits", "--epochs", 2, "--curves", "curves.png")
     lines = result.stderr.splitlines()
@@ -230,11 +230,11 @@ def test_train_resumes_from_a_checkpoint_to_the_same_bits():
     path = write("digits.py", DIGITS)
     common = ("train", path, "--data", "digits")
     succeed(*common, "--epochs", 2, "--out", "whole.safetensors")
-    keep = ("--checkpoint", "state.safetensors", "--resume", "--out", "parts.safetensors")
+    keep = ("--checkpoint", "state.safetensors", "--resume", "--out", "resumed.safetensors")
     succeed(*common, "--epochs", 1, *keep)
     succeed(*common, "--epochs", 2, *keep)
-    whole, parts = (lm.load(f"{name}.safetensors").parameters() for name in ("whole", "parts"))
-    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+    whole, resumed = (lm.load(f"{name}.safetensors").parameters() for name in ("whole", "resumed"))
+    assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
 
 
 def test_train_reads_a_table_and_validates_on_another():
@@ -256,7 +256,7 @@ def test_predict_takes_a_table_with_and_without_its_targets():
     assert len(with_targets.splitlines()) == 20
 
 
-def test_predict_knows_own_layers_from_their_file():
+def test_predict_finds_the_users_layers_in_their_file():
     text = """
 import lamina as lm
 from dataclasses import dataclass
@@ -278,24 +278,24 @@ loss = lm.MSE()
     succeed("predict", "own.safetensors", "--data", "table.csv", "--layers", path)
 
 
-def test_a_file_may_import_what_lies_beside_it():
+def test_a_file_may_import_modules_of_its_folder():
     folder = Path("project")
     folder.mkdir()
-    write("project/parts_of_it.py", "FEATURES = 5\n")
+    write("project/sizes.py", "FEATURES = 5\n")
     path = write(
         "project/net.py",
-        "import lamina as lm\nfrom parts_of_it import FEATURES\n"
+        "import lamina as lm\nfrom sizes import FEATURES\n"
         "net = lm.Sequential(lm.Input(2), lm.Linear(FEATURES))\n",
     )
     assert "f32[batch, 5]" in succeed("check", path).output
 
 
-def test_the_main_part_of_a_file_is_not_run():
+def test_the_main_block_of_a_file_is_not_run():
     path = write("table.py", TABLE + "if __name__ == '__main__':\n    raise SystemExit(9)\n")
     succeed("check", path)
 
 
-# Errors ------------------------------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------------
 
 
 def test_a_shape_error_names_layer_and_line():
@@ -332,12 +332,12 @@ def test_check_finds_a_loss_that_does_not_fit():
         (TABLE + "batch_size = '5'\n", "Write batch_size = 5, without quotes."),
     ],
 )
-def test_a_file_that_defines_the_wrong_thing(text, expected):
+def test_a_file_with_wrong_definitions_is_refused(text, expected):
     assert expected in fail("check", write("wrong.py", text))
 
 
 @pytest.mark.parametrize("command", [["train", "--data", "digits"], ["verify"]])
-def test_a_loss_that_is_needed_and_missing(command):
+def test_a_file_without_the_required_loss_is_refused(command):
     path = write("net.py", "import lamina as lm\nnet = lm.Sequential(lm.Input(2), lm.Linear(3))\n")
     message = fail(command[0], path, *command[1:])
     assert message.startswith("DefinitionError in net.py: the file defines no loss\n")
@@ -358,12 +358,12 @@ def test_an_exception_in_a_layer_of_the_users_is_shown_with_its_line():
     assert message.startswith("AttributeError in wrong.py:7: ")
 
 
-def test_a_syntax_error_in_the_users_file():
+def test_a_syntax_error_in_the_users_file_is_shown_with_its_line():
     message = fail("check", write("wrong.py", "a = 1\nnet = = 2\n"))
     assert message.startswith("SyntaxError in wrong.py:2: invalid syntax\n    net = = 2\n")
 
 
-def test_a_file_that_is_not_text():
+def test_a_file_that_is_not_text_is_refused():
     message = fail("check", write("net.safetensors", "a\0b"))
     assert message.startswith("SyntaxError in net.safetensors: this is not a Python file: ")
 
@@ -392,13 +392,13 @@ def test_an_error_of_lamina_itself_is_not_hidden(monkeypatch):
         (["--data", "digits", "--curves", "no/a.png"], "DataError in no/a.png: the folder of"),
     ],
 )
-def test_train_says_what_is_wrong_before_it_trains(arguments, expected):
+def test_train_refuses_wrong_arguments_before_it_trains(arguments, expected):
     message = fail("train", write("digits.py", DIGITS), *arguments)
     assert message.startswith(expected)
     assert not Path("digits.safetensors").exists()
 
 
-def test_data_of_another_shape_than_the_network():
+def test_data_of_another_shape_than_the_network_is_refused():
     a_table(columns=5)
     message = fail("train", write("table.py", TABLE), "--data", "table.csv")
     assert message.startswith("ShapeError in input 0: ")
@@ -413,7 +413,7 @@ def test_curves_without_matplotlib_are_refused_at_once(monkeypatch):
     assert message.startswith("MissingExtraError: --curves needs the package matplotlib")
 
 
-def test_a_model_file_that_is_none():
+def test_a_file_that_is_no_model_is_refused():
     write("text.safetensors", "not a model")
     message = fail("predict", "text.safetensors", "--data", "digits")
     assert message.startswith("FileFormatError in text.safetensors: ")
@@ -440,7 +440,7 @@ def test_an_os_error_is_one_line(monkeypatch):
         (["dance"], "No such command 'dance'"),
     ],
 )
-def test_wrong_usage(arguments, expected):
+def test_wrong_usage_is_refused_with_status_2(arguments, expected):
     write("digits.py", DIGITS)
     assert expected in fail(*arguments, status=2)
 
@@ -459,7 +459,7 @@ def test_several_outputs_do_not_fit_into_one_array():
     assert sorted(np.load("scores.npz").files) == ["output0", "output1"]
 
 
-# As a process of its own -------------------------------------------------------------------------
+# As a process of its own --------------------------------------------------------------------------
 
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -490,7 +490,7 @@ def test_a_process_with_wrong_usage_ends_with_status_2():
     assert process("train").returncode == 2
 
 
-# The demo ----------------------------------------------------------------------------------------
+# The demo -----------------------------------------------------------------------------------------
 
 
 def test_demo_writes_model_and_curves_and_ends_with_the_accuracy():
@@ -521,7 +521,7 @@ def test_demo_is_quiet_where_there_is_no_terminal():
     assert "\r" not in done.stdout + done.stderr
 
 
-def test_demo_without_matplotlib_says_so_and_goes_on(monkeypatch):
+def test_demo_without_matplotlib_prints_why_there_is_no_picture(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     output = succeed("demo", "--epochs", 1).stdout
     assert "no picture of the curves: " in output
@@ -530,14 +530,14 @@ def test_demo_without_matplotlib_says_so_and_goes_on(monkeypatch):
     assert output.splitlines()[-1].startswith("accuracy on held-out digits: ")
 
 
-def test_demo_says_that_an_engine_is_missing_before_it_says_anything_else():
+def test_demo_refuses_an_unknown_engine_before_any_output():
     failed = run("demo", "--engine", "cpux")
     assert failed.exit_code == 1
     assert not failed.stdout
     assert "there is no engine 'cpux'" in failed.stderr
 
 
-def test_demo_says_if_its_folder_cannot_be_made():
+def test_demo_names_a_folder_that_cannot_be_made():
     write("file", "")
     assert fail("demo", "--out", "file/folder").startswith("DataError in file/folder: ")
 
@@ -551,14 +551,14 @@ def test_demo_reads_98_of_100_digits(seed):
     assert float(found[1]) >= 98.0
 
 
-def test_double_precision_files_are_used_as_single_and_it_is_said():
+def test_float64_files_are_used_as_float32_with_a_message():
     rng = np.random.default_rng(0)
     np.savez("points.npz", x=rng.normal(size=(20, 2)), y=rng.normal(size=(20, 1)))
     result = succeed("train", write("net.py", TABLE), "--data", "points.npz", "--epochs", 1)
     assert "float64 numbers in the file are used as float32" in result.stderr
 
 
-def test_predict_never_takes_named_targets_for_a_feature():
+def test_predict_uses_no_named_targets_as_features():
     net = write("net.py", TABLE.replace("lm.Input(2)", "lm.Input(3)"))
     a_table("table.csv", 4)
     succeed("train", net, "--data", "table.csv", "--epochs", 1, "--out", "net.safetensors")

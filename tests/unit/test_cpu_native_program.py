@@ -59,7 +59,7 @@ def test_gradients_of_biases_are_fused_after_the_contraction_that_computes_them(
     assert set(range(len(program.steps))) - set(steps) == fused.keys()
 
 
-def test_nothing_is_fused_that_needs_more_than_a_column() -> None:
+def test_row_sums_and_total_sums_are_not_fused() -> None:
     x = lm.Input(64)
     y = lm.Linear(96)(x)
     # Sums along the rows of a panel, and sums of everything.
@@ -102,7 +102,7 @@ def test_equal_steps_with_different_schedules_share_nothing() -> None:
     assert len(apart) == len(alike) + 1
 
 
-def test_steps_that_differ_in_a_size_are_not_equal() -> None:
+def test_steps_of_different_sizes_share_no_functions() -> None:
     x = lm.Input(40)
     outputs = [lm.ops.exp(x), lm.ops.exp(lm.ops.concat([x, x], 1)), lm.ops.exp(x * 2)]
     program = lm.Network(inputs=x, outputs=outputs).plan(8).program
@@ -167,7 +167,7 @@ def test_packed_operands_of_later_steps_reuse_the_memory_of_earlier_ones() -> No
     assert two // 2 <= native.layout.shared_bytes <= two + two // 8
 
 
-def test_large_operands_give_their_memory_back_at_once() -> None:
+def test_large_packed_operands_of_different_steps_share_memory() -> None:
     layers = [lm.Conv2d(192, 3, padding=1) for _ in range(4)]
     net = lm.Sequential(lm.Input(192, 8, 8), *layers)
     program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
@@ -176,7 +176,7 @@ def test_large_operands_give_their_memory_back_at_once() -> None:
     assert one <= write_program(program, PROCESSOR).layout.shared_bytes <= one + one // 8
 
 
-def test_packed_operands_share_memory_at_different_times_only() -> None:
+def test_packed_operands_share_memory_only_if_their_lifetimes_are_disjoint() -> None:
     workspaces = Workspaces()
     sizes = {"lasting": 640, "first": 256, "second": 200, "third": 256, "small": 64}
     steps = {
@@ -299,7 +299,7 @@ def test_long_columns_are_split_so_that_rows_are_read_in_order(
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-def test_columns_that_are_reduced_alike_are_read_once() -> None:
+def test_reductions_of_the_same_columns_share_a_loop_nest() -> None:
     x = lm.Input(2048, 100)
     sums = [lm.ops.sqrt(lm.ops.sum(x * x, 1)), lm.ops.sum(x, 1)]
     program = lm.Network(inputs=x, outputs=sums).plan(1).program
@@ -310,7 +310,7 @@ def test_columns_that_are_reduced_alike_are_read_once() -> None:
 
 
 @pytest.mark.parametrize("rest", [0, 1, 17, 31])
-def test_the_rest_after_the_blocks_counts_too(rest: int) -> None:
+def test_the_remainder_after_the_blocks_is_reduced_too(rest: int) -> None:
     size = 65_536 + rest
     x = lm.Input(size)
     results = [lm.ops.sum(x), lm.ops.max(x), lm.ops.logsumexp(x)]
@@ -380,7 +380,7 @@ def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
     assert not list(tmp_path.rglob("*.object"))
 
 
-def test_nothing_is_kept_that_modules_of_another_version_wrote(tmp_path: Path) -> None:
+def test_programs_of_modules_that_changed_meanwhile_are_not_cached(tmp_path: Path) -> None:
     script = """
 import lamina as lm
 from lamina import cache
@@ -401,7 +401,7 @@ model.predict([[0.0] * 9])
     assert found[1] == found[0] + 2
 
 
-def test_other_processes_find_a_program_under_the_same_name(tmp_path: Path) -> None:
+def test_cache_keys_are_equal_in_all_processes(tmp_path: Path) -> None:
     script = """
 import lamina as lm
 net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.Tanh(), lm.Dropout(0.5), lm.Linear(4))

@@ -27,7 +27,7 @@ with training() as one:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_forked_in_the_middle_of_a_run_works() -> None:
+def test_a_child_forked_in_the_middle_of_a_run_predicts() -> None:
     script = """
 with training() as one:
     worker = threading.Thread(target=lambda: one.run((x, y), 3000))
@@ -191,7 +191,7 @@ print(digest.hexdigest())
     assert len({one.stdout for one in found}) == 1
 
 
-def test_ctrl_c_ends_a_run_between_two_steps() -> None:
+def test_ctrl_c_ends_a_run_between_two_training_steps() -> None:
     script = """
 import signal
 one = training()
@@ -206,7 +206,7 @@ except KeyboardInterrupt:
     assert_prints(run_script(script, LAMINA_THREADS="2"), "True True\n")
 
 
-def test_ctrl_c_in_the_middle_of_a_step_leaves_nothing_stale() -> None:
+def test_ctrl_c_in_a_training_step_leaves_no_stale_packed_weights() -> None:
     script = """
 import signal
 # Whoever started the tests may have had it ignored.
@@ -233,7 +233,7 @@ print((fresh.predict(x[:50]) == found).all(), (before == found).all())
         assert_prints(run_script(script, LAMINA_THREADS="2"), "True False\n")
 
 
-def test_a_job_begins_with_the_first_iteration_wherever_another_was_left() -> None:
+def test_a_job_begins_with_the_first_iteration_after_an_interrupted_job() -> None:
     # As in a child that was forked in the middle of a run.
     counting = Counting(2, 5)
     counting.job._iteration[0] = 3

@@ -109,7 +109,9 @@ def test_an_engine_that_cannot_be_used_is_listed_with_the_reason(
     )
 
 
-def test_systems_without_a_way_to_wait_have_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_without_futexes_or_condition_variables_have_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("lamina.engines.cpu.processor._CAN_WAIT", False)
     monkeypatch.delenv("LAMINA_THREADS", raising=False)
     assert host().threads == 1
@@ -124,7 +126,7 @@ def test_systems_without_a_way_to_wait_have_one_thread(monkeypatch: pytest.Monke
     )
 
 
-def test_vectors_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_vectors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_VECTORS", "altivec")
     with pytest.raises(EngineError) as caught:
         host()

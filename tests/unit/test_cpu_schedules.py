@@ -84,13 +84,13 @@ def test_a_schedule_is_printed_step_by_step() -> None:
     assert any(line.startswith("  column sums of step ") for line in lines)
 
 
-def test_deciding_again_decides_the_same() -> None:
+def test_decisions_are_reproducible() -> None:
     program = classifier(200, 128, 10)
     assert decide(program, PROCESSOR) == decide(program, PROCESSOR)
     assert repr(decide(program, PROCESSOR)) == repr(decide(classifier(200, 128, 10), PROCESSOR))
 
 
-def test_equal_steps_are_run_alike() -> None:
+def test_equal_steps_have_equal_schedules() -> None:
     program = classifier(96, *[96] * 8, 10)
     schedule = decide(program, PROCESSOR)
     kinds = Counter(
@@ -108,7 +108,7 @@ def test_equal_steps_are_run_alike() -> None:
     ],
     ids=["3x3", "5x5", "strided"],
 )
-def test_every_algorithm_is_among_the_alternatives_whatever_the_size(
+def test_every_algorithm_is_an_alternative_at_every_size(
     program: Program, wanted: set[str]
 ) -> None:
     found = {
@@ -120,7 +120,7 @@ def test_every_algorithm_is_among_the_alternatives_whatever_the_size(
     assert wanted | {"loop", "tiles"} <= found
 
 
-def test_without_sliding_windows_both_orders_are_right_and_memory_decides() -> None:
+def test_without_sliding_windows_a_step_has_two_readings() -> None:
     # Windows of 4 with stride 4 do not overlap: the program has no sliding windows.
     net = lm.Sequential(lm.Input(16, 32, 32), lm.Conv2d(64, 4, stride=4))
     program = net.plan(16, lm.MSE(), lm.SGD(0.1)).program

@@ -1,4 +1,4 @@
-"""Nothing is allocated once a program is compiled: counted, over 10,000 steps."""
+"""Compiled programs allocate nothing: counted over 10,000 training steps and predictions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ print(json.dumps({"step": growth(steps), "predict": growth(predictions)}))
 
 
 @pytest.mark.parametrize("batch", [1, 64])
-def test_steps_allocate_nothing(batch: int) -> None:
+def test_training_steps_and_predictions_allocate_nothing(batch: int) -> None:
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT.replace("BATCH", str(batch))],
         env=os.environ | {"LAMINA_THREADS": "2"},
@@ -80,7 +80,7 @@ def test_steps_allocate_nothing(batch: int) -> None:
     report: dict[str, Any] = json.loads(found.stdout)
     for name, (python, heap, resident) in report.items():
         # A loss, say, is a few hundred bytes, and the last one is still there; one byte in each
-        # step would be 10,000.
+        # call would be 10,000.
         assert python < 2_000, name
         assert heap < 10_000, name
         assert resident < 200_000, name

@@ -17,7 +17,7 @@ Machine = Callable[[float, bool], float]
 
 
 def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[float, float]:
-    """Runs for some time; returns the mean time of a run and the part of runs made alone."""
+    """Runs for some time; returns the mean time of a run and the share of runs made alone."""
     passed, runs, alone = 0.0, 0, 0
     while passed < seconds:
         count = choice.runs
@@ -35,12 +35,12 @@ def test_the_faster_choice_is_taken_and_the_other_costs_little(
     def machine(passed: float, is_alone: bool) -> float:
         return alone if is_alone else together
 
-    mean, part = simulated(ThreadChoice(SECOND), machine, 2.0)
+    mean, share = simulated(ThreadChoice(SECOND), machine, 2.0)
     assert mean < 1.02 * min(together, alone)
-    assert (part > 0.5) == (alone < together)
+    assert (share > 0.5) == (alone < together)
 
 
-def test_rare_long_waits_count() -> None:
+def test_rare_long_waits_lead_to_one_thread() -> None:
     generator = random.Random(0)
 
     def machine(passed: float, is_alone: bool) -> float:
@@ -49,32 +49,32 @@ def test_rare_long_waits_count() -> None:
         # Every hundredth time a core is missing for 3 milliseconds.
         return 15e-6 + (3e-3 if generator.random() < 0.01 else 0.0)
 
-    mean, part = simulated(ThreadChoice(SECOND), machine, 2.0)
+    mean, share = simulated(ThreadChoice(SECOND), machine, 2.0)
     assert mean < 1.1 * 20e-6
-    assert part > 0.95
+    assert share > 0.95
 
 
-def test_a_machine_that_gets_busy_is_noticed_and_so_is_its_rest() -> None:
+def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again() -> None:
     def machine(passed: float, is_alone: bool) -> float:
         if is_alone:
             return 20e-6
         return 12e-6 if not 1.0 < passed < 2.0 else 600e-6
 
     choice = ThreadChoice(SECOND)
-    _, part = simulated(choice, machine, 1.0)
-    assert part < 0.1
+    _, share = simulated(choice, machine, 1.0)
+    assert share < 0.1
     passed = [1.0]
 
     def later(since: float, is_alone: bool) -> float:
         return machine(passed[0] + since, is_alone)
 
-    mean, part = simulated(choice, later, 1.0)
+    mean, share = simulated(choice, later, 1.0)
     assert mean < 1.5 * 20e-6
-    assert part > 0.8
+    assert share > 0.8
     passed[0] = 2.0
     simulated(choice, later, 4.0)
-    _, part = simulated(choice, later, 0.5)
-    assert part < 0.2
+    _, share = simulated(choice, later, 0.5)
+    assert share < 0.2
 
 
 def test_one_thread_is_never_tried_for_long_jobs() -> None:
@@ -100,9 +100,7 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
 
 @pytest.mark.parametrize("reading", [-(10**15), 0, int(3600 * SECOND)])
 @pytest.mark.parametrize("runs", [0, 1, 2, 1000])
-def test_a_counter_that_begins_anew_and_a_stopped_process_change_nothing(
-    reading: int, runs: int
-) -> None:
+def test_a_reset_counter_and_a_stopped_process_change_nothing(reading: int, runs: int) -> None:
     """As when the machine sleeps, or a user presses Ctrl-Z."""
 
     def machine(_: float, is_alone: bool) -> float:
@@ -116,7 +114,7 @@ def test_a_counter_that_begins_anew_and_a_stopped_process_change_nothing(
     assert mean < 1.05 * 20e-6
 
 
-def test_a_trial_of_one_thread_is_said_to_be_one() -> None:
+def test_runs_that_try_one_thread_are_marked_as_trials() -> None:
     choice = ThreadChoice(SECOND)
     tried = 0
     for _ in range(1000):

@@ -43,7 +43,7 @@ def own_pool() -> Iterator[ThreadPool]:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_every_thread_sees_what_others_did_in_the_phase_before(
+def test_every_thread_sees_the_writes_of_the_previous_phase(
     threads: int, own_pool: ThreadPool
 ) -> None:
     counting = Counting(threads)
@@ -92,7 +92,7 @@ def reading() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this request")
-def test_threads_that_ask_for_short_slices_stay_as_nice_as_they_were() -> None:
+def test_asking_for_short_time_slices_keeps_the_nice_value() -> None:
     code = (
         "import os, platform\n"
         "from lamina.engines.cpu.native.waiting import ask_for_short_slices\n"
@@ -116,7 +116,7 @@ def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool: ThreadPool) 
     counting.check(2)
 
 
-def test_helpers_sleep_where_the_counter_began_anew(calm_pool: ThreadPool) -> None:
+def test_helpers_sleep_after_a_reset_of_the_cycle_counter(calm_pool: ThreadPool) -> None:
     # As after a call before the machine slept, when its counter had a larger value.
     calm_pool.stay_awake(reading() + int(2000 * pools.ticks_per_second()))
     counting = Counting(2)
@@ -157,7 +157,7 @@ def test_jobs_of_different_numbers_of_threads_share_the_pool(own_pool: ThreadPoo
     assert len(own_pool.helpers) == 4
 
 
-def test_a_job_does_not_wait_for_that_of_another_thread(own_pool: ThreadPool) -> None:
+def test_a_busy_pool_refuses_a_job_without_waiting(own_pool: ThreadPool) -> None:
     counting = Counting(2, 20)
     with own_pool._lock:
         assert not own_pool.run(counting.job)
@@ -240,7 +240,7 @@ class Blocking:
         self.job = Job(functions, kernels, [Phase(0, 1, True)], 2, table, np.zeros(1, np.int64))
 
 
-def test_a_job_waits_for_claimed_work_alone(own_pool: ThreadPool) -> None:
+def test_a_job_waits_only_for_claimed_items(own_pool: ThreadPool) -> None:
     blocking = Blocking()
     worker = threading.Thread(target=own_pool.run, args=(blocking.job,))
     worker.start()
@@ -259,7 +259,7 @@ def test_a_job_waits_for_claimed_work_alone(own_pool: ThreadPool) -> None:
     assert (blocking.done == 1).all()
 
 
-def test_helpers_that_come_too_late_touch_nothing(own_pool: ThreadPool) -> None:
+def test_late_helpers_do_not_touch_a_released_job(own_pool: ThreadPool) -> None:
     # Jobs come and go, and their memory with them, while helpers look for work.
     for _ in range(300):
         counting = Counting(3, 3)
@@ -325,7 +325,7 @@ def test_every_item_is_done_once_whichever_thread_does_it(
         (1 << 30, 1e15, 2, (2, 65)),
     ],
 )
-def test_kernels_are_cut_by_what_they_cost(
+def test_kernels_are_split_by_their_cost(
     items: int, cycles: float, threads: int, expected: tuple[int, int]
 ) -> None:
     assert slices(items, cycles, threads) == expected

@@ -160,7 +160,7 @@ def test_the_graphs_of_the_conformance_suite_take_every_algorithm(
 
 
 @pytest.mark.parametrize("vectors", SMALL)
-def test_blocks_of_images_have_rests(
+def test_blocks_of_images_leave_a_remainder(
     vectors: str,
     monkeypatch: pytest.MonkeyPatch,
     programs: list[Program],
@@ -182,7 +182,7 @@ def test_blocks_of_images_have_rests(
 
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("seed", range(10))
-def test_blocks_and_narrow_vectors_change_nothing(
+def test_graphs_in_blocks_and_narrow_vectors_equal_their_evaluation(
     seed: int, vectors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(vectors, monkeypatch)
@@ -191,7 +191,7 @@ def test_blocks_and_narrow_vectors_change_nothing(
 
 
 @pytest.mark.parametrize("size", [3, 4])
-def test_many_channels_are_not_taken_for_positions(size: int) -> None:
+def test_many_channels_do_not_change_the_algorithm(size: int) -> None:
     leaves = Leaves()
     # Two images of 4x4 positions, and windows with some hundred elements.
     x = leaves.add(np.ones((2, 64, 8, 8), "float32"))
@@ -205,7 +205,9 @@ def test_many_channels_are_not_taken_for_positions(size: int) -> None:
 
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("seed", range(3))
-def test_winograd_changes_nothing(seed: int, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_with_winograd_equal_their_evaluation(
+    seed: int, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = engine_of(vectors, monkeypatch)
     made = FilteredGraph(seed)
     check(made.graph, engine, made.feeds, schedules=with_winograd(engine))
@@ -399,7 +401,7 @@ def test_winograd_does_not_depend_on_the_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 2])
-def test_gradients_of_few_weights_have_partial_sums_whatever_the_number_of_threads(
+def test_gradients_of_few_weights_have_partial_sums_for_every_number_of_threads(
     padding: int,
 ) -> None:
     generator, leaves = np.random.default_rng(0), Leaves()

@@ -19,7 +19,7 @@ def numbered(count: int) -> Dataset:
 
 
 class TestConstruction:
-    def test_says_what_it_holds(self) -> None:
+    def test_repr_shows_examples_shapes_and_dtypes(self) -> None:
         data = Dataset(np.zeros((5, 1, 8, 8), np.uint8), np.zeros(5, np.int64))
         assert repr(data) == "5 examples: x u8[1, 8, 8], y i64[]"
         assert len(data) == 5
@@ -28,27 +28,27 @@ class TestConstruction:
         assert data.target_shapes == ((),)
         assert [str(dtype) for dtype in data.target_dtypes] == ["i64"]
 
-    def test_without_targets(self) -> None:
+    def test_a_data_set_without_targets_has_no_target_shapes(self) -> None:
         data = Dataset(np.zeros((1, 3), np.float64))
         assert repr(data) == "1 example: x f64[3]"
         assert data.target_shapes == ()
         assert data.target_dtypes == ()
 
-    def test_with_several_inputs(self) -> None:
+    def test_several_inputs_have_a_shape_each(self) -> None:
         data = Dataset((np.zeros((4, 3), np.float32), np.zeros((4, 2, 2), np.int32)))
         assert repr(data) == "4 examples: x0 f32[3], x1 i32[2, 2]"
         assert data.input_shapes == ((3,), (2, 2))
 
     @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8", "bool"])
-    def test_keeps_the_very_array(self, dtype: str) -> None:
+    def test_arrays_are_kept_without_a_copy(self, dtype: str) -> None:
         array = np.ones((3, 2), dtype)
         assert Dataset(array).inputs is array
 
-    def test_cannot_be_changed(self) -> None:
+    def test_a_data_set_cannot_be_changed(self) -> None:
         with pytest.raises(AttributeError):
             numbered(3).targets = None
 
-    def test_uneven_lengths(self) -> None:
+    def test_inputs_and_targets_of_different_lengths_are_refused(self) -> None:
         with pytest.raises(DataError) as caught:
             Dataset(np.zeros((5, 2), np.float32), np.zeros(4, np.int64))
         assert str(caught.value) == (
@@ -59,7 +59,7 @@ class TestConstruction:
             "Pass several inputs as a tuple."
         )
 
-    def test_uneven_inputs_are_named_by_their_place(self) -> None:
+    def test_inputs_of_different_lengths_are_named_by_their_index(self) -> None:
         with pytest.raises(DataError) as caught:
             Dataset((np.zeros(5), np.zeros(5), np.zeros(6)))
         assert "inputs[0] and the inputs[2]" in caught.value.problem
@@ -88,14 +88,16 @@ class TestConstruction:
             (np.zeros(3, ">f4" if np.little_endian else "<f4"), DTypeError, "the inputs have an"),
         ],
     )
-    def test_refuses(self, inputs: Any, kind: type[LaminaError], problem: str) -> None:
+    def test_wrong_arrays_are_refused(
+        self, inputs: Any, kind: type[LaminaError], problem: str
+    ) -> None:
         with pytest.raises(kind) as caught:
             Dataset(inputs)
         assert caught.value.problem.startswith(problem)
         assert dict(caught.value.facts).keys() == {"expected", "found"}
         assert caught.value.advice.endswith(".")
 
-    def test_float16_says_how_to_convert(self) -> None:
+    def test_float16_is_refused_with_the_conversion(self) -> None:
         with pytest.raises(DTypeError) as caught:
             Dataset(np.zeros((2, 3), np.float16))
         assert str(caught.value) == (
@@ -123,7 +125,7 @@ class TestConstruction:
             assert data.input_arrays[0].tolist() == [[0.1], [0.2]]
             assert repr(data.take([1])) == "1 example: x float[1]"
 
-    def test_a_tensor_is_no_data(self) -> None:
+    def test_a_tensor_as_data_is_refused(self) -> None:
         with pytest.raises(DefinitionError) as caught:
             Dataset(lm.Input(3), np.zeros(2))
         first, *others = str(caught.value).splitlines()
@@ -154,7 +156,7 @@ class TestConstruction:
 
 
 class TestAsDataset:
-    def test_accepts_the_three_forms(self) -> None:
+    def test_data_sets_pairs_and_arrays_are_accepted(self) -> None:
         x, y = np.zeros((2, 3), np.float32), np.zeros(2, np.int64)
         data = Dataset(x, y)
         assert as_dataset(data) is data
@@ -164,14 +166,14 @@ class TestAsDataset:
         assert as_dataset(x).targets is None
 
     @pytest.mark.parametrize("value", [None, 3, "digits", [1, 2], (1, 2, 3), {}])
-    def test_refuses_others(self, value: Any) -> None:
+    def test_other_values_are_refused(self, value: Any) -> None:
         with pytest.raises(DataError) as caught:
             as_dataset(value)
         assert caught.value.problem == "this is not a data set"
 
 
 class TestClasses:
-    def test_is_one_more_than_the_largest_label(self) -> None:
+    def test_the_count_is_one_more_than_the_largest_label(self) -> None:
         assert Dataset(np.zeros((3, 1)), np.array([0, 6, 2])).classes == 7
 
     def test_negative_labels_are_found(self) -> None:
@@ -180,19 +182,19 @@ class TestClasses:
         assert dict(caught.value.facts)["found"] == "-4 in example 2"
 
     @pytest.mark.parametrize("targets", [None, np.zeros(3), np.zeros(3, bool)])
-    def test_needs_integers(self, targets: Any) -> None:
+    def test_classes_of_targets_that_are_no_labels_are_refused(self, targets: Any) -> None:
         with pytest.raises(DataError) as caught:
             _ = Dataset(np.zeros((3, 1)), targets).classes
         assert caught.value.problem == "the targets are not class labels"
 
 
 class TestOrder:
-    def test_is_the_recorded_one(self) -> None:
+    def test_the_order_equals_the_recorded_one(self) -> None:
         """The same on every machine and in every version: this row must never change."""
         assert numbered(10).order(seed=0, epoch=0).tolist() == RECORDED_0_0
         assert numbered(10).order(seed=7, epoch=3).tolist() == RECORDED_7_3
 
-    def test_of_many_examples_begins_with_the_same_keys(self) -> None:
+    def test_the_order_of_many_examples_begins_with_the_same_keys(self) -> None:
         """Long orders are made in pieces; the keys of the first examples do not change with it."""
         count = 600_000
         order = numbered(count).order(seed=1, epoch=0)
@@ -200,12 +202,12 @@ class TestOrder:
         few = order[order < 50]
         assert few.tolist() == numbered(50).order(seed=1, epoch=0).tolist()
 
-    def test_is_a_permutation_of_int64(self) -> None:
+    def test_the_order_is_a_permutation_of_int64(self) -> None:
         order = numbered(1000).order(seed=5, epoch=2)
         assert order.dtype == np.int64
         assert sorted(order.tolist()) == list(range(1000))
 
-    def test_depends_on_seed_and_epoch(self) -> None:
+    def test_the_order_depends_on_seed_and_epoch(self) -> None:
         data = numbered(100)
         orders = [data.order(seed, epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
         assert all(a != b for i, a in enumerate(orders) for b in orders[i + 1 :])
@@ -231,7 +233,7 @@ class TestSplit:
         assert sorted([*a.targets.tolist(), *b.targets.tolist()]) == list(range(count))
         assert np.array_equal(a.input_arrays[0][:, 0], a.targets)
 
-    def test_is_shuffled_and_repeatable(self) -> None:
+    def test_a_split_is_shuffled_and_repeatable(self) -> None:
         data = numbered(50)
         once, again, other = (data.split(0.5, seed=seed)[0].targets for seed in (0, 0, 1))
         assert once is not None
@@ -241,14 +243,14 @@ class TestSplit:
         assert once.tolist() != other.tolist()
         assert once.tolist() != sorted(once.tolist())
 
-    def test_is_independent_of_the_order_of_epochs(self) -> None:
+    def test_a_split_is_independent_of_the_order_of_epochs(self) -> None:
         data = numbered(50)
         first, _ = data.split(0.5, seed=0)
         assert first.targets is not None
         assert first.targets.tolist() != data.order(0, 0)[:25].tolist()
 
     @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 2, float("nan")])
-    def test_refuses_fractions_outside(self, fraction: float) -> None:
+    def test_fractions_outside_0_to_1_are_refused(self, fraction: float) -> None:
         with pytest.raises(DataError) as caught:
             numbered(10).split(fraction)
         assert dict(caught.value.facts)["found"] == str(fraction)
@@ -268,11 +270,11 @@ class TestBatches:
         assert isinstance(x, np.ndarray)
         assert np.shares_memory(x, data.input_arrays[0])
 
-    def test_drop_last(self) -> None:
+    def test_drop_last_omits_the_smaller_last_batch(self) -> None:
         assert [len(x) for x, _ in numbered(7).batches(3, drop_last=True)] == [3, 3]
         assert [len(x) for x, _ in numbered(6).batches(3, drop_last=True)] == [3, 3]
 
-    def test_shuffled_by_order(self) -> None:
+    def test_batches_follow_the_order_of_seed_and_epoch(self) -> None:
         data = numbered(10)
         seen = [y for _, y in data.batches(4, seed=2, epoch=5) if y is not None]
         assert np.array_equal(np.concatenate(seen), data.order(2, 5))
@@ -298,13 +300,13 @@ class TestBatches:
 
 
 class TestTakeAndSubset:
-    def test_take_keeps_the_asked_order(self) -> None:
+    def test_take_returns_examples_in_the_given_order(self) -> None:
         part = numbered(5).take([4, 0, 0])
         assert part.targets is not None
         assert part.targets.tolist() == [4, 0, 0]
 
     @pytest.mark.parametrize("indices", [[], [[0]], [0.5], [True, False]])
-    def test_take_refuses_what_is_no_row_of_integers(self, indices: Any) -> None:
+    def test_take_refuses_positions_that_are_no_row_of_integers(self, indices: Any) -> None:
         with pytest.raises(DataError) as caught:
             numbered(5).take(indices)
         assert caught.value.problem == "the positions of examples must be a row of integers"
@@ -323,7 +325,7 @@ class TestTakeAndSubset:
         assert len(data.subset(2)) == 3
 
     @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 2), (3, 1), (0, 6), (5, None)])
-    def test_subset_refuses_what_is_not_there(self, start: int, stop: int | None) -> None:
+    def test_subset_refuses_bounds_outside_the_data_set(self, start: int, stop: int | None) -> None:
         with pytest.raises(DataError):
             numbered(5).subset(start, stop)
 

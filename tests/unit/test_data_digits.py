@@ -10,7 +10,7 @@ import pytest
 import lamina.data
 
 
-def test_are_the_known_ones() -> None:
+def test_digits_have_the_known_counts_and_values() -> None:
     data = lamina.data.digits()
     images, labels = data.input_arrays[0], data.targets
     assert labels is not None
@@ -22,7 +22,7 @@ def test_are_the_known_ones() -> None:
     assert data.classes == 10
 
 
-def test_are_scikit_learns() -> None:
+def test_digits_equal_those_of_scikit_learn() -> None:
     datasets = pytest.importorskip("sklearn.datasets", reason="compares with scikit-learn's copy")
     source = datasets.load_digits()
     data = lamina.data.digits()
@@ -30,7 +30,7 @@ def test_are_scikit_learns() -> None:
     assert np.array_equal(data.targets, source.target)
 
 
-def test_are_small_and_licensed() -> None:
+def test_digits_are_small_and_licensed() -> None:
     folder = Path(lamina.data.__file__).parent
     assert sum(file.stat().st_size for file in folder.glob("digits-*.gz")) < 60_000
     notice = (folder / "NOTICE").read_text(encoding="utf-8")

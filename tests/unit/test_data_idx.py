@@ -1,4 +1,4 @@
-"""IDX files: what is read, and that no damaged file does worse than a clear error."""
+"""IDX files: every element type is read, and every damaged file gives a clear error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def header(code: int, *shape: int) -> bytes:
 def outcome(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[np.ndarray[Any, Any] | LaminaError, int]:
-    """What reading the file gives, and how many bytes were unpacked for it."""
+    """The array or error of reading the file, and the number of unpacked bytes."""
     unpacked = 0
     read = gzip.GzipFile.read
 
@@ -178,7 +178,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 
 def damaged(content: bytes, generator: np.random.Generator) -> bytes:
-    """The contents truncated, with flipped bits, with something added, or all of it."""
+    """The contents truncated, with flipped bits, with added bytes, or all of these."""
     result = bytearray(content)
     kinds = generator.integers(1, 8)
     if kinds & 1:
@@ -241,7 +241,7 @@ class TestMnist:
             (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(encode(labels))
         return tmp_path
 
-    def test_gives_training_and_test_set(self, folder: Path) -> None:
+    def test_mnist_returns_training_and_test_set(self, folder: Path) -> None:
         train, test = mnist(folder)
         assert repr(train) == "6 examples: x u8[1, 28, 28], y i64[]"
         assert repr(test) == "4 examples: x u8[1, 28, 28], y i64[]"
@@ -273,7 +273,7 @@ class TestMnist:
     @pytest.mark.skipif(
         not FASHION_MNIST.is_dir(), reason="the files of Fashion-MNIST are not at hand"
     )
-    def test_reads_fashion_mnist(self) -> None:
+    def test_fashion_mnist_is_read(self) -> None:
         train, test = mnist(FASHION_MNIST)
         assert repr(train) == "60000 examples: x u8[1, 28, 28], y i64[]"
         assert repr(test) == "10000 examples: x u8[1, 28, 28], y i64[]"

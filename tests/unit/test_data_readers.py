@@ -39,14 +39,16 @@ def fault(path: Path, kind: type[LaminaError], **options: Any) -> LaminaError:
 class TestNumPy:
     @pytest.mark.parametrize("names", [("x", "y"), ("inputs", "targets"), ("images", "labels")])
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-    def test_npz(self, tmp_path: Path, names: tuple[str, str], save: Any) -> None:
+    def test_npz_arrays_x_and_y_are_read(
+        self, tmp_path: Path, names: tuple[str, str], save: Any
+    ) -> None:
         save(tmp_path / "a.npz", **dict(zip(names, (X, Y), strict=True)), other=X)
         data = load(tmp_path / "a.npz")
         assert np.array_equal(data.input_arrays[0], X)
         assert np.array_equal(data.targets, Y)
         assert data.targets.dtype == np.int64
 
-    def test_npz_with_named_targets(self, tmp_path: Path) -> None:
+    def test_npz_targets_are_chosen_by_name(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", features=X, species=Y)
         assert np.array_equal(load(tmp_path / "a.npz", targets="species").targets, Y)
 
@@ -54,7 +56,7 @@ class TestNumPy:
         np.savez(tmp_path / "a.npz", anything=X)
         assert load(tmp_path / "a.npz").targets is None
 
-    def test_contents_go_before_the_ending(self, tmp_path: Path) -> None:
+    def test_contents_take_precedence_over_the_suffix(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", x=X, y=Y)
         (tmp_path / "a.npz").rename(tmp_path / "a.csv")
         assert len(load(str(tmp_path / "a.csv"))) == 4
@@ -146,7 +148,7 @@ class TestHdf5:
         self.h5py = pytest.importorskip("h5py", reason="h5py is not installed")
 
     @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"chunks": True}])
-    def test_reads(self, tmp_path: Path, options: dict[str, Any]) -> None:
+    def test_hdf5_data_sets_are_read(self, tmp_path: Path, options: dict[str, Any]) -> None:
         with self.h5py.File(tmp_path / "a.h5", "w") as file:
             file.create_dataset("x", data=X.astype(">f4"), **options)
             file.create_dataset("y", data=Y, **options)
@@ -156,7 +158,7 @@ class TestHdf5:
         assert data.input_arrays[0].dtype.isnative
         assert np.array_equal(data.targets, Y)
 
-    def test_words_are_refused(self, tmp_path: Path) -> None:
+    def test_hdf5_text_is_refused(self, tmp_path: Path) -> None:
         with self.h5py.File(tmp_path / "a.h5", "w") as file:
             file["x"], file["y"] = X, ["a", "b", "c", "d"]
         assert fault(tmp_path / "a.h5", DTypeError).problem == "y does not hold plain numbers"
@@ -208,7 +210,7 @@ class TestIdx:
         assert np.array_equal(data.input_arrays[0][:, 0], images)
         assert repr(load(tmp_path / "images.gz")) == "2 examples: x u8[1, 3, 4]"
 
-    def test_a_missing_file_of_labels_is_the_place_of_the_error(self, tmp_path: Path) -> None:
+    def test_a_missing_file_of_labels_is_named_in_the_error(self, tmp_path: Path) -> None:
         (tmp_path / "images").write_bytes(idx(np.zeros((2, 3, 4))))
         error = fault(tmp_path / "images", DataError, targets=tmp_path / "labels")
         assert error.where == str(tmp_path / "labels")
@@ -230,12 +232,12 @@ class TestCsv:
         assert data.targets is not None
         assert data.targets.tolist() == [2, 0]
 
-    def test_fractions_are_targets_to_regress(self, tmp_path: Path) -> None:
+    def test_fractional_targets_are_floats(self, tmp_path: Path) -> None:
         data = load(self.write(tmp_path, "1,2,0.5\n3,4,1\n"))
         assert repr(data) == "2 examples: x f32[2], y f32[1]"
 
     @pytest.mark.parametrize("targets", ["kind", 0, -3])
-    def test_a_column_may_be_chosen(self, tmp_path: Path, targets: str | int) -> None:
+    def test_the_target_column_may_be_chosen(self, tmp_path: Path, targets: str | int) -> None:
         data = load(self.write(tmp_path, "kind,a,b\n1,0.5,2\n0,3,4\n"), targets=targets)
         assert data.targets is not None
         assert data.targets.tolist() == [1, 0]
@@ -251,7 +253,7 @@ class TestCsv:
         ],
         ids=["quoted", "semicolons and byte order mark", "tabs", "spaces"],
     )
-    def test_variants(self, tmp_path: Path, text: str) -> None:
+    def test_variants_of_csv_are_read(self, tmp_path: Path, text: str) -> None:
         data = load(self.write(tmp_path, text))
         assert data.input_arrays[0].tolist() == [[1.0]]
         assert data.targets is not None
@@ -276,15 +278,17 @@ class TestCsv:
             ("hello\n", "the first line is not a row of a table", "'hello\\n'"),
         ],
     )
-    def test_a_fault_is_placed(self, tmp_path: Path, text: str, problem: str, found: str) -> None:
+    def test_a_fault_is_named_with_its_position(
+        self, tmp_path: Path, text: str, problem: str, found: str
+    ) -> None:
         error = fault(self.write(tmp_path, text), FileFormatError)
         assert error.problem == problem
         assert dict(error.facts)["found"] == found
 
-    def test_a_header_alone(self, tmp_path: Path) -> None:
+    def test_a_header_without_rows_is_refused(self, tmp_path: Path) -> None:
         assert fault(self.write(tmp_path, "a,b\n"), DataError).problem == "the table has no rows"
 
-    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
+    def test_bytes_that_are_no_text_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_bytes(b"1,2\n\xff\xfe,\x00\n")
         assert "UnicodeDecodeError" in str(fault(tmp_path / "a.csv", FileFormatError))
 
@@ -318,7 +322,7 @@ class TestPictures:
             wanted = grey + [0, 2, 1][index]
             assert np.array_equal(data.input_arrays[0][index, 0], wanted)
 
-    def test_colour_comes_before_the_rows(self, tmp_path: Path) -> None:
+    def test_colour_channels_are_the_first_axis(self, tmp_path: Path) -> None:
         pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
         self.save(tmp_path / "a" / "1.png", pixels)
         image = load(tmp_path).input_arrays[0]
@@ -379,7 +383,7 @@ class TestUnknown:
         (tmp_path / "a.npz").write_bytes(b"")
         assert fault(tmp_path / "a.npz", FileFormatError).problem == "the file is empty"
 
-    def test_an_unknown_kind_lists_the_known(self, tmp_path: Path) -> None:
+    def test_an_unknown_format_is_refused_with_the_known_ones(self, tmp_path: Path) -> None:
         (tmp_path / "a.mat").write_bytes(b"MATLAB 5.0")
         assert str(fault(tmp_path / "a.mat", FileFormatError)) == (
             f"in {tmp_path / 'a.mat'}: the kind of file is not known\n"
@@ -389,7 +393,9 @@ class TestUnknown:
         )
 
     @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.idx"])
-    def test_contents_that_do_not_fit_the_ending(self, tmp_path: Path, name: str) -> None:
+    def test_contents_that_contradict_the_suffix_are_refused(
+        self, tmp_path: Path, name: str
+    ) -> None:
         if name == "a.h5":
             pytest.importorskip("h5py", reason="h5py is not installed")
         (tmp_path / name).write_bytes(b"this is just some text, and long enough for a header")

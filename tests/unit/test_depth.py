@@ -1,7 +1,7 @@
 """Depth: no graph is too deep or too wide, and compiling takes a multiple of the layers' number.
 
-Depth is tested by running with little of Python's stack left: what calls itself once for each level
-then fails at a few hundred levels already. Linear time is tested by counting calls.
+Depth is tested with little of Python's stack left: a function that calls itself once for each level
+then fails at a few hundred levels. Linear time is tested by counting calls.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def summed_in_pairs(start: Tensor, levels: int) -> Tensor:
 
 
 def joined(start: Tensor, levels: int) -> Tensor:
-    # One kernel holds all of them: what LLVM translates soon.
+    # One kernel holds all of them, so that LLVM compiles it quickly.
     parts = [ops.abs(start[:, :1] * (number + 1.0) - 1.0) for number in range(levels)]
     return ops.sum(ops.concat(parts, 1), 1) * 0.5
 
@@ -122,7 +122,7 @@ def doubled_indices(start: Tensor, levels: int) -> Tensor:
 
 BUILDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "elementwise": chain(lambda x, start, _: ops.tanh(x) + start),
-    "two branches": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
+    "two paths": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
     "reductions": chain(lambda x, _start, _level: x * 0.5 + ops.sum(x, 2, keepdims=True) * 0.1),
     "movements": chain(moved),
     "scans": chain(lambda x, _start, _level: ops.cumsum(x, 2) * 0.5),
@@ -157,7 +157,7 @@ def test_a_graph_of_any_depth_is_planned_run_and_shown(name: str) -> None:
         assert np.allclose(lm.Model(network).predict(x), found, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["elementwise", "two branches", "summed in pairs", "reductions"])
+@pytest.mark.parametrize("name", ["elementwise", "two paths", "summed in pairs", "reductions"])
 def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
     start = lm.Input(4, 6)
     with little_stack():
@@ -296,11 +296,11 @@ def test_the_work_of_compiling_grows_with_the_number_of_layers(
 
 
 @pytest.mark.parametrize("build", [linear, residual])
-def test_all_that_compares_steps_grows_with_their_number(
+def test_comparing_steps_takes_linear_time(
     build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loops within one function are no calls: what is done in them is counted by lines."""
-    parts = (
+    """Loops within one function make no calls: their work is counted in lines."""
+    modules = (
         "precedence",
         "memory",
         "prepacking",
@@ -308,8 +308,9 @@ def test_all_that_compares_steps_grows_with_their_number(
         "workers",
         "overlap",
         "workspaces",
+        "native_program",
     )
-    watched = {f"{name}.py" for name in (*parts, "native_program")}
+    watched = {f"{name}.py" for name in modules}
     count = 0
 
     def local(_frame: object, event: str, _argument: object) -> object:
@@ -345,7 +346,7 @@ def test_all_that_compares_steps_grows_with_their_number(
 # Groups and regions -------------------------------------------------------------------------------
 
 
-def test_groups_between_two_others_are_known_while_groups_are_joined() -> None:
+def test_paths_between_groups_are_found_while_groups_are_joined() -> None:
     random = np.random.default_rng(1)
     for _ in range(40):
         count = 14
@@ -393,12 +394,12 @@ def _has_between(predecessors: dict[int, set[int]], first: int, second: int) -> 
     return reaches(first, second) or reaches(second, first)
 
 
-def test_groups_that_wait_for_each_other_are_found() -> None:
+def test_cycles_of_groups_are_found() -> None:
     predecessors = {1: {2}, 2: {3}, 3: {2, 4}, 4: set[int](), 5: {6}, 6: {7}, 7: {5, 1}, 8: {8, 7}}
     assert sorted(sorted(cycle) for cycle in cycles(predecessors)) == [[2, 3], [5, 6, 7]]
 
 
-def test_many_leaves_that_swap_their_values_are_swapped() -> None:
+def test_leaves_that_swap_their_values_need_one_copy_per_pair() -> None:
     leaves = [leaf(f"p{number}", "state", (3,), float32) for number in range(40)]
     updates = [(one, leaves[number ^ 1]) for number, one in enumerate(leaves)]
     updates[0] = leaves[0], ops.flip(leaves[0], 0)
@@ -409,7 +410,7 @@ def test_many_leaves_that_swap_their_values_are_swapped() -> None:
     assert len(program.plan.allocations) == 1 + 2 + 19
 
 
-def test_slots_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_and_arrays_give_slots_the_same_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(2)
     regions: list[memory._Region] = []
     for number in range(200):
@@ -425,7 +426,7 @@ def test_slots_are_placed_alike_by_lists_and_by_arrays(monkeypatch: pytest.Monke
     assert found[0] == found[1]
 
 
-def test_the_numbers_of_layers_count_all_that_comes_before() -> None:
+def test_the_number_of_a_layer_counts_all_preceding_nodes() -> None:
     random = np.random.default_rng(3)
     for _ in range(20):
         known: list[Tensor] = [lm.Input(2), lm.Input(2), lm.Input(2)]
@@ -438,7 +439,7 @@ def test_the_numbers_of_layers_count_all_that_comes_before() -> None:
             assert path_after(operands, "Linear") == f"net/{before}:Linear"
 
 
-def test_long_scalars_name_what_stands_in_them_several_times() -> None:
+def test_long_scalars_name_their_shared_subexpressions() -> None:
     scalar: Scalar = Load("x", Index(), float32)
     for _ in range(3):
         scalar = Apply("add", (scalar, scalar), float32)

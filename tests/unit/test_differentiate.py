@@ -49,7 +49,7 @@ def test_mixed_derivatives_do_not_depend_on_their_order() -> None:
     np.testing.assert_allclose(value_of(one, **feeds), value_of(other, **feeds), rtol=1e-12)
 
 
-def test_all_ways_to_a_tensor_add_up() -> None:
+def test_gradients_along_all_paths_are_added() -> None:
     x = data()
     (slope,) = gradients(x * x + ops.exp(x) * x + x, [x])
     expected = 2 * VALUES + np.exp(VALUES) * (VALUES + 1) + 1
@@ -64,7 +64,7 @@ def test_the_gradient_has_the_shape_of_a_broadcast_operand() -> None:
     np.testing.assert_allclose(found, VALUES.sum(axis=0), rtol=1e-12)
 
 
-def test_a_tensor_on_the_way_can_be_asked_for() -> None:
+def test_gradients_of_intermediate_tensors_can_be_requested() -> None:
     x = data()
     middle = ops.exp(x)
     (slope,) = gradients(middle * middle, [middle])
@@ -78,13 +78,13 @@ def test_the_output_itself_has_the_derivative_1() -> None:
     np.testing.assert_array_equal(value_of(slope * ops.ones_like(x), x=VALUES), np.ones((4, 3)))
 
 
-def test_a_tensor_asked_for_twice_is_given_twice() -> None:
+def test_a_tensor_requested_twice_has_two_gradients() -> None:
     x = data()
     one, other = gradients(x * x, [x, x])
     assert one is other
 
 
-def test_a_tensor_that_is_not_depended_on_gets_zeros() -> None:
+def test_an_independent_tensor_has_a_zero_gradient() -> None:
     x, other = data(), leaf("other", "parameter", (2, 5), float32)
     (slope,) = gradients(ops.exp(x), [other])
     assert (slope.shape, slope.dtype) == ((2, 5), float32)
@@ -105,7 +105,7 @@ def test_nothing_flows_through_integers() -> None:
     np.testing.assert_array_equal(value_of(slope, x=VALUES), np.trunc(VALUES))
 
 
-def test_a_seed_weighs_the_elements_of_the_output() -> None:
+def test_a_seed_weights_the_elements_of_the_output() -> None:
     x, seed = data(), data("seed")
     (slope,) = gradients(ops.sin(x), [x], seed)
     found = value_of(slope, x=VALUES, seed=VALUES + 5)
@@ -147,7 +147,7 @@ def infer_same(operands: tuple[Tensor, ...], _: object) -> tuple:
 ROUGH = Op("rough", infer_same, None, lambda x: np.floor(x), LoweringRule())
 
 
-def test_an_op_without_a_derivative_on_the_way_is_named_with_its_line() -> None:
+def test_an_op_without_a_derivative_on_the_path_is_named_with_its_line() -> None:
     x = data()
     y = apply(ROUGH, ops.exp(x))
     with pytest.raises(GradientError) as caught:
@@ -165,14 +165,14 @@ def test_an_op_without_a_derivative_off_the_path_does_no_harm() -> None:
     np.testing.assert_array_equal(found, np.floor(VALUES))
 
 
-def test_gradients_carry_the_origin_of_what_they_are_the_gradient_of() -> None:
+def test_gradients_carry_the_origin_of_the_forward_op() -> None:
     x = data()
     y = ops.exp(x)
     (slope,) = gradients(ops.sum(y), [x])
     assert slope.origin == y.origin
 
 
-def test_gradients_of_parts_that_fill_a_tensor_are_joined() -> None:
+def test_gradients_of_slices_that_cover_a_tensor_are_concatenated() -> None:
     x = data("x", 6)
     a, b, c = ops.split(x, [1, 3, 2], 1)
     (slope,) = gradients(ops.sum(c * c) + ops.sum(ops.exp(a)) + ops.sum(ops.sin(b)), [x])
@@ -187,7 +187,7 @@ def test_gradients_of_parts_that_fill_a_tensor_are_joined() -> None:
 @pytest.mark.parametrize(
     "bounds", [[(0, 3), (4, 6)], [(0, 4), (3, 6)], [(0, 3)], [(0, 3), (3, 6), (0, 6), (0, 3)]]
 )
-def test_gradients_of_parts_that_leave_gaps_or_overlap_are_added(
+def test_gradients_of_slices_with_gaps_or_overlaps_are_added(
     bounds: list[tuple[int, int]],
 ) -> None:
     x = data("x", 6)
@@ -200,7 +200,7 @@ def test_gradients_of_parts_that_leave_gaps_or_overlap_are_added(
     np.testing.assert_allclose(value_of(slope, x=np.zeros((4, 6))), expected, rtol=1e-12)
 
 
-def test_a_part_that_is_not_used_has_no_gradient() -> None:
+def test_an_unused_slice_has_a_zero_gradient() -> None:
     x = data("x", 6)
     first, _ = ops.split(x, 2, 1)
     (slope,) = gradients(ops.sum(first * 2.0), [x])

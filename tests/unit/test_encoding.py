@@ -80,7 +80,7 @@ def test_decoding_returns_the_same_program(program: Program) -> None:
         np.testing.assert_array_equal(found.constants[name], value)
 
 
-def test_equal_programs_are_equal_bytes_also_after_they_were_read_back(program: Program) -> None:
+def test_equal_programs_have_equal_bytes_after_decoding_too(program: Program) -> None:
     data = encode(program)
     assert encode(decode(data)) == data
     assert checksum(decode(data)) == checksum(program)
@@ -112,7 +112,7 @@ def test_a_program_that_was_changed_has_another_checksum(program: Program) -> No
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1, 1.0, True, float("nan"), float("inf"), 1e-45])
-def test_numbers_stay_what_they_are(value: float) -> None:
+def test_literals_are_decoded_exactly(value: float) -> None:
     program = with_constants()
     loop = next(step for step in program.steps if isinstance(step, Loop))
     write = next(stage for stage in loop.stages if isinstance(stage, Write))
@@ -144,13 +144,13 @@ def with_rows(rows: object) -> bytes:
 def test_bytes_of_another_length_are_refused() -> None:
     for make in (PROGRAMS["layers"], with_constants):
         data = encode(make())
-        ends = [*range(0, len(data), 97), len(data) - 1]
-        for damaged in (*(data[:end] for end in ends), data + b"x"):
+        lengths = [*range(0, len(data), 97), len(data) - 1]
+        for damaged in (*(data[:length] for length in lengths), data + b"x"):
             with pytest.raises(FileFormatError, match="this is not a program"):
                 decode(damaged)
 
 
-def test_rows_of_any_other_kind_are_refused() -> None:
+def test_rows_of_unknown_kinds_are_refused() -> None:
     rows = rows_of(PROGRAMS["layers"]())
     assert with_rows(rows) == with_rows(json.loads(json.dumps(rows)))
     decode(with_rows(rows))
@@ -188,7 +188,7 @@ def test_programs_that_reach_outside_their_buffers_are_refused() -> None:
     assert refused > 5
 
 
-def test_records_with_other_fields_never_do_anything_but_fail() -> None:
+def test_damaged_records_are_refused_or_decode_to_a_program() -> None:
     rows = rows_of(PROGRAMS["windows"]())
     generator = np.random.default_rng(0)
     for _ in range(500):

@@ -22,7 +22,7 @@ def test_every_kind_is_a_lamina_error(kind: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_says_what_it_is_for(kind: type[Exception]) -> None:
+def test_every_kind_has_a_docstring(kind: type[Exception]) -> None:
     assert kind.__doc__
 
 
@@ -30,29 +30,29 @@ def test_a_problem_alone_is_one_line() -> None:
     assert str(LaminaError("it is wrong")) == "it is wrong"
 
 
-def test_the_place_comes_first() -> None:
+def test_the_location_comes_first() -> None:
     assert str(LaminaError("it is wrong", where="net/1:Add")) == "in net/1:Add: it is wrong"
 
 
-def test_facts_stand_in_a_column() -> None:
+def test_facts_are_aligned_in_a_column() -> None:
     error = LaminaError("it is wrong", facts=(("expected", "1"), ("found", "2")), advice="Fix it.")
     assert str(error) == "it is wrong\n  expected  1\n  found     2\n  Fix it."
 
 
-def test_the_place_can_be_named_later() -> None:
+def test_the_location_can_be_added_later() -> None:
     error = LaminaError("it is wrong")
     assert error.at("net/1:Add") is error
     assert error.where == "net/1:Add"
 
 
-def test_a_place_nearer_to_the_fault_is_kept() -> None:
+def test_the_innermost_location_is_kept() -> None:
     assert LaminaError("it is wrong", where="near").at("far").where == "near"
 
 
-def test_the_parts_can_be_read_by_programs() -> None:
+def test_problem_facts_advice_and_location_are_attributes() -> None:
     error = ShapeError("no fit", facts=(("left", "[2]"),), advice="Reshape.", where="here")
-    parts = (error.problem, error.facts, error.advice, error.where)
-    assert parts == ("no fit", (("left", "[2]"),), "Reshape.", "here")
+    attributes = (error.problem, error.facts, error.advice, error.where)
+    assert attributes == ("no fit", (("left", "[2]"),), "Reshape.", "here")
 
 
 def test_a_missing_package_comes_with_the_command_that_installs_it() -> None:

@@ -1,4 +1,4 @@
-"""Each example runs, and finds what it says it finds."""
+"""Each example runs and reaches the results that it claims."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_every_example_takes_an_engine(run, path, tmp_path):
         run(path.stem, *folder, "--engine", "abacus")
 
 
-def test_every_example_is_tested_here_and_says_how_to_run_it():
+def test_every_example_is_tested_and_shows_its_command():
     tested = Path(__file__).read_text()
     for path in EXAMPLES:
         assert f'run("{path.stem}"' in tested
         assert f"python examples/{path.name}" in path.read_text().split('"""')[1]
 
 
-def test_circles_are_told_apart(run):
+def test_circles_are_classified(run):
     output = run("circles", "--epochs", 60, "--picture", "circles.png")
     assert number(r"accuracy on 100 held-out points: ([\d.]+)%", output) >= 95
     lines = output.splitlines()
@@ -66,13 +66,13 @@ def test_circles_are_told_apart(run):
     assert Path("circles.png").read_bytes().startswith(PNG)
 
 
-def test_softmax_reads_digits(run):
+def test_softmax_classifies_digits(run):
     output = run("softmax_digits", "--epochs", 15, "--curves", "curves.png")
     assert number(r"accuracy on 359 held-out images: ([\d.]+)%", output) >= 93
     assert Path("curves.png").read_bytes().startswith(PNG)
 
 
-def test_softmax_reads_idx_files(run, tmp_path):
+def test_softmax_trains_on_idx_files(run, tmp_path):
     write_idx_folder(tmp_path)
     output = run("softmax_digits", "--mnist", tmp_path, "--epochs", 3)
     assert number(r"accuracy on 397 held-out images: ([\d.]+)%", output) >= 50
@@ -122,7 +122,7 @@ def test_99_of_100_sums_over_50_steps_are_right(run):
     assert number(r"right of 2000 other sums: ([\d.]+)%", output) >= 99
 
 
-def test_fashion_without_a_folder_says_what_it_needs(run):
+def test_fashion_without_a_folder_names_the_missing_folder(run):
     assert run("fashion_mlp").startswith("Nothing to learn from: give the folder")
 
 
@@ -139,7 +139,7 @@ needs_fashion = pytest.mark.skipif(
 
 
 @needs_fashion
-def test_fashion_learns_from_a_part_of_the_images(run):
+def test_fashion_learns_from_6000_images(run):
     output = run("fashion_mlp", FASHION, "--limit", 6000)
     assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= 75
 
@@ -151,7 +151,7 @@ def test_fashion_passes_84_of_100_in_two_epochs(run):
     assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= 84
 
 
-def test_lenet_without_a_folder_says_what_it_needs(run):
+def test_lenet_without_a_folder_names_the_missing_folder(run):
     assert run("lenet_fashion").startswith("Nothing to learn from: give the folder")
 
 
@@ -172,14 +172,14 @@ def test_lenet_passes_88_and_a_half_of_100_in_five_epochs(run):
     assert Path("confusion.png").read_bytes().startswith(PNG)
 
 
-def test_blocks_learn_to_read(run):
+def test_networks_of_blocks_classify_digits(run):
     lines = run("blocks", "--epochs", 3).splitlines()[1:]
     found = {line.split()[0]: float(line.split()[-1].rstrip("%")) for line in lines}
     assert list(found) == ["plain", "residual", "inception", "squeeze_and_excitation"]
     assert min(found.values()) >= 80
 
 
-def test_a_variational_autoencoder_learns_to_write(run):
+def test_a_variational_autoencoder_learns_digits(run):
     output = run("vae_digits", "--epochs", 8, "--samples", "samples.png", "--curves", "curves.png")
     found = re.search(r"([\d.]+) after one epoch, ([\d.]+) at last", output)
     assert found is not None
@@ -197,7 +197,7 @@ def test_two_networks_are_trained_against_each_other(run):
 
 @pytest.mark.slow
 @pytest.mark.sampled
-def test_what_the_generator_writes_is_read_as_digits(run, monkeypatch):
+def test_generated_images_are_classified_as_digits(run, monkeypatch):
     sheets = []
     monkeypatch.setattr("lamina.reports.plot_images", lambda made, *_, **__: sheets.append(made))
     run("gan_digits", "--epochs", 40, "--samples", "samples.png")

@@ -1,7 +1,7 @@
-"""The demo and every example begin to learn the same on the opencl engine as on the cpu engine.
+"""The first training steps of the demo and of every example are the same on opencl and cpu.
 
-Initial weights, shuffles and dropout masks are the same bits; the losses of the first steps are
-the same but for rounding, which grows from step to step.
+Initial weights, shuffles and dropout masks are the same bits; the losses are the
+same but for rounding, which grows with each training step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lamina.training.batches import BatchRunner
 from lamina.training.training import Training
 
 STEPS = 6
-# What keeps an example short; its networks and batches stay as they are, but for long sequences.
+# Arguments that shorten an example. They change no network and no batch but long sequences.
 SHORT = {
     "adding_problem": ("--length", "10", "--examples", "2000"),
     "sort_transformer": ("--length", "6", "--sequences", "2000"),
@@ -38,13 +38,13 @@ class EnoughSteps(Exception):
 
 
 @dataclass
-class Seen:
-    """What an example did.
+class Record:
+    """The first training steps of an example.
 
     Attributes:
         weights: of each model when it was made.
-        rows: the examples of each step that went over a data set.
-        losses: of each step.
+        rows: the examples of each training step over a data set.
+        losses: of each training step.
     """
 
     weights: list[dict[str, Any]] = field(default_factory=list)
@@ -58,17 +58,17 @@ class Seen:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Seen]:
-    """Runs something until models have done some steps; gives what was seen of them."""
+def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Record]:
+    """Runs something until its models have done `STEPS` training steps; returns their record."""
     make, run, step = lm.Model.__init__, BatchRunner._run_batches, Training.step
-    seen = Seen()
+    seen = Record()
 
     def made(self: Any, *arguments: Any, **named: Any) -> None:
         make(self, *arguments, **named)
         seen.weights.append(self.parameters())
 
     def ran(self: Any, resident: Any, rows: Any) -> Any:
-        # How many steps are run at once depends on how long they take.
+        # The number of training steps in a piece depends on their time.
         rows = rows[: STEPS - len(seen.losses)]
         found = run(self, resident, rows)
         seen.rows.append(rows.tobytes())
@@ -84,9 +84,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Se
     monkeypatch.setattr(BatchRunner, "_run_batches", ran)
     monkeypatch.setattr(Training, "step", stepped)
 
-    def watch(work: Callable[[], Any]) -> Seen:
+    def watch(work: Callable[[], Any]) -> Record:
         nonlocal seen
-        seen = Seen()
+        seen = Record()
         with suppress(EnoughSteps):
             work()
         return seen
@@ -94,7 +94,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Se
     return watch
 
 
-def assert_same(first: Seen, second: Seen) -> None:
+def assert_same(first: Record, second: Record) -> None:
     assert first.losses
     assert len(first.weights) == len(second.weights) > 0
     for one, other in zip(first.weights, second.weights, strict=True):
@@ -106,10 +106,10 @@ def assert_same(first: Seen, second: Seen) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_learns_the_same(
+def test_an_example_trains_the_same_on_cpu_and_opencl(
     path: Path,
     opencl_name: str,
-    watched: Callable[[Callable[[], Any]], Seen],
+    watched: Callable[[Callable[[], Any]], Record],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -125,8 +125,8 @@ def test_an_example_learns_the_same(
     assert_same(*found)
 
 
-def test_the_demo_learns_the_same(
-    opencl_name: str, watched: Callable[[Callable[[], Any]], Seen], tmp_path: Path
+def test_the_demo_trains_the_same_on_cpu_and_opencl(
+    opencl_name: str, watched: Callable[[Callable[[], Any]], Record], tmp_path: Path
 ) -> None:
     def demo(name: str) -> None:
         options = ["demo", "--engine", name, "--out", str(tmp_path / "demo")]
@@ -145,8 +145,8 @@ class Weighted(lm.Layer):
         return x * scope.parameter("weight", shape=x.shape[1:], init=lm.init.Constant(0.0))
 
 
-def test_masks_are_the_same_bits(opencl_name: str) -> None:
-    # With a loss that is the sum of what passes, the weights become minus the sum of the masks.
+def test_dropout_masks_have_the_same_bits_on_cpu_and_opencl(opencl_name: str) -> None:
+    # The loss is the sum of the output, so the weights become minus the sum of the masks.
     net = lm.Sequential(lm.Input(1000), Weighted(), lm.Dropout(0.3))
     ones, found = np.ones((1, 1000), "float32"), []
     for name in ("cpu", opencl_name):

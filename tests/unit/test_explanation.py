@@ -1,4 +1,4 @@
-"""What explanations and profiles say: costs counted by hand, tables, listings, errors."""
+"""Explanations and profiles: costs counted by hand, tables, listings, errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def small_model(engine: str = "cpu") -> lm.Model:
     return lm.Model(net, engine=engine)
 
 
-def test_a_contraction_costs_its_multiply_adds_and_what_it_touches() -> None:
+def test_a_contraction_costs_its_multiply_adds_and_the_bytes_of_its_operands() -> None:
     (first, _) = small_model().explain(batch_size=BATCH).program.steps
     cost = cost_of(first, small_model().explain(batch_size=BATCH).program.buffers)
     # 2 for each product, 1 for the bias, 1 for the activation.
@@ -45,7 +45,7 @@ def test_a_reduction_costs_an_operation_for_each_element() -> None:
     assert space_of(step) == "4 : 7"
 
 
-def test_no_more_is_read_than_a_buffer_has() -> None:
+def test_read_bytes_do_not_exceed_the_size_of_the_buffer() -> None:
     x = lm.Input(8)
     doubled = lm.ops.concat([x, x], axis=1)
     model = lm.Model(lm.Network(inputs=x, outputs=lm.ops.sum(doubled, 1, keepdims=True) + x))
@@ -66,7 +66,7 @@ def test_an_explanation_lists_every_step_and_the_sums() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("width", [5, 200])
-def test_an_engine_shows_every_step_in_all_its_languages(width: int, engine: str) -> None:
+def test_an_engine_lists_every_step_in_all_its_languages(width: int, engine: str) -> None:
     # The wide network has gradients of biases that run inside of other steps.
     net = lm.Sequential(lm.Input(200), lm.Linear(width), lm.ReLU(), lm.Linear(200))
     explanation = lm.Model(net, engine=engine).explain(32, lm.CrossEntropy(), lm.SGD(0.1))
@@ -91,7 +91,7 @@ def test_the_cpu_engine_shows_code_for_one_step_alone() -> None:
     assert "ret" in explanation.listing(1, "assembly")
 
 
-def test_what_cannot_be_listed_is_said() -> None:
+def test_listings_of_unknown_steps_and_languages_are_refused() -> None:
     explanation = small_model("interpreter").explain()
     with pytest.raises(lm.errors.DefinitionError) as caught:
         explanation.listing(9)
@@ -146,7 +146,7 @@ def test_a_profile_runs_on_given_data() -> None:
     assert kinds == {"input0": "uint8", "target0": "int64"}
 
 
-def test_integers_cannot_be_made_up() -> None:
+def test_integer_inputs_without_data_are_refused() -> None:
     net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(2))
     with pytest.raises(DataError) as caught:
         lm.Model(net).profile(BATCH)
@@ -158,7 +158,7 @@ def test_integers_cannot_be_made_up() -> None:
 
 
 @pytest.mark.parametrize("method", ["explain", "profile"])
-def test_half_a_training_is_refused(method: str) -> None:
+def test_a_loss_without_an_optimizer_is_refused(method: str) -> None:
     with pytest.raises(lm.errors.DefinitionError) as caught:
         getattr(small_model(), method)(BATCH, lm.MSE())
     assert str(caught.value).startswith(

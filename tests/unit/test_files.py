@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from files_cases import Array, chain, functional, metadata_of, normal, refused
+from files_cases import Array, chain, functional, metadata_of, refused
+from random_arrays import normal
 
 import lamina as lm
 from lamina import ops
@@ -133,7 +134,7 @@ OWN = [Own, Ramp, ReLU]
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_model_comes_back_as_it_was(name: str, dtype: str, tmp_path: Path) -> None:
+def test_a_loaded_model_predicts_the_same_bits(name: str, dtype: str, tmp_path: Path) -> None:
     model = lm.Model(NETWORKS[name](), seed=3, dtype=dtype)
     model.save(tmp_path / "model")
     again = lm.load(tmp_path / "model", layers=OWN)
@@ -149,7 +150,7 @@ def test_a_model_comes_back_as_it_was(name: str, dtype: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_that_comes_back_trains_as_before(name: str, tmp_path: Path) -> None:
+def test_a_loaded_network_has_the_same_training_graph(name: str, tmp_path: Path) -> None:
     model = lm.Model(NETWORKS[name]())
     model.save(tmp_path / "model")
     again = lm.load(tmp_path / "model", layers=OWN)
@@ -164,7 +165,7 @@ def test_a_network_that_comes_back_trains_as_before(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_model_that_comes_back_is_saved_with_the_same_contents(name: str, tmp_path: Path) -> None:
+def test_a_loaded_model_is_saved_with_the_same_contents(name: str, tmp_path: Path) -> None:
     model = lm.Model(NETWORKS[name]())
     model.save(tmp_path / "one")
     lm.load(tmp_path / "one", layers=OWN).save(tmp_path / "other")
@@ -172,7 +173,7 @@ def test_a_model_that_comes_back_is_saved_with_the_same_contents(name: str, tmp_
     assert one == other  # with the checksum over all tensors
 
 
-def test_what_was_learned_comes_back(tmp_path: Path) -> None:
+def test_trained_parameters_are_loaded(tmp_path: Path) -> None:
     model = lm.Model(chain(lm.Linear(2)))
     model.fit((normal(8, 6), normal(8, 2)), loss=lm.MSE(), optimizer=lm.SGD(0.1))
     model.save(tmp_path / "model")
@@ -189,7 +190,7 @@ def test_loading_runs_no_initializer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert lm.load(tmp_path / "model", layers=OWN).predict(normal(5, 6)).shape == (5, 2)
 
 
-def test_states_come_back(tmp_path: Path) -> None:
+def test_states_of_layers_are_loaded(tmp_path: Path) -> None:
     from test_network import Centred
 
     model = lm.Model(chain(Centred()))
@@ -215,7 +216,7 @@ def test_numpys_numbers_in_fields_are_saved(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, model.predict(normal(5, 6)))
 
 
-# What cannot be saved -----------------------------------------------------------------------------
+# Networks that cannot be saved --------------------------------------------------------------------
 
 
 def test_a_function_in_a_field_cannot_be_saved(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-# What is no model file ----------------------------------------------------------------------------
+# Files that are no model files --------------------------------------------------------------------
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

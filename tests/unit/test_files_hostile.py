@@ -20,9 +20,9 @@ from files_cases import (
     functional,
     layer,
     metadata_of,
-    normal,
     refused,
 )
+from random_arrays import normal
 
 import lamina as lm
 from lamina.engines.discovery import open_engine
@@ -304,7 +304,7 @@ def test_changed_networks_run_right_on_the_cpu_without_memory_that_nobody_wrote(
     assert outcomes["run"] > 2
 
 
-# Ops that files may name with any attributes, and what is said about it.
+# Ops that files may name with any attributes, and the errors.
 OPS: dict[str, tuple[Any, str]] = {
     "a reshape to negative extents": (
         op("reshape", shape={"tuple": [{"size": [1, 0]}, -1, -2]}),

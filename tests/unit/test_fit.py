@@ -37,7 +37,7 @@ def test_a_network_learns() -> None:
     assert history["accuracy"][-1] > 0.85
 
 
-def test_a_fit_is_a_run_of_its_training() -> None:
+def test_a_fit_equals_a_run_of_its_training_steps() -> None:
     fitted, run = lm.Model(network()), lm.Model(network())
     history = fit(fitted, epochs=2)
     with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
@@ -120,7 +120,7 @@ def test_the_history_is_shown_as_a_table() -> None:
     assert str(history) == "epoch    loss\n-----  ------\n    1  1.0000\n    2  0.5000"
 
 
-def test_what_was_not_measured_is_asked_for_in_vain() -> None:
+def test_a_value_that_was_not_measured_is_refused_with_the_measured_ones() -> None:
     history = History({"loss": [1.0], "validation_loss": [2.0]}, [0.1])
     assert "loss" in history
     assert "accuracy" not in history
@@ -134,7 +134,7 @@ def test_what_was_not_measured_is_asked_for_in_vain() -> None:
     )
 
 
-def test_the_history_is_gone_through_by_name() -> None:
+def test_the_history_is_iterated_by_name() -> None:
     history = History({"loss": [1.0], "validation_loss": [2.0]}, [0.1])
     assert list(history) == ["loss", "validation_loss"]
     assert dict(history) == history.values
@@ -198,7 +198,7 @@ def poisoned() -> Dataset:
     return Dataset(x, y)
 
 
-def test_a_loss_that_overflows_is_named_with_its_step() -> None:
+def test_a_loss_that_overflows_is_named_with_its_training_step() -> None:
     train = poisoned()
     order = train.order(0, 0)
     step = next(n for n in range(7) if (order[8 * n : 8 * n + 8] >= 25).any())
@@ -215,7 +215,7 @@ def test_a_loss_that_overflows_is_named_with_its_step() -> None:
 
 
 def overflowing(path: Path | None = None) -> tuple[lm.Model, list[dict[str, Array]]]:
-    """A fit whose loss overflows after some epochs; the model, and what it was after each."""
+    """A fit whose loss overflows: the model, and its parameters after each epoch."""
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
     x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
     after: list[dict[str, Array]] = []
@@ -253,7 +253,7 @@ def test_nan_in_the_data_is_noticed_and_changes_nothing() -> None:
     assert same(model.parameters(), before)
 
 
-def test_an_update_that_overflows_in_the_last_step_is_noticed() -> None:
+def test_an_update_that_overflows_in_the_last_training_step_is_noticed() -> None:
     model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
     before = model.parameters()
     x = np.full((4, 1), 1e3, "float32")
@@ -303,7 +303,7 @@ def test_a_terminal_may_be_kept_quiet(
     assert capfd.readouterr() == ("", "")
 
 
-# What is refused before training begins -----------------------------------------------------------
+# Refused before the first training step -----------------------------------------------------------
 
 
 X, Y = TRAIN.inputs, TRAIN.targets
@@ -327,7 +327,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[LaminaError]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_before_the_first_step(name: str) -> None:
+def test_wrong_data_and_options_are_refused_before_the_first_training_step(name: str) -> None:
     train, how, error = REFUSED[name]
     model = lm.Model(network())
     before = model.parameters()
@@ -381,7 +381,7 @@ def test_resuming_with_other_layers_is_refused_and_changes_nothing(tmp_path: Pat
         ({"seed": 3}, "seed        0 in the file, 3 here"),
     ],
 )
-def test_resuming_on_other_terms_is_refused(
+def test_resuming_with_other_options_is_refused(
     tmp_path: Path, changed: dict[str, Any], named: str
 ) -> None:
     path = tmp_path / "run.safetensors"
@@ -419,7 +419,7 @@ def test_an_unknown_class_inside_a_function_ends_the_fit() -> None:
         )
 
 
-def test_a_checkpoint_that_could_not_be_written_is_refused_before_the_first_step(
+def test_a_checkpoint_in_a_missing_folder_is_refused_before_the_first_training_step(
     tmp_path: Path,
 ) -> None:
     model = lm.Model(network())

@@ -1,4 +1,4 @@
-"""Checkpoints of fits, and Ctrl-C: what was done stays, and is resumed bit by bit."""
+"""Checkpoints of fits, and Ctrl-C: finished epochs are kept and resumed with the same bits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def resumed(path: Path) -> tuple[lm.Model, History]:
     return model, fit(model, epochs=5, validation=TEST, checkpoint=path, resume=True)
 
 
-def test_a_fit_in_two_parts_ends_in_the_same_bits(
+def test_a_fit_in_two_calls_ends_in_the_same_bits(
     tmp_path: Path, uninterrupted: Uninterrupted
 ) -> None:
     path = tmp_path / "checkpoint"
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_the_model_kept(
     assert path.read_bytes() == contents
 
 
-def test_a_saved_model_is_told_from_a_checkpoint(tmp_path: Path) -> None:
+def test_resuming_from_a_saved_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model"
     lm.Model(network()).save(path)
     with pytest.raises(FileFormatError) as caught:
@@ -218,7 +218,7 @@ def test_ctrl_c_in_an_epoch_ends_the_fit_cleanly(monkeypatch: pytest.MonkeyPatch
     assert 1 <= len(history) < 1000
 
 
-def test_ctrl_c_leaves_a_model_that_has_done_whole_steps(
+def test_ctrl_c_in_a_fit_leaves_whole_training_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fitted, run = lm.Model(network()), lm.Model(network())
@@ -248,7 +248,7 @@ def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch() -> None:
     assert len(history) == 2
 
 
-def test_a_second_ctrl_c_ends_it_at_once() -> None:
+def test_a_second_ctrl_c_ends_the_fit_at_once() -> None:
     def twice(_: History) -> None:
         press()
         press()
@@ -257,7 +257,7 @@ def test_a_second_ctrl_c_ends_it_at_once() -> None:
         fit(lm.Model(network()), callbacks=[twice])
 
 
-def test_ctrl_c_means_what_it_did_before_after_the_fit() -> None:
+def test_a_fit_restores_the_handler_of_ctrl_c() -> None:
     before = signal.getsignal(signal.SIGINT)
     fit(lm.Model(network()))
     assert signal.getsignal(signal.SIGINT) is before
@@ -277,7 +277,7 @@ def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_fit_that_was_interrupted_in_its_first_epoch_begins_again_where_it_began(
+def test_a_fit_interrupted_in_its_first_epoch_begins_again_with_its_first_parameters(
     resume: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Uninterrupted
 ) -> None:
     path, model = tmp_path / "checkpoint", lm.Model(network())
@@ -289,7 +289,7 @@ def test_a_fit_that_was_interrupted_in_its_first_epoch_begins_again_where_it_beg
     assert len(history) == 0
     assert not same(model.parameters(), first)
     assert same(lm.load(path).parameters(), first)
-    # The same model goes on: what it has learned in half an epoch does not count.
+    # The same model continues; the half epoch that it has learned does not count.
     history = fit(model, epochs=5, validation=TEST, checkpoint=path, resume=True)
     assert same(model.parameters(), uninterrupted[0])
     assert history.values == uninterrupted[1]
@@ -314,7 +314,7 @@ def test_a_fit_works_in_a_thread() -> None:
     assert len(found[0]) == 3
 
 
-def test_ctrl_c_in_a_run_of_a_training_leaves_whole_steps(
+def test_ctrl_c_in_a_run_leaves_whole_training_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = lm.Model(network())

@@ -141,7 +141,7 @@ def test_an_mlp_takes_two_products_forwards_and_three_backwards(
 ) -> None:
     program = training_program(MLP, lm.CrossEntropy(), ADAM)
     assert sum(isinstance(step, Contraction) for step in program.steps) == 5
-    # Cross-entropy, its mean, two biases, the step; Adam's two bias corrections.
+    # Cross-entropy, its mean, two biases, the step counter; Adam's two bias corrections.
     assert len(program.steps) <= 5 + 5 + 2
 
 
@@ -211,7 +211,7 @@ def test_movements_are_never_steps_of_their_own() -> None:
     assert len(program.steps) == 1
 
 
-def test_a_contraction_reads_moved_operands_where_they_lie() -> None:
+def test_a_contraction_reads_moved_operands_without_a_copy() -> None:
     x, w = leaf("x", "input", (4, 6), float32), leaf("w", "input", (5, 4), float32)
     moved = ops.pad(ops.transpose(x), [(1, 1), (0, 0)])[::-1]
     program = compiled([moved @ ops.transpose(w)])
@@ -245,7 +245,7 @@ def test_statistics_of_rows_share_a_loop() -> None:
     assert len(program.steps) == 1
 
 
-def test_contractions_are_summed_up_one_after_the_other() -> None:
+def test_a_sum_of_contractions_is_accumulated_in_place() -> None:
     pairs = [
         (leaf(f"a{n}", "input", (6, 5), float32), leaf(f"b{n}", "input", (5, 7), float32))
         for n in range(5)
@@ -272,7 +272,7 @@ def test_a_recomputed_tensor_is_computed_again_after_the_tensor_it_waits_for() -
     assert count(compiled([ops.tanh(x) * whole]), "tanh") == 1
 
 
-def test_a_gelu_keeps_its_operand_and_no_more(training_program: Callable[..., Program]) -> None:
+def test_gelu_stores_no_intermediate_tensors(training_program: Callable[..., Program]) -> None:
     batch = 16
     layers = (lm.Input(8), lm.Linear(24), lm.GELU(), lm.Linear(5))
     program = training_program(layers, lm.CrossEntropy(), lm.SGD(0.1), batch)
@@ -280,7 +280,7 @@ def test_a_gelu_keeps_its_operand_and_no_more(training_program: Callable[..., Pr
     assert len(temporaries(program, batch, 24)) == 3
 
 
-def test_cross_entropy_along_a_middle_axis_spreads_no_targets() -> None:
+def test_cross_entropy_along_a_middle_axis_stores_no_one_hot_targets() -> None:
     scores = lm.Input(7, 30)
     x = ops.transpose(lm.Linear(40)(scores), (0, 2, 1))
     net = lm.Network(scores, x)
@@ -527,7 +527,7 @@ def value(graph: Graph) -> Array:
     return evaluate(graph, {"x": STRANGE})[0]["y"]
 
 
-def test_multiplication_by_zero_stays() -> None:
+def test_multiplication_by_zero_is_not_simplified() -> None:
     (result,) = simplified(leaf_x() * 0.0)
     assert result.op.name == "mul"
 
@@ -552,7 +552,7 @@ def test_small_constants_are_folded_and_large_ones_are_not() -> None:
     assert large.op.name == "exp"
 
 
-def test_a_scatter_of_single_values_is_a_choice() -> None:
+def test_a_scatter_of_single_values_becomes_a_where() -> None:
     values = leaf("v", "input", (3, 1), int64)
     indices = leaf("i", "input", (3, 1), int64)
     (result,) = simplified(ops.scatter_along_axis(values, indices, 4, 1))

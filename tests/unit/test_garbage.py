@@ -18,7 +18,7 @@ from lamina.garbage import Pause, without_collections
 def collecting() -> Generator[None]:
     assert gc.isenabled()
     yield
-    # Whatever was tried, it is on again.
+    # The collector is on again after every test.
     assert gc.isenabled()
 
 
@@ -32,13 +32,13 @@ def test_the_last_pause_that_ends_lets_garbage_be_collected() -> None:
     assert gc.isenabled()
 
 
-def test_a_pause_that_is_gone_has_ended() -> None:
+def test_a_deleted_pause_has_ended() -> None:
     pause = Pause()
     assert not gc.isenabled()
     del pause
 
 
-def test_a_pause_whose_end_is_cut_short_twice_is_over_with_the_next_one(
+def test_an_interrupted_end_of_a_pause_is_completed_by_the_next_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(_: Pause) -> None:
@@ -63,7 +63,7 @@ def test_a_collector_that_is_off_stays_off() -> None:
         gc.enable()
 
 
-def test_functions_pause_it_also_if_they_fail() -> None:
+def test_functions_that_fail_end_their_pause() -> None:
     @without_collections
     def fail(number: int) -> int:
         assert not gc.isenabled()
@@ -75,7 +75,7 @@ def test_functions_pause_it_also_if_they_fail() -> None:
     assert fail.__name__ == "fail"
 
 
-def test_threads_may_pause_it_at_once() -> None:
+def test_threads_may_pause_the_collector_at_once() -> None:
     both = threading.Barrier(8)
     found: list[bool] = []
 
@@ -119,7 +119,7 @@ def test_a_forked_child_has_only_the_pauses_of_its_thread() -> None:
     assert os.waitstatus_to_exitcode(status) == 1
 
 
-def test_it_is_paused_while_a_step_is_made_and_compiled() -> None:
+def test_the_collector_is_paused_while_a_training_step_is_compiled() -> None:
     found: list[bool] = []
 
     def loss(prediction: lm.Tensor, _target: lm.Tensor) -> lm.Tensor:
@@ -144,5 +144,5 @@ def test_compiling_leaves_little_for_the_collector() -> None:
         return count
 
     garbage(2)
-    # Graphs and programs are freed by counting references: what is left does not grow with them.
+    # Graphs and programs are freed by counting references: the garbage does not grow with them.
     assert garbage(20) < garbage(5) + 50

@@ -64,7 +64,7 @@ def test_equal_steps_share_their_kernels() -> None:
     assert len({one.buffers for one in launches.launches}) == 6
 
 
-def test_doubles_are_named_only_where_there_are_some() -> None:
+def test_kernels_use_doubles_only_on_devices_that_have_them() -> None:
     without = replace(TRAITS, has_float64=False)
     x = leaf("x", "input", (8,), float32)
     program = compiled([x], ops.sin(x) ** x + ops.cos(x))
@@ -116,7 +116,7 @@ def test_a_training_step_runs_in_c99(tmp_path: Path) -> None:
 def _run_in_c99(
     program: Program, launches: Launches, feeds: Mapping[str, Array], folder: Path
 ) -> dict[str, Array]:
-    """Runs kernels item by item; gives what all buffers hold afterwards."""
+    """Runs kernels item by item; returns the contents of all buffers."""
     library = library_of(launches.text, folder)
     arrays = {
         name: np.array(feeds[name])

@@ -1,4 +1,4 @@
-"""What engines for GPUs decide about steps."""
+"""Schedules of GPU engines."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def scattered(index: Index) -> Program:
 
 
 @pytest.mark.parametrize(("stride", "bits"), [(1, 32), (FAR, 64)])
-def test_positions_of_loaded_indices_decide_too(stride: int, bits: int) -> None:
+def test_positions_of_loaded_indices_decide_the_position_bits(stride: int, bits: int) -> None:
     (step,) = decide(scattered(axis_index(ROWS) * stride), TARGET).steps
     assert step.position_bits == bits

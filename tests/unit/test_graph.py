@@ -181,34 +181,34 @@ OPERATORS: dict[str, Callable] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_on_tensors_are_numpys(name: str) -> None:
+def test_operators_on_tensors_equal_numpy(name: str) -> None:
     operator = OPERATORS[name]
     found = value_of(operator(data(3, name="a"), data(3, name="b")), a=LEFT, b=RIGHT)
     np.testing.assert_array_equal(found, operator(LEFT, RIGHT))
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_numbers_may_stand_on_the_right(name: str) -> None:
+def test_numbers_may_be_right_operands(name: str) -> None:
     operator = OPERATORS[name]
     found = value_of(operator(data(3), 2.0), x=LEFT)
     np.testing.assert_array_equal(found, operator(LEFT, np.float32(2)))
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_numbers_may_stand_on_the_left(name: str) -> None:
+def test_numbers_may_be_left_operands(name: str) -> None:
     operator = OPERATORS[name]
     found = value_of(operator(2.0, data(3)), x=LEFT)
     np.testing.assert_array_equal(found, operator(np.float32(2), LEFT))
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_arrays_may_stand_on_the_left(name: str) -> None:
+def test_arrays_may_be_left_operands(name: str) -> None:
     operator = OPERATORS[name]
     found = value_of(operator(RIGHT[0], data(3)), x=LEFT)
     np.testing.assert_array_equal(found, operator(RIGHT[0], LEFT))
 
 
-def test_powers_stand_on_either_side() -> None:
+def test_tensors_may_be_bases_and_exponents() -> None:
     found = value_of(data(3) ** 2 + 2.0 ** data(3), x=LEFT)
     np.testing.assert_allclose(found, LEFT**2 + 2**LEFT, rtol=1e-6)
 
@@ -281,7 +281,7 @@ def test_comparing_a_tensor_with_numbers_names_the_op(compare: Callable[[Any], o
     )
 
 
-def test_a_tensor_is_equal_to_itself_alone() -> None:
+def test_tensors_are_compared_and_hashed_by_identity() -> None:
     x, y = data(3), data(3)
     assert (x == y, x != y, x in (y, None, "x"), x in (y, x)) == (False, True, False, True)
     assert {x: 1, y: 2}[x] == 1
@@ -357,7 +357,7 @@ def test_an_error_names_the_op_and_the_line_that_made_it() -> None:
     assert caught.value.where == f"net/2:Add (test_graph.py:{line})"
 
 
-def test_a_label_changes_names_and_nothing_else() -> None:
+def test_a_label_changes_the_origin_and_nothing_else() -> None:
     x = data(3)
     with labelled(Origin("net/1:Own", "file.py:1")):
         y = ops.tanh(x)
@@ -371,7 +371,7 @@ def test_a_label_ends_with_its_block_even_after_an_error() -> None:
     assert ops.tanh(data(3)).origin.path == ""
 
 
-def test_a_path_counts_what_comes_before_and_no_constants() -> None:
+def test_a_path_counts_preceding_nodes_and_no_constants() -> None:
     x = data(3)
     assert path_after([ops.tanh(x * 2.0)], "Add") == "net/3:Add"
 
@@ -394,7 +394,7 @@ def test_rewriting_keeps_origins() -> None:
     assert bound.outputs[0][1].origin == y.origin
 
 
-def test_tensors_that_a_rule_makes_take_the_origin_of_what_they_replace() -> None:
+def test_tensors_made_by_a_rule_take_the_origin_of_the_tensor_they_replace() -> None:
     x = data(3)
     with labelled(Origin("net/1:Own", "file.py:1")):
         y = ops.tanh(x)
@@ -406,14 +406,14 @@ def test_tensors_that_a_rule_makes_take_the_origin_of_what_they_replace() -> Non
     assert graph.outputs[0][1].origin == y.origin
 
 
-def test_operands_come_before_what_is_made_of_them() -> None:
+def test_topological_order_puts_operands_before_results() -> None:
     x = data(3)
     y = ops.tanh(x) * ops.exp(x) + x
     order = topological([y])
     assert all(order.index(o) < order.index(node) for node in order for o in node.operands)
 
 
-def test_a_very_deep_graph_is_no_problem() -> None:
+def test_a_very_deep_graph_is_ordered() -> None:
     y = x = data(3)
     for _ in range(20_000):
         y = Tensor(x.op, (y,), x.attributes, x.shape, x.dtype, x.origin)
@@ -459,13 +459,13 @@ def source_from(filename: str) -> str:
     return made.origin.source
 
 
-def test_a_folder_whose_name_begins_like_the_packages_is_the_users() -> None:
+def test_code_in_a_folder_named_like_the_package_is_the_users() -> None:
     package = Path(ops.__file__).parents[1]
     assert source_from(f"{package}_experiments/train.py") == "train.py:3"
 
 
 @pytest.mark.parametrize("name", ["<stdin>", "<ipython-input-7-abc>", "<python-input-2>"])
-def test_code_that_is_typed_has_lines_too(name: str) -> None:
+def test_interactive_code_has_source_lines(name: str) -> None:
     assert source_from(name) == f"{name}:3"
 
 
@@ -473,7 +473,7 @@ def test_generated_code_is_not_the_users() -> None:
     assert source_from("<string>").startswith("test_graph.py:")
 
 
-# The registry ------------------------------------------------------------------------------------
+# The registry -------------------------------------------------------------------------------------
 
 
 def record(name: str) -> Op:
@@ -488,7 +488,7 @@ def test_no_record_takes_the_name_of_an_op_of_lamina() -> None:
     assert OPS.own("exp") is known is not another
 
 
-def test_of_other_records_of_one_name_the_newest_is_found() -> None:
+def test_of_user_records_with_one_name_the_newest_is_found() -> None:
     record("squared_in_a_notebook")
     newest = record("squared_in_a_notebook")
     assert OPS["squared_in_a_notebook"] is newest

@@ -118,11 +118,7 @@ def test_some_words_are_retired_in_names_only() -> None:
     assert words_found(path, "column_sums = inner_axes\n") == []
 
 
-def test_names_of_tests_are_not_read() -> None:
-    assert words_found("some.py", "def test_a_team(team: int) -> None: ...\n") == ["team"]
-
-
-def test_a_reason_is_read_in_the_first_lines_alone() -> None:
+def test_a_reason_is_read_only_in_the_first_lines() -> None:
     from house_rules import FIRST_LINES, REASON, _has_reason
 
     assert _has_reason(["", f"{REASON} it is one table."])

@@ -1,4 +1,4 @@
-"""What importing Lamina brings along, and what a first network does.
+"""Modules that are loaded by importing Lamina and by a first training.
 
 Modules and compiled texts are counted, not seconds; `benchmarks/import_time.py` has those.
 """
@@ -63,7 +63,7 @@ print(json.dumps([sorted(set(sys.modules) - before), counts["compile"]]))
 
 @cache
 def loaded(code: str, folder: Path | None = None) -> tuple[set[str], int]:
-    """Which modules a fresh interpreter loads for some code beyond NumPy's, and compiled texts."""
+    """Modules that a fresh interpreter loads for some code, except NumPy's; compiled texts."""
     settings: dict[str, Any] = {"LAMINA_CACHE": str(folder) if folder else "off"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", COUNTING, code],
@@ -80,7 +80,7 @@ def ours(modules: set[str]) -> list[str]:
     return sorted(name for name in modules if name.partition(".")[0] == "lamina")
 
 
-def test_importing_lamina_loads_nothing_but_how_to_load() -> None:
+def test_importing_lamina_loads_only_lamina_lazy() -> None:
     modules, _ = loaded("import lamina")
     assert ours(modules) == ["lamina", "lamina.lazy"]
     assert len(modules) <= 4
@@ -93,19 +93,19 @@ def test_importing_lamina_does_not_import_numpy() -> None:
 
 
 @pytest.mark.parametrize("package", HEAVY)
-def test_using_every_name_does_not_import(package: str) -> None:
+def test_using_every_name_imports_no_optional_package(package: str) -> None:
     modules, _ = loaded(EVERY_NAME)
     assert len(ours(modules)) > 100
     assert package not in {name.partition(".")[0] for name in modules}
 
 
-def test_methods_of_records_are_not_compiled_before_they_are_used() -> None:
+def test_methods_of_records_are_compiled_when_they_are_used() -> None:
     # dataclass(frozen=True) would compile six for each of 200 classes.
     _, compiled = loaded(EVERY_NAME)
     assert compiled < 120
 
 
-def test_a_first_training_loads_only_what_it_needs(tmp_path: Path) -> None:
+def test_a_first_training_loads_no_unused_modules(tmp_path: Path) -> None:
     code = FIRST_TRAINING.replace("ENGINE", repr("cpu"))
     loaded(code, tmp_path)
     loaded.cache_clear()  # the second time all is compiled already

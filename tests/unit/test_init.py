@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from network_cases import raised_line
 
 import lamina as lm
 from lamina import ops
@@ -157,9 +158,10 @@ def test_bad_numbers_are_refused_with_the_line_that_wrote_them() -> None:
 
 @pytest.mark.parametrize("value", [0.0, "xavier", init.XavierUniform])
 @pytest.mark.parametrize("name", ["weight_init", "bias_init", "weight_regularizer"])
-def test_what_is_no_function_is_refused_where_the_layer_is_made(name: str, value: Any) -> None:
+def test_non_functions_are_refused_at_the_line_of_the_layer(name: str, value: Any) -> None:
     with pytest.raises(DefinitionError) as error:
         lm.Linear(3, **{name: value})
     what = "a regularizer" if "regularizer" in name else "an initializer"
-    assert f"in Linear (test_init.py:162): {name} must be {what}, a function" in str(error.value)
+    origin = f"in Linear (test_init.py:{raised_line(error)})"
+    assert f"{origin}: {name} must be {what}, a function" in str(error.value)
     assert "lm.init.XavierUniform()" in str(error.value) or "lm.L2(1e-4)" in str(error.value)

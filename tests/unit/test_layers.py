@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_arrays import normal64
 
 import lamina
 from lamina import layers as lm
@@ -39,7 +40,7 @@ def run(
     variables: Mapping[str, np.ndarray] | None = None,
     upstream: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The layer's value for a batch; with an upstream gradient, what flows to its first input."""
+    """The layer's value for a batch; with an upstream gradient, the gradient of its first input."""
     inputs = [lm.Input(*a.shape[1:], dtype=a.dtype if a.dtype != float else None) for a in arrays]
     y = layer(*inputs)
     if upstream is not None:
@@ -59,16 +60,12 @@ def run(
     return found["y"]
 
 
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=shape)
-
-
 # Linear -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (3, 4, 5), (2, 3, 4, 5)])
 def test_linear_multiplies_the_last_axis(shape: tuple[int, ...]) -> None:
-    x, weight, bias = normal(*shape), normal(2, 5), normal(2)
+    x, weight, bias = normal64(*shape), normal64(2, 5), normal64(2)
     variables = {"0.weight": weight, "0.bias": bias}
     expected = np.einsum("...i,oi->...o", x, weight) + bias
     np.testing.assert_allclose(run(lm.Linear(2), x, variables=variables), expected, rtol=1e-12)
@@ -101,9 +98,9 @@ def test_linear_takes_initial_values_and_regularizers() -> None:
     assert values["0.weight"].tolist() == [[2.0] * 4] * 3
     assert values["0.bias"].tolist() == [0.0] * 3
     penalties = tuple((str(n), penalty) for n, penalty in enumerate(record.penalties))
-    found, _ = evaluate(Graph((), penalties), {"0.weight": normal(3, 4), "0.bias": normal(3)})
-    np.testing.assert_allclose(found["0"], 0.05 * (normal(3, 4) ** 2).sum(), rtol=1e-12)
-    np.testing.assert_allclose(found["1"], 0.2 * np.abs(normal(3)).sum(), rtol=1e-12)
+    found, _ = evaluate(Graph((), penalties), {"0.weight": normal64(3, 4), "0.bias": normal64(3)})
+    np.testing.assert_allclose(found["0"], 0.05 * (normal64(3, 4) ** 2).sum(), rtol=1e-12)
+    np.testing.assert_allclose(found["1"], 0.2 * np.abs(normal64(3)).sum(), rtol=1e-12)
 
 
 def test_linear_on_scalars_advises_flatten() -> None:
@@ -138,7 +135,7 @@ def test_linear_needs_a_number_of_features(features: object) -> None:
 
 
 def test_flatten_keeps_the_order() -> None:
-    x = normal(2, 3, 4, 5)
+    x = normal64(2, 3, 4, 5)
     np.testing.assert_array_equal(run(lm.Flatten(), x), x.reshape(2, 60))
     assert lm.Flatten()(lm.Input(3, 4)).shape == (BATCH, 12)
     assert lm.Flatten()(lm.Input()).shape == (BATCH, 1)
@@ -146,11 +143,11 @@ def test_flatten_keeps_the_order() -> None:
 
 
 def test_reshape_keeps_the_batch() -> None:
-    x = normal(2, 12)
+    x = normal64(2, 12)
     np.testing.assert_array_equal(run(lm.Reshape(3, 4), x), x.reshape(2, 3, 4))
     np.testing.assert_array_equal(run(lm.Reshape(2, -1), x), x.reshape(2, 2, 6))
     np.testing.assert_array_equal(run(lm.Reshape(-1), x), x)
-    np.testing.assert_array_equal(run(lm.Reshape(), normal(5, 1)), normal(5, 1)[:, 0])
+    np.testing.assert_array_equal(run(lm.Reshape(), normal64(5, 1)), normal64(5, 1)[:, 0])
     assert lm.Reshape(shape=(3, 4)) == lm.Reshape(3, 4)
 
 
@@ -187,8 +184,10 @@ def test_rescale_makes_floats_of_bytes() -> None:
 
 
 def test_dropout_does_nothing_in_inference() -> None:
-    np.testing.assert_array_equal(run(lm.Dropout(0.5), normal(3, 4)), normal(3, 4))
-    np.testing.assert_array_equal(run(lm.Dropout(0.0), normal(3, 4), training=True), normal(3, 4))
+    np.testing.assert_array_equal(run(lm.Dropout(0.5), normal64(3, 4)), normal64(3, 4))
+    np.testing.assert_array_equal(
+        run(lm.Dropout(0.0), normal64(3, 4), training=True), normal64(3, 4)
+    )
 
 
 def test_dropout_in_training_zeroes_some_and_scales_the_rest() -> None:
@@ -199,7 +198,7 @@ def test_dropout_in_training_zeroes_some_and_scales_the_rest() -> None:
 
 
 def test_dropout_has_the_same_mask_in_the_backward_pass() -> None:
-    x = normal(20, 10)
+    x = normal64(20, 10)
     y = run(lm.Dropout(0.4), x, training=True)
     slope = run(lm.Dropout(0.4), x, training=True, upstream=np.ones_like(x))
     np.testing.assert_allclose(y, x * slope, rtol=1e-12)
@@ -218,7 +217,7 @@ RANDOM = [lm.SpatialDropout(0.4), lm.DropPath(0.4), lm.GaussianNoise(0.3)]
 
 @pytest.mark.parametrize("layer", RANDOM, ids=repr)
 def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
-    x = normal(3, 4, 5)
+    x = normal64(3, 4, 5)
     np.testing.assert_array_equal(run(layer, x), x)
     gentle = type(layer)(0.0)
     np.testing.assert_array_equal(run(gentle, x, training=True), x)
@@ -227,7 +226,7 @@ def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
 @pytest.mark.parametrize(
     ("layer", "together"), [(lm.SpatialDropout(0.2), (2, 3)), (lm.DropPath(0.2), (1, 2, 3))]
 )
-def test_structured_dropout_keeps_or_drops_whole_parts(
+def test_structured_dropout_keeps_or_drops_whole_channels_or_examples(
     layer: Layer, together: tuple[int, ...]
 ) -> None:
     x = np.ones((60, 50, 2, 3))
@@ -240,7 +239,7 @@ def test_structured_dropout_keeps_or_drops_whole_parts(
 
 @pytest.mark.parametrize("layer", RANDOM[:2], ids=repr)
 def test_structured_dropout_has_the_same_mask_in_the_backward_pass(layer: Layer) -> None:
-    x = normal(20, 10, 3)
+    x = normal64(20, 10, 3)
     y = run(layer, x, training=True)
     slope = run(layer, x, training=True, upstream=np.ones_like(x))
     np.testing.assert_allclose(y, x * slope, rtol=1e-12)
@@ -256,7 +255,7 @@ def test_spatial_dropout_scales_as_pytorchs_does() -> None:
 
 
 def test_gaussian_noise_has_its_deviation_and_passes_gradients_through() -> None:
-    x = normal(100, 100)
+    x = normal64(100, 100)
     noise = run(lm.GaussianNoise(0.3), x, training=True) - x
     np.testing.assert_allclose([noise.mean(), noise.std()], [0.0, 0.3], atol=0.01)
     slope = run(lm.GaussianNoise(0.3), x, training=True, upstream=x)
@@ -264,7 +263,7 @@ def test_gaussian_noise_has_its_deviation_and_passes_gradients_through() -> None
 
 
 def test_a_gaussian_sample_is_the_mean_in_inference() -> None:
-    mean, log_variance = normal(6, 3), normal(6, 3) + 1
+    mean, log_variance = normal64(6, 3), normal64(6, 3) + 1
     np.testing.assert_array_equal(run(lm.GaussianSample(), mean, log_variance), mean)
 
 
@@ -275,7 +274,7 @@ def test_a_gaussian_sample_has_mean_and_variance() -> None:
 
 
 def test_a_gaussian_sample_passes_gradients_to_mean_and_variance() -> None:
-    mean, log_variance = normal(5, 3), normal(5, 3) - 1
+    mean, log_variance = normal64(5, 3), normal64(5, 3) - 1
     inputs = [lm.Input(3), lm.Input(3)]
     result = traced(inputs, lm.GaussianSample()(*inputs), training=True)
     slopes = gradients(result.outputs[0], result.inputs)
@@ -295,7 +294,7 @@ def test_a_gaussian_sample_needs_a_variance_for_each_mean() -> None:
         lm.GaussianSample()(lm.Input(3), lm.Input(3, dtype="int64"))
 
 
-def test_random_layers_check_what_they_are_given() -> None:
+def test_random_layers_refuse_wrong_arguments_and_operands() -> None:
     for make in (lm.SpatialDropout, lm.DropPath):
         with pytest.raises(DefinitionError, match="probability must be a number of at least 0, "):
             make(1.0)
@@ -352,7 +351,7 @@ ACTIVATIONS = [
     ("layer", "formula"), ACTIVATIONS, ids=[repr(layer) for layer, _ in ACTIVATIONS]
 )
 def test_activation_has_the_values_of_its_formula(layer: Layer, formula: object) -> None:
-    for x in (KINKS, normal(3, 4)):
+    for x in (KINKS, normal64(3, 4)):
         expected = formula(x)
         np.testing.assert_allclose(run(layer, x), expected, rtol=1e-12, atol=1e-13)
 
@@ -373,7 +372,7 @@ def test_activation_agrees_with_pytorch_at_kinks_too(layer: Layer) -> None:
     name = type(layer).__name__
     module = theirs[name]() if name in theirs else getattr(nn, name)()
     tolerance = 3e-9 if name == "Softplus" else 1e-12
-    for values in (KINKS, normal(3, 4)):
+    for values in (KINKS, normal64(3, 4)):
         x = torch.tensor(values, requires_grad=True)
         y = module(x)
         weights = np.cos(np.arange(values.size)).reshape(values.shape)
@@ -415,8 +414,8 @@ def test_hyper_parameters_of_activations_are_checked() -> None:
 # Joins --------------------------------------------------------------------------------------------
 
 
-def test_joins_compute_what_they_say() -> None:
-    a, b, c = normal(2, 3, 4), normal(2, 3, 4) + 1, normal(2, 3, 4) * 2
+def test_joins_equal_numpy() -> None:
+    a, b, c = normal64(2, 3, 4), normal64(2, 3, 4) + 1, normal64(2, 3, 4) * 2
     np.testing.assert_allclose(run(lm.Add(), a, b, c), a + b + c, rtol=1e-12)
     np.testing.assert_allclose(run(lm.Multiply(), a, b, c), a * b * c, rtol=1e-12)
     np.testing.assert_array_equal(run(lm.Concat(), a, b, c), np.concatenate([a, b, c], 1))
@@ -424,7 +423,7 @@ def test_joins_compute_what_they_say() -> None:
 
 
 def test_multiply_repeats_axes_of_extent_one() -> None:
-    a, scale = normal(2, 3, 4, 5), normal(2, 3, 1, 1)
+    a, scale = normal64(2, 3, 4, 5), normal64(2, 3, 1, 1)
     np.testing.assert_allclose(run(lm.Multiply(), a, scale), a * scale, rtol=1e-12)
 
 
@@ -491,8 +490,8 @@ def test_join_of_one_tensor_is_refused() -> None:
 # Regularizers -------------------------------------------------------------------------------------
 
 
-def test_regularizers_have_the_gradients_they_promise() -> None:
-    values = normal(3, 4)
+def test_regularizers_have_the_gradients_of_their_formulas() -> None:
+    values = normal64(3, 4)
     w = leaf("w", "parameter", values.shape, float64)
     for regularizer, value, slope in (
         (lm.L1(0.3), 0.3 * np.abs(values).sum(), 0.3 * np.sign(values)),
@@ -529,27 +528,27 @@ def test_a_layer_that_is_no_frozen_dataclass_is_refused() -> None:
         Loose()(lm.Input(3))
 
 
-# The page about them ------------------------------------------------------------------------------
+# The page of layers -------------------------------------------------------------------------------
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "layers.md"
 
 
 def rows_of_the_page() -> list[tuple[str, str, str, str]]:
-    """Of each layer its name, its options, its source, and what PyTorch calls it."""
+    """Of each layer its name, its options, its source, and its name in PyTorch."""
     row = r"^\| `(\w+)\((.*?)\)` \| (.*?) \|(.*?)\|$"
     return re.findall(row, PAGE.read_text(), re.MULTILINE)
 
 
 def layers() -> dict[str, type[Layer]]:
-    """What the package exports."""
+    """The layers that the package exports."""
     public = {name: getattr(package, name) for package in (lm, lamina) for name in dir(package)}
     found = {n: v for n, v in public.items() if isinstance(v, type) and issubclass(v, Layer)}
     del found["Layer"]
     return found
 
 
-def test_every_layer_stands_in_the_page_about_layers_with_its_options() -> None:
+def test_the_page_of_layers_lists_every_layer_with_its_options() -> None:
     found = [name for name, *_ in rows_of_the_page()]
     assert sorted(found) == sorted(layers())
     for name, options, _, _ in rows_of_the_page():
@@ -572,14 +571,14 @@ def test_every_layer_of_the_page_has_a_source() -> None:
 
 
 @pytest.mark.torch
-def test_the_page_calls_layers_of_pytorch_by_names_that_it_knows() -> None:
+def test_the_page_of_layers_names_existing_layers_of_pytorch() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for name, _, _, theirs in rows_of_the_page():
         for path in re.findall(r"`(?:torch\.)?(nn\.[\w.]+|cat|amax)", theirs):
             assert operator.attrgetter(path)(torch), name
 
 
-def test_the_page_says_where_pytorch_has_no_such_layer() -> None:
+def test_the_page_of_layers_lists_layers_that_pytorch_lacks() -> None:
     alone = {name for name, _, _, theirs in rows_of_the_page() if not theirs.strip()}
     assert alone == {
         *("SinusoidalPositions", "LearnedPositions", "GaussianNoise", "GaussianSample", "Rescale")

@@ -36,7 +36,7 @@ def model_of(
 # Names and first values ---------------------------------------------------------------------------
 
 
-def test_parameters_are_named_after_the_parts() -> None:
+def test_parameters_are_named_after_the_inner_layers() -> None:
     model = model_of(lm.TransformerDecoderBlock(2, 16), (5, 8), (4, 6))
     shapes = {name.split(".", 1)[1]: value.shape for name, value in model.parameters().items()}
     weights = {name: shape for name, shape in shapes.items() if name.endswith("weight")}
@@ -82,7 +82,7 @@ def test_the_result_may_have_other_features() -> None:
 # Masks --------------------------------------------------------------------------------------------
 
 
-def test_what_is_masked_has_no_influence() -> None:
+def test_masked_positions_have_no_influence() -> None:
     model = model_of(lm.TransformerEncoderBlock(2, 16), (5, 8), masks=((5,),))
     x, seen = sequences(3, 5, 8), np.array([[True] * 3 + [False] * 2] * 3)
     other = x.copy()
@@ -102,7 +102,7 @@ def test_a_causal_block_does_not_look_later(layer: Layer) -> None:
     assert (one[:, 4:] != another[:, 4:]).all()
 
 
-def test_masks_of_a_decoder_belong_to_the_memory_and_then_to_itself() -> None:
+def test_a_decoder_takes_the_mask_of_its_memory_before_its_own() -> None:
     model = model_of(lm.TransformerDecoderBlock(2, 16), (5, 8), (4, 8), masks=((4,), (5,)))
     x, memory = sequences(2, 5, 8), sequences(2, 4, 8, seed=1)
     of_memory = np.array([[True, True, False, False]] * 2)
@@ -137,7 +137,7 @@ def test_gradients_are_right() -> None:
     [lm.MultiHeadAttention(2, dropout=0.4), lm.TransformerEncoderBlock(2, 16, dropout=0.4)],
     ids=repr,
 )
-def test_dropout_acts_while_training_alone(layer: Layer) -> None:
+def test_dropout_acts_in_training_mode_only(layer: Layer) -> None:
     model = model_of(layer, (5, 8))
     x = sequences(64, 5, 8)
     np.testing.assert_array_equal(model.predict(x), model.predict(x))
@@ -175,7 +175,7 @@ def test_a_transformer_is_saved_and_loaded(tmp_path: Path) -> None:
 # Errors -------------------------------------------------------------------------------------------
 
 
-def test_an_error_within_a_block_names_the_part() -> None:
+def test_an_error_within_a_block_names_the_inner_layer() -> None:
     with pytest.raises(ShapeError) as error:
         lm.TransformerEncoderBlock(5, 16)(lm.Input(12, 8))
     lines = str(error.value).splitlines()
@@ -215,7 +215,7 @@ def test_operands_that_do_not_fit_are_named(layer: Layer, shapes: Any, expected:
     assert expected in str(error.value)
 
 
-def test_attention_calculates_with_floats() -> None:
+def test_attention_refuses_integers() -> None:
     with pytest.raises(DTypeError, match="MultiHeadAttention takes floats"):
         lm.MultiHeadAttention(2)(lm.Input(5, 8, dtype="int64"))
     with pytest.raises(DTypeError, match=r"Put an lm\.Embedding\(count, features\) before it"):
@@ -235,7 +235,7 @@ def test_a_mask_must_be_bool(layer: Layer, dtype: str) -> None:
     assert layer(lm.Input(5, 8), ops.not_equal(mask, 0)).shape == (BATCH, 5, 8)
 
 
-def test_integers_may_be_a_mask_or_a_second_sequence() -> None:
+def test_integers_in_place_of_a_mask_or_a_sequence_are_refused() -> None:
     x, indices = lm.Input(5, 8), lm.Input(5, dtype="int64")
     with pytest.raises(DTypeError) as error:
         lm.MultiHeadAttention(2)(x, indices)
@@ -250,7 +250,7 @@ def test_integers_may_be_a_mask_or_a_second_sequence() -> None:
             layer(x, lm.Input(7, 8, dtype="int64"))
 
 
-def test_the_memory_of_a_decoder_is_no_mask() -> None:
+def test_a_mask_in_place_of_the_memory_of_a_decoder_is_refused() -> None:
     layer, x = lm.TransformerDecoderBlock(2, 4), lm.Input(5, 8)
     with pytest.raises(DTypeError) as error:
         layer(x, lm.Input(7, dtype="int64"))

@@ -1,4 +1,4 @@
-"""Convolution and pooling layers: shapes, what they are made of, and the text of errors.
+"""Convolution and pooling layers: shapes, parameters, windows, and the text of errors.
 
 Their values and gradients are compared with PyTorch's in test_layers_torch_windows.py.
 """
@@ -73,7 +73,9 @@ IMAGE, SEQUENCE, VOLUME = (3, 9, 12), (4, 10), (2, 5, 6, 7)
     ],
     ids=repr,
 )
-def test_shape(layer: Layer, example: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_outputs_have_the_expected_shape(
+    layer: Layer, example: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
     y = layer(lm.Input(*example))
     assert y.shape == (BATCH, *expected)
     found = predicted(layer, np.random.default_rng(0).normal(size=(2, *example)))
@@ -104,7 +106,7 @@ def test_parameters_start_as_pytorchs_do() -> None:
         assert np.abs(values).max() <= 1 / math.sqrt(fan)
 
 
-def test_averages_count_what_is_there() -> None:
+def test_average_pooling_divides_by_the_number_of_counted_elements() -> None:
     x = np.ones((1, 1, 5))
     without = lm.AvgPool1d(3, 2, 1, ceil_mode=True, count_padding=False)
     np.testing.assert_allclose(predicted(without, x), [[[1, 1, 1]]])
@@ -135,7 +137,7 @@ def test_folding_adds_up_the_elements_of_windows(window: Window) -> None:
     np.testing.assert_array_equal(seen, np.broadcast_to(expected[None, :, None], (2, 7, 3)))
 
 
-def test_the_largest_of_a_window_may_be_infinite_or_no_number() -> None:
+def test_the_maximum_of_a_window_may_be_infinite_or_nan() -> None:
     x = np.array([[-np.inf, -np.inf, 1.0, np.inf, np.nan, 2.0]])
     found = evaluated(x, lambda x: ops.window_max(x, [Window(2, 2)]))
     np.testing.assert_array_equal(found, [[-np.inf, np.inf, np.nan]])
@@ -369,7 +371,7 @@ ImageError = tuple[type[LaminaError], list[str]]
     ],
     ids=lambda value: repr(value) if isinstance(value, Layer) else "",
 )
-def test_what_is_no_image_is_refused(
+def test_inputs_that_are_no_images_are_refused(
     layer: Layer, example: tuple[int, ...], dtype: str | None, expected: ImageError
 ) -> None:
     kind, parts = expected
@@ -442,7 +444,9 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
         (lambda: ops.window_sum(X, [Window(9)]), ["no window fits", "axis    3"]),
     ],
 )
-def test_ops_refuse_what_does_not_fit(make: Callable[[], Tensor], expected: list[str]) -> None:
+def test_ops_refuse_wrong_operands_and_attributes(
+    make: Callable[[], Tensor], expected: list[str]
+) -> None:
     with pytest.raises(LaminaError) as error:
         make()
     text = str(error.value)

@@ -1,4 +1,4 @@
-"""Embeddings and positions: what their tables hold, indices out of range, and the text of errors.
+"""Embeddings and positions: initial tables, indices out of range, and the text of errors.
 
 Values and gradients of `Embedding` and `OneHot` are compared with PyTorch's in
 test_layers_torch.py.
@@ -50,7 +50,7 @@ def test_rows_start_normally_distributed_but_for_the_padding() -> None:
     assert rest.std() == pytest.approx(1, abs=0.03)
 
 
-def test_rows_may_start_otherwise() -> None:
+def test_rows_start_with_the_values_of_the_given_initializer() -> None:
     init = lm.init.Constant(0.5)
     net = lm.Sequential(lm.Input(dtype="int64"), lm.Embedding(3, 2, 0, weight_init=init))
     assert lm.Model(net).parameters()["1.weight"].tolist() == [[0, 0], [0.5, 0.5], [0.5, 0.5]]
@@ -121,7 +121,7 @@ def test_indices_out_of_range_are_refused_before_anything_changes(use: Any, wron
         np.testing.assert_array_equal(value, before[name])
 
 
-def test_the_error_about_an_index_says_where_and_what_to_do() -> None:
+def test_an_index_out_of_range_is_named_with_its_example_and_the_fix() -> None:
     model = sequence_model()
     x, _ = sequences()
     x[11, 2] = 9
@@ -142,7 +142,7 @@ def test_the_error_about_an_index_says_where_and_what_to_do() -> None:
     assert "and give unknown values a number of their own." in str(error.value)
 
 
-def test_parts_of_an_input_are_checked_each_by_its_own_layer() -> None:
+def test_slices_of_an_input_are_checked_by_their_own_layers() -> None:
     x, other = lm.Input(2, dtype="uint8"), lm.Input(3)
     parts = [lm.Embedding(3, 2)(x[:, 0]), lm.OneHot(5)(x[:, 1]), other]
     model = lm.Model(lm.Network([other, x], lm.concat(parts)))
@@ -227,7 +227,7 @@ def test_gradients_are_right() -> None:
 
 
 @pytest.mark.parametrize("layer", [lm.Embedding(4, 2), lm.OneHot(4)], ids=repr)
-def test_floats_are_no_indices(layer: Layer) -> None:
+def test_floats_as_indices_are_refused(layer: Layer) -> None:
     with pytest.raises(DTypeError) as error:
         layer(lm.Input(4))
     assert f"{type(layer).__name__} takes indices" in str(error.value)

@@ -1,4 +1,4 @@
-"""Layers of images: shapes, what they undo, and the text of errors.
+"""Layers of images: shapes, inverse layers, and the text of errors.
 
 Their values and gradients are compared with PyTorch's in test_layers_torch.py.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_arrays import normal64
 
 import lamina as lm
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
@@ -25,10 +26,6 @@ def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:
     return lm.Model(net, dtype="float64").predict(x)
 
 
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=shape)
-
-
 def test_nearest_repeats_elements_of_any_dtype() -> None:
     x = np.arange(24, dtype=np.uint8).reshape(2, 1, 3, 4)
     y = predicted(lm.Upsample((2, 3)), x)
@@ -36,7 +33,7 @@ def test_nearest_repeats_elements_of_any_dtype() -> None:
     np.testing.assert_array_equal(y, x.repeat(2, 2).repeat(3, 3))
 
 
-def test_bilinear_keeps_what_is_linear() -> None:
+def test_bilinear_upsampling_keeps_linear_images_linear() -> None:
     row = np.arange(4.0)
     x = np.broadcast_to(row, (1, 1, 3, 4)).copy()
     y = predicted(lm.Upsample(3, "bilinear", align_corners=True), x)
@@ -46,19 +43,19 @@ def test_bilinear_keeps_what_is_linear() -> None:
 
 
 def test_unshuffling_undoes_shuffling() -> None:
-    x = normal(2, 18, 4, 5)
+    x = normal64(2, 18, 4, 5)
     net = lm.Sequential(lm.Input(18, 4, 5), lm.PixelShuffle(3), lm.PixelUnshuffle(3))
     np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
 def test_cropping_undoes_padding(mode: Any) -> None:
-    x, widths = normal(2, 3, 4, 5), ((1, 3), (0, 2))
+    x, widths = normal64(2, 3, 4, 5), ((1, 3), (0, 2))
     net = lm.Sequential(lm.Input(3, 4, 5), lm.Pad(widths, mode), lm.Crop(widths))
     np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
 
 
-def test_widths_count_from_the_last_axis_and_one_number_takes_all_after_the_channels() -> None:
+def test_padding_widths_count_from_the_last_axis_and_one_number_is_for_all_image_axes() -> None:
     image = lm.Input(3, 8, 9)
     assert lm.Pad(1)(image).shape == (BATCH, 3, 10, 11)
     assert lm.Pad((1,))(image).shape == (BATCH, 3, 8, 11)
@@ -69,7 +66,7 @@ def test_widths_count_from_the_last_axis_and_one_number_takes_all_after_the_chan
     assert lm.Pad([1, [0, 2]]) == lm.Pad(((1, 1), (0, 2)))
 
 
-def test_the_value_of_padding_is_that_of_the_dtype() -> None:
+def test_padding_values_have_the_dtype_of_the_image() -> None:
     y = predicted(lm.Pad(1, value=255), np.zeros((1, 1, 1, 1), np.uint8))
     assert y.dtype == np.uint8
     assert y[0, 0].tolist() == [[255] * 3, [255, 0, 255], [255] * 3]
@@ -89,7 +86,7 @@ IMAGE_LAYERS = [
 
 
 @pytest.mark.parametrize("layer", IMAGE_LAYERS, ids=repr)
-def test_no_step_scatters(layer: Layer, training_program: Any) -> None:
+def test_gradients_of_image_layers_do_not_scatter(layer: Layer, training_program: Any) -> None:
     before = lm.Multiply()
     x = lm.Input(4, 4, 4)
     y = layer(before(x, lm.Linear(4)(x)))
@@ -136,7 +133,7 @@ def test_shapes_that_do_not_fit_are_refused(
     assert expected in str(error.value)
 
 
-def test_integers_cannot_be_blended() -> None:
+def test_bilinear_upsampling_refuses_integers() -> None:
     with pytest.raises(DTypeError, match="Upsample takes floats"):
         lm.Upsample(2, "bilinear")(lm.Input(3, 4, 4, dtype="uint8"))
 

@@ -72,7 +72,7 @@ def test_inference_uses_running_averages_and_leaves_them_alone() -> None:
     ("before", "size"),
     [(lm.Conv2d(8, 3), (4, 9, 9)), (lm.Conv2d(8, 3, groups=8), (8, 9, 9)), (lm.Linear(32), (20,))],
 )
-def test_inference_normalises_as_the_product_before_it_stores_its_sums(
+def test_inference_fuses_normalisation_into_the_product_before_it(
     before: lm.Layer, size: tuple[int, ...]
 ) -> None:
     normalised = lm.Sequential(lm.Input(*size), before, lm.BatchNorm(), lm.ReLU())
@@ -158,7 +158,7 @@ def test_gradients_are_right(layer: Layer) -> None:
 
 
 @pytest.mark.torch
-def test_a_training_with_batch_norm_takes_the_course_that_it_takes_in_pytorch() -> None:
+def test_a_training_with_batch_norm_follows_pytorch() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     nn = torch.nn
     model = lm.Model(network(), seed=1, dtype="float64")

@@ -1,4 +1,4 @@
-"""Recurrent layers: lengths, dropout, what they cost, and the text of errors.
+"""Recurrent layers: lengths, dropout, costs, and the text of errors.
 
 Values and gradients are compared with PyTorch's in test_layers_torch_recurrent.py.
 """
@@ -34,7 +34,7 @@ def with_lengths(layer: lm.Layer, dtype: str = "int64") -> lm.Model:
 
 
 @KINDS
-def test_what_lies_behind_the_end_of_a_sequence_does_not_matter(kind: Any) -> None:
+def test_elements_after_the_end_of_a_sequence_have_no_influence(kind: Any) -> None:
     model = with_lengths(kind(4, layers=2, bidirectional=True))
     x, lengths = sequences(), np.array([0, 1, 2, 3, 4, 5])
     expected = model.predict((x, lengths))
@@ -46,7 +46,7 @@ def test_what_lies_behind_the_end_of_a_sequence_does_not_matter(kind: Any) -> No
 
 @KINDS
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
-def test_a_short_sequence_gives_what_it_would_give_alone(kind: Any, dtype: str) -> None:
+def test_a_padded_sequence_gives_the_result_of_the_short_sequence(kind: Any, dtype: str) -> None:
     layer = kind(4, layers=2, bidirectional=True, returns="last")
     model = with_lengths(layer, dtype)
     alone = lm.Model(lm.Sequential(lm.Input(2, INPUTS), layer))
@@ -89,7 +89,7 @@ def test_lengths_are_one_whole_number_for_each_sequence() -> None:
         lm.LSTM(4)(x, lm.Input(2, dtype="int64"))
 
 
-def test_a_mask_in_place_of_lengths_is_explained() -> None:
+def test_a_mask_in_place_of_lengths_is_refused_with_the_conversion() -> None:
     x, mask = lm.Input(LENGTH, INPUTS), lm.Input(LENGTH, dtype="bool")
     with pytest.raises(ShapeError) as error:
         lm.LSTM(4)(x, mask)
@@ -128,7 +128,7 @@ def test_dropout_does_nothing_in_inference_nor_after_the_last_layer() -> None:
     np.testing.assert_array_equal(handed_on(0.25, training=True, layers=1), 1.0)
 
 
-# The layer as a part of a network -----------------------------------------------------------------
+# The layer in a network ---------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("quick_verification")
@@ -142,7 +142,7 @@ def test_the_gradients_of_a_network_with_lengths_pass_verification(kind: Any) ->
     assert report.passed, str(report)
 
 
-def test_a_summary_counts_every_step_of_a_layer() -> None:
+def test_a_summary_counts_every_iteration_of_a_layer() -> None:
     def flops(length: int) -> int:
         net = lm.Sequential(lm.Input(length, INPUTS), lm.LSTM(16), lm.LSTM(8, returns="last"))
         return int(str(net).splitlines()[-1].split()[-1].replace(",", ""))
@@ -179,7 +179,7 @@ def test_sequences_have_an_axis_of_time_and_one_of_features() -> None:
 
 
 @pytest.mark.parametrize("layer", [lm.LSTM, lm.GRU, lm.RNN])
-def test_recurrent_layers_ask_for_an_embedding_of_indices(layer: type[lm.LSTM]) -> None:
+def test_recurrent_layers_on_indices_advise_an_embedding(layer: type[lm.LSTM]) -> None:
     with pytest.raises(ShapeError) as error:
         layer(4)(lm.Input(12, dtype="int64"))
     assert "Put an lm.Embedding(count, features) before it" in str(error.value)
@@ -187,7 +187,7 @@ def test_recurrent_layers_ask_for_an_embedding_of_indices(layer: type[lm.LSTM]) 
         layer(4)(lm.Input(3, 4, 5, dtype="uint8"))
 
 
-def test_recurrent_layers_calculate_with_floats() -> None:
+def test_recurrent_layers_refuse_integers() -> None:
     with pytest.raises(DTypeError) as error:
         lm.GRU(4)(lm.Input(12, 3, dtype="int64"))
     assert "GRU takes floats" in str(error.value)

@@ -34,7 +34,7 @@ def sequences(batch: int = 12) -> tuple[np.ndarray, np.ndarray]:
     return generator.integers(0, COUNT, (batch, LENGTH)), generator.integers(0, COUNT, batch)
 
 
-def test_the_weights_are_the_other_layers_and_counted_once() -> None:
+def test_tied_weights_are_listed_once() -> None:
     model = lm.Model(language_network())
     shapes = {name: value.shape for name, value in model.parameters().items()}
     assert shapes == {
@@ -58,7 +58,7 @@ def test_scores_are_products_with_the_rows_of_the_embedding(engine: str) -> None
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_autoencoder_goes_back_by_its_own_weights(engine: str) -> None:
+def test_an_autoencoder_decodes_with_the_weights_of_its_encoder(engine: str) -> None:
     model = lm.Model(autoencoder(), engine=engine, dtype="float64")
     x = np.random.default_rng(0).normal(size=(4, 8))
     known = model.parameters()
@@ -93,7 +93,7 @@ def test_the_gradients_of_both_uses_are_added_as_in_pytorch(
         np.testing.assert_allclose(value, expected, rtol=tolerance, atol=tolerance / 100)
 
 
-def test_they_are_still_one_after_saving_and_loading(tmp_path: Path) -> None:
+def test_weights_are_tied_after_saving_and_loading(tmp_path: Path) -> None:
     model = lm.Model(language_network(bias=False))
     model.save(tmp_path / "tied.safetensors")
     loaded = lm.load(tmp_path / "tied.safetensors")
@@ -130,7 +130,7 @@ class Speaker(lm.Layer):
         return head + lm.Linear(COUNT)(lm.TiedLinear(inner, bias=False)(inner(x)))
 
 
-def test_layers_of_other_layers_share_as_well() -> None:
+def test_layers_within_layers_share_weights() -> None:
     tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
     model = lm.Model(lm.Network(tokens, Speaker(embedding)(embedding(tokens))))
     assert list(model.parameters()) == [
@@ -155,7 +155,7 @@ class Whole(lm.Layer):
         return scope.layer("back", lm.TiedLinear(self.embedding), hidden)
 
 
-def test_named_parts_of_a_layer_share() -> None:
+def test_named_inner_layers_of_a_layer_share_weights() -> None:
     tokens = lm.Input(LENGTH, dtype="int64")
     model = lm.Model(lm.Network(tokens, Whole(lm.Embedding(COUNT, WIDTH))(tokens)))
     assert list(model.parameters()) == ["1.there.weight", "1.back.bias"]
@@ -176,14 +176,14 @@ def test_a_layer_that_was_not_applied_before_cannot_share() -> None:
     assert "net/2:TiedLinear" in str(error.value)
 
 
-def test_layers_of_other_kinds_do_not_share() -> None:
+def test_layers_of_other_kinds_are_refused() -> None:
     with pytest.raises(DefinitionError) as error:
         lm.TiedLinear(lm.Conv2d(3, 3))
     assert "weights are shared with an Embedding or a Linear" in str(error.value)
     assert "scope.shared" in str(error.value)
 
 
-def test_other_features_than_the_shared_weights_have_are_refused() -> None:
+def test_another_number_of_features_than_that_of_the_shared_weights_is_refused() -> None:
     tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
     with pytest.raises(ShapeError) as error:
         lm.TiedLinear(embedding)(lm.Linear(WIDTH + 1)(embedding(tokens)))

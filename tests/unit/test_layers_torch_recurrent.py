@@ -125,8 +125,8 @@ def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, leng
                     found[time] = torch.where(inside, new[0][0], 0.0)
                 else:
                     found[time] = new[0][0]
-                detached = (iteration + 1) % o["truncate"] == 0
-                states = tuple(state.detach() if detached else state for state in new)
+                is_truncated = (iteration + 1) % o["truncate"] == 0
+                states = tuple(state.detach() if is_truncated else state for state in new)
                 final = new[0][0]
             outputs.append(torch.stack(found, 1))
             last.append(final)

@@ -100,7 +100,7 @@ def test_steps_that_only_move_numbers_are_recognised() -> None:
     assert [moves_only(step) for step in program.steps] == [True, False]
 
 
-def test_a_network_of_convolutions_is_a_step_for_each_of_them() -> None:
+def test_inference_of_lenet_has_no_step_that_only_moves_numbers() -> None:
     program = inference(LENET)
     kinds = [type(step) for step in program.steps]
     assert kinds == [Contraction, Contraction, Loop, Contraction]
@@ -175,7 +175,7 @@ def back(x: Tensor) -> Tensor:
     ],
     ids=lambda result: result.op.name,
 )
-def test_transposes_sink_away(result: Tensor) -> None:
+def test_transposes_are_removed(result: Tensor) -> None:
     graph = Graph((X,), (("y", result),))
     sunk = sink_transposes(graph)
     moved = [n for n in sunk.nodes() if n.op.name == "transpose"]
@@ -198,7 +198,7 @@ def test_transposes_sink_away(result: Tensor) -> None:
     ],
     ids=lambda result: result.op.name,
 )
-def test_transposes_that_are_needed_stay(result: Tensor) -> None:
+def test_transposes_that_are_needed_are_kept(result: Tensor) -> None:
     graph = Graph((X, ROW), (("y", result),))
     sunk = sink_transposes(graph)
     assert any(n.op.name == "transpose" for n in sunk.nodes())

@@ -24,7 +24,7 @@ PACKAGES = sorted(
 
 
 def printed(code: str, folder: Path | None = None) -> str:
-    """What a fresh interpreter prints."""
+    """The output of a fresh interpreter."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=folder
     )
@@ -48,7 +48,7 @@ def test_these_packages_load_their_names_when_they_are_used() -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_names_are_those_that_the_imports_say(name: str) -> None:
+def test_names_are_those_of_the_import_statements(name: str) -> None:
     package = importlib.import_module(name)
     tree = ast.parse(inspect.getsource(package))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
@@ -97,7 +97,7 @@ def test_a_name_is_looked_up_once() -> None:
         (lm, "__wrapped__", "module 'lamina' has no attribute '__wrapped__'"),
     ],
 )
-def test_an_unknown_name_is_told_with_the_nearest_one(
+def test_an_unknown_name_is_refused_with_the_nearest_one(
     package: ModuleType, name: str, message: str
 ) -> None:
     assert not hasattr(package, name)
@@ -106,7 +106,7 @@ def test_an_unknown_name_is_told_with_the_nearest_one(
     assert str(raised.value) == message
 
 
-def test_the_nearest_name_is_told_once() -> None:
+def test_the_nearest_name_is_printed_once() -> None:
     code = "import lamina as lm\nlm.Lineer"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.count("Did you mean") == 1
@@ -165,7 +165,7 @@ print(len(found), len({id(value) for values in found for value in values}) == le
     assert printed(code) == "8 True"
 
 
-# A package of its own ---------------------------------------------------------------------------
+# A package of its own -----------------------------------------------------------------------------
 
 INIT = """
 from lamina.lazy import loaded_when_used
@@ -198,7 +198,7 @@ def test_nothing_is_loaded_before_it_is_used(parcel: Path) -> None:
     assert run(code, parcel) == "False 3 5 ['good', 'needs', 'own']"
 
 
-def test_all_is_loaded_at_once_where_there_is_no_text(parcel: Path) -> None:
+def test_all_names_are_loaded_at_once_without_source_text(parcel: Path) -> None:
     compileall.compile_dir(parcel / "parcel", quiet=1, legacy=True)
     for path in (parcel / "parcel").glob("*.py"):
         path.unlink()
@@ -206,7 +206,7 @@ def test_all_is_loaded_at_once_where_there_is_no_text(parcel: Path) -> None:
     assert run(code, parcel) == "True 3 5 module"
 
 
-def test_what_a_module_lacks_itself_is_not_taken_for_an_unknown_name(parcel: Path) -> None:
+def test_a_missing_import_of_a_module_is_not_taken_for_an_unknown_name(parcel: Path) -> None:
     (parcel / "parcel" / "lacking.py").write_text("import no_such_package")
     code = """
 import parcel

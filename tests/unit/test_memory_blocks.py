@@ -53,7 +53,7 @@ def rows_of(counts: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
 
 
 def program_of(rows: list[Row], *, alignment: int = 1, largest_block: int | None = None) -> Program:
-    """Each step stores the sum of what it reads, plus its own number."""
+    """Each step stores the sum of the buffers that it reads, plus its own number."""
     buffers = {
         f"b{number}": Buffer(f"b{number}", "temporary", (row.size,), row.dtype)
         for number, row in enumerate(rows)
@@ -99,7 +99,7 @@ def values_of(program: Program) -> list[bytes]:
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(rows_of(st.integers(1, 30)), st.sampled_from((1, 64, 128)), st.integers(125, 700))
-def test_buffers_lie_in_aligned_blocks_that_are_small_enough(
+def test_blocks_are_aligned_and_within_the_limit(
     rows: list[Row], alignment: int, units: int
 ) -> None:
     limit = 128 * units + 5
@@ -114,7 +114,7 @@ def test_buffers_lie_in_aligned_blocks_that_are_small_enough(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_many_buffers_lie_in_blocks_as_well(seed: int) -> None:
+def test_many_buffers_are_allocated_in_blocks_within_the_limit(seed: int) -> None:
     generator = np.random.default_rng(seed)
     sizes = generator.choice((0, 1, 7, 64, 100, 1024, 2000), 150)
     reads = [tuple({max(0, n - int(generator.integers(1, 9)))} - {n}) for n in range(150)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 from lamina import layers as lm
 from lamina.errors import DefinitionError, DTypeError, ShapeError
@@ -34,8 +34,8 @@ def run(metric: metrics.Metric, prediction: np.ndarray, target: np.ndarray, piec
     statistics = metric.statistics(x, y)
     assert all(tensor.dtype == x.dtype for tensor in statistics.values())
     sums = dict.fromkeys(statistics, np.float64(0))
-    ends = [0, *(len(prediction) // 4 * n for n in range(1, pieces)), len(prediction)]
-    for start, stop in itertools.pairwise(ends):
+    bounds = [0, *(len(prediction) // 4 * n for n in range(1, pieces)), len(prediction)]
+    for start, stop in itertools.pairwise(bounds):
         graph = bind_batch(Graph((x, y), tuple(statistics.items())), stop - start)
         found, _ = evaluate(graph, {"x": prediction[start:stop], "y": target[start:stop]})
         sums = {name: sums[name] + found[name].astype(np.float64) for name in sums}
@@ -138,7 +138,7 @@ def test_binary_precision_recall_and_f1() -> None:
         np.testing.assert_allclose(run(make("binary", logits=True), CHANCES - 0.5, BITS), value)
 
 
-def test_nothing_to_find_gives_zero() -> None:
+def test_metrics_without_positives_are_zero() -> None:
     nothing = np.zeros((4, 1))
     for make in (metrics.Precision, metrics.Recall, metrics.F1):
         assert run(make("binary"), nothing, nothing, 1) == 0.0
@@ -165,21 +165,16 @@ def test_r2_of_targets_that_do_not_vary() -> None:
     ids=repr,
 )
 def test_metrics_of_classes_explain_targets_that_do_not_fit(metric: metrics.Metric) -> None:
-    def text(kind: type[Exception], call: Callable[[], Any]) -> str:
-        with pytest.raises(kind) as error:
-            call()
-        return str(error.value)
-
     column = leaf("y", "input", (BATCH, 1), int64)
-    found = text(ShapeError, lambda: metric.statistics(lm.Input(4), column))
+    found = error_text(ShapeError, lambda: metric.statistics(lm.Input(4), column))
     assert found.startswith(f"in {type(metric).__name__} (test_metrics.py:")
     assert "the target does not fit the prediction" in found
     assert "expected    [batch]" in found
     assert "found       i64[batch, 1]" in found
     floats = leaf("y", "input", (BATCH,), float32)
-    found = text(DTypeError, lambda: metric.statistics(lm.Input(4), floats))
+    found = error_text(DTypeError, lambda: metric.statistics(lm.Input(4), floats))
     assert "class numbers must be integers" in found
-    found = text(ShapeError, lambda: metric.statistics(lm.Input(), floats))
+    found = error_text(ShapeError, lambda: metric.statistics(lm.Input(), floats))
     assert "the prediction has no axis of at least two classes" in found
     assert "BinaryAccuracy" in found
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fit_cases import same
-from model_cases import Array, network, normal
+from model_cases import Array, network
+from random_arrays import normal
 
 import lamina as lm
 from lamina import ops
@@ -66,7 +67,7 @@ def test_lists_of_numbers_can_be_predicted() -> None:
 
 
 @pytest.mark.parametrize("order", [lambda x: x[::-1], lambda x: x[:, ::2], np.asfortranarray])
-def test_arrays_may_lie_in_memory_in_any_order(order: Any) -> None:
+def test_arrays_may_have_any_memory_order(order: Any) -> None:
     model = lm.Model(network())
     x = order(normal(6, 8))[:, :4]
     np.testing.assert_array_equal(model.predict(x), model.predict(x.copy()))
@@ -79,14 +80,14 @@ def test_arrays_may_have_the_other_byte_order() -> None:
     np.testing.assert_array_equal(model.predict(swapped), model.predict(x))
 
 
-def test_what_is_given_is_not_changed() -> None:
+def test_inputs_are_not_changed() -> None:
     x = normal(6, 4)
     before = x.copy()
     lm.Model(network()).predict(x)
     np.testing.assert_array_equal(x, before)
 
 
-def test_what_is_given_back_is_a_copy() -> None:
+def test_predictions_are_copies() -> None:
     model = lm.Model(network())
     x = normal(6, 4)
     first = model.predict(x)
@@ -364,14 +365,14 @@ def test_a_double_precision_model_takes_float32() -> None:
 
 
 @pytest.mark.parametrize("seed", [1.5, "1", None, True, 2**63])
-def test_what_is_no_seed_is_refused(seed: Any) -> None:
+def test_invalid_seeds_are_refused(seed: Any) -> None:
     with pytest.raises(DefinitionError) as caught:
         lm.Model(network(), seed=seed)
     assert caught.value.problem.startswith("seed must be a whole number")
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63 - 1, -(2**63)])
-def test_seeds_from_end_to_end_work(seed: int) -> None:
+def test_the_smallest_and_the_largest_seed_are_valid(seed: int) -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Dropout(0.5), lm.Linear(2)), seed=seed)
     with model.training(lm.MSE(), lm.SGD(0.1), batch_size=3) as training:
         assert np.isfinite(float(training.step(normal(3, 4), normal(3, 2))))
@@ -407,7 +408,7 @@ def test_evaluation_leaves_penalties_out() -> None:
     assert model.evaluate((x, y), lm.MSE())["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_evaluation_gives_arrays_where_a_metric_is_one() -> None:
+def test_evaluation_returns_the_array_of_a_metric() -> None:
     model = lm.Model(network())
     x, y = normal(50, 4), np.random.default_rng(1).integers(0, 3, 50)
     found = model.evaluate((x, y), lm.CrossEntropy(), [lm.ConfusionMatrix()], 7)
@@ -441,7 +442,7 @@ def test_ops_between_layers_follow_the_precision_of_the_model() -> None:
     np.testing.assert_allclose(model.predict([3, 0]), 2 * weight.T[[3, 0]] + bias, rtol=1e-14)
 
 
-def test_a_network_that_mixes_the_examples_of_a_batch_sees_no_others() -> None:
+def test_a_network_that_mixes_examples_sees_the_given_examples_only() -> None:
     x = lm.Input(2)
     model = lm.Model(lm.Network([x], x - ops.mean(x, axes=0, keepdims=True)))
     np.testing.assert_allclose(model.predict(np.ones((3, 2), "float32")), 0)
@@ -454,7 +455,7 @@ def test_programs_for_many_batch_sizes_are_not_all_kept() -> None:
     assert len(model._inference._programs._programs) == 16
 
 
-def test_a_summed_loss_is_the_sum_over_all_examples_whatever_the_batch() -> None:
+def test_a_summed_loss_is_the_sum_over_all_examples_for_every_batch_size() -> None:
     model = lm.Model(network())
     x, y = normal(10, 4), normal(10, 3, seed=1)
     expected = float(((forward(model.parameters(), x) - y) ** 2).sum())
@@ -524,5 +525,5 @@ def test_a_data_set_can_be_predicted() -> None:
     np.testing.assert_array_equal(found, model.predict(x))
 
 
-def test_a_model_shows_what_it_is() -> None:
+def test_repr_shows_parameters_dtype_and_engine() -> None:
     assert repr(lm.Model(network())) == "Model(43 parameters, float32, engine='cpu')"

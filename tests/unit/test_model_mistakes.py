@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_cases import network, normal
+from model_cases import network
+from random_arrays import normal
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, DTypeError, EngineError
@@ -33,7 +34,7 @@ def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str) -> None:
     assert caught.value.advice == f"{listing} what this machine offers."
 
 
-def test_a_model_of_something_else_is_refused() -> None:
+def test_a_model_of_anything_but_a_network_is_refused() -> None:
     with pytest.raises(DefinitionError) as caught:
         lm.Model(lm.Linear(3))
     assert caught.value.facts == (("expected", "Network"), ("found", "Linear"))
@@ -107,7 +108,7 @@ def test_a_callback_alone_is_asked_for_in_a_list() -> None:
     )
 
 
-def test_a_model_that_is_called_says_predict() -> None:
+def test_calling_a_model_is_refused_with_predict_as_the_fix() -> None:
     with pytest.raises(DefinitionError) as caught:
         lm.Model(network())(normal(2, 4))
     lines = str(caught.value).splitlines()
@@ -121,7 +122,7 @@ def test_a_model_that_is_called_says_predict() -> None:
 
 
 @pytest.mark.parametrize("call", [lm.Model.profile, lm.Model.explain])
-def test_examples_are_no_batch_size(call: Callable[..., object]) -> None:
+def test_examples_as_the_batch_size_are_refused(call: Callable[..., object]) -> None:
     with pytest.raises(DefinitionError) as caught:
         call(lm.Model(network()), normal(8, 4))
     assert str(caught.value).startswith(f"in Model.{call.__name__} (test_model_mistakes.py:")
@@ -138,7 +139,7 @@ def test_a_batch_size_of_an_evaluation_is_checked(size: Any) -> None:
         lm.Model(network()).evaluate((normal(8, 4), normal(8, 3)), lm.MSE(), batch_size=size)
 
 
-def test_lists_are_data() -> None:
+def test_lists_are_accepted_as_data() -> None:
     model = lm.Model(network())
     x, y = normal(8, 4), normal(8, 3)
     data, lists = (x, y), (x.tolist(), y.tolist())
@@ -175,7 +176,7 @@ def test_lists_of_a_data_set_fit_a_model_of_float32() -> None:
     assert lm.verify(model.network, lm.MSE(), data=data).passed
 
 
-def test_tensors_are_no_data() -> None:
+def test_tensors_as_data_are_refused() -> None:
     model = lm.Model(network())
     x = lm.Input(4)
     for call in (model.predict, lambda x: model.set_parameters({"1.weight": x})):
@@ -185,7 +186,7 @@ def test_tensors_are_no_data() -> None:
         assert str(caught.value).endswith("and tensors to the network: model.network(x).")
 
 
-def test_a_loss_for_one_output_says_what_to_do_with_several() -> None:
+def test_a_loss_for_one_output_is_refused_for_several_outputs() -> None:
     x = lm.Input(4)
     model = lm.Model(lm.Network([x], [lm.Linear(3)(x), lm.Linear(2)(x)]))
     with pytest.raises(DefinitionError) as error:
@@ -230,7 +231,7 @@ def test_a_list_of_arrays_is_not_several_inputs() -> None:
 # Copies during a training -------------------------------------------------------------------------
 
 
-def test_copies_beside_a_training_are_those_between_two_steps() -> None:
+def test_copies_during_a_training_are_made_between_two_training_steps() -> None:
     """Every training step subtracts one number from all parameters: in a consistent copy they
     are equal."""
     heads = 6
@@ -274,7 +275,7 @@ def test_copies_beside_a_training_are_those_between_two_steps() -> None:
     assert len(found) > 1
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_shares_no_parameters() -> None:
     model = lm.Model(network())
     other = copy.deepcopy(model)
     before = model.predict(normal(3, 4))

@@ -27,7 +27,7 @@ def tool() -> Any:
 @pytest.mark.parametrize(
     "table", sorted((TOOLS / "mutations").glob("*.toml")), ids=lambda p: p.stem
 )
-def test_every_fault_can_be_made(tool: Any, table: Path) -> None:
+def test_every_fault_of_a_table_fits_the_sources(tool: Any, table: Path) -> None:
     faults = tool.faults_of(table)
     assert len(faults) >= 10
     assert {fault.name: fault.problem() for fault in faults if fault.problem()} == {}

@@ -136,7 +136,7 @@ def test_a_layer_that_is_applied_to_two_shapes_is_refused_when_written_down() ->
 # Networks within networks -------------------------------------------------------------------------
 
 
-def test_a_network_can_be_a_part_of_another() -> None:
+def test_a_network_can_be_a_layer_of_another() -> None:
     inner = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU())
     net = lm.Sequential(lm.Input(4), inner, lm.Linear(2))
     assert parameter_names(net) == ["1.weight", "1.bias", "3.weight", "3.bias"]
@@ -149,7 +149,7 @@ def test_a_network_that_is_applied_twice_shares_its_parameters() -> None:
     assert parameter_names(net) == ["2.weight", "2.bias"]
 
 
-def test_an_applied_network_computes_what_it_computes_alone() -> None:
+def test_an_applied_network_computes_the_same_as_alone() -> None:
     inner = lm.Sequential(lm.Input(4), lm.Linear(3), lambda x: ops.tanh(x) * 2.0)
     outer = lm.Model(lm.Sequential(lm.Input(4), inner))
     alone = lm.Model(inner)
@@ -230,7 +230,7 @@ class Centred(lm.Layer):
         return h - mean
 
 
-def test_layers_in_a_layer_are_named_after_their_place_in_it() -> None:
+def test_layers_in_a_layer_are_numbered_within_it() -> None:
     net = lm.Sequential(lm.Input(4), Residual(3))
     assert parameter_names(net) == ["1.0.weight", "1.0.bias", "1.2.weight", "1.2.bias"]
 
@@ -243,7 +243,7 @@ def test_layers_may_be_nested_deeply() -> None:
     ]
 
 
-def test_a_layer_of_layers_computes_what_its_parts_do() -> None:
+def test_a_layer_of_layers_equals_numpy() -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), Residual(3)))
     p = model.parameters()
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
@@ -264,7 +264,7 @@ def test_a_layer_in_a_field_that_is_applied_twice_shares_its_parameters() -> Non
     assert parameter_names(net) == ["1.0.weight", "1.0.bias"]
 
 
-def test_a_state_may_take_its_new_value_from_a_layer_within() -> None:
+def test_a_state_may_take_its_new_value_from_an_inner_layer() -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), Centred()))
     p = model.parameters()
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
@@ -275,7 +275,7 @@ def test_a_state_may_take_its_new_value_from_a_layer_within() -> None:
     np.testing.assert_allclose(model.predict(x), before - mean, rtol=1e-5, atol=1e-6)
 
 
-def test_a_regulariser_in_a_layer_within_counts() -> None:
+def test_a_regulariser_of_an_inner_layer_is_applied() -> None:
     @dataclass(frozen=True)
     class Own(lm.Layer):
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
@@ -303,13 +303,13 @@ def test_a_network_is_shown_as_a_table() -> None:
     )
 
 
-def test_the_parameters_of_a_shared_layer_stand_at_its_first_place() -> None:
+def test_the_table_counts_the_parameters_of_a_shared_layer_at_its_first_use() -> None:
     a, b = lm.Input(4), lm.Input(4)
     shared = lm.Linear(3)
     rows = str(lm.Network([a, b], [shared(a), shared(b)])).splitlines()
     assert [row.split()[3] for row in rows if "Linear" in row] == ["15", "0"]
 
 
-def test_layers_within_a_layer_count_for_it() -> None:
+def test_the_table_counts_inner_layers_with_their_outer_layer() -> None:
     rows = str(lm.Sequential(lm.Input(4), Residual(3))).splitlines()
     assert rows[3].split() == ["1:Residual", "f32[batch,", "4]", "31", "62"]

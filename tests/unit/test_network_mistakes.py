@@ -1,4 +1,4 @@
-"""What is wrong in a network is refused where it is written, with the path and the user's line."""
+"""Mistakes in a network are refused where they are written, with the path and the user's line."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_shape_mistake_names_the_path_and_the_users_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_shape_mistake_shows_what_was_found_and_the_fix(name: str) -> None:
+def test_a_shape_mistake_shows_the_found_shape_and_the_fix(name: str) -> None:
     make, _ = MISTAKES[name]
     with pytest.raises(ShapeError) as caught:
         make()
@@ -90,7 +90,7 @@ def test_a_shape_mistake_shows_what_was_found_and_the_fix(name: str) -> None:
     assert caught.value.advice
 
 
-def test_the_line_is_where_the_layer_was_made_not_where_it_was_applied() -> None:
+def test_an_error_names_the_line_where_the_layer_was_made() -> None:
     layer, line = lm.Reshape(3), here()
     with pytest.raises(ShapeError) as caught:
         lm.Sequential(lm.Input(4), layer)
@@ -108,7 +108,7 @@ def test_a_layer_on_a_line_of_its_own_is_named_with_that_line() -> None:
     assert caught.value.where == f"net/2:Reshape ({FILE}:{start + 5})"
 
 
-def test_a_wrong_dtype_is_named_with_its_place() -> None:
+def test_a_wrong_dtype_is_named_with_its_location() -> None:
     with pytest.raises(DTypeError) as caught:
         lm.Linear(3)(lm.Input(4, dtype="int64"))
     assert caught.value.where == f"net/1:Linear ({FILE}:{raised_line(caught)})"
@@ -126,7 +126,7 @@ def test_a_mistake_within_a_users_layer_is_named_with_the_layer() -> None:
     assert caught.value.where == f"net/1:Own ({FILE}:{line})"
 
 
-def test_a_mistake_costs_no_memory() -> None:
+def test_a_shape_mistake_allocates_no_memory() -> None:
     with pytest.raises(ShapeError):
         lm.Sequential(lm.Input(10**9), lm.Linear(10**9), lm.Reshape(3))
 
@@ -163,7 +163,7 @@ def test_a_second_input_in_a_sequential_is_refused() -> None:
 
 
 @pytest.mark.parametrize("element", [5, "relu", None, [lm.ReLU()]])
-def test_what_is_no_layer_is_refused_in_a_sequential(element: object) -> None:
+def test_elements_that_are_no_layers_are_refused_in_a_sequential(element: object) -> None:
     with pytest.raises(DefinitionError) as caught:
         lm.Sequential(lm.Input(4), element)
     assert caught.value.facts[0] == ("position", "1")
@@ -192,7 +192,7 @@ def test_an_array_given_to_a_layer_is_refused() -> None:
     )
 
 
-def test_python_compares_tensors_by_identity_and_is_told_of_it() -> None:
+def test_a_comparison_of_tensors_by_identity_is_refused_as_an_operand() -> None:
     x, other = lm.Input(4), lm.Input(4)
     with pytest.raises(DefinitionError, match=r"with lm\.ops\.equal and lm\.ops\.not_equal"):
         lm.Linear(3)(x != other)
@@ -275,7 +275,7 @@ def test_a_layer_whose_forward_gives_no_tensor_is_refused() -> None:
     assert caught.value.facts[1] == ("found", "NoneType")
 
 
-def test_an_if_on_a_tensor_in_forward_is_refused_with_its_place() -> None:
+def test_an_if_on_a_tensor_in_forward_is_refused_with_its_location() -> None:
     @dataclass(frozen=True)
     class Own(lm.Layer):
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:

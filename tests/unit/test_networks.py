@@ -1,4 +1,4 @@
-"""Ready networks: the parameters that are known of them, shapes, a few steps of training."""
+"""Ready networks: published numbers of parameters, shapes, a few training steps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PARAMETERS: list[tuple[str, Callable[[], lm.Network], int]] = [
 
 
 @pytest.mark.parametrize(("name", "make", "count"), PARAMETERS, ids=[row[0] for row in PARAMETERS])
-def test_a_network_has_the_parameters_that_are_known_of_it(
+def test_a_network_has_the_published_number_of_parameters(
     name: str, make: Callable[[], lm.Network], count: int
 ) -> None:
     assert make().parameter_count() == count
@@ -93,7 +93,7 @@ SHAPES: list[tuple[Callable[[], lm.Network], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("make", "shape"), SHAPES)
-def test_a_network_gives_what_its_function_says(
+def test_a_network_has_the_documented_output_shape(
     make: Callable[[], lm.Network], shape: tuple[int, ...]
 ) -> None:
     assert outputs(make()) == [shape]
@@ -132,8 +132,7 @@ def test_mlp_takes_an_activation_of_ones_own() -> None:
 
 # Training -----------------------------------------------------------------------------------------
 
-# Deep networks take seconds to compile: what is compiled for the comparison with PyTorch, below,
-# learns there.
+# Deep networks, which take seconds to compile, are trained where they are compared with PyTorch.
 SMALL: dict[str, Callable[[], lm.Network]] = {
     "mlp": lambda: mlp((16,), 3, (8,)),
     "lenet": lambda: lenet(3, (1, 16, 16)),
@@ -153,7 +152,7 @@ def loss_falls(
     steps: int = 20,
     engine: str = "cpu",
 ) -> bool:
-    """Whether the loss of a batch is lower after some steps on it."""
+    """Whether the loss of a batch is lower after some training steps on it."""
     generator = np.random.default_rng(0)
     x = generator.random((batch, *network.inputs[0].shape[1:]), dtype="float32")
     first = network.outputs[0].shape[1:]
@@ -181,7 +180,7 @@ def test_a_network_learns(name: str) -> None:
 
 @pytest.mark.sampled
 def test_a_network_of_bottlenecks_learns() -> None:
-    # To make machine code of its 400 steps takes longer than to run some without.
+    # Machine code for its 400 steps takes longer to compile than some training steps without it.
     network = resnet(50, 3, input=(1, 16, 16))
     assert loss_falls(network, lm.SGD(0.005), batch=4, steps=8, engine="interpreter")
 
@@ -206,7 +205,7 @@ def test_a_dcgan_starts_with_the_deviation_of_its_paper() -> None:
             assert abs(weight.mean()) < 0.003
 
 
-def test_the_signal_neither_fades_nor_grows_in_a_deep_vgg() -> None:
+def test_activations_of_a_deep_vgg_keep_their_scale() -> None:
     stages = [[16] * 8, [16] * 8]
     model = lm.Model(vgg(stages, 10, (3, 16, 16), hidden=(), dropout=0))
     noise = np.random.default_rng(0).normal(size=(4, 3, 16, 16)).astype("float32")
@@ -264,7 +263,7 @@ ERRORS: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "text"), ERRORS)
-def test_what_no_paper_has_is_refused_at_the_users_line(
+def test_unsupported_variants_are_refused_at_the_users_line(
     make: Callable[[], object], text: str
 ) -> None:
     with pytest.raises(DefinitionError) as error:
@@ -275,7 +274,7 @@ def test_what_no_paper_has_is_refused_at_the_users_line(
 
 
 @pytest.mark.parametrize("image", [(1, 4, 4), (1, 8, 16), (1, 24, 24)])
-def test_a_dcgan_makes_squares(image: tuple[int, int, int]) -> None:
+def test_a_dcgan_of_other_images_than_squares_is_refused(image: tuple[int, int, int]) -> None:
     with pytest.raises(DefinitionError, match="square images of some sizes only"):
         dcgan(8, image)
 
@@ -391,7 +390,7 @@ def test_a_deep_network_learns(twin: Twin) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_deep_network_is_that_of_pytorch(twin: Twin) -> None:
+def test_a_deep_network_agrees_with_pytorch(twin: Twin) -> None:
     """Scores in both modes, gradients, and running averages, with PyTorch's weights."""
     torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     # Several threads only wait for each other where the machine is busy.
@@ -426,7 +425,7 @@ def test_a_deep_network_is_that_of_pytorch(twin: Twin) -> None:
     # Where a normalisation follows, the gradient of a shift is zero but for rounding.
     largest = max(float(tensor.grad.abs().max()) for tensor in parameters)
     for name, tensor in zip(names, parameters, strict=True):
-        gradient = (before[name] - after[name]) / RATE  # a step of SGD takes it away
+        gradient = (before[name] - after[name]) / RATE  # one training step of SGD
         close(gradient, tensor.grad.numpy(), rounding=1e-14 / RATE * largest)
     for name, tensor in zip(states, running, strict=True):
         close(model.states()[name], tensor.numpy())
@@ -485,7 +484,7 @@ def test_narrow_images_of_many_channels_are_images(shape: tuple[int, int, int]) 
         (lm.networks.vgg, {"hidden": 64}, "hidden"),
     ],
 )
-def test_a_number_alone_is_no_list(
+def test_a_number_in_place_of_a_list_is_refused(
     make: Callable[..., object], options: dict[str, int], name: str
 ) -> None:
     with pytest.raises(DefinitionError) as error:

@@ -1,4 +1,4 @@
-"""The ready recurrent classifier: what it takes, and that it learns."""
+"""The ready recurrent classifier: its inputs, and that it learns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.errors import DefinitionError
 LSTM_CLASSIFIER = lm.networks.lstm_classifier
 
 
-def test_it_takes_numbers_or_things_and_may_take_lengths() -> None:
+def test_a_classifier_takes_features_or_tokens_and_optionally_lengths() -> None:
     net = LSTM_CLASSIFIER(5, 7, inputs=3, features=8, layers=2, bidirectional=False)
     assert [x.shape[1:] for x in (*net.inputs, *net.outputs)] == [(7, 3), (5,)]
     assert net.parameter_count() == 4 * 8 * (3 + 8 + 2) + 4 * 8 * (8 + 8 + 2) + 5 * 9
@@ -21,14 +21,14 @@ def test_it_takes_numbers_or_things_and_may_take_lengths() -> None:
 
 
 @pytest.mark.parametrize("both", [{}, {"inputs": 3, "vocabulary": 11}])
-def test_it_takes_one_of_numbers_and_things(both: dict[str, int]) -> None:
+def test_a_classifier_takes_either_features_or_tokens(both: dict[str, int]) -> None:
     with pytest.raises(DefinitionError) as error:
         LSTM_CLASSIFIER(5, 7, **both)
     assert str(error.value).startswith("in test_networks_recurrent.py:")
     assert "lstm_classifier takes either inputs or a vocabulary" in str(error.value)
 
 
-def test_it_learns_which_thing_came_first_in_sequences_of_different_lengths() -> None:
+def test_a_classifier_learns_the_first_token_of_sequences_of_different_lengths() -> None:
     generator = np.random.default_rng(0)
     things, lengths = generator.integers(0, 6, (1000, 12)), generator.integers(1, 13, 1000)
     model = lm.Model(

@@ -7,7 +7,7 @@ import numpy as np
 import lamina as lm
 
 
-def test_it_scores_the_vocabulary_at_each_position_or_classes_of_the_whole() -> None:
+def test_an_encoder_scores_tokens_at_each_position_or_classes_of_the_sequence() -> None:
     net = lm.networks.transformer_encoder(11, 7, 8, 2, 2, 16)
     assert net.outputs[0].shape[1:] == (11, 7)
     assert lm.networks.transformer_encoder(11, 7, 8, 2, 2, 16, classes=3).outputs[0].shape[1:] == (
@@ -15,7 +15,7 @@ def test_it_scores_the_vocabulary_at_each_position_or_classes_of_the_whole() -> 
     )
 
 
-def test_a_causal_one_sees_what_came_before_alone() -> None:
+def test_a_causal_encoder_attends_to_earlier_positions_only() -> None:
     tokens = np.random.default_rng(0).integers(0, 11, (4, 7))
     changed = tokens.copy()
     changed[:, 5] = (changed[:, 5] + 1) % 11
@@ -26,7 +26,7 @@ def test_a_causal_one_sees_what_came_before_alone() -> None:
         assert (before[:, :, 5:] != after[:, :, 5:]).all()
 
 
-def test_it_learns_what_the_next_thing_is() -> None:
+def test_a_causal_encoder_learns_the_next_token() -> None:
     """Each sequence counts on from a random start."""
     starts = np.random.default_rng(0).integers(0, 10, (2000, 1))
     numbers = (starts + np.arange(9)) % 10

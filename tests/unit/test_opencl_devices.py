@@ -37,7 +37,7 @@ def found(*rows: tuple[str, str]) -> list[Any]:
     ]
 
 
-def test_a_device_is_named_by_number_or_by_a_part_of_its_name() -> None:
+def test_a_device_is_chosen_by_number_or_by_a_substring_of_its_name() -> None:
     from lamina.engines.opencl.devices import chosen
 
     several = found(("Broken", "no compiler"), ("Radeon RX", ""), ("Radeon Pro", ""), ("PoCL", ""))
@@ -82,7 +82,7 @@ def test_a_device_that_is_missing_or_broken_is_refused(name: str, said: str) -> 
         ({"name": "llvmpipe (LLVM 19)", "driver_version": "25.0.1"}, ""),
     ],
 )
-def test_why_a_device_cannot_be_used(change: dict[str, Any], said: str) -> None:
+def test_an_unusable_device_has_a_problem(change: dict[str, Any], said: str) -> None:
     from lamina.engines.opencl import devices as module
 
     whole = {
@@ -121,7 +121,7 @@ except lm.errors.EngineError as error:
 """
 
 
-def test_a_machine_without_drivers_says_what_to_install() -> None:
+def test_a_missing_driver_is_reported_with_the_packages_to_install() -> None:
     output = run_python(OPEN, OCL_ICD_VENDORS="/nonexistent")
     assert "['there is no OpenCL device on this machine (expected a driver, " in output
     assert "for any processor pocl-opencl-icd" in output
@@ -130,13 +130,13 @@ def test_a_machine_without_drivers_says_what_to_install() -> None:
     assert "OCL_ICD_VENDORS hides all other drivers: unset it, or name a driver" in output
 
 
-def test_a_missing_package_says_what_to_install() -> None:
+def test_a_missing_pyopencl_is_reported_with_the_install_command() -> None:
     output = run_python(f"import sys\nsys.modules['pyopencl'] = None\n{OPEN}")
     assert "['the opencl engine needs the package pyopencl (expected pyopencl 2024.1" in output
     assert "pip install 'lamina[opencl]'" in output
 
 
-def test_a_package_that_cannot_be_imported_says_why() -> None:
+def test_a_failing_import_of_pyopencl_is_reported_with_its_error() -> None:
     code = "import sys\nsys.path.insert(0, {folder!r})\n" + OPEN
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "pyopencl.py").write_text("raise ImportError('no libOpenCL.so.1')")
@@ -145,7 +145,7 @@ def test_a_package_that_cannot_be_imported_says_why() -> None:
 
 
 @pytest.fixture
-def asked_again() -> Generator[None]:
+def listed_again() -> Generator[None]:
     """Platforms are listed in the test, and again after it."""
     from lamina.engines.opencl import devices as module
 
@@ -165,7 +165,7 @@ NONE = platform("Empty", cl.status_code.DEVICE_NOT_FOUND)
 BROKEN = platform("Broken", cl.status_code.OUT_OF_HOST_MEMORY)
 
 
-@pytest.mark.usefixtures("asked_again")
+@pytest.mark.usefixtures("listed_again")
 def test_drivers_without_a_device_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from lamina.engines.opencl import devices as module
 
@@ -175,8 +175,8 @@ def test_drivers_without_a_device_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "found     drivers without one: Empty, Empty" in str(caught.value)
 
 
-@pytest.mark.usefixtures("asked_again")
-def test_a_driver_that_fails_is_listed_with_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("listed_again")
+def test_a_failing_driver_is_listed_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from lamina.engines.opencl import devices as module
 
     monkeypatch.setattr(module.cl, "get_platforms", lambda: [BROKEN, NONE])
@@ -230,7 +230,7 @@ print("status", os.waitpid(child, 0)[1])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_process_says_that_it_cannot_use_the_device(opencl_name: str) -> None:
+def test_a_forked_process_is_refused_the_device(opencl_name: str) -> None:
     output = run_python(FORK)
     assert output.count("in a process that was forked from one that has used it") == 2
     assert "status 0" in output
@@ -241,10 +241,10 @@ def test_importing_lamina_leaves_pyopencl_alone() -> None:
     assert run_python(code).strip() == "False"
 
 
-# Memory ------------------------------------------------------------------------------------------
+# Memory -------------------------------------------------------------------------------------------
 
 
-def test_more_memory_than_there_is_is_refused_before_it_is_taken(opencl_name: str) -> None:
+def test_more_memory_than_available_is_refused_before_it_is_allocated(opencl_name: str) -> None:
     engine: Any = open_engine(opencl_name)
     before = engine.available_bytes()
     with pytest.raises(EngineError) as caught:
@@ -282,7 +282,7 @@ def _record(status: str, routine: str) -> Any:
     return cl._cl._ErrorRecord(msg="", code=code, routine=routine)
 
 
-def test_what_is_larger_than_one_allocation_is_refused_by_name(
+def test_arrays_larger_than_one_allocation_are_refused_by_name(
     opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(4)), engine=opencl_name)
@@ -319,7 +319,7 @@ def test_float64_is_refused_where_the_device_has_none(
     assert "cannot compute with float64" in str(caught.value)
 
 
-def test_peaks_are_measured(opencl_name: str) -> None:
+def test_peak_operations_and_bytes_per_second_are_measured(opencl_name: str) -> None:
     peaks = open_engine(opencl_name).peaks(float32)
     assert peaks is not None
     assert peaks.operations > 1e6

@@ -116,7 +116,7 @@ def expected(x: Any, run: int) -> Any:
     return (2 * x.reshape(-1) + C + run).reshape(3, 2)
 
 
-def test_runs_give_what_the_kernels_compute(engine: Any) -> None:
+def test_runs_return_the_results_of_the_kernels(engine: Any) -> None:
     executable, memory = made(engine)
     empty = np.zeros((3, 0), "float32")
     for run in range(3):
@@ -179,7 +179,7 @@ def test_batches_of_any_dtype_are_gathered(
         np.testing.assert_array_equal(batch.read(), data[wanted])
 
 
-def test_a_timed_program_says_how_long_its_steps_took(engine: Any) -> None:
+def test_a_timed_program_returns_the_seconds_of_each_step(engine: Any) -> None:
     executable, _ = made(engine, timed=True)
     executable.run([X, np.zeros((3, 0), "float32")])
     np.testing.assert_array_equal(executable.output("result"), expected(X, 0))
@@ -212,7 +212,7 @@ def test_programs_share_an_arena_and_are_moved_when_it_changes(engine: Any) -> N
         one.release()
 
 
-def test_programs_go_on_when_another_one_finds_no_room(
+def test_programs_continue_when_the_arena_of_another_one_cannot_be_allocated(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lamina.engines.gpu import executable as module
@@ -229,7 +229,7 @@ def test_programs_go_on_when_another_one_finds_no_room(
     np.testing.assert_array_equal(first.output("result"), expected(X, 0))
 
 
-def test_programs_whose_memory_is_gone_ask_for_it_again(
+def test_programs_that_lost_their_memory_allocate_it_again(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arena = engine.arena()
@@ -280,7 +280,7 @@ def test_every_program_is_moved_when_blocks_are_exchanged(engine: Any) -> None:
     arena.leave(one)
 
 
-def test_programs_without_blocks_go_on_after_a_failure(
+def test_programs_without_blocks_continue_after_a_failure(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arena = engine.arena()
@@ -313,7 +313,7 @@ def failure(status: str, routine: str) -> Exception:
         ("Kernel", "creating a program's kernels"),
     ],
 )
-def test_what_the_driver_refuses_is_an_error_of_the_engine(
+def test_failures_of_the_driver_are_engine_errors(
     engine: Any, monkeypatch: pytest.MonkeyPatch, refused: str, doing: str
 ) -> None:
     from lamina.engines.opencl import driver as module
@@ -334,7 +334,7 @@ def test_what_the_driver_refuses_is_an_error_of_the_engine(
     work()
 
 
-def test_a_data_set_that_cannot_be_gathered_is_an_error_of_the_engine(
+def test_a_data_set_that_cannot_be_gathered_is_an_engine_error(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lamina.engines.opencl import driver as module
@@ -368,7 +368,7 @@ def test_inputs_are_taken_in_any_layout_but_in_their_own_dtype(engine: Any) -> N
         executable.run([X.astype("int32"), empty])
 
 
-def test_what_is_released_or_forgotten_counts_no_longer(engine: Any) -> None:
+def test_released_and_unreferenced_memory_is_not_counted(engine: Any) -> None:
     gc.collect()
     allocated = engine.arena().driver.allocated
     before = allocated.bytes
@@ -384,9 +384,7 @@ def test_what_is_released_or_forgotten_counts_no_longer(engine: Any) -> None:
     assert allocated.bytes == before
 
 
-def test_a_step_is_whole_when_it_is_interrupted(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_is_completed(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from lamina.engines.opencl import driver as module
 
     executable, memory = made(engine)
@@ -470,7 +468,7 @@ def test_binaries_are_kept_and_built_anew_if_they_are_refused(
     assert kept[key] != refused
 
 
-def test_several_blocks_hold_what_one_cannot() -> None:
+def test_an_arena_above_the_limit_of_a_block_has_several_blocks() -> None:
     one = program()
     whole = arena_layout(one, limited(1 << 20))
     assert whole.blocks == (280 + 104 + 24,)

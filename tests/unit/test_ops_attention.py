@@ -60,7 +60,7 @@ def same(found: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -
     np.testing.assert_allclose(values["found"], values["expected"], rtol=2e-5, atol=2e-6)
 
 
-def test_long_sequences_are_cut_into_a_few_blocks_on_the_cpu() -> None:
+def test_long_sequences_are_split_into_a_few_blocks_on_the_cpu() -> None:
     def blocks_of(length: int, causal: bool = False) -> int:
         given = operands(*[(1, 1, length, 4)] * 3)
         node = ops.attention(*given, causal=causal)
@@ -72,7 +72,7 @@ def test_long_sequences_are_cut_into_a_few_blocks_on_the_cpu() -> None:
     assert counts == [1, 1, 2, 2, 2, 4, 8]
 
 
-def test_only_a_wish_fixes_the_number_of_blocks() -> None:
+def test_the_number_of_blocks_is_fixed_only_if_it_is_given() -> None:
     leaves = operands(*[(1, 1, 8, 4)] * 3)
     for blocks in (None, 2):
         y = ops.attention(*leaves, blocks=blocks)
@@ -84,7 +84,7 @@ def test_only_a_wish_fixes_the_number_of_blocks() -> None:
 
 
 def arena_bytes(length: int, *, causal: bool = False) -> int:
-    """What a forward and backward pass takes, inputs and results aside."""
+    """The arena of a forward and backward pass; inputs and results are not in it."""
     leaves = operands(*[(1, 4, length, 16)] * 3)
     y = ops.attention(*leaves, causal=causal)
     outputs = [("y", y), *zip("abc", lm.gradients(y * y, leaves), strict=True)]
@@ -100,7 +100,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square(causal: bool) -> N
     assert arena_bytes(1024, causal=causal) < 2.4 * arena_bytes(512, causal=causal)
 
 
-def test_the_weights_are_never_there_as_a_whole() -> None:
+def test_attention_weights_are_never_stored_whole() -> None:
     assert arena_bytes(1024) < 4 * 1024 * 1024 * 4 / 2
 
 

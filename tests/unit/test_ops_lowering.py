@@ -204,7 +204,7 @@ def test_scalar_equals_the_reference(op: Op, sample: Sample) -> None:
 
 
 @pytest.mark.parametrize(("op", "sample"), cases(Scattering))
-def test_place_equals_the_reference(op: Op, sample: Sample) -> None:
+def test_scatter_destination_equals_the_reference(op: Op, sample: Sample) -> None:
     feeds = sample_feeds(sample)
     values, indices = leaves(feeds)
     y = apply(op, values, indices, **sample.attributes)
@@ -218,7 +218,7 @@ def test_place_equals_the_reference(op: Op, sample: Sample) -> None:
 
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6) + 1
-POSITIONS = np.array([[3, 0], [2, 2]])
+INDICES = np.array([[3, 0], [2, 2]])
 
 COMPOSED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "pad of a function": lambda x, i: ops.pad(ops.exp(x * 0.1), [(1, 2), (0, 3)]),
@@ -246,8 +246,8 @@ def gap(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", COMPOSED)
-def test_scalars_compose(name: str) -> None:
-    feeds: dict[str, Array] = {"x": X, "i": POSITIONS}
+def test_composed_scalars_equal_the_reference(name: str) -> None:
+    feeds: dict[str, Array] = {"x": X, "i": INDICES}
     x, i = leaves(feeds)
     y = COMPOSED[name](x, i)
     expected = evaluate(Graph((x, i), (("y", y),)), feeds)[0]["y"]
@@ -258,14 +258,14 @@ def test_scalars_compose(name: str) -> None:
     "name", ["pad of a pad", "pad of a reshape", "pad of a cast", "pad with gaps of a slice"]
 )
 def test_padding_with_zeros_is_a_view(name: str) -> None:
-    x, i = leaves({"x": X, "i": POSITIONS})
+    x, i = leaves({"x": X, "i": INDICES})
     y = COMPOSED[name](x, i)
     scalar = scalar_at(y, space(static(y.shape))[1])
     assert not any(isinstance(p, Apply) and p.primitive == "select" for p in postorder(scalar))
 
 
 def test_a_take_by_a_range_is_a_view() -> None:
-    x, _ = leaves({"x": X, "i": POSITIONS})
+    x, _ = leaves({"x": X, "i": INDICES})
     y = ops.take(x, ops.arange(4), 0)
     assert str(scalar_at(y, space((4, 6))[1])) == "x[6*i0 + i1]"
 

@@ -170,7 +170,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
-def test_getitem_is_numpys(key: Any) -> None:
+def test_getitem_equals_numpy(key: Any) -> None:
     value = np.arange(60, dtype=np.float32).reshape(4, 3, 5)
     x = tensor(4, 3, 5)
     found = run(x, x[key], value, 1)
@@ -179,7 +179,7 @@ def test_getitem_is_numpys(key: Any) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
-def test_gradient_of_getitem_marks_what_was_read(key: Any) -> None:
+def test_gradient_of_getitem_is_one_at_the_read_elements(key: Any) -> None:
     x = tensor(4, 3, 5)
     (slope,) = gradients(x[key], [x])
     expected = np.zeros((4, 3, 5), np.float32)
@@ -187,7 +187,7 @@ def test_gradient_of_getitem_marks_what_was_read(key: Any) -> None:
     assert np.array_equal(run(x, slope, expected, 1), expected)
 
 
-def test_moves_that_change_nothing_add_no_op() -> None:
+def test_movements_without_effect_add_no_op() -> None:
     x = tensor(B, 3)
     moved = (
         ops.reshape(x, (B, 3)),
@@ -304,7 +304,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], list[str]]] = [
 
 
 @pytest.mark.parametrize(("call", "kind", "texts"), ERRORS)
-def test_errors_say_what_was_expected_and_found(
+def test_errors_state_the_expected_and_the_found_value(
     call: Callable[[], Any], kind: type[Exception], texts: list[str]
 ) -> None:
     with pytest.raises(kind) as caught:

@@ -18,7 +18,7 @@ WIDTHS = [[(0, 0), (1, 2), (3, 0)], [0, 1, 2], [(0, 0), (0, 0), (0, 0)], [(1, 1)
 
 @pytest.mark.parametrize("mode", NAMES)
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
-def test_padding_is_that_of_numpy(mode: Any, widths: list[Any]) -> None:
+def test_padding_equals_numpy(mode: Any, widths: list[Any]) -> None:
     values = np.random.default_rng(0).normal(size=(2, 3, 5))
     x = leaf("x", "input", values.shape, float64)
     y = ops.pad_with(x, widths, mode, 7.0)

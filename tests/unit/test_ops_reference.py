@@ -8,41 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import CASES, DIFFERENTIABLE, values_of
 
 from lamina import ops
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verify
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Decomposition
-from lamina.shapes import Array, DType, as_dtype, float32, float64
+from lamina.shapes import Array, as_dtype, float32, float64
 
-CASES = [
-    pytest.param(op, sample, id=f"{op.name}-{number}")
-    for op in ops.ALL
-    for number, sample in enumerate(op.samples)
-]
-DIFFERENTIABLE = [case for case in CASES if case.values[1].differentiable]
 # Second derivatives exist at every point but few, and are checked where they are not all zero.
 SMOOTH = [
     case
     for case in DIFFERENTIABLE
     if case.values[0].name not in ("abs", "relu", "clip", "maximum", "minimum", "max", "min")
 ]
-
-
-def values_of(sample: Sample, dtype: DType, seed: int = 0) -> list[Array]:
-    """Operand arrays for a sample: floats and integers from low to below high, bools even."""
-    generator = np.random.default_rng(seed)
-    arrays: list[Array] = []
-    for number, shape in enumerate(sample.shapes):
-        name = sample.dtypes[number] if sample.dtypes else "float"
-        wanted = dtype if name == "float" else as_dtype(name)
-        if wanted.kind == "bool":
-            array = generator.random(shape) < 0.5
-        else:
-            array = generator.uniform(sample.low, sample.high, shape)
-        arrays.append(np.asarray(array, wanted.numpy))
-    return arrays
 
 
 def leaves_of(arrays: list[Array]) -> list[Tensor]:
@@ -145,7 +125,7 @@ def test_names_are_unique() -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
 
 
-def test_every_function_stands_in_the_page_about_ops_with_its_arguments() -> None:
+def test_the_page_of_ops_lists_every_function_with_its_arguments() -> None:
     rows = re.findall(r"^\| `(\w+)\((.*?)\)` \| .+ \|$", PAGE.read_text(), re.MULTILINE)
     shown = {name: re.findall(r"(\w+)(?:=[^,]+)?(?:, |$)", arguments) for name, arguments in rows}
     functions = {

@@ -33,7 +33,7 @@ def train(
     start: np.ndarray = START,
     shown: str = "w",
 ) -> list[np.ndarray]:
-    """The parameter after each step, or a state of the optimizer."""
+    """The parameter after each training step, or a state of the optimizer."""
     parameter = leaf("w", "parameter", START.shape, dtype)
     gradient = leaf("g", "input", START.shape, dtype)
     step = leaf("step", "state", (), int64)
@@ -118,7 +118,7 @@ def test_lamb_is_its_formula(weight_decay: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-11)
 
 
-def test_lamb_moves_a_parameter_of_zeros_and_rests_without_a_gradient() -> None:
+def test_lamb_updates_zero_parameters_and_does_nothing_without_a_gradient() -> None:
     nothing = np.zeros((3, 4))
     gradients = [nothing, *GRADIENTS[:2]]
     found = train(optimizers.LAMB(0.1, beta1=0.8, beta2=0.95), gradients, start=nothing)
@@ -255,7 +255,7 @@ def test_adam_bias_correction_is_accurate_in_float32() -> None:
 
 
 @pytest.mark.parametrize("dtype", [float64, float32], ids=str)
-def test_rate_may_be_a_function_of_the_step(dtype: DType) -> None:
+def test_rate_may_be_a_function_of_the_training_step(dtype: DType) -> None:
     for rate in (
         schedules.StepDecay(0.1, every=2, factor=0.5),
         lambda step: ops.pow(0.5, ops.floor(step / 2.0)) * 0.1,

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from network_cases import raised_line
+from random_arrays import normal
 
 import lamina as lm
 from lamina.errors import DefinitionError, ShapeError
 
 Array = np.ndarray
 ENGINES = ["interpreter", "cpu"]
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def full(value: float, *shape: int) -> Array:
@@ -49,7 +47,7 @@ DECODER_NAMES = ["4.weight", "4.bias", "5.weight", "5.bias", "7.weight", "7.bias
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_parts_of_a_model_predict_what_the_whole_does(engine: str) -> None:
+def test_the_chained_parts_of_a_model_predict_the_same_bits_as_the_whole(engine: str) -> None:
     network, encoder, decoder = coder()
     whole = lm.Model(network, engine=engine)
     x = normal(7, 6)
@@ -59,7 +57,7 @@ def test_the_parts_of_a_model_predict_what_the_whole_does(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_one_is_given_the_other_has(engine: str) -> None:
+def test_parameters_set_in_whole_or_part_are_set_in_both(engine: str) -> None:
     network, _, decoder = coder()
     whole = lm.Model(network, engine=engine)
     part = whole.part(decoder)
@@ -71,7 +69,7 @@ def test_what_one_is_given_the_other_has(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_one_learns_the_other_knows(engine: str) -> None:
+def test_a_fit_of_whole_or_part_changes_both(engine: str) -> None:
     network, _, decoder = coder()
     whole = lm.Model(network, engine=engine)
     part = whole.part(decoder)
@@ -87,7 +85,7 @@ def test_what_one_learns_the_other_knows(engine: str) -> None:
         assert same(part.states(), moved)
 
 
-def test_a_part_of_a_part_is_a_part() -> None:
+def test_a_part_of_a_part_shares_the_parameters_of_the_whole() -> None:
     network, _, decoder = coder()
     whole = lm.Model(network)
     last = lm.Network(z := lm.Input(5), decoder.nodes[-1].attributes["layer"](z))
@@ -96,7 +94,7 @@ def test_a_part_of_a_part_is_a_part() -> None:
     assert (whole.parameters()["7.bias"] == 9).all()
 
 
-def test_packed_weights_follow_what_a_part_learns() -> None:
+def test_packed_weights_follow_changes_through_whole_and_part() -> None:
     # Large enough that the cpu engine keeps a packed copy of the weights.
     network, _, decoder = coder(128)
     whole = lm.Model(network)
@@ -120,7 +118,7 @@ def test_a_part_keeps_engine_dtype_and_seed() -> None:
     assert part.seed == 7
 
 
-def test_one_layer_in_two_places_is_one_in_the_part() -> None:
+def test_a_layer_that_is_applied_twice_is_one_layer_in_a_part() -> None:
     shared, first, x = lm.Linear(4), lm.Linear(4), lm.Input(4)
     whole = lm.Model(lm.Network(x, shared(lm.Tanh()(shared(lm.Tanh()(first(x)))))))
     z = lm.Input(4)
@@ -142,7 +140,7 @@ class Twice(lm.Layer):
         return lm.Linear(4)(lm.Tanh()(self.inner(x))) * scale
 
 
-def test_layers_within_layers_are_shared() -> None:
+def test_inner_layers_are_shared_between_whole_and_part() -> None:
     inner, x, z = lm.Linear(4), lm.Input(4), lm.Input(4)
     outer = Twice(inner)
     whole = lm.Model(lm.Network(x, outer(lm.ReLU()(lm.Linear(4)(x)))))
@@ -193,7 +191,7 @@ def test_a_fit_of_a_part_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
     assert same(broken.parameters(), straight.parameters())
 
 
-def test_copied_together_they_still_share_and_copied_alone_they_do_not() -> None:
+def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not() -> None:
     network, encoder, _ = coder()
     whole = lm.Model(network)
     part = whole.part(encoder)
@@ -215,10 +213,10 @@ def test_profiling_a_part_leaves_the_whole_as_it_is() -> None:
     assert same(whole.parameters(), before)
 
 
-# The lock of a model -----------------------------------------------------------------------------
+# The lock of a model ------------------------------------------------------------------------------
 
 
-def test_whole_and_part_wait_for_each_other() -> None:
+def test_whole_and_part_may_be_used_in_several_threads() -> None:
     network, _, decoder = coder()
     whole = lm.Model(network)
     part = whole.part(decoder)
@@ -241,7 +239,7 @@ def test_whole_and_part_wait_for_each_other() -> None:
     assert all(np.isfinite(value).all() for value in values)
 
 
-def test_a_part_that_is_being_used_keeps_the_whole_waiting() -> None:
+def test_the_whole_waits_while_a_part_is_in_use() -> None:
     network, _, decoder = coder()
     whole = lm.Model(network)
     part = whole.part(decoder)
@@ -284,7 +282,9 @@ def tells_apart(scores: tuple[lm.Tensor, lm.Tensor], _: object) -> lm.Tensor:
     return lm.ops.mean(lm.ops.softplus(made)) + lm.ops.mean(lm.ops.softplus(-real))
 
 
-def step(model: lm.Model, network: lm.Network, loss: Any, frozen: lm.Network, *x: Array) -> None:
+def train_once(
+    model: lm.Model, network: lm.Network, loss: Any, frozen: lm.Network, *x: Array
+) -> None:
     """One training step of gradient descent, with a part of the network frozen."""
     names = network.names_of(frozen)
     inputs = x if len(x) > 1 else x[0]
@@ -305,7 +305,7 @@ def test_two_alternating_trainings_equal_those_of_two_copied_models(engine: str)
     for number in range(3):
         noise, real = normal(8, 3, seed=number), normal(8, 4, seed=9 + number)
         for one in (whole, others[0]):
-            step(one, both, tells_apart, generator, noise, real)
+            train_once(one, both, tells_apart, generator, noise, real)
         states = others[0].states()
         given = [others[0].parameters()[name] for name in names]
         values = dict(zip(others[1].parameters(), given, strict=True))
@@ -313,7 +313,7 @@ def test_two_alternating_trainings_equal_those_of_two_copied_models(engine: str)
             values | dict(zip(others[1].states(), states.values(), strict=True))
         )
         for one in (fooler, others[1]):
-            step(one, fooling, fools, discriminator, noise)
+            train_once(one, fooling, fools, discriminator, noise)
         learned = dict(zip(names, others[1].parameters().values(), strict=True))
         others[0].set_parameters(
             learned | dict(zip(states, others[1].states().values(), strict=True))
@@ -328,15 +328,15 @@ def test_the_frozen_part_keeps_its_bits_and_the_other_learns(engine: str) -> Non
     whole = lm.Model(both, engine=engine)
     makes, tells = whole.part(generator), whole.part(discriminator)
     first = makes.parameters(), tells.parameters()
-    step(whole, both, tells_apart, generator, normal(8, 3), normal(8, 4))
+    train_once(whole, both, tells_apart, generator, normal(8, 3), normal(8, 4))
     second = makes.parameters(), tells.parameters()
-    step(whole.part(fooling), fooling, fools, discriminator, normal(8, 3))
+    train_once(whole.part(fooling), fooling, fools, discriminator, normal(8, 3))
     third = makes.parameters(), tells.parameters()
     assert [same(first[n], second[n]) for n in (0, 1)] == [True, False]
     assert [same(second[n], third[n]) for n in (0, 1)] == [False, True]
 
 
-def test_a_generator_learns_where_the_data_lies() -> None:
+def test_a_generator_learns_the_mean_of_the_data() -> None:
     generator, discriminator, fooling, both = adversaries()
     whole = lm.Model(both)
     fooler, makes = whole.part(fooling), whole.part(generator)
@@ -367,7 +367,7 @@ def test_a_generator_learns_where_the_data_lies() -> None:
 # Names and errors ---------------------------------------------------------------------------------
 
 
-def test_names_are_those_of_the_whole_in_the_order_of_the_part() -> None:
+def test_names_of_returns_names_of_the_whole_in_the_order_of_the_part() -> None:
     network, encoder, decoder = coder()
     assert network.names_of(decoder) == DECODER_NAMES
     assert network.names_of(encoder) == ["1.weight", "1.bias", "3.weight", "3.bias"]
@@ -410,19 +410,20 @@ def test_a_layer_in_another_shape_is_refused() -> None:
     )
 
 
-def test_a_part_is_made_of_a_network() -> None:
+def test_a_part_of_anything_but_a_network_is_refused() -> None:
     model = lm.Model(coder()[0])
     with pytest.raises(DefinitionError) as error:
         model.part(lm.Linear(3))
-    origin = "in Model.part (test_parts.py:416)"
+    origin = f"in Model.part (test_parts.py:{raised_line(error)})"
     assert str(error.value).startswith(f"{origin}: a model is made of a network")
 
 
-def test_names_are_those_of_a_network() -> None:
+def test_names_of_anything_but_a_network_are_refused() -> None:
     with pytest.raises(DefinitionError) as error:
         coder()[0].names_of(lm.Linear(3))
+    origin = f"in Network.names_of (test_parts.py:{raised_line(error)})"
     assert str(error.value) == (
-        "in Network.names_of (test_parts.py:423): a part of a network is a network\n"
+        f"{origin}: a part of a network is a network\n"
         "  expected  Network\n"
         "  found     Linear\n"
         "  Make one of the layers, and use it in the other: lm.Sequential(...)."

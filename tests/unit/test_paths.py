@@ -20,7 +20,7 @@ LOSS = lm.CrossEntropy()
 
 
 def after(steps: int, optimizer: Any, **how: Any) -> dict[str, Array]:
-    """The parameters after some steps of training."""
+    """The parameters after some training steps."""
     model = lm.Model(network())
     with model.training(LOSS, optimizer, 8, **how) as training:
         training.run(TRAIN, steps=steps)
@@ -31,7 +31,7 @@ def after(steps: int, optimizer: Any, **how: Any) -> dict[str, Array]:
 
 
 def test_each_parameter_follows_its_own_optimizer() -> None:
-    # One step, because after it the gradients depend on what the others did.
+    # One training step: later gradients depend on the updates of all parameters.
     optimizer = lm.ByPath({"1.*": lm.SGD(0.1), "*.bias": lm.Adam(0.01)}, default=lm.Lion(0.02))
     found = after(1, optimizer)
     alone = lm.SGD(0.1), lm.Adam(0.01), lm.Lion(0.02)
@@ -53,7 +53,7 @@ def test_the_same_optimizer_for_all_paths_is_that_optimizer() -> None:
 
 
 def test_rates_by_path_may_depend_on_the_step() -> None:
-    # From the third step on the first layer rests.
+    # From the third training step on the first layer does not change.
     rate = lm.schedules.PiecewiseConstant(boundaries=[2], rates=[0.1, 0.0])
     optimizer = lm.ByPath({"1.*": lm.SGD(rate)}, default=lm.SGD(lambda step: 0.1 / (step + 1)))
     second, fifth = after(2, optimizer), after(5, optimizer)
@@ -73,7 +73,7 @@ def test_paths_within_paths_and_averages_are_resolved() -> None:
     }
 
 
-def test_an_optimizer_that_is_no_subclass_takes_part() -> None:
+def test_an_optimizer_that_is_no_subclass_is_accepted() -> None:
     class Bare:
         def slots(self) -> dict[str, float]:
             return {}
@@ -118,7 +118,7 @@ def test_optimizers_by_path_are_a_dict(patterns: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0.1, lm.Adam])
-def test_what_stands_by_a_pattern_is_an_optimizer(wrong: Any) -> None:
+def test_a_pattern_with_anything_but_an_optimizer_is_refused(wrong: Any) -> None:
     for how in ({"patterns": {"1.*": wrong}, "default": lm.Adam()}, {"default": wrong}):
         with pytest.raises(DefinitionError, match=r"in ByPath .*: this is not an optimizer"):
             lm.ByPath(**{"patterns": {}, **how})
@@ -211,7 +211,7 @@ def test_frozen_parameters_leave_room_for_larger_batches() -> None:
     assert net.max_batch_size("8 KiB", **how, frozen=["1.*"]) > net.max_batch_size("8 KiB", **how)
 
 
-def test_frozen_parameters_are_explained_and_profiled_as_such() -> None:
+def test_explanations_and_profiles_leave_out_gradients_of_frozen_parameters() -> None:
     model = lm.Model(network())
     explained = [model.explain(8, LOSS, lm.Adam(), frozen=frozen) for frozen in ([], ["1.*"])]
     assert len(explained[1].costs) < len(explained[0].costs)
@@ -290,7 +290,7 @@ def test_a_pattern_that_chooses_no_parameter_is_refused() -> None:
 
 @pytest.mark.parametrize("frozen", ["1.*", None, [1], 3])
 @pytest.mark.parametrize("use", USES)
-def test_what_is_no_list_of_patterns_is_refused(frozen: Any, use: str) -> None:
+def test_frozen_values_that_are_no_list_of_patterns_are_refused(frozen: Any, use: str) -> None:
     with pytest.raises(DefinitionError) as error:
         USES[use](frozen)
     assert str(error.value) == (

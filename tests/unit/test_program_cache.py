@@ -18,7 +18,7 @@ from lamina import cache, ops
 from lamina.compiler import pipeline, program_cache
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.program_cache import compile_cached
-from lamina.derive import BatchGraph, default_targets, training_graph
+from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import OPS, Graph, Op, apply, leaf
 from lamina.ops.lowering_rules import Elementwise
@@ -41,18 +41,18 @@ class Counted:
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
-    """An empty cache; counts what is compiled."""
+    """An empty cache; counts compilations."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     counted = Counted()
     monkeypatch.setattr(pipeline, "compile_graph", counted)
     return counted
 
 
-def step_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> BatchGraph:
+def training_graph_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> Graph:
     loss = loss or lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
     options = TrainingOptions(loss, optimizer or lm.Adam(1e-3))
-    return training_graph(net, options, targets, dtype=float32)
+    return training_graph(net, options, targets, dtype=float32).graph
 
 
 def classifier(features: int = 20, dropout: float = 0.5, layer: type = lm.ReLU) -> lm.Network:
@@ -68,14 +68,16 @@ def scaled(factor: Any, *, name: str = "y") -> Graph:
 
 def test_a_graph_that_was_compiled_before_is_not_compiled_again(compiled: Counted) -> None:
     programs = [
-        compile_cached(step_of(classifier()).graph, batch=8, name="training", target=DEFAULT_TARGET)
+        compile_cached(
+            training_graph_of(classifier()), batch=8, name="training", target=DEFAULT_TARGET
+        )
         for _ in range(3)
     ]
     assert compiled.calls == 1
     assert len({str(program) for program in programs}) == 1
 
 
-def test_another_process_finds_it_under_the_same_name(tmp_path: Path) -> None:
+def test_another_process_finds_the_program_by_the_same_key(tmp_path: Path) -> None:
     script = """
 import lamina as lm
 from lamina.compiler import pipeline
@@ -91,15 +93,19 @@ lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3
 
 
 DIFFERENT: dict[str, Callable[[], tuple[Graph, int, str]]] = {
-    "the first": lambda: (step_of(classifier()).graph, 8, "training"),
-    "another batch": lambda: (step_of(classifier()).graph, 7, "training"),
-    "another name": lambda: (step_of(classifier()).graph, 8, "evaluation"),
-    "another size": lambda: (step_of(classifier(21)).graph, 8, "training"),
-    "another number": lambda: (step_of(classifier(dropout=0.25)).graph, 8, "training"),
-    "another layer": lambda: (step_of(classifier(layer=lm.Tanh)).graph, 8, "training"),
-    "another loss": lambda: (step_of(classifier(), lm.MSE()).graph, 8, "training"),
-    "another optimizer": lambda: (step_of(classifier(), None, lm.SGD(0.1)).graph, 8, "training"),
-    "another rate": lambda: (step_of(classifier(), None, lm.Adam(1e-2)).graph, 8, "training"),
+    "the first": lambda: (training_graph_of(classifier()), 8, "training"),
+    "another batch": lambda: (training_graph_of(classifier()), 7, "training"),
+    "another name": lambda: (training_graph_of(classifier()), 8, "evaluation"),
+    "another size": lambda: (training_graph_of(classifier(21)), 8, "training"),
+    "another number": lambda: (training_graph_of(classifier(dropout=0.25)), 8, "training"),
+    "another layer": lambda: (training_graph_of(classifier(layer=lm.Tanh)), 8, "training"),
+    "another loss": lambda: (training_graph_of(classifier(), lm.MSE()), 8, "training"),
+    "another optimizer": lambda: (
+        training_graph_of(classifier(), None, lm.SGD(0.1)),
+        8,
+        "training",
+    ),
+    "another rate": lambda: (training_graph_of(classifier(), None, lm.Adam(1e-2)), 8, "training"),
     "a constant": lambda: (scaled([1, 2, 3]), 1, "test"),
     "another constant": lambda: (scaled([1, 2, 4]), 1, "test"),
     "a constant of one number": lambda: (scaled(2), 1, "test"),
@@ -109,7 +115,7 @@ DIFFERENT: dict[str, Callable[[], tuple[Graph, int, str]]] = {
 }
 
 
-def test_all_that_changes_the_program_changes_the_entry(compiled: Counted) -> None:
+def test_graphs_of_different_programs_have_different_entries(compiled: Counted) -> None:
     for _ in range(2):
         for make in DIFFERENT.values():
             graph, batch, name = make()
@@ -134,14 +140,14 @@ def test_programs_for_other_targets_are_other_entries(compiled: Counted) -> None
 SHAPES = {"x": (2, 3, 6, 6), "weight": (3, 1, 3, 3)}
 
 
-def test_it_matters_which_of_equal_tensors_are_the_same() -> None:
+def test_a_shared_tensor_and_two_equal_ones_have_different_checksums() -> None:
     x = leaf("x", "input", (3,), float32)
     one, other = ops.exp(x), ops.exp(x)
     graphs = [Graph((x,), (("y", one + one),)), Graph((x,), (("y", one + other),))]
     assert len({program_cache._graph_checksum(graph) for graph in graphs}) == 2
 
 
-def test_every_op_can_be_described_with_all_its_samples() -> None:
+def test_every_op_has_a_checksum_for_all_its_samples() -> None:
     described: set[str | None] = set()
     count = 0
     for op in ops.ALL:
@@ -159,10 +165,10 @@ def test_every_op_can_be_described_with_all_its_samples() -> None:
     assert len(described) > 0.8 * count
 
 
-def test_recurrent_networks_are_found_again(compiled: Counted) -> None:
+def test_programs_of_recurrent_networks_are_found_again(compiled: Counted) -> None:
     for _ in range(2):
         net = lm.networks.lstm_classifier(3, 7, inputs=2, features=8)
-        compile_cached(step_of(net).graph, batch=4, name="training", target=DEFAULT_TARGET)
+        compile_cached(training_graph_of(net), batch=4, name="training", target=DEFAULT_TARGET)
     assert compiled.calls == 1
 
 
@@ -188,7 +194,7 @@ def test_another_version_of_the_sources_compiles_anew(
 
 
 @pytest.mark.parametrize("without", ["the cache", "the sources"])
-def test_nothing_is_kept_where_it_could_not_be_found(
+def test_nothing_is_stored_without_a_cache_or_a_checksum_of_the_sources(
     without: str, compiled: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if without == "the cache":

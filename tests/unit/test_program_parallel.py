@@ -110,7 +110,7 @@ ROW_BACKWARDS = flatten(
     (axis_index(POINT), axis_index(INNER) * -1 + (COLUMNS - 1)), (ROWS, COLUMNS)
 )
 
-# Steps in which one point overwrites what another one reads.
+# Steps in which one point overwrites an element that another one reads.
 BROKEN: dict[str, Callable[[], Step]] = {
     "an operand is read elsewhere": lambda: everywhere("b", load("a", BACKWARDS)),
     "an operand is read at its own index and elsewhere": lambda: everywhere(
@@ -149,7 +149,7 @@ def test_points_that_depend_on_each_other_are_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BROKEN if name not in ORDERED])
-def test_an_adversarial_order_gives_other_results_where_the_check_is_passed_by(name: str) -> None:
+def test_dependent_points_give_other_results_in_an_adversarial_order(name: str) -> None:
     broken = program(BROKEN[name]())
     assert result(broken, poison=True) != result(broken, poison=False)
 
@@ -157,13 +157,13 @@ def test_an_adversarial_order_gives_other_results_where_the_check_is_passed_by(n
 @pytest.mark.parametrize(
     "name", ["an operand is read elsewhere", "a contraction overwrites its operand"]
 )
-def test_the_same_step_is_right_next_to_its_operand(name: str) -> None:
+def test_the_same_step_is_right_in_memory_of_its_own(name: str) -> None:
     sound = program(BROKEN[name](), in_place=False)
     verify(sound)
     assert result(sound, poison=True) == result(sound, poison=False)
 
 
-def test_the_error_says_what_is_loaded_and_stored() -> None:
+def test_the_error_names_the_load_and_the_store() -> None:
     with pytest.raises(InternalError) as caught:
         verify(program(everywhere("b", load("a", BACKWARDS))))
     assert str(caught.value) == (
@@ -172,7 +172,7 @@ def test_the_error_says_what_is_loaded_and_stored() -> None:
     )
 
 
-def test_a_guarded_load_of_what_is_overwritten_is_refused() -> None:
+def test_a_guarded_load_of_overwritten_elements_is_refused() -> None:
     guarded = Load("a", HERE, float32, (Bound(axis_index(INNER), 1, COLUMNS),))
     with pytest.raises(InternalError, match="which may overlap"):
         verify(program(everywhere("b", guarded)))
@@ -261,7 +261,7 @@ def test_rows_may_be_split_where_each_stage_reads_its_own_range() -> None:
     assert result(one, poison=True) == result(one, poison=False)
 
 
-def test_rows_are_not_split_where_all_of_a_row_reads_what_is_stored_once() -> None:
+def test_rows_are_not_split_where_all_elements_read_one_stored_value() -> None:
     corner = axis_index(POINT) * COLUMNS
     first = Write((INNER,), (Store("b", HERE, load("p", corner)),))
     second = Write((), (Store("p", corner, load("x", corner)),))
@@ -274,7 +274,7 @@ def test_a_contraction_is_split_along_all_axes_of_its_result() -> None:
     assert names(program(contraction(), in_place=False)) == ["i", "n"]
 
 
-def test_a_scatter_in_order_is_split_along_what_stays_in_place_alone() -> None:
+def test_a_scatter_in_order_is_split_along_axes_that_are_not_scattered() -> None:
     values = leaf("v", "input", (5, 4), float32)
     indices = leaf("i", "input", (5,), int64)
     graph = Graph((values, indices), (("y", ops.scatter_add(values, indices, 3)),))
@@ -282,7 +282,7 @@ def test_a_scatter_in_order_is_split_along_what_stays_in_place_alone() -> None:
     assert [axis.extent for axis in parallel_axes(compiled, 0)] == [4]
 
 
-def test_softmax_in_place_of_its_operand_is_split_by_rows() -> None:
+def test_softmax_in_the_memory_of_its_operand_is_split_by_rows() -> None:
     x = leaf("x", "input", (5, 7), float32)
     y = leaf("w", "input", (7, 7), float32)
     graph = Graph((x, y), (("y", ops.softmax(ops.matmul(x, y), 1)),))

@@ -48,7 +48,7 @@ def some_index(drawn: random.Random, axes: list[Axis]) -> Index:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_no_value_lies_outside_the_range(seed: int) -> None:
+def test_no_value_is_outside_the_range(seed: int) -> None:
     drawn = random.Random(seed)
     narrowed = 0
     for _ in range(60):
@@ -84,7 +84,7 @@ def test_ranges_of_windows_are_exact(index: Index, bounds: list[Bound]) -> None:
     assert range_of(index, tuple(bounds)) == (min(found), max(found))
 
 
-def test_bounds_of_different_axes_narrow_a_place_each_by_itself() -> None:
+def test_bounds_of_different_axes_narrow_an_index_independently() -> None:
     axes = [Axis(f"a{number}", 3) for number in range(30)]
     index = Index()
     for axis in axes:

@@ -198,7 +198,7 @@ def test_later_stages_store_only_in_elements_of_their_own_point() -> None:
     verify(program(loop(write(stored(HERE)), write(stored(mirrored)))))
 
 
-def test_what_one_store_overwrites_another_one_reads_at_its_own_point_only() -> None:
+def test_elements_overwritten_by_another_store_are_loaded_at_their_own_point_only() -> None:
     there = COLUMN + 6
     swapped = write(Store("y", COLUMN, load("y", there)), Store("y", there, load("y", COLUMN)))
     verify(program(loop(swapped, axes=())))
@@ -351,7 +351,7 @@ def test_scalars_of_dtypes_that_fit_pass(value: Scalar, buffer: str) -> None:
 
 @pytest.mark.parametrize(("value", "said"), MIXED.values(), ids=MIXED)
 def test_scalars_of_dtypes_that_do_not_fit_are_found(value: Scalar, said: str) -> None:
-    # What is made of it fits again.
+    # The cast gives the stored value the right dtype: only its operands are wrong.
     text = problem_of(computing(Apply("cast", (value,), float32)))
     assert f"in step 0, 0.step: {said}" in text
 
@@ -360,7 +360,7 @@ def test_there_is_a_rule_for_each_primitive() -> None:
     assert dtypes._RULES.keys() == PRIMITIVES.keys()
 
 
-def test_what_is_stored_and_loaded_has_the_dtype_of_the_buffer() -> None:
+def test_stores_and_loads_have_the_dtype_of_the_buffer() -> None:
     assert "accesses state y f32[4, 6] as f64" in problem_of(computing(D))
     wrong = load("x", dtype=float64)
     assert "accesses input x f32[4, 6] as f64" in problem_of(computing(wrong, "w"))
@@ -377,7 +377,7 @@ def test_what_is_stored_and_loaded_has_the_dtype_of_the_buffer() -> None:
     ],
     ids=["sum", "argmax", "value", "scan", "segments"],
 )
-def test_what_stages_combine_has_the_dtype_of_the_values(stage: Stage, said: str) -> None:
+def test_combinations_of_stages_have_the_dtype_of_the_values(stage: Stage, said: str) -> None:
     assert said in problem_of(loop(stage))
 
 

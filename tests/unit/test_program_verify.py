@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_texts import problem_of
 
-from lamina.errors import InternalError
 from lamina.program.check import verify
 from lamina.program.index import Axis, Index, Remainder, axis_index, constant_index
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
@@ -50,12 +50,6 @@ def longer(good: Program, step: Loop) -> Program:
     allocations = (first, replace(second, last=len(good.steps) + 1))
     plan = replace(good.plan, allocations=allocations)
     return replace(good, steps=(*good.steps, step), plan=plan)
-
-
-def problem_of(broken: Program) -> str:
-    with pytest.raises(InternalError) as caught:
-        verify(broken)
-    return str(caught.value)
 
 
 def test_a_sound_program_passes() -> None:
@@ -262,7 +256,7 @@ def test_a_constant_without_its_value_is_found(value: np.ndarray | None, problem
     assert f"in c: {problem}" in text or f"constant c f32[4] {problem}" in text
 
 
-def test_a_value_of_what_is_no_constant_is_found() -> None:
+def test_a_value_of_a_buffer_that_is_no_constant_is_found() -> None:
     broken = replace(program(), constants={"x": np.zeros(4, "float32")})
     assert "in x: has a value, but is not a constant buffer" in problem_of(broken)
 

@@ -118,14 +118,14 @@ def test_a_transposed_convolution_has_the_windows_of_a_gradient() -> None:
     }
 
 
-def test_an_only_example_and_groups_change_no_windows() -> None:
+def test_a_single_example_and_groups_change_no_windows() -> None:
     for batch, groups in ((1, 1), (3, 2)):
         steps = convolved((batch, 4, 8, 8), (6, 4 // groups, 3, 3), groups=groups)
         assert by_kind(steps)[FORWARD] == [("left", 1, 1, 0, 1, 8, 6, 3)] * 2
         assert {bool(step.batch) for step in steps} == {groups > 1}
 
 
-def test_an_only_position_and_an_only_element_have_no_axis() -> None:
+def test_a_single_position_and_a_single_element_have_no_axis() -> None:
     found = by_kind(convolved((2, 3, 3, 9), (4, 3, 5, 1), padding=[(1, 1), (0, 0)], strides=[1, 2]))
     assert found == {
         FORWARD: [("left", 1, 1, -1, 1, 3, 1, 5), ("left", 2, 1, 0, 1, 9, 5, 1)],
@@ -150,7 +150,7 @@ def test_windows_of_a_slice_slide_along_the_slice_only() -> None:
     assert found[FORWARD] == [("left", 1, 1, -1, 1, 5, 5, 3), ("left", 1, 1, 0, 1, 4, 2, 3)]
 
 
-def test_windows_of_other_types_and_shapes_are_windows() -> None:
+def test_cast_and_reshaped_operands_have_windows() -> None:
     leaves = Leaves()
     x = leaves.add(np.zeros((2, 3 * 6 * 6), "uint8"))
     weight = leaves.add(np.zeros((4, 3, 3, 3), "float32"))
@@ -159,7 +159,7 @@ def test_windows_of_other_types_and_shapes_are_windows() -> None:
     assert found == {FORWARD: [("left", 1, 1, -1, 1, 6, 6, 3)] * 2}
 
 
-def test_windows_that_are_mirrored_or_left_out_are_windows() -> None:
+def test_mirrored_and_skipped_windows_are_found() -> None:
     leaves = Leaves()
     x = leaves.add(np.zeros((9, 4), "float32"))
     weight = leaves.add(np.zeros((3, 4, 8), "float32"))
@@ -170,7 +170,7 @@ def test_windows_that_are_mirrored_or_left_out_are_windows() -> None:
     assert by_kind(compiled(leaves, [y])) == {DATA_GRADIENT: [("left", 2, -2, 4, 1, 9, 3, 3)]}
 
 
-def test_windows_along_two_dimensions_may_come_one_after_the_other() -> None:
+def test_windows_along_two_dimensions_may_be_two_ops() -> None:
     leaves = Leaves()
     x = leaves.add(np.zeros((9, 8, 4), "float32"))
     weight = leaves.add(np.zeros((4, 3, 5, 8), "float32"))
@@ -181,7 +181,7 @@ def test_windows_along_two_dimensions_may_come_one_after_the_other() -> None:
     assert sorted(found[FORWARD]) == [("left", 1, 1, 0, 1, 9, 7, 3), ("left", 2, 1, 0, 1, 8, 2, 5)]
 
 
-def test_of_windows_of_windows_those_along_single_axes_are_known() -> None:
+def test_of_windows_of_windows_those_along_single_axes_are_found() -> None:
     leaves = Leaves()
     x = leaves.add(np.zeros((9, 4), "float32"))
     weight = leaves.add(np.zeros((4, 3, 2, 8), "float32"))
@@ -191,7 +191,7 @@ def test_of_windows_of_windows_those_along_single_axes_are_known() -> None:
     assert by_kind(compiled(leaves, [y])) == {FORWARD: [("left", 1, 1, 0, 1, 7, 6, 2)]}
 
 
-def test_windows_may_be_those_of_the_right_operand() -> None:
+def test_the_right_operand_may_have_windows() -> None:
     leaves = Leaves()
     x = leaves.add(np.zeros((4, 9), "float32"))
     weight = leaves.add(np.zeros((6, 4, 3), "float32"))
@@ -209,7 +209,7 @@ def test_windows_that_do_not_overlap_or_are_not_summed_are_omitted() -> None:
     assert by_kind(compiled(leaves, [y])) == {}
 
 
-def test_equal_elements_at_every_position_are_no_windows() -> None:
+def test_operands_that_are_equal_at_every_position_have_no_windows() -> None:
     leaves = Leaves()
     x = leaves.add(np.zeros((9, 3, 4), "float32"))
     weight = leaves.add(np.zeros((3, 4, 8), "float32"))
@@ -342,7 +342,7 @@ def test_windows_are_shown_and_encoded() -> None:
     assert decode(encode(program)).steps == program.steps
 
 
-def test_windows_stay_as_long_as_their_axes_do() -> None:
+def test_windows_are_kept_until_their_axes_are_replaced() -> None:
     step = contractions(sample())[0]
     assert len(step.windows) == 2
     (window, other), batch = step.windows, step.m[0]
@@ -353,7 +353,7 @@ def test_windows_stay_as_long_as_their_axes_do() -> None:
     assert Rewrite(renamed).contraction(step).windows == (other,)
 
 
-def test_bounds_that_always_hold_are_not_named() -> None:
+def test_bounds_that_always_hold_are_omitted() -> None:
     position, element = Axis("p", 3), Axis("w", 3)
     window = Window("left", FORWARD, position, element, 2, 1, 0, 1, 7)
     assert window.bounds == ()

@@ -180,7 +180,7 @@ def test_functions_take_python_numbers_and_any_shape() -> None:
     assert values["y"].dtype == np.float64
 
 
-def test_errors() -> None:
+def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(DefinitionError, match="expected  0 <= p <= 1"):
         ops.bernoulli((3,), 1.5, 0, 0, 0)
     with pytest.raises(DTypeError, match="expected  float32 or float64"):

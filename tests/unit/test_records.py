@@ -106,7 +106,7 @@ def outcome(action: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "calls"), KINDS)
-def test_means_what_a_frozen_dataclass_means(
+def test_a_record_behaves_like_a_frozen_dataclass(
     kind: Callable[[Decorator], type], calls: tuple[tuple[Any, ...], ...]
 ) -> None:
     ours, theirs = kind(frozen_dataclass), kind(dataclass(frozen=True))
@@ -141,7 +141,7 @@ class Ours:
     entries: list[int] = field(default_factory=list[int])
 
 
-def test_wrong_arguments_are_told_as_by_dataclasses() -> None:
+def test_wrong_arguments_raise_the_errors_of_dataclasses() -> None:
     ours, theirs = plain(frozen_dataclass), plain(dataclass(frozen=True))
     for call in (lambda c: c(), lambda c: c(1, 2, 3), lambda c: c(1, z=2), lambda c: c(1, x=2)):
         assert outcome(lambda c=call: c(ours)) == outcome(lambda c=call: c(theirs))
@@ -201,7 +201,7 @@ def test_a_subclass_that_is_not_frozen_is_refused() -> None:
     assert str(raised.value) == "cannot inherit non-frozen dataclass from a frozen one"
 
 
-def test_options_leave_methods_out() -> None:
+def test_options_omit_methods() -> None:
     @frozen_dataclass(eq=False, repr=False, init=False)
     class Bare:
         x: int = 1

@@ -1,4 +1,4 @@
-"""Recurrences: the size of their programs, what they keep, their gradients, and errors.
+"""Recurrences: the size of their programs, kept tensors, gradients, and errors.
 
 Each loop of the table is compared with its unrolled form, and so are its gradients, of all results
 at once."""
@@ -294,7 +294,7 @@ def compare(found: dict[str, Array], expected: dict[str, Array]) -> None:
 
 
 @EACH_LOOP
-def test_a_loop_is_its_steps_one_after_the_other(loop: Loop, engine: Engine) -> None:
+def test_a_loop_equals_its_unrolled_iterations(loop: Loop, engine: Engine) -> None:
     leaves = Leaves()
     graph = graph_of(loop(leaves), leaves)
     expected, _ = evaluate(unroll(graph), leaves.feeds)
@@ -303,7 +303,9 @@ def test_a_loop_is_its_steps_one_after_the_other(loop: Loop, engine: Engine) -> 
 
 
 @EACH_LOOP
-def test_the_gradient_of_a_loop_is_that_of_its_steps(loop: Loop, engine: Engine) -> None:
+def test_the_gradient_of_a_loop_equals_that_of_its_unrolled_iterations(
+    loop: Loop, engine: Engine
+) -> None:
     leaves = Leaves()
     graph = graph_of(loop(leaves), leaves)
     expected, _ = evaluate(gradients_of(unroll(graph), leaves), leaves.feeds)
@@ -313,7 +315,7 @@ def test_the_gradient_of_a_loop_is_that_of_its_steps(loop: Loop, engine: Engine)
 
 
 @EACH_LOOP
-def test_loop_and_gradient_as_one_program(loop: Loop, engine: Engine) -> None:
+def test_loop_and_gradient_run_as_one_program(loop: Loop, engine: Engine) -> None:
     leaves = Leaves()
     graph = graph_of(loop(leaves), leaves)
     both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
@@ -333,7 +335,9 @@ def test_loop_and_gradient_are_the_same_on_every_target(loop: Loop, target: Targ
 
 @pytest.mark.parametrize("target", [DEFAULT_TARGET, *TARGETS], ids=lambda target: target.name)
 @pytest.mark.parametrize("loop", [lstm, attending, one_after_the_other, on_changed_constants])
-def test_second_derivatives_are_those_of_the_steps(loop: Loop, target: Target) -> None:
+def test_second_derivatives_equal_those_of_the_unrolled_iterations(
+    loop: Loop, target: Target
+) -> None:
     leaves = Leaves()
     graph = graph_of(loop(leaves), leaves)
     first = gradients_of(graph, leaves)

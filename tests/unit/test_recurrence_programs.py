@@ -1,4 +1,4 @@
-"""Recurrences as programs: one loop, few steps, and what is refused."""
+"""Recurrences as programs: one loop, few steps, and refused calls."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_large_tensors_and_those_equal_in_every_iteration_are_not_kept(
     assert arena_bytes(120) - arena_bytes(20) <= 100 * 8 * numbers
 
 
-def test_unused_results_change_nothing() -> None:
+def test_unused_results_do_not_change_the_program() -> None:
     """Files of earlier versions have loops with results that only a gradient might have read."""
     leaves = Leaves()
     plain = lstm(leaves)[0]
@@ -301,7 +301,7 @@ def test_a_state_that_changes_its_shape_or_dtype_is_refused() -> None:
     assert "after   f32[3]" in text
 
 
-def test_a_step_gives_as_many_states_as_it_takes() -> None:
+def test_an_iteration_with_another_number_of_states_is_refused() -> None:
     x = Leaves()
     text = error_of(lambda s, e, _: ([s[0], e[0]], []), [x.add(3)], [x.add(4, 3)])
     assert "an iteration must return as many states as it takes" in text
@@ -309,7 +309,7 @@ def test_a_step_gives_as_many_states_as_it_takes() -> None:
     assert "returned  2" in text
 
 
-def test_a_step_that_uses_other_tensors_is_refused() -> None:
+def test_an_iteration_that_uses_other_tensors_is_refused() -> None:
     x = Leaves()
     weight = x.add(3)
     text = error_of(lambda s, e, _: ([s[0] * weight + e[0]], []), [x.add(3)], [x.add(4, 3)])
@@ -317,7 +317,7 @@ def test_a_step_that_uses_other_tensors_is_refused() -> None:
     assert "Pass it as one of the constants." in text
 
 
-def test_a_step_that_applies_a_layer_is_refused() -> None:
+def test_an_iteration_that_applies_a_layer_is_refused() -> None:
     layer = lm.Linear(3)
     x = lm.Input(4, 3)
     by_time = ops.transpose(x, (1, 0, 2))

@@ -1,4 +1,4 @@
-"""Tables and pictures say what they were given, and pictures are written whole or not at all."""
+"""Tables and pictures show the given values; pictures are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_map_prints_its_lowest_row_last() -> None:
     assert map_text([[0.0, 1.0], [0.5, 0.0]], characters=" +#") == "+ \n #"
 
 
-def test_a_map_shows_what_lies_outside_as_the_ends_and_nan_as_a_question() -> None:
+def test_a_map_clips_values_to_its_range_and_shows_nan_as_a_question_mark() -> None:
     assert map_text([[-3.0, 1.5, float("nan")]], characters=".#") == ".#?"
 
 
@@ -208,7 +208,7 @@ def test_a_loss_that_falls_far_is_drawn_logarithmically(
     assert [axes.get_yscale() for axes in caught[0].axes] == ["log", "linear"]
 
 
-def test_there_must_be_a_curve(tmp_path: Path) -> None:
+def test_curves_without_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         plot_curves({"loss": []}, tmp_path / "curves.png")
     assert str(caught.value).startswith("there are no curves to draw")
@@ -241,7 +241,7 @@ def test_a_plan_names_its_buffers_and_bounds(
     ]
 
 
-def test_buffers_that_share_a_place_in_one_step_are_drawn_side_by_side(
+def test_buffers_that_share_an_offset_in_one_step_are_drawn_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caught = figures(monkeypatch)
@@ -272,7 +272,7 @@ def test_a_plan_of_any_length_is_drawn(tmp_path: Path, steps: int) -> None:
     assert (tmp_path / "plan.png").read_bytes().startswith(PNG)
 
 
-def test_a_plan_needs_a_step(tmp_path: Path) -> None:
+def test_a_plan_without_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a plan without steps cannot be drawn"):
         plot_plan([], tmp_path / "plan.png", steps=[], peak_bytes=0, lower_bound_bytes=0)
 
@@ -353,14 +353,14 @@ def test_a_sheet_is_made_of_images(tmp_path: Path, shape: tuple[int, ...]) -> No
     assert f"found     {shape}" in str(error.value)
 
 
-def test_the_ending_chooses_the_kind_of_picture(tmp_path: Path) -> None:
+def test_the_suffix_chooses_the_format_of_a_picture(tmp_path: Path) -> None:
     plot_curves(LOSSES, tmp_path / "curves.svg")
     plot_curves(LOSSES, tmp_path / "curves")
     assert b"<svg" in (tmp_path / "curves.svg").read_bytes()
     assert (tmp_path / "curves").read_bytes().startswith(PNG)
 
 
-def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError) as caught:
         plot_curves(LOSSES, tmp_path / "curves.docx")
     message = str(caught.value)

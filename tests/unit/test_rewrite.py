@@ -31,7 +31,7 @@ def test_bounds_indices_and_gathered_indices_are_rewritten() -> None:
     assert Rewrite(CHANGE).scalar(Position(HERE + 1)) == Position(THERE + 1)
 
 
-def test_what_stays_is_the_same_object() -> None:
+def test_unchanged_expressions_are_the_same_objects() -> None:
     index = gathered_index(load(axis_index(NEW)), 5) // 2 * 4 + 1
     scalar = Apply("negative", (Apply("cast", (load(index),), float32),), float32)
     change = Rewrite(CHANGE)
@@ -41,7 +41,7 @@ def test_what_stays_is_the_same_object() -> None:
     assert change.bounds(bounds) is bounds
 
 
-def test_what_is_shared_stays_shared_between_scalars() -> None:
+def test_shared_operands_stay_shared_between_scalars() -> None:
     shared = Apply("exp", (load(HERE),), float32)
     change = Rewrite(CHANGE)
     one = change.scalar(Apply("add", (shared, shared), float32))
@@ -100,7 +100,7 @@ def test_stages_are_rewritten_but_for_their_own_axes() -> None:
     )
 
 
-def test_loads_are_replaced_when_all_else_in_them_is() -> None:
+def test_loads_are_replaced_after_their_indices() -> None:
     inner = Load("rows", HERE, int64)
     outer = Load("x", gathered_index(inner, 5), float32)
     change = Rewrite(load=lambda one: replace(one, index=one.index + 1))

@@ -1,4 +1,4 @@
-"""Memory is counted before it is taken: what does not fit is refused, and nothing is allocated."""
+"""Memory is counted before it is allocated; more than the available memory is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attach(model: lm.Model, batch_size: int = 8, optimizer: Any = None) -> lm.Tr
 
 
 @pytest.fixture(autouse=True)
-def everything_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_allocation_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests are about tiny networks."""
     monkeypatch.setattr(room, "NOT_ASKED_BYTES", 0)
 
@@ -60,7 +60,7 @@ def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return only
 
 
-def test_a_little_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_allocations_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "NOT_ASKED_BYTES", 1000)
 
     def require(count: int, ask: Callable[[], int | None]) -> None:
@@ -104,7 +104,7 @@ INITIALIZERS = (lm.init.Uniform(0.5, 1.0), lm.init.XavierUniform(), lm.init.Kaim
 
 
 @pytest.mark.parametrize("initializer", INITIALIZERS, ids=lambda one: type(one).__name__)
-def test_initial_values_are_there_once_while_they_are_drawn(initializer: Any) -> None:
+def test_initial_values_are_counted_once_while_they_are_drawn(initializer: Any) -> None:
     shape = (1024, 512)
     initializer(shape, 0, 0)
     tracemalloc.start()
@@ -113,7 +113,7 @@ def test_initial_values_are_there_once_while_they_are_drawn(initializer: Any) ->
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # The rest is what is in the works while a piece is drawn.
+    # The rest is temporary memory while a piece is drawn.
     assert peak < 1.2 * size
 
 
@@ -217,7 +217,7 @@ def test_the_state_of_an_optimizer_counts(leave: Callable[[int], None]) -> None:
     assert caught.value.advice == "Take a smaller network, or an optimizer with less state."
 
 
-def test_a_training_may_take_all_that_its_bill_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_needs_exactly_the_memory_of_its_bill(monkeypatch: pytest.MonkeyPatch) -> None:
     bill = network().plan(64, lm.CrossEntropy(), lm.Adam(0.01))
     needed = bill.peak_bytes - bill.parameter_bytes - bill.constant_bytes
     model = lm.Model(network(), "interpreter")
@@ -243,7 +243,7 @@ USES: dict[str, Callable[[lm.Model, Any], object]] = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("subject", USES)
-def test_whatever_runs_is_held_against_the_memory(
+def test_every_use_of_a_model_is_checked_against_the_available_memory(
     subject: str, engine: str, leave: Callable[[int], None]
 ) -> None:
     model, run = lm.Model(network(100), engine), running_sum(engine)
@@ -279,21 +279,21 @@ def test_workspaces_count_before_they_are_allocated(monkeypatch: pytest.MonkeyPa
     model.predict(x)
     other = lm.Model.part(model, net)
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: 1000)
-    # The arena that is there serves the same program once more, but not what it keeps packed.
+    # The allocated arena serves the same program again, but has no room for its packed operands.
     monkeypatch.setattr(executable, "aligned", None)
     with pytest.raises(EngineError) as caught:
         other.predict(x)
     assert "workspaces: " in dict(caught.value.facts)["needed for"]
 
 
-def test_the_arena_that_is_there_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocated_arena_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lm.Model(network(), "interpreter")
     with attach(model, 4000) as training:
         monkeypatch.setattr(machine_memory, "available_bytes", lambda: 8000 * 4)
         training.step(np.ones((2000, 4), "float32"), np.zeros(2000, int))
 
 
-def test_what_the_system_does_not_give_is_an_error_of_ours(
+def test_failed_allocations_are_engine_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: None)
@@ -388,7 +388,7 @@ SYSTEMS: dict[str, tuple[dict[str, str], int]] = {
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows says it otherwise")
 @pytest.mark.parametrize("case", SYSTEMS)
-def test_memory_is_what_the_system_and_every_group_leave(
+def test_available_memory_is_the_smallest_of_the_system_and_every_control_group(
     case: str, system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, expected = SYSTEMS[case]
@@ -397,7 +397,7 @@ def test_memory_is_what_the_system_and_every_group_leave(
     assert machine_memory.available_bytes() == expected
 
 
-def test_a_system_that_says_nothing_is_taken_at_its_size(
+def test_without_system_figures_the_physical_memory_is_available(
     system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system({"PROC/meminfo": "nonsense", "PROC/self/cgroup": "", "PROC/self/mountinfo": "1 - \n"})
@@ -407,7 +407,7 @@ def test_a_system_that_says_nothing_is_taken_at_its_size(
     assert machine_memory.available_bytes() is None
 
 
-def test_this_machine_has_memory() -> None:
+def test_this_machine_has_available_memory() -> None:
     physical, available = machine_memory.physical_bytes(), machine_memory.available_bytes()
     assert physical is not None
     assert available is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from error_texts import problem_of
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
@@ -49,12 +50,6 @@ def stages(program: Program) -> tuple[Sort, SegmentSum]:
     assert isinstance(sort, Sort)
     assert isinstance(total, SegmentSum)
     return sort, total
-
-
-def problem_of(broken: Program) -> str:
-    with pytest.raises(InternalError) as caught:
-        verify(broken)
-    return str(caught.value)
 
 
 def test_both_steps_are_printed() -> None:
@@ -148,7 +143,7 @@ def test_the_planner_gives_the_order_memory_apart_from_the_keys() -> None:
     assert taken["scatter_add.order"] == ""
 
 
-def test_the_cpu_engine_says_that_its_programs_scatter_in_order() -> None:
+def test_the_cpu_engine_refuses_sorted_scatters() -> None:
     with pytest.raises(InternalError, match="a sort is not written as a stage"):
         CpuEngine().compile(scatter(), {})
 

@@ -1,4 +1,4 @@
-"""Work in a thread that signals do not reach: whole, and what is raised meanwhile comes after."""
+"""Work in a thread that no signal interrupts; exceptions of handlers are raised after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ posix_only = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs 
 
 
 class Alarm(Exception):
-    """What the handler raises."""
+    """The exception of the handler."""
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def press_and_work(done: list[str]) -> str:
     return "result"
 
 
-def test_results_and_errors_come_back() -> None:
+def test_results_and_errors_are_passed_on() -> None:
     assert THREAD.call(lambda: 7 * 6) == 42
     with pytest.raises(ZeroDivisionError):
         THREAD.call(lambda: 1 / 0)
 
 
-def test_everything_is_done_in_one_thread() -> None:
+def test_all_work_runs_in_one_thread() -> None:
     found = {THREAD.call(threading.get_ident) for _ in range(5)}
     callers = [
         threading.Thread(target=lambda: found.add(THREAD.call(threading.get_ident)))
@@ -76,7 +76,7 @@ def test_work_may_ask_for_more_work() -> None:
 
 
 @posix_only
-def test_what_a_handler_raises_is_raised_when_the_work_is_done(raising: list[int]) -> None:
+def test_an_exception_of_a_handler_is_raised_after_the_work(raising: list[int]) -> None:
     done: list[str] = []
     with pytest.raises(Alarm):
         THREAD.call(lambda: press_and_work(done))
@@ -127,7 +127,7 @@ def test_work_is_over_or_not_begun_wherever_a_handler_raises() -> None:
 
 
 @posix_only
-def test_a_handler_may_ask_for_work_while_another_is_under_way() -> None:
+def test_a_handler_may_ask_for_work_while_other_work_runs() -> None:
     found: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda *_: found.append(THREAD.call(lambda: 5)))
     try:
@@ -138,7 +138,7 @@ def test_a_handler_may_ask_for_work_while_another_is_under_way() -> None:
     assert found == [5]
 
 
-def test_other_threads_need_no_shield() -> None:
+def test_other_threads_do_their_work_themselves() -> None:
     found: list[int] = []
     caller = threading.Thread(target=lambda: found.append(shielded(threading.get_ident)))
     caller.start()
@@ -146,7 +146,7 @@ def test_other_threads_need_no_shield() -> None:
     assert found == [caller.ident]
 
 
-def test_destructors_of_others_do_not_run_there() -> None:
+def test_the_collector_is_off_in_the_shielded_thread() -> None:
     assert gc.isenabled()
     assert not THREAD.call(gc.isenabled)
     assert gc.isenabled()
@@ -177,7 +177,7 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
 
 
 def script(text: str) -> tuple[int, str, str]:
-    """Runs a program that has a thread; gives its exit status and what it printed."""
+    """Runs a program that has a thread; gives its exit status, output and errors."""
     begin = "import os, signal, threading, time\nfrom lamina.shielded import ShieldedThread\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{begin}thread = ShieldedThread('one')\n{text}"],
@@ -191,7 +191,7 @@ def script(text: str) -> tuple[int, str, str]:
 
 @posix_only
 @pytest.mark.parametrize("several", [2, 3])
-def test_what_several_handlers_raise_one_right_after_the_other_is_held(several: int) -> None:
+def test_exceptions_of_several_handlers_are_held_until_the_work_is_done(several: int) -> None:
     # All come while this thread has the interpreter's lock: the main thread then runs the first
     # handler, and another one wherever it looks next. In a process of its own: what is raised in a
     # callback of the garbage collector is lost there, and pytest's plugins have such callbacks.
@@ -219,7 +219,7 @@ for times in range(1, 6):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_has_a_thread_of_its_own_and_forks_wait_for_what_is_under_way() -> None:
+def test_a_forked_child_has_a_thread_of_its_own_and_forks_wait_for_running_work() -> None:
     text = """
 done = []
 def work():
@@ -238,7 +238,7 @@ caller.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_what_the_handler_that_forks_has_interrupted_goes_on_in_the_child() -> None:
+def test_a_call_interrupted_by_a_handler_that_forks_continues_in_the_child() -> None:
     # The interrupted call waits for an earlier one: the child has to do it itself.
     text = """
 children = []
@@ -254,7 +254,7 @@ print(found, os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
     assert script(text) == (0, "7 7\n", "")
 
 
-def test_the_process_ends_after_what_is_under_way() -> None:
+def test_the_process_ends_after_running_work() -> None:
     text = """
 def work():
     time.sleep(0.2)
@@ -305,7 +305,7 @@ atexit.register(late)
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
-def test_a_thread_that_comes_too_late_ends_in_silence() -> None:
+def test_a_daemon_thread_that_calls_at_exit_ends_silently() -> None:
     text = """
 def ask():
     while True:
@@ -318,7 +318,7 @@ print("leaving")
 
 
 @posix_only
-def test_a_storm_of_signals_cuts_nothing_in_two() -> None:
+def test_work_is_never_interrupted_by_a_storm_of_signals() -> None:
     # In a process of its own: the handler raises wherever it comes while it is armed.
     text = """
 from lamina.shielded import shielded

@@ -1,4 +1,4 @@
-"""Signals at any moment: nothing is freed twice, and models are those between two steps."""
+"""Signals at any moment: nothing is freed twice, and training steps are completed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEXT = "define void @program() {\n  ret void\n}\n"
 
 @pytest.fixture
 def pressing() -> Iterator[Callable[[], None]]:
-    """Presses Ctrl-C, with Python's own handler whatever the tests were started with."""
+    """Presses Ctrl-C, with Python's own handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: os.kill(os.getpid(), signal.SIGINT)
     signal.signal(signal.SIGINT, before)
@@ -81,7 +81,7 @@ def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch: pytest.MonkeyPa
     assert callers == {"lamina-llvm"}
 
 
-def test_code_that_nobody_has_any_more_is_unloaded() -> None:
+def test_code_without_references_is_unloaded() -> None:
     code = assemble(TEXT, host())
     llvm.unload(llvm.load(code, ("program",)))
     before = len(llvm._loaded)
@@ -100,7 +100,7 @@ def test_code_that_nobody_has_any_more_is_unloaded() -> None:
 # Steps --------------------------------------------------------------------------------------------
 
 
-def test_a_step_of_the_interpreter_is_whole(
+def test_an_interrupted_training_step_of_the_interpreter_is_completed(
     monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
 ) -> None:
     def trained(steps: int) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def test_a_state_is_restored_together_with_the_parameters(
         assert same(found[1], state)
 
 
-def test_what_was_packed_is_packed_again_after_an_interrupted_change(
+def test_weights_are_packed_again_after_an_interrupted_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A change counts before it is made: it may be the last thing that happens."""
@@ -213,7 +213,7 @@ def test_what_was_packed_is_packed_again_after_an_interrupted_change(
     assert (model.predict(x) == bias).all()
 
 
-def test_a_release_that_is_interrupted_leaves_nothing_that_could_be_run(
+def test_a_training_cannot_be_run_after_an_interrupted_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = lm.Model(network())
@@ -237,7 +237,7 @@ def job_of(threads: int) -> Job:
     return Job([], [], [], threads, np.zeros(1, np.uint64), np.zeros(1, np.int64))
 
 
-def test_a_job_that_is_interrupted_while_it_is_set_to_one_run_is_set_again() -> None:
+def test_a_job_is_set_to_one_run_again_after_an_interrupted_change() -> None:
     """Otherwise it would access rows that were freed."""
     job = job_of(1)
     words = job._words
@@ -274,7 +274,7 @@ def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(
     assert found == list(range(9))
 
 
-def test_ctrl_c_while_a_helper_is_started_leaves_no_two_of_one_number(
+def test_ctrl_c_while_a_helper_starts_leaves_no_two_helpers_with_one_number(
     monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
 ) -> None:
     pool = ThreadPool()
@@ -315,7 +315,7 @@ def test_programs_move_to_another_arena_together(pressing: Callable[[], None]) -
 # Ctrl-C that is held ------------------------------------------------------------------------------
 
 
-def test_ctrl_c_that_nobody_answered_is_raised_at_the_end(pressing: Callable[[], None]) -> None:
+def test_unhandled_ctrl_c_is_raised_at_the_end(pressing: Callable[[], None]) -> None:
     def hold() -> None:
         with held_interrupts() as interrupt:
             assert not interrupt.handle()
@@ -327,16 +327,16 @@ def test_ctrl_c_that_nobody_answered_is_raised_at_the_end(pressing: Callable[[],
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_that_was_answered_is_not_raised(pressing: Callable[[], None]) -> None:
+def test_handled_ctrl_c_is_not_raised(pressing: Callable[[], None]) -> None:
     with held_interrupts() as interrupt:
         pressing()
         assert interrupt.handle()
 
 
-def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
+def test_the_previous_handler_is_restored_after_an_interrupted_restore(
     pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def time_out(*_: Any) -> None:
+    def interrupt(*_: Any) -> None:
         raise TimeoutError
 
     seen: list[int] = []
@@ -346,7 +346,7 @@ def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
 
     signal.signal(signal.SIGINT, own)
     with pytest.raises(TimeoutError), held_interrupts():
-        monkeypatch.setattr(signal, "signal", time_out)
+        monkeypatch.setattr(signal, "signal", interrupt)
     monkeypatch.undo()
     gc.collect()
     pressing()
@@ -354,7 +354,7 @@ def test_the_handler_of_others_is_back_though_a_signal_cut_its_return_short(
     assert signal.getsignal(signal.SIGINT) is own
 
 
-def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_step(
+def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_training_step(
     pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = HostMemory.write
@@ -377,7 +377,7 @@ def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_step(
     assert same(before, model.parameters())
 
 
-# All of it ----------------------------------------------------------------------------------------
+# Signals at random moments ------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX's signals")

@@ -1,4 +1,4 @@
-"""Targets: their effects on programs, their origin, and their part in the keys of programs."""
+"""Targets: effects on programs, the targets of engines, and keys of cached programs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_order_of_costs_makes_no_other_key() -> None:
     assert replace(CPU, primitive_costs=one).key == replace(CPU, primitive_costs=other).key
 
 
-def test_all_costs_are_of_primitives() -> None:
+def test_costs_are_given_for_primitives_only() -> None:
     assert CPU.primitive_costs.keys() <= PRIMITIVES.keys()
     assert (CPU.cost_of("tanh"), CPU.cost_of("add")) == (2.5, 0.25)
 
@@ -89,7 +89,7 @@ assert "llvmlite" not in sys.modules
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-# What it decides ----------------------------------------------------------------------------------
+# Decisions ----------------------------------------------------------------------------------------
 
 
 def test_attention_is_divided_into_the_blocks_that_suit_the_target() -> None:
@@ -105,7 +105,7 @@ def test_attention_is_divided_into_the_blocks_that_suit_the_target() -> None:
     assert blocks(slopes, 4) - blocks([y], 4) == 2 * (blocks(slopes, 8) - blocks([y], 8))
 
 
-def test_the_blocks_that_the_user_wants_suit_every_target() -> None:
+def test_a_given_number_of_blocks_is_used_on_every_target() -> None:
     leaves = inputs(*[(1, 2, 8, 4)] * 3)
     wished = [ops.attention(*leaves, blocks=2)]
     for each in (1, 8):
@@ -120,7 +120,7 @@ def test_depthwise_convolutions_are_loops_or_contractions() -> None:
     assert contractions(compiled(outputs, leaves, CPU, depthwise_loops=False)) == 3
 
 
-def test_channels_lie_last_or_where_the_user_sees_them() -> None:
+def test_the_target_decides_whether_channels_are_last() -> None:
     x, weight, other = leaves = inputs((2, 3, 6, 5), (4, 3, 3, 3), (7, 4, 3, 3))
     y = ops.conv(ops.relu(ops.conv(x, weight, 1, 1, 1)), other, 1, 1, 1)
 
@@ -155,7 +155,7 @@ def functions_backwards(program: Program) -> int:
     return sum(isinstance(x, Apply) and x.primitive in ("tanh", "sigmoid") for x in scalars)
 
 
-def test_recurrences_keep_what_is_expensive_on_the_target() -> None:
+def test_recurrences_keep_tensors_that_are_expensive_on_the_target() -> None:
     def kept(**changed: Any) -> tuple[int, int]:
         """The functions that are computed again, and the bytes that each iteration keeps."""
         short, long = (compiled(*lstm(length), CPU, **changed) for length in (10, 110))
@@ -193,17 +193,17 @@ def test_the_arena_is_divided_and_aligned_as_the_target_requires() -> None:
     assert not any(allocation.offset % 256 for allocation in plans[1].allocations)
 
 
-# Where it comes from ------------------------------------------------------------------------------
+# Targets of engines -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def recomputing(monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
-    """The interpreter, when it is asked for by its name, has another target."""
+    """The engine named "interpreter" has another target."""
     return interpreter_for(RECOMPUTING, monkeypatch)
 
 
 def interpreter_for(target: Target, monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
-    """The interpreter of that target, which now answers to its name."""
+    """An interpreter for a target, which is opened by the name "interpreter" from now on."""
     engine = InterpreterEngine(target=target)
     kind = discovery._Kind(lambda name: engine, lambda: [engine.device])
     monkeypatch.setitem(discovery._KINDS, "interpreter", kind)
@@ -255,7 +255,7 @@ def test_the_largest_batch_is_one_whose_every_tensor_can_be_allocated(
 
 
 @pytest.mark.parametrize("engine", ["cpu", "interpreter"])
-def test_all_that_have_an_engine_compile_for_its_target(
+def test_models_and_trainings_compile_for_the_target_of_their_engine(
     engine: str, recomputing: InterpreterEngine
 ) -> None:
     net = network()

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fit_cases import same
-from training_cases import DATA, Array, X, Y, labels, losses_of, network, normal, training
+from random_arrays import normal
+from training_cases import DATA, Array, X, Y, labels, losses_of, network, training
 
 import lamina as lm
 import lamina.model
@@ -26,7 +27,7 @@ from lamina.errors import DefinitionError, ReleasedError
 
 
 class CountingMemory:
-    """A memory that tells its engine what it holds."""
+    """A memory that counts its bytes in its engine."""
 
     def __init__(self, engine: CountingEngine, memory: Any) -> None:
         self.engine, self.memory, self.bytes = engine, memory, memory.array.nbytes
@@ -49,9 +50,9 @@ class CountingMemory:
 
 
 class CountingExecutable:
-    """A compiled program that tells its engine how large its inputs are.
+    """A compiled program that counts the bytes of its inputs in its engine.
 
-    As that of a GPU might, it has its results only when someone asks.
+    Like a program on a GPU, it returns results only when they are read.
     """
 
     synchronous = False
@@ -128,13 +129,13 @@ def test_a_model_holds_its_parameters_and_no_more(counting: CountingEngine) -> N
     assert counting.held == 4 * (25 + 18)
 
 
-def test_a_training_holds_what_its_bill_says(counting: CountingEngine) -> None:
+def test_a_training_holds_the_bytes_of_its_bill(counting: CountingEngine) -> None:
     model = lm.Model(network())
     with training(model) as trainer:
         assert counting.held == trainer.bill.peak_bytes - trainer.bill.constant_bytes
 
 
-def test_a_release_gives_back_all_that_the_training_took(counting: CountingEngine) -> None:
+def test_a_release_frees_all_memory_of_the_training(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
     with training(model) as trainer:
@@ -145,7 +146,7 @@ def test_a_release_gives_back_all_that_the_training_took(counting: CountingEngin
     assert counting.held == before
 
 
-def test_losses_on_a_device_are_read_only_if_someone_holds_them(counting: CountingEngine) -> None:
+def test_losses_on_a_device_are_read_only_if_they_are_referenced(counting: CountingEngine) -> None:
     expected = losses_of(float)
     counting.reads = 0
     with training(lm.Model(network())) as trainer:
@@ -184,14 +185,14 @@ def test_a_loss_on_a_device_is_read_before_it_is_overwritten(
         assert float(held) == expected[0]
 
 
-def test_an_evaluation_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+def test_an_evaluation_frees_all_its_memory(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
     model.evaluate(DATA, lm.CrossEntropy(), [lm.Accuracy()], 8)
     assert counting.held == before
 
 
-def test_a_fit_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+def test_a_fit_frees_all_its_memory(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
     how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "epochs": 2}
@@ -199,7 +200,7 @@ def test_a_fit_gives_back_all_that_it_took(counting: CountingEngine) -> None:
     assert counting.held == before
 
 
-def test_a_fit_that_fails_gives_back_all_that_it_took(counting: CountingEngine) -> None:
+def test_a_fit_that_fails_frees_all_its_memory(counting: CountingEngine) -> None:
     model = lm.Model(network())
     before = counting.held
 
@@ -212,7 +213,7 @@ def test_a_fit_that_fails_gives_back_all_that_it_took(counting: CountingEngine) 
     assert counting.held == before
 
 
-def test_a_training_that_cannot_be_compiled_gives_back_all_that_it_took(
+def test_a_training_that_cannot_be_compiled_frees_all_its_memory(
     counting: CountingEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = lm.Model(network())
@@ -223,7 +224,7 @@ def test_a_training_that_cannot_be_compiled_gives_back_all_that_it_took(
     assert counting.held == before
 
 
-def test_steps_allocate_and_compile_nothing(counting: CountingEngine) -> None:
+def test_training_steps_allocate_and_compile_nothing(counting: CountingEngine) -> None:
     with training(lm.Model(network())) as trainer:
         trainer.step(X, Y)
         before = counting.allocations, counting.compilations
@@ -249,9 +250,9 @@ def test_predictions_of_one_size_allocate_once(counting: CountingEngine) -> None
     assert (counting.allocations, counting.compilations) == before
 
 
-def test_a_released_training_leaves_nothing_large_behind() -> None:
+def test_a_released_training_frees_its_arena() -> None:
     model = lm.Model(network())
-    with training(model, batch_size=200_000) as trainer:  # what is cached is cached from here on
+    with training(model, batch_size=200_000) as trainer:  # all caches are filled from here on
         needed = trainer.bill.program.plan.arena_bytes
     assert needed > 10_000_000
     tracemalloc.start()
@@ -269,7 +270,7 @@ def test_a_released_training_leaves_nothing_large_behind() -> None:
 
 
 def in_threads(work: Callable[[int], None], count: int = 4) -> None:
-    """Runs `work(number)` in several threads, which are exchanged often; raises what they raise."""
+    """Runs `work(number)` in several threads that are switched often; raises their errors."""
     errors: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -326,7 +327,7 @@ def test_threads_that_predict_batches_of_many_sizes_do_not_disturb_each_other() 
     in_threads(work)
 
 
-def test_predictions_beside_a_training_never_see_half_an_update() -> None:
+def test_predictions_during_a_training_never_see_a_partial_update() -> None:
     # All columns of the output begin equal and are trained alike, so they stay equal.
     model = lm.Model(lm.Sequential(lm.Input(8), lm.Linear(300)))
     weight = np.tile(normal(1, 8), (300, 1))
@@ -384,7 +385,7 @@ def test_a_function_keeps_programs_for_some_sizes_only(counting: CountingEngine)
 # State --------------------------------------------------------------------------------------------
 
 
-def test_a_training_goes_on_from_its_state() -> None:
+def test_a_training_continues_from_a_restored_state() -> None:
     model = lm.Model(network())
     with training(model) as trainer:
         trainer.run(DATA, steps=5)
@@ -429,7 +430,7 @@ def test_a_state_of_another_shape_is_refused_and_changes_nothing() -> None:
         assert same(trainer.state(), before)
 
 
-def test_two_runs_are_one_run_of_as_many_steps() -> None:
+def test_two_runs_equal_one_run_of_as_many_training_steps() -> None:
     found: list[Array] = []
     for parts in ((4, 9), (13,)):
         with training(lm.Model(network())) as trainer:
@@ -482,8 +483,8 @@ class TestSmallDataSets:
                 return run_many(resident, rows, names)
 
             monkeypatch.setattr(executable, "run_many", counted)
-            # An epoch of 4 examples is one step.
+            # An epoch of 4 examples is one training step.
             losses = one.run((np.ones((4, 2), "float32"), np.ones((4, 1), "float32")), 10_000)
         assert len(losses) == sum(calls) == 10_000
-        # One step, two, four, ...: until they take as long as a piece should.
+        # One training step, two, four, ..., until they take as long as a piece should.
         assert len(calls) < 40

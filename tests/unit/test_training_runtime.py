@@ -1,4 +1,4 @@
-"""Training: steps and runs, bits, memory, release, and what is refused before anything changes."""
+"""Training: steps and runs, bits, memory, release, and calls refused before anything changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fit_cases import same
-from training_cases import DATA, X, Y, labels, losses_of, network, normal, training
+from random_arrays import normal
+from training_cases import DATA, X, Y, labels, losses_of, network, training
 
 import lamina as lm
 import lamina.model
@@ -27,7 +28,7 @@ from lamina.errors import (
 # Bits ---------------------------------------------------------------------------------------------
 
 
-def test_a_run_gives_the_same_bits_as_its_steps() -> None:
+def test_a_run_gives_the_same_bits_as_single_training_steps() -> None:
     stepped, run = lm.Model(network()), lm.Model(network())
     with training(stepped) as one, training(run) as other:
         losses: list[float] = []
@@ -47,7 +48,7 @@ def test_two_runs_give_the_same_bits() -> None:
     assert same(one.parameters(), other.parameters())
 
 
-def test_a_run_in_two_parts_goes_on_with_new_random_numbers() -> None:
+def test_consecutive_training_steps_draw_new_random_numbers() -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Dropout(0.5), lm.Linear(3)))
     x, y = normal(8, 4), np.zeros((8, 3), "float32")
     with training(model, loss=lm.MSE(), optimizer=lm.SGD(1e-30)) as trainer:
@@ -65,7 +66,7 @@ def test_the_seed_of_a_training_decides_its_dropout(seed: int) -> None:
         assert (first == float(other.step(x, y))) == (seed == 0)
 
 
-def test_a_step_of_gradient_descent_is_the_textbooks() -> None:
+def test_a_training_step_of_gradient_descent_follows_the_formula() -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
     before = model.parameters()
     x, y = normal(8, 4), normal(8, 3, seed=1)
@@ -146,13 +147,13 @@ def test_epochs_differ_in_their_order() -> None:
     assert (one != other).any()
 
 
-def test_a_run_of_more_steps_than_an_epoch_has_goes_on() -> None:
+def test_a_run_longer_than_an_epoch_continues_with_the_next_epoch() -> None:
     with training(lm.Model(network())) as trainer:
         assert trainer.run(DATA, steps=17).shape == (17,)
         assert trainer.steps_done == 17
 
 
-def test_a_run_of_no_steps_does_nothing() -> None:
+def test_a_run_of_no_training_steps_does_nothing() -> None:
     model = lm.Model(network())
     before = model.parameters()
     with training(model) as trainer:
@@ -161,7 +162,7 @@ def test_a_run_of_no_steps_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("steps", [-1, 1.5, "3", None, True])
-def test_the_steps_of_a_run_are_a_whole_number(steps: Any) -> None:
+def test_the_training_steps_of_a_run_are_a_whole_number(steps: Any) -> None:
     with training(lm.Model(network())) as trainer:
         with pytest.raises(DefinitionError) as caught:
             trainer.run(DATA, steps=steps)
@@ -171,7 +172,7 @@ def test_the_steps_of_a_run_are_a_whole_number(steps: Any) -> None:
     )
 
 
-def test_the_steps_of_a_run_may_be_a_number_of_numpy() -> None:
+def test_the_training_steps_of_a_run_may_be_a_number_of_numpy() -> None:
     with training(lm.Model(network())) as trainer:
         assert trainer.run(DATA, steps=np.int64(2)).shape == (2,)
 
@@ -199,7 +200,7 @@ def test_a_batch_size_is_a_whole_number_above_zero(size: Any) -> None:
         training(lm.Model(network()), size)
 
 
-# What is refused before anything changes ----------------------------------------------------------
+# Refused before anything changes ------------------------------------------------------------------
 
 
 REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
@@ -222,7 +223,7 @@ REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_before_anything_changes(name: str) -> None:
+def test_wrong_batches_are_refused_before_anything_changes(name: str) -> None:
     x, y, error, text = REFUSED[name]
     model = lm.Model(network())
     with training(model) as trainer:
@@ -234,7 +235,7 @@ def test_what_does_not_fit_is_refused_before_anything_changes(name: str) -> None
         assert same(trainer.state(), state)
 
 
-def test_a_label_out_of_range_is_named_with_its_place_and_the_fix() -> None:
+def test_a_label_out_of_range_is_named_with_its_example_and_the_fix() -> None:
     with training(lm.Model(network())) as trainer, pytest.raises(DataError) as caught:
         trainer.step(X, np.array([0, 1, 2, 7, 0, 0, 0, 0]))
     assert str(caught.value) == (
@@ -245,7 +246,7 @@ def test_a_label_out_of_range_is_named_with_its_place_and_the_fix() -> None:
     )
 
 
-def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_step() -> None:
+def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_training_step() -> None:
     model = lm.Model(network())
     before = model.parameters()
     wrong = Dataset(normal(50, 4), np.array([0] * 49 + [3]))
@@ -254,7 +255,7 @@ def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_step() -
     assert same(model.parameters(), before)
 
 
-def test_another_dtype_than_the_step_was_compiled_for_is_refused() -> None:
+def test_another_dtype_than_the_program_was_compiled_for_is_refused() -> None:
     images = np.zeros((8, 4), "uint8")
     with training(lm.Model(network()), data=(images, Y)) as trainer:
         trainer.step(images, Y)
@@ -355,7 +356,7 @@ def test_a_network_of_several_outputs_has_several_targets() -> None:
         trainer.run(Dataset(x, y), steps=5)
 
 
-def test_penalties_are_part_of_the_loss() -> None:
+def test_penalties_are_added_to_the_loss() -> None:
     net = lm.Sequential(lm.Input(4), lm.Linear(3, weight_regularizer=lm.L2(0.5)))
     model = lm.Model(net)
     x, y = normal(8, 4), normal(8, 3)
@@ -393,7 +394,7 @@ def test_parameters_that_are_set_are_used_by_a_training() -> None:
         assert float(trainer.step(X, y)) == pytest.approx(np.mean(y**2), rel=1e-5)
 
 
-def test_a_model_predicts_with_what_was_learned_so_far() -> None:
+def test_a_model_predicts_with_the_parameters_of_the_running_training() -> None:
     model = lm.Model(network())
     with training(model) as trainer:
         before = model.predict(X)
@@ -412,7 +413,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_released_training_says_so(use: str) -> None:
+def test_every_use_of_a_released_training_is_refused(use: str) -> None:
     trainer = training(lm.Model(network()))
     trainer.release()
     with pytest.raises(ReleasedError) as caught:

@@ -70,7 +70,7 @@ def test_every_parameter_and_every_engine_is_checked() -> None:
     assert "training step on interpreter" in found[4:]
 
 
-def test_an_engine_that_leaves_one_parameter_alone_is_found(
+def test_an_engine_that_does_not_update_a_parameter_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layers = [layer for _ in range(8) for layer in (lm.Linear(16), lm.Tanh())]
@@ -131,7 +131,7 @@ def wrong() -> lm.Network:
     return lm.Sequential(lm.Input(4), lm.Linear(3), Wrong(), lm.Linear(2))
 
 
-def test_a_wrong_gradient_is_found_in_what_lies_before_it_only() -> None:
+def test_a_wrong_gradient_is_found_only_in_parameters_before_it() -> None:
     report = lm.verify(wrong(), lm.MSE())
     failed = [finding.what for finding in report.findings if not finding.passed]
     assert failed == [f"gradient of {name}" for name in ("1.weight", "1.bias", "2.scale")]
@@ -149,7 +149,7 @@ def embedding() -> lm.Network:
     return lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(2))
 
 
-def test_integers_cannot_be_made_up() -> None:
+def test_integer_inputs_without_data_are_refused() -> None:
     with pytest.raises(DataError) as caught:
         lm.verify(embedding(), lm.MSE())
     assert str(caught.value) == (
@@ -160,7 +160,7 @@ def test_integers_cannot_be_made_up() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_integers_can_be_given(dtype: str) -> None:
+def test_integer_inputs_may_be_given_as_data(dtype: str) -> None:
     y = np.random.default_rng(0).normal(size=(6, 2)).astype(dtype)
     report = lm.verify(embedding(), lm.MSE(), data=(np.array([0, 1, 2, 3, 4, 0]), y))
     assert report.passed, str(report)
@@ -194,7 +194,7 @@ def test_values_that_are_not_finite_fail() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_kink_that_a_step_crosses_is_no_wrong_gradient(seed: int) -> None:
+def test_a_kink_within_a_finite_difference_is_no_wrong_gradient(seed: int) -> None:
     net = lm.Sequential(
         lm.Input(64), lm.Linear(128), lm.ReLU(), lm.Linear(64), lm.ReLU(), lm.Linear(10)
     )
@@ -222,7 +222,7 @@ def test_a_bar_moves_on_a_terminal_alone(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = lm.Sequential(lm.Input(3), lm.Linear(2), lm.Linear(2))
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # what rich reads
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # read by rich
         monkeypatch.delenv(name, raising=False)
     lm.verify(net, lm.MSE())
     assert capfd.readouterr() == ("", "")

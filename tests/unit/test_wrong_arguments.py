@@ -87,7 +87,7 @@ VALUES: dict[str, Any] = {
 # Values that must mean the same.
 EQUAL = {"np.int64(1)": "1", "np.True_": "True", "near": "vector"}
 
-# What parameters take.
+# Values that parameters accept.
 Accepted = frozenset[str]
 
 
@@ -97,7 +97,6 @@ def some(*names: str) -> Accepted:
 
 
 NOTHING = some()
-EVERYTHING = frozenset(VALUES)
 OPTIONAL = some("None")
 FLAG = some("True", "np.True_")
 COUNT = some("1", "np.int64(1)")
@@ -113,7 +112,6 @@ PATH = some("text")
 FUNCTION = some("lambda")
 COUNTS = some("()", "[1, 2]")
 NUMBERS = some("()", "(1.0,)", "[1, 2]", "vector", "near")
-SEVERAL = some("(1.0,)", "[1, 2]", "vector", "near")
 
 # By the parameter's name, where a row has no other values.
 USUAL: dict[str, Accepted] = {
@@ -213,7 +211,7 @@ class Made:
 ROWS: dict[str, Row] = {}
 
 
-# What records are used for ------------------------------------------------------------------------
+# Uses of records ----------------------------------------------------------------------------------
 
 
 def applied(*shape: int, dtype: str | None = None, times: int = 1) -> Callable[[Any], object]:
@@ -236,16 +234,16 @@ def with_targets(*shapes: tuple[int, ...], target: tuple[tuple[int, ...], str] |
 
 
 def updated(optimizer: Any) -> None:
-    """Builds the training step of a network."""
+    """Builds the training graph of a network with the optimizer."""
     if not callable(getattr(optimizer, "rate", None)):
-        step(net(), lm.MSE(), optimizer)
+        build_training_graph(net(), lm.MSE(), optimizer)
 
 
 def net() -> lm.Network:
     return lm.Sequential(lm.Input(3), lm.Linear(2))
 
 
-def step(network: lm.Network, loss: Any, optimizer: Any) -> None:
+def build_training_graph(network: lm.Network, loss: Any, optimizer: Any) -> None:
     targets = default_targets(network, loss, float32)
     training_graph(network, TrainingOptions(loss, optimizer), targets, dtype=float32)
 
@@ -344,7 +342,7 @@ for rank in (1, 2, 3):
     image = applied(4, *(8,) * rank)
     options = {**alone, "padding": pairs, "padding_mode": NOTHING}
     ROWS[f"Conv{rank}d"] = Row({"channels": 2, "window": 3}, options, image)
-    # What is added to the extent is smaller than the stride.
+    # The added extent is smaller than the stride.
     options = {**alone, "padding": pairs, "output_padding": some("0")}
     ROWS[f"ConvTranspose{rank}d"] = Row({"channels": 2, "window": 3}, options, image)
     halves = FROM_ZERO
@@ -524,7 +522,6 @@ ROWS |= {
 
 # Networks -----------------------------------------------------------------------------------------
 
-SMALL_IMAGE = {"input": (1, 8, 8)}
 EXAMPLE = some("()", "[1, 2]")
 PICTURE = {"input": NOTHING}
 # An activation may be a function, which then has to give one.
@@ -905,7 +902,7 @@ ROWS |= {
 }
 
 
-# What is public -----------------------------------------------------------------------------------
+# Public names -------------------------------------------------------------------------------------
 
 # Methods that users write for their own records and Lamina calls with its own objects, and methods
 # that only Lamina calls.
@@ -1029,7 +1026,7 @@ def called(name: str, changed: Mapping[str, Any]) -> Any:
 
 
 def problem_with(name: str, parameter: str, value_name: str) -> str:
-    """What is wrong with how a call takes a value; empty if nothing is."""
+    """The problem of a call with a value; empty if there is none."""
     row = ROWS[name]
     accepted = row.accepts.get(parameter, USUAL.get(parameter))
     assert accepted is not None, f"nothing is said about {parameter} of {name}"
@@ -1072,7 +1069,7 @@ def used(use: Callable[[Any], object], result: Any) -> None:
         else []
     )
     if functions:
-        return  # what a user's function gives is the user's
+        return  # results of a user's function are not checked
     try:
         use(result)
     except InternalError:
@@ -1103,7 +1100,7 @@ def test_wrong_values_are_refused_clearly_and_right_ones_used(
 
 
 @pytest.mark.parametrize("name", ["Model.__call__", "devices"])
-def test_what_takes_nothing_says_so(name: str) -> None:
+def test_callables_without_parameters_refuse_arguments(name: str) -> None:
     call = model() if name == "Model.__call__" else lm.devices
     if name == "devices":
         assert call()

@@ -1,4 +1,4 @@
-"""What the tests of cpu thread pool share."""
+"""Helpers of the tests of the thread pool."""
 
 from __future__ import annotations
 

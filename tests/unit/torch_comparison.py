@@ -117,7 +117,7 @@ def _compare(what: str, found: Array, expected: Array, least: float = 1.0) -> No
 
 
 def normal(shape: Sequence[int], dtype: DType, seed: int) -> Array:
-    # Not around zero: what cancels must show.
+    # Not around zero, so that terms that cancel show.
     generator = np.random.default_rng(seed)
     return np.asarray(generator.normal(0.5, 1.5, shape), dtype.numpy)
 
@@ -163,7 +163,7 @@ def pytorch() -> Any:
 
 @functools.cache
 def _expected(case: Case, dtype: DType) -> tuple[Values, list[tuple[Values, Values]], Array]:
-    """PyTorch's parameters and states, what it makes of them in some steps, and in inference."""
+    """PyTorch's parameters and states, results of some training steps, and of inference."""
     torch = pytorch()
     network = network_of(case)
     theirs = Theirs(case, dtype, torch, network)

@@ -1,4 +1,4 @@
-"""What the tests of training runtime share."""
+"""Helpers of the tests of trainings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from random_arrays import normal
 
 import lamina as lm
 import lamina.model
@@ -16,10 +17,6 @@ Array = np.ndarray
 
 def network() -> lm.Network:
     return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Dropout(0.3), lm.Linear(3))
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def labels(count: int, classes: int = 3) -> Array:
@@ -35,7 +32,7 @@ def training(model: lm.Model, batch_size: int = 8, **how: Any) -> Any:
 
 
 def losses_of(read: Callable[[Any], None]) -> list[float]:
-    """Losses of three steps, each given to `read` as soon as it is made."""
+    """Losses of three training steps, each given to `read` as soon as it is made."""
     with training(lm.Model(network())) as trainer:
         kept = []
         for number in range(3):

@@ -1,0 +1,24 @@
+"""The texts of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lamina.errors import InternalError
+from lamina.program.check import verify
+from lamina.program.program import Program
+
+
+def error_text(kind: type[Exception], call: Callable[[], Any]) -> str:
+    """The text of the error that a call raises."""
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
+
+
+def problem_of(broken: Program) -> str:
+    """The error of the check of programs."""
+    return error_text(InternalError, lambda: verify(broken))
