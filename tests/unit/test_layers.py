@@ -583,4 +583,4 @@ def test_the_page_of_layers_lists_layers_that_pytorch_lacks() -> None:
     assert alone == {
         *("SinusoidalPositions", "LearnedPositions", "GaussianNoise", "GaussianSample", "Rescale")
     }
-    assert "Where that is empty, PyTorch has no such layer" in PAGE.read_text().replace("\n", " ")
+    assert "If the name is empty, PyTorch has no such layer" in PAGE.read_text().replace("\n", " ")
