@@ -1,9 +1,9 @@
-"""Resident memory of a training after steps of many batch sizes.
+"""Resident memory of a training after training steps of many batch sizes.
 
     python benchmarks/batch_sizes.py --sizes 100
 
-It prints how much the process has grown since its first step: after steps of 16 batch sizes, after
-steps of all of them, and after the training is released.
+It prints how much the process has grown since its first training step: after training steps of 16
+batch sizes, after training steps of all batch sizes, and after the training is released.
 """
 
 from __future__ import annotations

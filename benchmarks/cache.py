@@ -3,8 +3,8 @@
     python benchmarks/cache.py --entries 0 1000 20000
 
 The cache is first filled with entries of 12 KiB each (20,000 of them are near the limit). Then a
-fresh process compiles 20 new programs of tiny networks and reads each of them again. Medians of
-the rounds, in milliseconds, are shown.
+fresh process compiles 20 new programs of tiny networks and reads each of them again. It prints the
+medians of the rounds, in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Seconds from a process's first import to its first finished mlp step, and its peak memory.
+"""Seconds from a process's first import to its first finished training step, and its peak memory.
 
     python benchmarks/cold_start.py [--rounds 5] [--json FILE]
 
-Each figure is the median of fresh processes. The frameworks are started alternately. "empty": each
-process has its own empty cache folder; "warm": all share a folder that an earlier, unmeasured
-process has filled.
+The workload is mlp. Each figure is the median of fresh processes. The frameworks are started
+alternately. "empty": each process has its own empty cache folder; "warm": all share a folder that
+an earlier, unmeasured process has filled.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Start:
     """How a process of a framework is started.
 
     Attributes:
-        module, function: module in peers/ and its function that builds the step.
+        module, function: module in peers/ and its function that builds the training step.
         cache: the environment variable of the folder of compiled code; "" if there is none.
         settings: further environment variables.
     """
@@ -52,7 +52,7 @@ class Start:
     settings: tuple[tuple[str, str], ...] = ()
 
 
-# JAX keeps by default only what took a second to compile.
+# By default, JAX caches only programs that took a second or more to compile.
 _JAX_KEEPS_ALL = (
     ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0"),
     ("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"),
@@ -149,7 +149,13 @@ def main() -> None:
         for title, median in medians.items()
     ]
     print()
-    header = ("start", "imports", "first step done", "of Lamina's, warm", "peak memory")
+    header = (
+        "start",
+        "imports",
+        "first training step done",
+        "ratio to Lamina's, warm",
+        "peak memory",
+    )
     print(table_text(header, rows, align="lr"))
     for title, why in problems.items():
         print(f"{title} is unavailable: {why}")

@@ -4,7 +4,7 @@
 
 Each round starts two fresh processes: the first has an empty cache, the second has the cache that
 the first one filled. The medians of the rounds are shown. A process times `import lamina`, making
-the model (the first model loads llvmlite), and making the training, which compiles the step.
+the model (the first model loads llvmlite), and making the training, which compiles its program.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
         for state, rounds in found.items():
             medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
             rows.append((workload.name, state, *(seconds_text(median) for median in medians)))
-    header = ("workload", "cache", "import lamina", "model", "compiling the step")
+    header = ("workload", "cache", "import lamina", "model", "compiling the training step")
     print(table_text(header, rows, align="llr"))
 
 

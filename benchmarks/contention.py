@@ -1,4 +1,4 @@
-"""The mean time of a training step on a busy machine, of Lamina and its peers.
+"""The mean time of a training step on a busy machine, with Lamina and its peers.
 
     python benchmarks/contention.py [--workload NAME]... [--rounds 5] [--peers pytorch jax]
 
@@ -7,12 +7,12 @@ Each workload is timed
 - quiet: nothing else runs;
 - alone: quiet, with one thread;
 - busy: one busy process runs for each thread; the fair share of all of them is half of the machine;
-- mixed: a matrix product of PyTorch's runs before each step, in the same process; its OpenMP
-  threads spin for a while after it. Only the step is timed. "mixed alone" is the same with one
-  thread.
+- mixed: before each training step PyTorch computes a matrix product in the same process; its
+  OpenMP threads spin for a while after it. Only the training step is timed. "mixed alone" is the
+  same with one thread.
 
-Means are reported, not medians: users notice a step that takes a thousand times as long once in a
-thousand steps. Times under "busy" are compared with the lesser of "quiet" and "alone", times under
+Means are reported, not medians: users notice if one training step in a thousand takes a thousand
+times as long. Times under "busy" are compared with the lesser of "quiet" and "alone", times under
 "mixed" with "mixed alone".
 """
 
@@ -47,7 +47,7 @@ MEASURED = {name: (WORKLOADS | SMALL)[name] for name in ("tiny-step", *SMALL, "s
 PEERS = ("pytorch", "jax")
 # In this time waiting threads of the last round go to sleep, and busy processes start.
 PAUSE_SECONDS = 0.2
-# Steps that are not timed: in the first ones of a round the processor's caches hold other data.
+# The first training steps of a round are not timed: the processor's caches still hold other data.
 _WARM_UP = 20
 
 
@@ -66,7 +66,7 @@ def busy_processes(count: int) -> Generator[None]:
 
 
 def mean_seconds(worker: Worker, name: str, seconds: float, *, mixed: bool) -> float:
-    """The mean time of a step, measured for about `seconds`."""
+    """The mean time of a training step, measured for about `seconds`."""
     time.sleep(PAUSE_SECONDS)
     worker.ask(reset=name)
     command = "mixed" if mixed else "run"
@@ -76,7 +76,7 @@ def mean_seconds(worker: Worker, name: str, seconds: float, *, mixed: bool) -> f
     while (started := time.perf_counter()) < end:
         answer = worker.ask(**{command: name, "steps": steps})
         passed, done = passed + answer["seconds"], done + steps
-        # In the mixed condition only a part of each step's time counts in the answer.
+        # In the mixed condition the answer does not include the time of the matrix products.
         each = (time.perf_counter() - started) / steps
         steps = max(1, min(int((end - time.perf_counter()) / each), 2 * steps))
     return passed / done
@@ -88,7 +88,7 @@ def measured(
     given: argparse.Namespace,
     folder: Path,
 ) -> dict[str, dict[str, list[float]]]:
-    """The mean time of a step for each peer, condition and round."""
+    """The mean time of a training step for each peer, condition and round."""
     data = folder / f"{workload.name}.npz"
     write_data(workload, data)
     found: dict[str, dict[str, list[float]]] = {}
@@ -161,7 +161,7 @@ def main() -> None:
             report["workloads"][name] = found
             rows += [row(name, peer, found[peer]) for peer in workers]
     header = ("workload", "peer", "quiet", "alone", "busy", "mixed alone", "mixed")
-    print("\nMean time of a step: the median of the rounds, and the span of their ratios.\n")
+    print("\nMean time of a training step: median of the rounds, and the span of their ratios.\n")
     print(table_text(header, rows, align="ll"))
     if given.json:
         write_json(given.json, report)

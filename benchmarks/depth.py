@@ -3,7 +3,7 @@
     python benchmarks/depth.py [--network linear]... [--layers 100]...
 
 Each figure comes from a fresh process without a cache. It times defining the network, making the
-model, and making the training, which compiles the step. Processor time is counted, so other
+model, and making the training, which compiles its program. Processor time is counted, so other
 processes matter little. A network of three layers is compiled first, so that loading modules does
 not count. A layer is a `Linear` with its `ReLU`; or a `Conv2d` with its `BatchNorm`, every second
 one with a `ReLU` and a residual sum.
@@ -60,7 +60,7 @@ print(json.dumps([*times, len(attached.bill.program.steps)]))
 
 
 def measured(network: str, layers: int) -> tuple[float, float, float, int]:
-    """Seconds for the network, the model and compiling, and the number of steps."""
+    """Seconds for the network, the model and compiling, and the number of the program's steps."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, network, str(layers)],
         env=os.environ | {"LAMINA_CACHE": "off"},

@@ -23,7 +23,7 @@ from lamina.reports import seconds_text, table_text
 from lamina.workloads import SEED, Workload
 
 FOLDER = Path(__file__).parent / "peers"
-# The first of the peers; the others are compared with it.
+# The first peer; the others are compared with it.
 OURS = "lamina"
 SCRIPTS = {
     OURS: ("lamina_peer.py",),

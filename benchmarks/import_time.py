@@ -1,6 +1,6 @@
 """Seconds to import Lamina, beyond `import numpy` alone, and to start its command line.
 
-Names are loaded when they are first used, so `import lamina` alone loads little. The further rows
+Names are loaded when they are first used, so `import lamina` alone loads little. The rows after it
 use more and more of Lamina. Each row is a fresh interpreter, and a round runs all rows. The figures
 are medians over the rounds; "beyond" is the difference within a round. Compiled programs come from
 the cache, which an unmeasured first round fills.

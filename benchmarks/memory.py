@@ -2,14 +2,14 @@
 
     python benchmarks/memory.py [--workload mlp]... [--batch 128] [--engines cpu interpreter]
 
-PyTorch is measured, where it is installed: every tensor it makes on the CPU is followed from
+PyTorch is measured if it is installed: every tensor that it makes on the CPU is followed from
 creation to release, and the peak of living bytes is taken over the third training step. Lamina's
 plan is its bill. The lines after it are measured: NumPy's memory, followed with tracemalloc over
 the third training step, with the model and the engine's batch. The cpu engine has workspaces for
-packed operands in addition to the plan. The interpreter computes every step of the program through
-NumPy temporaries, which takes long for large networks.
+packed operands in addition to the plan. The interpreter computes every step of the program with
+NumPy temporaries; that takes long for large networks.
 
-The textbook's scheme is counted, for stacks of linear layers: every layer keeps z and a, two
+The textbook's scheme is computed, for stacks of linear layers: every layer keeps z and a, two
 gradients as wide as the widest layer are alive at once, and every parameter has a gradient.
 
 The second table shows the system's view: the largest resident size of a fresh process that runs
@@ -37,7 +37,7 @@ from lamina.layers import Linear
 from lamina.reports import bytes_text, table_text
 from lamina.workloads import WORKLOADS, Stack, Workload, chosen
 
-# The last one is measured. The first steps make the optimizer's state.
+# The last training step is measured. The first one makes the optimizer's state.
 STEPS = 3
 # The processes: module in peers/, and its function that makes the training step.
 PEERS = {"PyTorch": ("pytorch", "make"), "Lamina": ("lamina_peer", "make")}

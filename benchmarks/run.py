@@ -1,4 +1,4 @@
-"""Time per step of the workloads, of Lamina and its peers, which run alternately.
+"""Time per training step or forward pass of the workloads, with Lamina and its peers alternately.
 
     python benchmarks/run.py [--workload NAME]... [--rounds 7] [--peers pytorch jax] [--json FILE]
 
@@ -34,17 +34,17 @@ from harness import (
 from lamina.reports import table_text
 from lamina.workloads import WORKLOADS, Workload, chosen, samples
 
-# In this time the threads of a peer stop spinning and go to sleep, before the next peer runs.
+# Between two peers: the threads of the first one stop spinning and go to sleep.
 PAUSE_SECONDS = 0.05
-# Cores used by other processes, above which they disturb the measurement: threads that wait for one
-# another may take many times as long when one of them has to share its core.
+# If other processes use more cores than this, they disturb the measurement: threads that wait for
+# one another may take many times as long if one of them has to share its core.
 DISTURBING_CORES = 0.2
 
 
 def measured_round(
     worker: Worker, workload: Workload, seconds: float
 ) -> tuple[list[float], float | None]:
-    """Seconds per step, from the initial parameters on, and cores used by other processes."""
+    """Seconds per training step or forward pass, and the cores that other processes used."""
     time.sleep(PAUSE_SECONDS)
     worker.ask(reset=workload.name)
     started, busy, own = time.perf_counter(), busy_seconds(), -time.process_time()
@@ -135,7 +135,7 @@ def print_table(report: dict[str, Any], names: list[str]) -> None:
     peak, found = report["peak"], report["workloads"]
     header = ("workload", *names, "best peer", "GFLOP/s", "of peak")
     rows = [row(name, one, names, peak and peak["gflops"]) for name, one in found.items()]
-    print("\nTime per step; how many times Lamina's it is; Lamina's GFLOP/s.\n")
+    print("\nTime per training step or forward pass, its ratio to Lamina's; Lamina's GFLOP/s.\n")
     print(table_text(header, rows, align="lr"))
     if peak:
         print(f"\npeak: {peak['gflops']:.0f} GFLOP/s, {peak['gigabytes_per_second']:.1f} GB/s")

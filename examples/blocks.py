@@ -1,4 +1,4 @@
-"""Blocks of well-known papers as functions of tensors, without layers of their own.
+"""Blocks of well-known papers as functions of tensors; they need no new layer classes.
 
     python examples/blocks.py
 

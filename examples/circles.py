@@ -3,7 +3,7 @@
     python examples/circles.py
     python examples/circles.py --epochs 300 --picture circles.png
 
-No straight line divides the two classes. A network 2-40-10-1 with an L2 penalty on its weights
+No straight line separates the two classes. A network 2-40-10-1 with an L2 penalty on its weights
 learns a round boundary. It is printed as characters: the darker a character, the more probable the
 inner circle. `--picture` writes the same map as a PNG file.
 """

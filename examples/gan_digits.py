@@ -69,7 +69,7 @@ def main(argv=None):
     options = parser.parse_args(argv)
 
     digits = lm.data.digits()
-    steps = len(digits) // BATCH
+    batches = len(digits) // BATCH
     generator, discriminator = make_networks()
     noise, image = lm.Input(LATENT), lm.Input(1, 8, 8)
     made = discriminator(generator(noise))
@@ -85,7 +85,7 @@ def main(argv=None):
         return draw.normal(size=(count, LATENT)).astype("float32")
 
     def adam(rate):
-        return lm.Adam(lm.schedules.Cosine(rate, steps=options.epochs * steps), beta1=0.5)
+        return lm.Adam(lm.schedules.Cosine(rate, steps=options.epochs * batches), beta1=0.5)
 
     telling = model.training(
         loss=tells_apart,
@@ -109,7 +109,7 @@ def main(argv=None):
                 told = telling.step((new_noise(BATCH), images))
                 forged = forging.step(new_noise(BATCH))
                 sums += float(told), float(forged)
-            for values, mean in zip(losses.values(), sums / steps, strict=True):
+            for values, mean in zip(losses.values(), sums / batches, strict=True):
                 values.append(mean)
 
     written = (writer.predict(new_noise(8 * ACROSS)) + 1) / 2

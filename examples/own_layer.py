@@ -1,10 +1,10 @@
-"""A layer of one's own: Swish, x * sigmoid(beta * x), with a beta that is learned.
+"""How to define a layer: Swish, x * sigmoid(beta * x), with a beta that is learned.
 
     python examples/own_layer.py
 
-A layer is a frozen dataclass with a `forward` made of ops. There is no backward to write: Lamina
-derives the gradient, and `lamina.verify` checks it against finite differences. To load a model file
-that contains the layer, pass its class to `lm.load`.
+A layer is a frozen dataclass with a `forward` made of ops. It needs no backward: Lamina derives the
+gradient, and `lamina.verify` checks it against finite differences. To load a model file that
+contains the layer, pass its class to `lm.load`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class Swish(lm.Layer):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description="A layer of one's own, with a learned beta.")
+    parser = argparse.ArgumentParser(description="Define a layer with a learned beta.")
     parser.add_argument("--engine", default="cpu")
     options = parser.parse_args(argv)
 

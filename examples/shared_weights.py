@@ -2,9 +2,9 @@
 
     python examples/shared_weights.py
 
-A network 2-4-1 with given weights predicts 0.4352. Each step of an attached training changes the
-model's predictions at once; nothing is copied. When the training is released, all memory that only
-training needs is freed, and the model keeps the trained parameters.
+A network 2-4-1 with given weights predicts 0.4352. Each training step changes the model's
+predictions at once; nothing is copied. When the training is released, all memory that only training
+needs is freed, and the model keeps the trained parameters.
 """
 
 import argparse
@@ -30,32 +30,32 @@ def main(argv=None):
         }
     )
     x = np.array([[0.3, 0.9]], dtype="float32")
-    print(f"given weights:           {model.predict(x).item():.4f}")
+    print(f"given weights:              {model.predict(x).item():.4f}")
 
     # The bill counts each byte once. The parameters belong to the model, so they are not among the
     # bytes that a training adds.
     loss, optimizer = lm.MSE(), lm.SGD(0.5, momentum=0.5)
     alone = net.plan(batch_size=1)
     bill = net.plan(batch_size=1, loss=loss, optimizer=optimizer)
-    print(f"parameters, shared:      {alone.parameter_bytes} bytes")
-    print(f"added by a training:     {bill.peak_bytes - bill.parameter_bytes} bytes")
+    print(f"parameters, shared:         {alone.parameter_bytes} bytes")
+    print(f"added by a training:        {bill.peak_bytes - bill.parameter_bytes} bytes")
 
     training = model.training(loss=loss, optimizer=optimizer, batch_size=1)
     target = np.array([[0.9]], dtype="float32")
     training.step(x, target)
-    print(f"after one step:          {model.predict(x).item():.4f}")
+    print(f"after one training step:    {model.predict(x).item():.4f}")
     for _ in range(100):
         training.step(x, target)
-    print(f"after a hundred more:    {model.predict(x).item():.4f}")
+    print(f"after a hundred more:       {model.predict(x).item():.4f}")
 
     # It works in the other direction too: the training continues from the model's new values.
     model.set_parameters({"3.bias": [-3.0]})
-    print(f"bias set to -3:          {model.predict(x).item():.4f}")
+    print(f"bias set to -3:             {model.predict(x).item():.4f}")
     training.step(x, target)
-    print(f"and one more step:       {model.predict(x).item():.4f}")
+    print(f"and one more training step: {model.predict(x).item():.4f}")
 
     training.release()
-    print(f"released, still answers: {model.predict(x).item():.4f}")
+    print(f"released, still answers:    {model.predict(x).item():.4f}")
     try:
         training.step(x, target)
     except lm.errors.ReleasedError as error:

@@ -3,9 +3,9 @@
     python examples/two_inputs.py
 
 An example is a noisy wave of 24 samples, and the time between two samples. The target is the
-frequency of the wave: its periods per second. The samples determine the periods, the time between
-them the seconds, so neither input is enough alone. Each input has a branch, the first with a
-residual connection, and `lm.concat` joins the branches.
+frequency of the wave: its periods per second. The samples determine the periods, and the time
+between them the seconds, so neither input is enough alone. Each input has a branch, the first with
+a residual connection, and `lm.concat` joins the branches.
 """
 
 import argparse

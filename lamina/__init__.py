@@ -1,7 +1,7 @@
 """Lamina: train and run neural networks on any processor.
 
-A network is an immutable, shape-checked value. Lamina derives the whole training step from it,
-fuses it, plans every byte, and compiles it to one program before the first batch.
+A network is an immutable, shape-checked value. Lamina derives the training step from it, fuses its
+ops, plans its memory to the byte, and compiles it to one program before the first batch.
 """
 
 from lamina.lazy import loaded_when_used

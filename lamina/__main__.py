@@ -1,4 +1,4 @@
-"""`python -m lamina`: the command line, for where `lamina` is not on the path."""
+"""`python -m lamina`: the command line, if `lamina` is not on the path."""
 
 from lamina.cli import main
 

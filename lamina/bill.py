@@ -33,7 +33,7 @@ class MemoryBill:
 
     Attributes:
         batch_size: the number of examples of the program.
-        program: the program with its plan; nothing of it is allocated.
+        program: the planned program; nothing is allocated for it.
     """
 
     batch_size: int
@@ -49,7 +49,7 @@ class MemoryBill:
 
     @property
     def state_bytes(self) -> int:
-        """Optimizer state, running statistics and the step counter."""
+        """Optimizer state, running statistics, and the counter of training steps."""
         return self._kind("state")
 
     @property
@@ -79,7 +79,7 @@ class MemoryBill:
 
     @property
     def lower_bound_bytes(self) -> int:
-        """The lower bound of all plans of these steps: an arena for the largest step alone."""
+        """The least of any plan: persistent memory, and the most bytes alive in one step."""
         return self.persistent_bytes + self.program.plan.largest_live_bytes
 
     def __str__(self) -> str:
@@ -170,7 +170,7 @@ class MemorySize(Kind):
             return int(_BYTES.read(float(number) * _UNITS[unit]))
         except (ValueError, KeyError, Misfit):
             right = '"2 GiB", "500 MB" or a number of bytes'
-            raise Misfit(right, problem="this is no amount of memory") from None
+            raise Misfit(right, problem="this is not an amount of memory") from None
 
 
 _BYTES = Number(f"[0, {2**63}]")

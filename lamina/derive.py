@@ -52,8 +52,8 @@ class BatchGraph:
             `"loss"` and `"metric0.NAME"`.. otherwise.
         trace: the trace of the network.
         slots: for each state of the optimizer, `"1.weight/momentum"`: its tensor and first value.
-        untrained: the parameters that are frozen, or that the loss does not depend on; they are not
-            updated.
+        untrained: parameters that are not updated: frozen ones, and those that the loss does not
+            depend on.
     """
 
     graph: Graph
@@ -123,8 +123,8 @@ def training_graph(
 ) -> BatchGraph:
     """The graph of a training step.
 
-    The reported loss is the one that is minimised: with the layers' penalties. The gradients of
-    frozen parameters are not computed, and they have no state.
+    The reported loss includes the layers' penalties. The gradients of frozen parameters are not
+    computed, and they have no state.
 
     Args:
         targets: (shape with the batch, dtype) of each target.
@@ -192,7 +192,7 @@ def _trained(
         )
     if not trained:
         raise DefinitionError(
-            "there is nothing to train: every parameter that the loss depends on is frozen",
+            "there is nothing to train: all parameters on which the loss depends are frozen",
             facts=(
                 ("frozen", ", ".join(map(repr, frozen))),
                 ("parameters", ", ".join(variable.name for variable in reachable)),
@@ -221,13 +221,13 @@ def _clipped(clip: Clip, flowing: Sequence[Tensor]) -> Sequence[Tensor]:
     ]
     if types != [(one.shape, one.dtype) for one in flowing]:
         raise DefinitionError(
-            "the function that clips does not return one gradient for each gradient",
+            "the clipping function does not return one gradient for each gradient",
             facts=(
                 ("expected", f"{len(flowing)} tensors of the same shapes and dtypes"),
                 ("found", reprlib.repr(found)),
             ),
             where="clip",
-            advice="It takes a list of tensors and returns a list: lm.ClipGlobalNorm(1.0) does.",
+            advice="It takes a list of tensors and returns a list, like lm.ClipGlobalNorm(1.0).",
         )
     return cast(Sequence[Tensor], found)
 
@@ -262,7 +262,7 @@ def _single(tensors: Sequence[Tensor]) -> Any:
 def _targets(
     specs: Sequence[Spec], loss: Loss, trace: Trace, dtype: DType
 ) -> tuple[tuple[Tensor, ...], Any]:
-    """The target leaves, and the loss's target: as floats where the loss needs floats."""
+    """The target leaves, and the target for the loss: cast to floats if the loss needs floats."""
     leaves = tuple(
         leaf(f"target{number}", "input", shape, arriving)
         for number, (shape, arriving) in enumerate(specs)

@@ -4,11 +4,11 @@ A file is written under a temporary name in its final folder, and renamed when i
 Unfinished files of killed processes are removed by the next writer.
 
 Process numbers cannot show whether a writer is still alive: another process may have the number by
-now, and numbers mean nothing in another container. Instead a writer holds a lock of the system
-(`flock`) on the unfinished file. The system releases it when the last process that has the file
-open is gone, however it ended; the file is renamed while the lock is held. On a file system without
-such locks nothing is removed. Where one machine does not see the locks of another, a file may be
-removed that is being written: its writer finds it gone, and writes it again.
+now, and numbers mean nothing in another container. Instead a writer holds a lock (`flock`) on the
+unfinished file. The system releases it when the last process that has the file open has ended, even
+by a kill. The file is renamed while the lock is held. On a file system without such locks nothing
+is removed. If one machine does not see the locks of another, it may remove a file that is being
+written. The writer notices that and writes the file again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if sys.platform != "win32":
 Content = bytes | bytearray | memoryview
 
 PREFIX, SUFFIX = ".lamina-", ".tmp"
-# How often a file is written again that another process removed, and how often a temporary name is
-# tried again where another process removed the new file because it was not locked yet.
+# How often a file is written again after another process has removed it, and how often a new
+# temporary file is made after another process has removed one that was not locked yet.
 _ATTEMPTS, _NAME_ATTEMPTS = 5, 1000
 # Flags that some systems lack.
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
@@ -46,7 +46,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         DataError: for a folder, a pipe, a socket or a device.
         OSError: if it cannot be opened.
     """
-    # Before it is opened: opening a device may do something.
+    # Checked before it is opened: opening a device may have effects.
     _require_regular(path, os.stat(path).st_mode)
     flags = os.O_RDONLY | _CLOSE_ON_EXEC | _NONBLOCKING | _BINARY
     # The caller closes it.
@@ -63,7 +63,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 def _require_regular(path: str | os.PathLike[str], mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise DataError(
-            "this is not a file",
+            "this is not a regular file",
             facts=(
                 ("expected", "a file"),
                 ("found", "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"),
@@ -111,7 +111,7 @@ def check_folder(directory: str) -> None:
 
 
 def sweep(folder: str | int) -> None:
-    """Removes unfinished files that their writers abandoned in a folder.
+    """Removes the unfinished files of ended writers from a folder.
 
     Args:
         folder: its path, or the descriptor of an open one.

@@ -1,6 +1,6 @@
-"""Every error that Lamina raises on purpose: expected, found, where, and advice.
+"""The errors that Lamina raises: expected, found, where, and advice.
 
-All derive from `LaminaError`. The message has one form:
+All derive from `LaminaError`. This is the layout of a message:
 
     in net/4:Add (resnet.py:14): the two branches differ in shape
       left    f32[batch, 32, 16, 16]
@@ -37,7 +37,7 @@ class LaminaError(Exception):
         self.where = where
 
     def at(self, where: str) -> LaminaError:
-        """Sets `where`, unless code nearer to the fault has set it already; returns self."""
+        """Sets `where`, unless code closer to the fault has set it already; returns self."""
         if not self.where:
             self.where = where
         return self
@@ -64,7 +64,7 @@ class DefinitionError(LaminaError):
 
 
 class GradientError(LaminaError):
-    """A derivative that does not exist, or of a tensor that has none."""
+    """A derivative that does not exist, or a gradient of a tensor that has none."""
 
 
 class DataError(LaminaError):
@@ -84,7 +84,7 @@ class EngineError(LaminaError):
 
 
 class LargestBlockError(EngineError):
-    """A buffer that is larger than what a device allocates at once."""
+    """A buffer that is larger than the largest allocation of a device."""
 
 
 class MissingExtraError(LaminaError):

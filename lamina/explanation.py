@@ -17,7 +17,7 @@ from lamina.reports import bytes_text, count_text, seconds_text, table_text
 
 @frozen_dataclass
 class Explanation:
-    """The steps of a compiled program; print it. Nothing is run, and nothing allocated.
+    """The steps of a compiled program; `print` shows them. Nothing is run or allocated.
 
     Attributes:
         batch_size: the number of examples of the program.
@@ -60,7 +60,7 @@ class Explanation:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages of `listing`, from the program to the one nearest to the machine."""
+        """The languages of `listing`, from the most abstract to the machine's."""
         return self.engine.languages
 
     @checked
@@ -69,9 +69,9 @@ class Explanation:
 
         Args:
             step: its number; None for all steps.
-            language: `"program"`, the compiler's output; or another of `languages`, such as
-                `"schedule"`; `"llvm"` and `"assembly"` on the cpu engine, `"opencl"` on the opencl
-                engine.
+            language: one of `languages`: `"program"`, the compiler's output; `"schedule"`, the
+                engine's decisions; `"llvm"` or `"assembly"` on the cpu engine; `"opencl"` on the
+                opencl engine.
 
         Raises:
             DefinitionError: if there is no such step or language.
@@ -86,24 +86,23 @@ class Explanation:
             )
         if language not in self.languages:
             raise DefinitionError(
-                f"the engine does not show its steps in {language!r}",
+                f"the engine has no listing in the language {language!r}",
                 facts=(("expected", " or ".join(self.languages)), ("found", repr(language))),
                 where="listing",
-                advice=f"This is what the {self.engine.device.engine} engine has.",
+                advice=f"The engine is {self.engine.device.engine}; others have other languages.",
             )
         return self.engine.listing(self.program, step, language)
 
 
 @frozen_dataclass
 class Profile:
-    """The time of each step of a program; print it: the slowest step comes first.
+    """The time of each step of a program; `print` shows it, the slowest step first.
 
     Attributes:
         explanation: the program that was run, and its engine.
         runs: the number of runs.
         seconds: of each step, the mean of all runs.
-        seconds_alone: of a run of the program compiled without clocks, called from Python; the
-            median.
+        seconds_alone: of a run from Python, if the program is compiled without clocks; the median.
         peaks: the peaks of the device, measured at the same time; None if the engine has none.
     """
 

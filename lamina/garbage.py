@@ -1,8 +1,8 @@
 """Pauses of Python's cyclic garbage collector.
 
-The collector walks through all objects, again and again while more are made: while a large graph is
-built and compiled, that takes as long as all other work. Reference counts still free objects during
-a pause; only reference cycles wait until the work is done.
+The collector traverses all objects, again and again while more are made. While a large graph is
+built and compiled, that takes as long as all other work. During a pause reference counts still free
+objects; only reference cycles wait until the work is done.
 
 The collector has one switch for the whole process, and several threads may pause it at the same
 time. This module never waits and takes no lock: the handler of a signal may run at any point, and

@@ -24,7 +24,7 @@ _IMPORT = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
 
 
 def loaded_when_used(package: str) -> bool:
-    """Whether the imports that follow in a package are delayed to the first use of each name.
+    """Whether the imports after this call are delayed to the first use of each name.
 
     Args:
         package: its `__name__`.
@@ -57,7 +57,7 @@ _PATIENCE_SECONDS = 10.0
 class _Loading:
     """A context in which modules are loaded: forks in other threads wait until it ends.
 
-    Otherwise the child would have half-loaded modules, locked by a thread that it does not have.
+    Otherwise the child would have half-loaded modules, locked by a thread that it lacks.
     """
 
     def __init__(self) -> None:
@@ -111,14 +111,14 @@ class _Lazy(ModuleType):
             if home is None or home == self.__name__:
                 value = self._submodule(name)
             else:
-                # As `from home import name` does, where the name may be that of a module.
+                # As in `from home import name`, where the name may be a module's.
                 value = getattr(__import__(home, fromlist=(name,)), name)
             setattr(self, name, value)
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Python sets each loaded module as an attribute of its package. A module with the name of a
-        # function in it, networks/resnet.py for example, must not hide the function.
+        # Python sets each loaded module as an attribute of its package. A module that has the name
+        # of its function, such as networks/resnet.py, must not hide the function.
         if isinstance(value, ModuleType) and self._homes.get(name) == value.__name__:
             value = getattr(value, name)
         super().__setattr__(name, value)

@@ -1,4 +1,4 @@
-"""Networks: a definition, which is checked at once and holds no data."""
+"""Networks: definitions without data, checked when they are made."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Network:
         outputs: tensors computed from them; one or several.
 
     Raises:
-        DefinitionError: if an output depends on an input that is not listed, or on none.
+        DefinitionError: if an output depends on an input that is not listed, or on no input.
 
     Example:
         >>> import lamina as lm
@@ -135,17 +135,17 @@ class Network:
         """
         if len(operands) != len(self.inputs):
             raise DefinitionError(
-                "the network is applied to another number of tensors than it has inputs",
+                "the network is applied to a wrong number of tensors",
                 facts=(("expected", str(len(self.inputs))), ("found", str(len(operands)))),
                 where=source_line(),
             )
         for number, (own, given) in enumerate(zip(self.inputs, operands, strict=True)):
             if isinstance(cast(object, given), Tensor) and given.shape != own.shape:
                 raise ShapeError(
-                    f"input {number} of the network that is applied has another shape",
+                    f"input {number} of the applied network has another shape",
                     facts=(("expected", shape_text(own.shape)), ("found", described(given))),
                     where=source_line(),
-                    advice=f"It was made at {own.origin.source}; its layers hold for that shape.",
+                    advice=f"The network was defined for that shape, at {own.origin.source}.",
                 )
         new = dict(zip(self.inputs, operands, strict=True))
         for node in self.nodes:
@@ -164,7 +164,7 @@ class Network:
         """`"net/1:Linear"`, for a tensor of the definition.
 
         Raises:
-            UnknownNameError: if it is no tensor of this network, or a constant.
+            UnknownNameError: if it is not a tensor of this network, or is a constant.
         """
         if node not in self._names:
             raise UnknownNameError(
@@ -180,7 +180,7 @@ class Network:
     ) -> Trace:
         """The graph of ops of the network, in training mode or in inference mode.
 
-        It is built once for each mode and dtypes, and kept.
+        It is built once for each mode and choice of dtypes, and kept.
         """
         arriving = tuple(input_dtypes or (dtype_in_model(tensor, dtype) for tensor in self.inputs))
         key = dtype, training, arriving
@@ -226,7 +226,7 @@ class Network:
             part: a network whose layers with parameters are layers of this one, the same objects.
 
         Raises:
-            DefinitionError: if it is no network, or has a layer that this network does not have.
+            DefinitionError: if it is not a network, or has a layer that this network does not have.
             ShapeError: if a parameter has another shape there.
 
         Example:
@@ -280,15 +280,15 @@ class Network:
         frozen: Sequence[str] = (),
         engine: str = DEFAULT_ENGINE,
     ) -> MemoryBill:
-        """The memory bill of a step, before anything is allocated.
+        """The memory bill of a training step or a forward pass, before anything is allocated.
 
         Args:
-            batch_size: the number of examples of the step.
-            loss, optimizer: of the training step; without them the bill is for inference.
+            batch_size: the number of examples.
+            loss, optimizer: of the training step; without them the bill is for a forward pass.
             dtype: the float type of the model.
             clip, frozen: gradient clipping, and patterns of parameters that are not trained, as in
                 `Model.training`.
-            engine: the engine that would run the step; its target decides the program.
+            engine: the engine for which the program is compiled.
 
         Raises:
             EngineError: for an unknown engine.
@@ -314,7 +314,7 @@ class Network:
         frozen: Sequence[str] = (),
         engine: str = DEFAULT_ENGINE,
     ) -> int:
-        """The largest batch whose step fits, each of its tensors as the device allocates it.
+        """The largest batch whose bill fits, with tensors no larger than the device allows.
 
         Args:
             memory: bytes, or text such as `"2 GiB"`.
@@ -366,16 +366,16 @@ def bill_of(
 ) -> MemoryBill:
     """The memory bill of a training step; without options, of a forward pass."""
     if options is None:
-        derived, name = inference_graph(network, dtype=dtype), "inference"
+        batch_graph, name = inference_graph(network, dtype=dtype), "inference"
     else:
         targets = default_targets(network, options.loss, dtype)
-        derived = training_graph(network, options, targets, dtype=dtype)
+        batch_graph = training_graph(network, options, targets, dtype=dtype)
         name = "training step"
-    # Imported here, as the passes take longer to import than a network to define.
+    # Imported here: importing the passes takes longer than defining a network.
     with loading:
         from lamina.compiler.pipeline import compile_graph
 
-    program = compile_graph(derived.graph, batch=batch_size, name=name, target=target)
+    program = compile_graph(batch_graph.graph, batch=batch_size, name=name, target=target)
     return MemoryBill(batch_size, program)
 
 
@@ -434,10 +434,10 @@ def Sequential(*layers: Tensor | Layer | Network) -> Network:
 
 
 def shared_names(whole: Record, part: Record) -> dict[str, str]:
-    """For each parameter and state of a part its name in the whole.
+    """The names of a part's parameters and states in the whole, by their names in the part.
 
-    Both have the same layer objects. A layer may make inner layers that are other objects in each
-    trace; their parameters are found by their path within the layer.
+    Both have the same layer objects. A layer may make new inner layers in each trace; their
+    parameters are found by their path within the layer.
 
     Raises:
         DefinitionError: if the whole does not have the layer.
@@ -460,8 +460,8 @@ def shared_names(whole: Record, part: Record) -> dict[str, str]:
                 "the part has a parameter that the whole does not have",
                 facts=(("in the part", name), ("in the whole", ", ".join(known) or "none")),
                 where=str(variable.tensor.origin),
-                advice="A part is made of the same layers, not of equal ones: apply the layers or "
-                "networks themselves again.",
+                advice="Apply the same layer objects again, or the same networks; equal layers are "
+                "other layers.",
             )
         expected = known[names[name]].tensor.shape
         if variable.tensor.shape != expected:

@@ -17,7 +17,7 @@ Loss = Callable[[Any, Any], Tensor]
 Clip = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 Spec = tuple[Shape, DType]
 
-# The state of an optimizer that holds the average of a parameter over steps has this name.
+# The name of the optimizer state that holds the average of a parameter over training steps.
 AVERAGE = "average"
 
 
@@ -46,7 +46,7 @@ class Optimizer(Protocol):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The new parameter and the new state; `step` (0-d int64) counts finished steps."""
+        """The new parameter and state; `step` (0-d int64) counts finished training steps."""
         ...
 
 
@@ -59,7 +59,7 @@ class Metric(Protocol):
         ...
 
     def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]:
-        """Sums over the batch, which add up over batches."""
+        """Sums over a batch; the sums of several batches can be added."""
         ...
 
     def result(self, sums: Mapping[str, Array]) -> float | Array:
@@ -146,10 +146,10 @@ BatchSize = Annotated[int, _BatchSize()]
 
 
 def check_loss(loss: object) -> None:
-    """Raises DefinitionError if it is no loss."""
+    """Raises DefinitionError if it is not a loss."""
     if isinstance(loss, type) or not callable(loss):
         raise _wrong_argument(
-            "loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss
+            "a loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss
         )
 
 
@@ -167,11 +167,11 @@ def check_outputs(loss: object, outputs: int) -> None:
 
 
 def check_optimizer(optimizer: object, where: str = "") -> None:
-    """Raises DefinitionError if it is no optimizer."""
+    """Raises DefinitionError if it is not an optimizer."""
     # `update` alone does not make an optimizer: dicts have it too.
     methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
     if isinstance(optimizer, type) or not all(map(callable, methods)):
-        raise _wrong_argument("optimizer", "lm.Adam(1e-3)", optimizer, where)
+        raise _wrong_argument("an optimizer", "lm.Adam(1e-3)", optimizer, where)
 
 
 def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
@@ -199,7 +199,7 @@ def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
 
 
 def check_frozen(frozen: object) -> None:
-    """Raises DefinitionError if it is no sequence of patterns."""
+    """Raises DefinitionError if it is not a sequence of patterns."""
     listed = cast(Sequence[object], frozen) if isinstance(frozen, list | tuple) else [None]
     if not all(isinstance(one, str) for one in listed):
         raise DefinitionError(
@@ -210,32 +210,32 @@ def check_frozen(frozen: object) -> None:
 
 
 def check_metrics(metrics: object) -> None:
-    """Raises DefinitionError if it is no sequence of metrics."""
+    """Raises DefinitionError if it is not a sequence of metrics."""
     if not isinstance(metrics, list | tuple):
-        raise _wrong_argument("list of metrics", "[lm.Accuracy()]", metrics)
+        raise _wrong_argument("a list of metrics", "[lm.Accuracy()]", metrics)
     for metric in cast(Sequence[object], metrics):
         if isinstance(metric, type) or not hasattr(metric, "statistics"):
-            raise _wrong_argument("metric", "lm.Accuracy()", metric)
+            raise _wrong_argument("a metric", "lm.Accuracy()", metric)
 
 
 def check_callbacks(callbacks: object) -> None:
-    """Raises DefinitionError if it is no sequence of functions."""
+    """Raises DefinitionError if it is not a sequence of functions."""
     listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
     if not all(callable(one) for one in listed):
         expected = "[a function of the history]"
-        raise _wrong_argument("list of callbacks", expected, cast(object, callbacks))
+        raise _wrong_argument("a list of callbacks", expected, cast(object, callbacks))
 
 
 def check_clip(clip: object) -> None:
     """Raises DefinitionError if it cannot clip gradients."""
     if clip is not None and (isinstance(clip, type) or not callable(clip)):
-        raise _wrong_argument("function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
+        raise _wrong_argument("a function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
 
 
 def _wrong_argument(kind: str, expected: str, found: object, where: str = "") -> DefinitionError:
     made = isinstance(found, type)
     return DefinitionError(
-        f"this is no {kind}",
+        f"this is not {kind}",
         facts=(("expected", expected), ("found", repr(found))),
         where=where or kind.split()[-1],
         advice=f"Make one of the class: {found.__name__}(...)." if made else "",

@@ -40,7 +40,7 @@ def frozen_dataclass(
     """
 
     def made(cls: Any) -> Any:
-        # Without a docstring, dataclass would write the signature into it, and need __init__.
+        # Without a docstring, dataclass would make one of the signature, and need __init__.
         cls.__doc__ = cls.__doc__ or cls.__name__
         _state.defining = True
         try:
@@ -199,5 +199,5 @@ def _delete(self: object, name: str) -> None:
 
 
 def _is_frozen(self: Any, name: str) -> bool:
-    """Subclasses that are no dataclasses themselves may have attributes of their own."""
+    """Subclasses that are not dataclasses themselves may have attributes of their own."""
     return "__dataclass_fields__" in self.__class__.__dict__ or name in self.__dataclass_fields__

@@ -77,7 +77,7 @@ DTypeLike = DType | str | type | np.dtype[Any]
 
 
 def as_dtype(value: DTypeLike) -> DType:
-    """The `DType` that a name, a NumPy dtype or a Python type stands for.
+    """The `DType` of a name, a NumPy dtype or a Python type.
 
     Raises:
         DTypeError: if Lamina has no such type.
@@ -97,12 +97,12 @@ def as_dtype(value: DTypeLike) -> DType:
 
 
 def _type_name(value: object) -> str:
-    """The name of a dtype; for anything else a short text that is no name."""
+    """The name of a dtype; for anything else a short text that is not a name."""
     if isinstance(value, str):
         return value
     if isinstance(value, type) and value in _PYTHON_TYPES:
         return _PYTHON_TYPES[value]
-    # Other values are refused: NumPy would accept None and tuples as types.
+    # Other values are refused, because NumPy would accept None and tuples as types.
     if isinstance(value, type | np.dtype):
         try:
             return np.dtype(cast(Any, value)).name
@@ -123,7 +123,7 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     if array.dtype.kind != "f" or dtype.kind not in "iu":
         return array.astype(dtype)
     limits = np.iinfo(dtype)
-    # The largest number plus one is a power of two, which floats hold exactly; the largest may not.
+    # Floats hold a power of two exactly: the largest number plus one, but not the largest number.
     too_large, too_small = array >= float(limits.max + 1), array < float(limits.min)
     inside = ~(too_large | too_small | np.isnan(array))
     whole = np.where(inside, array, array.dtype.type(0)).astype(dtype)

@@ -1,10 +1,10 @@
 """Threads that no signal reaches, for work that must not be interrupted.
 
-Python runs the handlers of signals in the main thread, between any two of its instructions, and a
-handler may raise: Ctrl-C does. The main thread's work then ends half done: a pointer is freed and
-not yet cleared, half of the parameters are new. No handler runs in another thread. So such work is
-done in a thread of its own while the caller waits; an exception that a handler raises meanwhile is
-held, and raised when the work is done.
+Python runs signal handlers in the main thread, between any two of its instructions. A handler may
+raise, as that of Ctrl-C does. The work of the main thread then ends half done: a pointer is freed
+and not yet cleared, half of the parameters are new. No handler runs in other threads. So such work
+is done in a thread of its own while the caller waits. An exception that a handler raises meanwhile
+is held until the work is done, and then raised.
 
 Two alternatives fail. A signal mask (`pthread_sigmask`) affects the system, not Python: another
 thread receives the signal, and Python still runs its handler in the main thread. Handlers can only
@@ -30,7 +30,7 @@ from lamina.garbage import Pause
 
 Result = TypeVar("Result")
 
-# Faults of the thread itself: if they were blocked, the process would end without a message.
+# Faults of the thread's own code. If they were blocked, the process would end without a message.
 _FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
 
 # How many more handlers may raise directly after the first one.
@@ -104,10 +104,10 @@ class ShieldedThread:
     def call(self, work: Callable[[], Result]) -> Result:
         """Does some work in the thread, and returns its result or raises its error.
 
-        An exception raised in the calling thread meanwhile, by the handler of a signal for example,
-        is raised when the work is done, and the result is lost: so objects that the work makes must
-        be released by their own destructors. Before the work is queued such an exception is raised
-        at once, and the work is not done.
+        An exception raised in the calling thread meanwhile, by a signal handler for example, is
+        raised when the work is done, and the result is lost. So the destructors of objects that the
+        work makes must release them. If such an exception comes before the work is queued, it is
+        raised at once, and the work is not done.
 
         Raises:
             EngineError: if the thread cannot be started, or the process is ending.
@@ -128,10 +128,11 @@ class ShieldedThread:
             del raised, held
 
     def _finish(self, task: _Task[Any], around: int = _NESTED_LOOPS) -> BaseException | None:
-        """Has a task done; returns the exception that was raised here meanwhile.
+        """Queues a task and waits for it; returns the exception that was raised here meanwhile.
 
-        Python also runs handlers before each iteration of a loop. An exception raised there, right
-        after another one, is caught by the loop around this one; there are `around` of them.
+        Python also runs handlers before each iteration of a loop. If one raises there, directly
+        after another exception, the loop around this one catches it: the function calls itself
+        `around` times.
         """
         held: BaseException | None = None
         while not task.finished:
@@ -139,7 +140,7 @@ class ShieldedThread:
                 if around:
                     held = self._finish(task, around - 1) or held
                     continue
-                # Repeated after each interruption, which may have come before any of these lines.
+                # Repeated after each interruption, which may come before any of these lines.
                 self._tasks.append(task)
                 self._wake.put(None)
                 if self._ended:
@@ -166,8 +167,8 @@ class ShieldedThread:
             raise EngineError(
                 "a thread cannot be started",
                 facts=(("thread", self._name), ("reason", str(error))),
-                advice="Raise the limit of threads (ulimit -u); at the end of a process, make the "
-                "model before.",
+                advice="Raise the limit of threads (ulimit -u). At the end of a process no thread "
+                "can be started: make the model earlier.",
             ) from error
 
     def _main(self) -> None:
@@ -185,8 +186,8 @@ class ShieldedThread:
         self._end_late_tasks()
 
     def _work(self) -> None:
-        # A garbage collection would run destructors of other objects here. One that takes a lock
-        # which the waiting caller holds would wait forever.
+        # A garbage collection would run destructors of other objects here. If one takes a lock that
+        # the waiting caller holds, it would wait forever.
         pause = Pause()
         try:
             while self._tasks:
@@ -269,7 +270,7 @@ def _block_signals() -> None:
 
 
 def _raise_at_exit() -> NoReturn:
-    """Ends a call that comes after the shielded threads have ended."""
+    """Refuses a call after the shielded threads have ended."""
     if threading.current_thread() is not threading.main_thread():
         # The thread ends silently, and releases locks that exit handlers may need.
         raise SystemExit

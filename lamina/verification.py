@@ -30,24 +30,24 @@ from lamina.training.progress import counted
 from lamina.training.training import Training
 
 # A gradient in float64 agrees with central differences of this relative length to about 1e-9. A
-# deviation above the tolerance is a wrong formula, or a kink between the two points.
+# larger deviation than the tolerance means a wrong formula, or a kink between the two points.
 DIFFERENCE = 1e-6
 GRADIENT_TOLERANCE = 1e-5
-# For the change of a parameter in the same training step in float32 on different engines: rounding
+# The change of a parameter in one training step in float32 differs between engines by the rounding
 # in sums of some thousand terms.
 ENGINE_TOLERANCE = 1e-3
-# The number of random directions. The median deviation counts, and a difference above the tolerance
-# is tried with shorter lengths. A wrong gradient deviates in nearly all directions and at every
-# length; a kink (ReLU at 0) that happens to lie between the two points does not.
+# The number of random directions. The median deviation counts. If it is above the tolerance,
+# shorter lengths are tried. A wrong gradient deviates in nearly all directions and at every length.
+# A kink (ReLU at 0) between the two points does so in some directions and at some lengths only.
 DIRECTIONS = 5
-# After cancellation a sum consists of rounding errors. The error of an engine may be ROUNDING times
-# the error of the interpreter in float32, as both are random. The error of the interpreter, whose
-# gradients are checked in float64, may be INTERPRETER_ROUNDING * ENGINE_TOLERANCE times the
-# largest change.
+# After cancellation a sum consists of rounding errors, which are random. So the error of an engine
+# may be ROUNDING times the error of the interpreter in float32. The gradients of the interpreter
+# are checked in float64; its error may be INTERPRETER_ROUNDING * ENGINE_TOLERANCE times the largest
+# change.
 ROUNDING = 100
 INTERPRETER_ROUNDING = 10
-# Some gradients are zero but for rounding, such as those of biases in front of batch normalisation.
-# Deviations are relative to at least this fraction of the largest gradient of the network.
+# Some gradients are zero except for rounding, such as those of biases before batch normalisation.
+# So deviations are divided by at least this fraction of the largest gradient of the network.
 NEGLIGIBLE = 1e-4
 
 
@@ -145,7 +145,7 @@ def verify(
         if data is not None
         else random_examples(network, loss, batch_size, seed, shapes.float64, where="verify")
     )
-    # The training steps come first: their errors for data that does not fit are the clearest.
+    # The training steps come first: they raise the clearest errors for data that does not fit.
     found = devices()
     usable = [device for device in found if not device.problem]
     engines = _engine_findings(network, loss, dataset, seed, usable)

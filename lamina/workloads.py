@@ -1,4 +1,4 @@
-"""The workloads that Lamina is measured on, and their measurement with Lamina.
+"""The workloads on which Lamina is measured, and their measurement with Lamina.
 
 A workload is a record: `lamina bench` and `benchmarks/` build the same training step or forward
 pass from it, and pass it to other frameworks as plain data. Data is synthetic and in memory.
@@ -41,11 +41,11 @@ from lamina.training.losses import BCE, MSE, CrossEntropy, Loss
 from lamina.training.optimizers import SGD, Adam, Optimizer
 from lamina.training.training import Training
 
-# Of the data, the initial parameters, and the order of the examples.
+# The seed of the data, the initial parameters, and the order of the examples.
 SEED = 0
-# Steps are timed in groups of at least this many seconds, so that reading the clock costs nothing.
+# Calls are timed in groups of at least so many seconds, so that reading the clock costs nothing.
 SHORTEST_SAMPLE = 0.02
-# A run of a given length is shortened if it would take longer than this multiple of the time given.
+# A run of fixed length is shortened if it would take longer than this multiple of the given time.
 LONGEST_RUN = 10.0
 
 Timed = Literal["forward", "step", "run"]
@@ -92,7 +92,7 @@ class Workload:
     Attributes:
         name: of the workload, on the command line.
         architecture: of the network.
-        batch: examples in a step.
+        batch: examples in a batch.
         timed: `"forward"`: `model.predict` of one batch, which returns a new array; `"step"`:
             `training.step(x, y)`, called from Python; `"run"`: one training step of
             `training.run`, the native loop.
@@ -118,7 +118,7 @@ class Workload:
         return self.architecture.network()
 
     def flops(self) -> int:
-        """Multiplications and additions in the matrix products of a step.
+        """Multiplications and additions in the matrix products of one timed call.
 
         The gradient of the network's input is not needed and does not count. Losses, activations
         and optimizers do not count either, as there is no agreed count for an exponential.
@@ -308,7 +308,7 @@ class Runner:
             self._first_state = self._training.state()
 
     def run(self, steps: int) -> None:
-        """Runs a number of steps by the public API; returns when the last one is finished."""
+        """Runs training steps or forward passes by the public API, and waits for the last."""
         x, y, training = self._x, self._y, self._training
         if training is None:
             for _ in range(steps):
@@ -342,7 +342,7 @@ class Runner:
 
 
 def measure(workload: Workload, engine: str = DEFAULT_ENGINE, seconds: float = 0.3) -> list[float]:
-    """Seconds per step, several samples of it.
+    """Seconds per training step or forward pass, several samples.
 
     Args:
         workload: to be measured.
@@ -366,14 +366,14 @@ def measure(workload: Workload, engine: str = DEFAULT_ENGINE, seconds: float = 0
 
 
 def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) -> list[float]:
-    """Seconds per step, from groups of steps that are long enough for the clock.
+    """Seconds per training step or forward pass, from groups that are long enough for the clock.
 
     Args:
-        run: runs a number of steps, waits for the last, and returns the seconds they took. The
-            calls that determine the size of a group also warm up, and are no samples.
+        run: runs a number of them, waits for the last, and returns the seconds of all. The calls
+            that determine the size of a group also warm up, and are not samples.
         seconds: how long to measure.
-        run_length: the number of steps in a group; 0 to determine it. A group that would take more
-            than ten times `seconds` is shortened to about `seconds`.
+        run_length: the size of a group; 0 to determine it. A group that would take more than ten
+            times `seconds` is shortened to about `seconds`.
 
     Example:
         >>> samples(lambda steps: steps * 0.25, seconds=0.5)
@@ -402,7 +402,7 @@ def chosen(names: Sequence[str]) -> list[Workload]:
     """The workloads of these names; all of them if no name is given.
 
     Raises:
-        DefinitionError: for a name that no workload has.
+        DefinitionError: for an unknown name.
     """
     for name in names:
         if name not in WORKLOADS:

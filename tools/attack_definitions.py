@@ -1,11 +1,11 @@
-"""Model files with a network that was changed at random, and a checksum that fits.
+"""Loads and runs model files with a randomly changed network and a correct checksum.
 
     python tools/attack_definitions.py [--count 5000] [--seed 0] [--engines interpreter cpu]
 
-Each file must be refused with one error that says what is wrong, or its network must run right: on
-every engine, and equal to the oracle `graph.evaluate`. Arenas and workspaces are filled with 0xFF
-before each run (NaN, or -1), so that a read of memory that nobody wrote shows. Anything else is
-printed with the change that led to it, and ends the run with an error.
+Each file must be refused with one clear error, or its network must run on every engine with the
+results of the oracle `graph.evaluate`. Arenas and workspaces are filled with 0xFF (NaN, or -1)
+before each run, which reveals reads of memory that was not written. Anything else is printed with
+the change that led to it, and makes the exit status 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lamina.shapes import as_dtype, float64, size_of, static
 Json = Any
 Array = np.ndarray
 BATCH = 3
-# Networks of more elements are compiled, and not run: to be large is no fault.
+# Networks of more elements are compiled, but not run: their size is not a fault.
 LARGEST_RUN = 1 << 18
 
 
@@ -59,7 +59,7 @@ class Saved(NamedTuple):
 
 
 def _of_samples(samples: list[tuple[Any, Sample]]) -> lm.Network:
-    """Ops on constants, to which something is added that follows from the input."""
+    """Ops on constants; a value that depends on the input is added to their results."""
     x = lm.Input(2)
     nothing = ops.min(x) * 0
     generator = np.random.default_rng(0)
@@ -140,7 +140,7 @@ def saved(network: lm.Network, folder: Path) -> Saved:
 
 
 def write(path: Path, parts: Saved, definition: Json) -> None:
-    """A model file with another definition and a checksum that fits."""
+    """Writes a model file with another definition and a correct checksum."""
     from safetensors.numpy import save
 
     metadata = {**parts.metadata, "network": json.dumps(definition)}
@@ -200,7 +200,7 @@ def _copied(data: Json) -> Json:
 
 
 def changed(definition: Json, chance: random.Random, most: str) -> tuple[Json, str]:
-    """The definition with one to three changes, most of them to ops of a name; what they are."""
+    """The definition with one to three changes, most of them to ops named `most`; their text."""
     new, told = _copied(definition), list[str]()
     for _ in range(chance.choice((1, 1, 1, 1, 2, 3))):
         entries = [n for n in new["nodes"] if isinstance(n, dict) and "op" in n]
@@ -209,7 +209,7 @@ def changed(definition: Json, chance: random.Random, most: str) -> tuple[Json, s
             entries = [n for n in entries if n.get("op") == most] or entries
         attributes = [n["attributes"] for n in entries if isinstance(n.get("attributes"), dict)]
         inside = [one for table in attributes for one in _locations(table)]
-        # Most changes go to where most can go wrong: to the values of attributes.
+        # Most changes are made to values of attributes, where most faults are likely.
         if chance.random() < 0.8:
             inside = [(o, k) for o, k in inside if not isinstance(o[k], dict | list)]
         if inside and chance.random() < 0.6:
@@ -280,11 +280,11 @@ def _change(owner: Any, key: Any, chance: random.Random, whole: Json) -> None:
 
 
 def outcome(path: Path, engines: Mapping[str, Engine], with_gradients: bool) -> str:
-    """What becomes of a file, in a word.
+    """The outcome of loading and running a file, in a word.
 
     Raises:
         AssertionError: if an engine's results are not those of the oracle.
-        Exception: whatever else is raised that is no clear error.
+        Exception: any other exception, which is not a clear error.
     """
     try:
         model = lm.load(path, engine="interpreter")
@@ -313,7 +313,7 @@ def outcome(path: Path, engines: Mapping[str, Engine], with_gradients: bool) -> 
 
 
 def _graph(network: lm.Network, with_gradients: bool) -> Graph:
-    """The network in double precision, in which the orders of sums hardly count."""
+    """The network in double precision, where the order of a sum hardly matters."""
     traced = network.trace(dtype=float64, training=False)
     outputs = [(f"output{n}", tensor) for n, tensor in enumerate(traced.outputs)]
     if with_gradients:
@@ -327,7 +327,7 @@ def _graph(network: lm.Network, with_gradients: bool) -> Graph:
 
 
 def _points(program: Program) -> int:
-    """How often the innermost of all loops would be gone through."""
+    """The iterations of all innermost loops."""
     count = 0
     for number, step in enumerate(program.steps):
         if hasattr(step, "stages"):
@@ -369,7 +369,7 @@ def _run(program: Program, engine: Engine, feeds: Mapping[str, Array]) -> dict[s
     arena = HostArena()
     ready = engine.compile(program, memories, arena)
     try:
-        # Temporaries and workspaces of the cpu engine; the interpreter does so by itself.
+        # Temporaries and workspaces of the cpu engine. The interpreter fills its own (`poison`).
         arena._block.fill(0xFF)
         ready.run([feeds[buffer.name] for buffer in program.of_kind("input")])
         return {name: ready.output(name) for name, _ in program.outputs}
@@ -387,16 +387,16 @@ def _compare(what: str, found: Array, expected: Array) -> None:
 def attack(
     count: int, seed: int, engines: Mapping[str, Engine], told: Callable[[str], None]
 ) -> tuple[Counter[str], list[str]]:
-    """Changes networks and looks what becomes of them.
+    """Changes networks at random, and loads and runs them.
 
     Args:
-        count: how many.
+        count: the number of changed networks.
         seed: of the changes.
-        engines: on which networks are run that can be.
-        told: is told about each failure.
+        engines: run each network that compiles.
+        told: is called with the text of each failure.
 
     Returns:
-        How often there was which outcome; and the failures.
+        The number of networks by outcome; and the failures.
     """
     chance = random.Random(seed)
     outcomes: Counter[str] = Counter()
@@ -429,7 +429,7 @@ def attack(
 
 
 def main() -> None:
-    """Attacks, and says what came of it."""
+    """Attacks, and prints the outcomes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,11 +1,12 @@
-"""Sends signals at random moments of everything that Lamina does, and looks what is left.
+"""Sends signals at random moments to processes that use Lamina, and checks their models and files.
 
     python tools/attack_signals.py [SIGNALS] [SEED]
 
-Child processes compile, train, predict, save, copy and release, with a handler that raises, while
-this one sends them SIGINT, SIGALRM and SIGUSR1, also while they end. After each activity a child
-checks that the model is one of the models between two steps, and that file and predictions are
-whole. A child that faults, hangs or finds something else is printed, and makes the exit status 1.
+Child processes compile, train, predict, save, copy and release, with a handler that raises. This
+process sends them SIGINT, SIGALRM and SIGUSR1, also while they exit. After each activity a child
+checks that its model has the parameters of some moment between two training steps, and that its
+files and predictions are complete. A child that crashes, hangs or finds a fault is printed, and the
+exit status is 1.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ SIGNALS_OF_A_CHILD = 250
 PATIENCE_SECONDS = 120.0
 STEPS = 150
 EXAMPLES = 48
-# How processes end that nothing is wrong with: in peace, or by Ctrl-C after their work was done.
+# The exit statuses of processes without a fault. Ctrl-C may end them after their work is done.
 PEACEFUL = (0, 1, 130, -signal.SIGINT)
 
 
 class Alarm(Exception):
-    """What the handler of another signal raises."""
+    """The handler of SIGALRM raises it."""
 
 
 def main(count: int, seed: int) -> int:
@@ -67,7 +68,7 @@ def main(count: int, seed: int) -> int:
 def _attack(
     chance: random.Random, count: int, number: int, folder: str
 ) -> tuple[int, dict[str, Any]]:
-    """Starts a child and sends it signals; gives how many, and what was found."""
+    """Starts a child and sends it signals; the number of signals, and the child's report."""
     environment = os.environ | {
         "LAMINA_THREADS": str(1 + number % 2),
         "LAMINA_CACHE": "off" if number % 4 == 3 else str(Path(folder) / "cache"),
@@ -100,7 +101,7 @@ def _attack(
             time.sleep(chance.uniform(0, 1.1) * usual.get(name, 0.02))
             send(signal.SIGINT, signal.SIGINT, signal.SIGALRM, signal.SIGUSR1)
         finished = child.stdout.readline()
-        # Those that were interrupted take less than they would.
+        # Interrupted activities take less time than usual.
         usual[name] = max(0.9 * usual.get(name, 0.0), float(finished or 0.0))
         name = child.stdout.readline().strip() if finished else ""
     child.stdin.close()
@@ -108,7 +109,7 @@ def _attack(
     while name and not name.startswith("{"):
         name = child.stdout.readline().strip()
     lines = [name]
-    # It is disturbed while it leaves, too.
+    # The child also gets signals while it exits.
     for _ in range(chance.randrange(4)):
         send(signal.SIGINT)
         time.sleep(chance.uniform(0, 0.02))
@@ -129,7 +130,7 @@ def _attack(
 
 
 class Child:
-    """Does everything over and over, and is interrupted."""
+    """Compiles, trains, predicts, saves, copies and releases in random order, under signals."""
 
     def __init__(self, seed: int, folder: str) -> None:
         self.chance = random.Random(seed)
@@ -149,11 +150,11 @@ class Child:
         )
         self.model, self.training = self.made()
         self.first = self.model.parameters() | self.model.states()
-        # The models between two steps, by their number; no signal has been sent yet.
+        # By checksum of the model: the number of training steps. No signal has been sent yet.
         self.known: dict[str, int] = {self.digest(self.model): 0}
-        for step in range(1, STEPS + 1):
+        for steps_done in range(1, STEPS + 1):
             self.training.run(self.data, 1)
-            self.known[self.digest(self.model)] = step
+            self.known[self.digest(self.model)] = steps_done
         self.seen: Counter[str] = Counter()
         self.failures: list[str] = []
         self.armed = False
@@ -173,7 +174,7 @@ class Child:
     def digest(model: lm.Model) -> str:
         return digest_of(model.parameters() | model.states())
 
-    # What it does.
+    # Activities.
 
     def compile(self) -> None:
         width = self.chance.randrange(3, 200)
@@ -229,7 +230,7 @@ class Child:
     def release(self) -> None:
         self.training.release()
 
-    # What must be so whatever was interrupted.
+    # Checks after each activity.
 
     def check(self, name: str) -> None:
         self.whole(name, self.model)
@@ -243,23 +244,23 @@ class Child:
         fresh = self.other
         fresh.set_parameters(self.model.parameters() | self.model.states())
         if (fresh.predict(self.x[:5]) != self.model.predict(self.x[:5])).any():
-            self.failures.append(f"after {name}: predictions of parameters that are gone")
+            self.failures.append(f"after {name}: the predictions are not those of the parameters")
 
     def whole(self, name: str, model: lm.Model) -> None:
         if self.digest(model) not in self.known:
-            self.failures.append(f"after {name}: a model that is not between two steps")
+            self.failures.append(f"after {name}: the model is not between two training steps")
 
     def renew(self) -> None:
-        """Another training where this one was released, or has gone further than is known."""
+        """Makes a new training if this one is released, or has passed the last known model."""
         try:
-            step = int(self.training.state()["step"])
+            steps_done = int(self.training.state()["step"])
         except lm.errors.ReleasedError:
-            step = STEPS
+            steps_done = STEPS
         known = self.known[self.digest(self.model)]
-        if step > STEPS - 60 or step != known:
+        if steps_done > STEPS - 60 or steps_done != known:
             self.model, self.training = self.made()
 
-    # What it does, interrupted.
+    # Activities under signals.
 
     def attempt(self, name: str, work: Callable[[], None]) -> None:
         try:

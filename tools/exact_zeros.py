@@ -4,10 +4,11 @@
 
 Each case is a convolution with its two gradients on the cpu engine: batches of 1 to 256 images, 8
 to 64 channels, windows of 3x3 and 5x5, numbers of many magnitudes, and zeros of all kinds: single
-elements, rows, channels, filters, elements of windows, and at random. A result is zero by its terms
-where the same graph of absolute signs is zero. Others of some size that are zero count as lost.
+elements, rows, channels, filters, elements of windows, and at random. All terms of a result are
+zero if the same graph computes zero from the absolute signs; such a result must be exactly zero.
+Results of some size in the oracle that are zero on the engine are counted as lost.
 
-`LAMINA_VECTORS=avx2` (or `sse2`) before it takes narrower vectors. It fails if anything is found.
+Set `LAMINA_VECTORS=avx2` (or `sse2`) to check narrower vectors. It fails if anything is found.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.ops.differentiate import gradients
 from lamina.shapes import Array, as_dtype
 
-# So many numbers a tensor has at most, so that the oracle is quick.
+# Tensors have no more numbers than this, so that the oracle is quick.
 LARGEST = 1 << 20
 # Numbers of this size are far above the rounding errors of the largest result.
 SMALL = 1e-3
 
 
 def numbers(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
-    """Random numbers with zeros of some kind among them."""
+    """Random numbers, some of which are zero: single ones, or whole indices of some axes."""
     orders = float(generator.choice([0.0, 1.0, 4.0]))
     values = generator.uniform(-1, 1, shape) * 10 ** generator.uniform(-orders, orders, shape)
     kind = int(generator.integers(6))
@@ -50,7 +51,7 @@ def numbers(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) 
 
 
 def case(number: int, seed: int) -> tuple[Graph, dict[str, Array]]:
-    """The graph of a case, and what its leaves are fed."""
+    """The graph of a case, and the arrays of its leaves."""
     generator = np.random.default_rng([seed, number])
     dtype = "float64" if number % 5 == 4 else "float32"
     while True:

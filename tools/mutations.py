@@ -1,11 +1,11 @@
-"""Whether tests find faults: each one of a table is put into a copy of the sources, and tests run.
+"""Checks whether tests find faults: puts each fault of a table into a copy of the sources.
 
     python tools/mutations.py tools/mutations/cpu.toml [--only TEXT ...] [--all]
 
-A table names the arguments of pytest, and the faults: a file, text that stands in it exactly once,
-and what a mistake would have put in its place. A fault may name tests of its own. Printed is what
-each fault was found by, the first test that failed or, with `--all`, how many did. The exit status
-is 1 if a fault was not found, and 2 if a table does not fit the sources.
+A table names the arguments of pytest, and the faults. A fault has a file, a text that the file
+contains exactly once, and the wrong text that replaces it. It may name other tests. Printed is the
+first test that failed for each fault or, with `--all`, how many failed. The exit status is 1 if no
+test failed for some fault, and 2 if a table does not fit the sources.
 
     tests = ["tests/conformance", "--engine=cpu"]
 
@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# What tests need of a checkout.
+# The files of a checkout that tests need.
 COPIED = ("lamina", "tests", "tools", "examples", "pyproject.toml", "README.md")
-# A fault may make a program that never ends.
+# With a fault, a program may never end.
 LIMIT_SECONDS = 900.0
 
 
@@ -42,9 +42,9 @@ class Fault:
     """A mistake in one file.
 
     Attributes:
-        name: what is wrong then.
+        name: describes the mistake.
         file: the path in the checkout.
-        old, new: the text, and what stands in its place.
+        old, new: the text, and its replacement.
         tests: the arguments of pytest.
     """
 
@@ -55,7 +55,7 @@ class Fault:
     tests: tuple[str, ...]
 
     def problem(self) -> str:
-        """Why it cannot be made; "" if it can."""
+        """Why the fault does not fit the sources; "" if it fits."""
         path = ROOT / self.file
         if not path.is_file():
             return f"there is no {self.file}"
@@ -75,7 +75,7 @@ def faults_of(table: Path) -> list[Fault]:
 
 
 def run_tests(copy: Path, arguments: tuple[str, ...], *, everything: bool) -> tuple[str, float]:
-    """What failed in a copy of the sources, or "" if nothing did, and how many seconds it took."""
+    """The failed tests in a copy of the sources, "" if none failed; and the seconds it took."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     if not everything:
         command.append("-x")
@@ -103,7 +103,7 @@ def run_tests(copy: Path, arguments: tuple[str, ...], *, everything: bool) -> tu
 
 
 def main() -> int:
-    """Runs the tests for each fault; gives the exit status."""
+    """Runs the tests for each fault; the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,8 +1,8 @@
 """One cold start: `python cold.py MODULE FUNCTION WORKLOAD.json DATA.npz [STEPS]`.
 
-Prints, as JSON, the seconds from the first import to the end of the first step (or of STEPS steps),
-and the peak memory of the process until its imports were done and until the end. Nothing heavy is
-imported before the clock starts. The start of the interpreter does not count.
+Prints, as JSON, the seconds from the first import to the end of the first training step (or of
+STEPS training steps), and the peak memory of the process after its imports and at the end. Nothing
+heavy is imported before the clock starts. The start of the interpreter does not count.
 """
 
 import importlib

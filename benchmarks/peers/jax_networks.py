@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-# PyTorch's and Lamina's, of every normalisation.
+# PyTorch and Lamina use it in every normalisation.
 EPSILON = 1e-5
 
 
@@ -23,7 +23,7 @@ class Ready:
 
     Attributes:
         forward: function of (options, parameters, input).
-        tables: number of the first parameters that are embedding tables.
+        tables: so many of the first parameters are embedding tables.
     """
 
     forward: Callable[[Any, Iterator[Array], Array], Array]

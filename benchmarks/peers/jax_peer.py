@@ -1,8 +1,8 @@
-"""JAX's worker: the whole step is one jitted function with donated parameters and state.
+"""JAX's worker: a training step is one jitted function with donated parameters and state.
 
-Optimizers are written by hand with PyTorch's formulas. Data and state are JAX's own arrays before
-the clock starts. A run of many steps is one call: a loop inside the compiled program, which
-gathers each step's examples.
+Optimizers are written by hand with PyTorch's formulas. Data and state are JAX arrays before the
+clock starts. A run of many training steps is one call: a loop inside the compiled program, which
+gathers the examples of each batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Jax:
         self.reset()
 
     def reset(self) -> None:
-        # Copies, because donated arrays are gone after the step.
+        # Copies, because donated arrays are gone after the training step.
         self._parameters = jax.tree.map(jnp.array, self._first)
         self._state = initial_state(self._workload, self._parameters)
 

@@ -1,8 +1,8 @@
 """Bytes of PyTorch's living tensors: `python living.py WORKLOAD.json DATA.npz`.
 
 Every tensor that PyTorch makes on the CPU is followed from its creation to its release. Prints, as
-JSON, PyTorch's version and the peak of living bytes over the third training step, parameters,
-optimizer, inputs and targets included.
+JSON, PyTorch's version and the peak of living bytes over the third training step, including
+parameters, optimizer state, inputs and targets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """PyTorch's worker: `python pytorch.py eager`, or `compile` for torch.compile.
 
 It is written as PyTorch's users write it: a module, a loss, an optimizer of torch.optim with its
-default implementation. torch.compile compiles the network and the loss together. The optimizer
-stays as it is.
+default implementation. torch.compile compiles the network and the loss together; the optimizer is
+not compiled.
 """
 
 from __future__ import annotations

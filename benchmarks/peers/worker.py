@@ -1,19 +1,20 @@
 """Code that all workers share: they sleep until the harness sends a command in a JSON line.
 
-Each framework runs in its own process, so that their threads and libraries do not meet. A worker
+Each framework runs in its own process, so that threads and libraries are not shared. A worker
 gets workloads as plain data and the same arrays as all others. Only Lamina's worker imports Lamina.
 It answers five commands in JSON lines:
 
     {"prepare": WORKLOAD, "data": PATH}   builds, compiles, warms up -> {"fingerprint": NUMBER}
     {"reset": NAME}                       back to the initial parameters -> {}
-    {"run": NAME, "steps": COUNT}         -> {"seconds": until the last step's end,
+    {"run": NAME, "steps": COUNT}         -> {"seconds": until the last one is finished,
                                               "cpu_seconds": of all threads}
-    {"mixed": NAME, "steps": COUNT}       the same with a product of PyTorch's before each step
-                                          -> {"seconds": of the steps alone}
+    {"mixed": NAME, "steps": COUNT}       the same; PyTorch computes a product before each one
+                                          -> {"seconds": without the products}
     {"peak": true}                        Lamina's worker: the processor's measured peaks
                                           -> {"gflops": NUMBER, ...}
 
-The answer to a command that fails is {"problem": TEXT}.
+"steps" are training steps, or forward passes if the workload times them. The answer to a command
+that fails is {"problem": TEXT}.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Data:
 
     Attributes:
         x, y: inputs and targets; y is None for a forward pass.
-        rows: int64 (steps, batch): the examples of each step, where runs are timed.
+        rows: int64 (training steps, batch): the examples of each batch, if runs are timed.
         parameters: initial values, laid out as in PyTorch and Lamina: weights are (out, in).
     """
 
@@ -54,7 +55,7 @@ class Peer(Protocol):
     """A framework's side of a workload."""
 
     def run(self, steps: int) -> None:
-        """Runs this many steps; returns when the last one is finished."""
+        """Runs so many training steps or forward passes; returns when the last is finished."""
         ...
 
     def reset(self) -> None:
@@ -101,7 +102,7 @@ def fingerprint(workload: Workload, peer: Peer) -> float:
 
 
 def mixed_seconds(peer: Peer, steps: int) -> float:
-    """The time of this many steps, with a matrix product by PyTorch's threads before each."""
+    """The time of so many training steps; before each, PyTorch's threads compute a product."""
     import torch  # most peers do not need it
 
     torch.set_num_threads(os.cpu_count() or 1)

@@ -10,8 +10,8 @@ everything is compiled.
     objects/0/ ... objects/f/   shards, by the first digit of an entry's name
     objects/0/written           a byte for each KiB written since this shard was last trimmed
 
-The time to write an entry does not depend on the number of entries: a shard is listed only after
-enough bytes were written to it that the listing hardly counts.
+The time to write an entry does not depend on the number of entries: a shard is listed only after so
+many bytes were written to it that the time of the listing hardly matters.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from lamina.cache.folders import Folder, opened
 MAGIC = b"lamina object 2\n"
 _LENGTH_BYTES = 8
 _HEADER_BYTES = len(MAGIC) + 32 + _LENGTH_BYTES + 32
-# If a shard exceeds its part of this, its least recently used entries are removed. That is checked
-# whenever another eighth of its part was written.
+# If a shard exceeds its share of this, its least recently used entries are removed. That is checked
+# each time an eighth of its share was written.
 LARGEST_BYTES = 256 << 20
 SHARDS = 16
 _OVERSHOOT = 8
 _FOLDER, _NEW, _WRITTEN = "objects", "new", "written"
 _SUFFIX = ".object"
 _WRITTEN_UNIT = 1 << 10
-# The reasons for having no cache that were reported.
+# The reported reasons for having no cache.
 _reported: set[str] = set()
 
 
@@ -101,8 +101,8 @@ def _report_once(reason: str, where: object) -> None:
         import logging
 
         logging.getLogger("lamina").warning(
-            "Lamina compiles again in every process, as its cache cannot be used: %s. "
-            "LAMINA_CACHE names another folder; LAMINA_CACHE=off does without.",
+            "Lamina compiles again in every process, because its cache cannot be used: %s. "
+            "LAMINA_CACHE names another folder; LAMINA_CACHE=off turns the cache off.",
             text,
         )
 
@@ -119,9 +119,9 @@ def key_of(inputs: Iterable[str]) -> str:
 
 @final
 class Sources:
-    """The modules of some packages, without subpackages, at the time when this is made.
+    """The modules of some packages, without subpackages, when this object is made.
 
-    It is made while they are imported: an upgrade may replace them while the process runs.
+    Make it while the packages are imported: an upgrade may replace them while the process runs.
 
     Attributes:
         packages: their names.
@@ -182,7 +182,7 @@ def _folder_of(package: str) -> Traversable:
 
 
 def cached(key: str, make: Callable[[], bytes]) -> bytes:
-    """The entry of that name, made and kept if there is none."""
+    """The entry of a key. If there is none, it is made and kept."""
     found = find(key)
     if found is None:
         found = make()
@@ -191,7 +191,7 @@ def cached(key: str, make: Callable[[], bytes]) -> bytes:
 
 
 def find(key: str) -> bytes | None:
-    """The entry of that name; None if there is none."""
+    """The entry of a key; None if there is none."""
     with _opened() as cache_folder:
         if cache_folder is None:
             return None
@@ -202,7 +202,7 @@ def find(key: str) -> bytes | None:
 
 
 def keep(key: str, content: bytes) -> None:
-    """Writes an entry of that name, if the disk can be used."""
+    """Writes the entry of a key, if the disk can be used."""
     with _opened() as cache_folder:
         if cache_folder is None:
             return

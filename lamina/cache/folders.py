@@ -1,9 +1,9 @@
 """Folders that no other user can change: opened one by one from the root, not following links.
 
-Code in the cache is run, so the cache must belong to the user of this process. A path does not show
-that: another user may own a folder along it, or put a link there between a check and the use. So
-every folder along the path is opened relative to the one before it and checked when it is open, as
-ssh and sudo check the paths of their files, and files are opened relative to the last folder.
+Code in the cache is run, so the cache must belong to the user of this process. Its path alone does
+not show that: another user may own a folder along it, or put a link there between a check and the
+use. So every folder along the path is opened relative to its parent, and checked when it is open.
+Files are opened relative to the last folder. ssh and sudo check the paths of their files like this.
 
 Where the system cannot open files relative to folders (Windows), the user's folders are protected
 by default, and nothing is checked.
@@ -75,7 +75,7 @@ class Folder:
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise RefusedError(f"{self.path / name} is no file")
+                raise RefusedError(f"{self.path / name} is not a file")
             if _EXAMINED:
                 _require_own(status, self.path / name)
         except BaseException:
@@ -160,7 +160,7 @@ def _walked(path: Path) -> int:
             try:
                 below = _opened_or_made(name, descriptor, _ANCESTOR)
             except OSError as error:
-                # Systems differ in the error for a link where a folder is expected.
+                # The error for a link instead of a folder differs between systems.
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
                     error.filename = f"{here}/{name}"
                     raise
@@ -194,7 +194,7 @@ def _link(name: str, folder: int, path: str) -> str:
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError:
-        raise RefusedError(f"{path}/{name} is no folder") from None
+        raise RefusedError(f"{path}/{name} is not a folder") from None
 
 
 def _require_trusted(descriptor: int, path: str) -> bool:

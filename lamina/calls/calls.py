@@ -8,8 +8,8 @@ for records, their methods, and functions that are `checked`.
     probability: Annotated[float, Number("[0, 1)")]
     bias: bool = True
 
-A plain `bool`, `int`, `float`, `str`, `Literal[...]`, a path, or one of Lamina's classes is a kind
-by itself, and so is one of these `| None`. Arguments with other annotations, such as a union of
+`bool`, `int`, `float`, `str`, `Literal[...]`, paths and Lamina's classes are kinds without
+`Annotated`, and so are their unions with None. Arguments with other annotations, such as a union of
 other types, are not checked here; the function checks them.
 """
 
@@ -98,7 +98,7 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     @wraps(function)
     def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
         if not known:
-            # At the first call, as annotations may name types that are imported later.
+            # Made at the first call, because annotations may name types that are imported later.
             known.append(Interface(name, inspect.signature(function), _kinds_of(function), None))
         return known[0].call(function, values, options)
 
@@ -106,7 +106,7 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
 
 def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A function of tensors, whose arguments the records of ops check.
+    """A function of tensors, with its arguments checked by the records of ops.
 
     NumPy's numbers are not converted, as their dtype matters. Errors without a source line get the
     current layer and line.
@@ -120,7 +120,7 @@ def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Paramet
             located(error)
             raise
         except TypeError:
-            # Only after a TypeError: to check the arguments in every call would cost time.
+            # Checked only after a TypeError: a check in every call would cost time.
             interface = Interface(_name_of(function), inspect.signature(function), {}, None)
             misfit = interface.misfit(values, options)
             if misfit is None:
@@ -189,7 +189,7 @@ class Interface:
         return function(*bound.args, **bound.kwargs)
 
     def misfit(self, values: Sequence[Any], options: Mapping[str, Any]) -> DefinitionError | None:
-        """What is wrong with the number or the names of the arguments; None if nothing is."""
+        """The error for a wrong number or wrong names of arguments; None if they fit."""
         try:
             self.signature.bind(*values, **options)
         except TypeError as error:
@@ -214,7 +214,7 @@ class Interface:
         return all(one.kind in usual for one in self.signature.parameters.values())
 
     def _fits(self, values: Sequence[Any], options: Mapping[str, Any]) -> bool:
-        """Whether the arguments fit the signature; False also where this quick check cannot tell.
+        """Whether the arguments fit the signature; False also if this quick check cannot tell.
 
         `Signature.bind` takes several times as long.
         """
@@ -244,7 +244,7 @@ class Interface:
     def _misfit(
         self, problem: str, values: Sequence[Any], options: Mapping[str, Any]
     ) -> DefinitionError:
-        """What is wrong with the number or the names of the arguments."""
+        """The error for a wrong number or wrong names of arguments."""
         empty = inspect.Parameter.empty
         method = not _OWNERS.isdisjoint(self.signature.parameters)
         parameters = [
@@ -277,7 +277,7 @@ class Interface:
     def _advice(self, unknown: str, accepted: Sequence[str]) -> str:
         """The advice for an unknown option.
 
-        In this order: its name here, what to use instead, an option with a similar name.
+        The first that there is: its name in Lamina, a replacement, an option with a similar name.
         """
         ours = [option for option in accepted if unknown in ELSEWHERE.get(option, "").split()]
         if ours:

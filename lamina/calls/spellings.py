@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Named(Protocol):
-    """The part of an `Interface` that advice depends on."""
+    """The part of an `Interface` on which advice depends."""
 
     @property
     def name(self) -> str: ...
@@ -88,8 +88,8 @@ def _is_layer(called: Named, _: Sequence[str]) -> bool:
     return hasattr(called.owner, "forward")
 
 
-# Options of other frameworks that Lamina does not have: their names, the callables (and their
-# options) for which the advice is right, and the advice.
+# Options of other frameworks for which Lamina has something else: their names, a test of the
+# callable and its options for which the advice is right, and the advice.
 INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
     (
         "activation",

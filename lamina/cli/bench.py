@@ -52,9 +52,9 @@ class _NamesWorkloads(click.Option):
     help="Write all measurements to this file.",
 )
 def bench(engine: str, names: tuple[str, ...], seconds: float, json_file: Path | None) -> None:
-    """Measure how long a step takes.
+    """Measure how long a training step or a forward pass takes.
 
-    On networks from tiny to large; data is synthetic, and nothing is written without --json.
+    Networks are tiny to large; data is synthetic, and nothing is written without --json.
     """
     if json_file is not None and not json_file.parent.is_dir():
         raise click.UsageError(f"--json: there is no folder {json_file.parent}.")
@@ -87,7 +87,7 @@ def bench(engine: str, names: tuple[str, ...], seconds: float, json_file: Path |
             "median": median,
             "gflops": rate,
         }
-    header = ("workload", "timed", "batch", "per step", "GFLOP/s")
+    header = ("workload", "timed", "batch", "time", "GFLOP/s")
     click.echo(table_text(header, rows, align="llrrr"))
     if json_file is not None:
         report = {

@@ -197,7 +197,7 @@ def plan(
 ) -> None:
     """Print the memory that a training step needs.
 
-    To the byte, and without allocating it.
+    It is counted to the byte, and nothing is allocated.
 
     If FILE.py defines no loss, it is the memory of a forward pass.
     """
@@ -261,7 +261,7 @@ def verify(file: str, data: str | None, targets: str | None, batch_size: int, se
     "--layers",
     metavar="FILE.py",
     type=FILE_PATH,
-    help="Defines the model's layers that are not Lamina's, if it has any.",
+    help="A file that defines the layers of the model that are not Lamina's.",
 )
 @engine_option
 def predict(

@@ -104,7 +104,7 @@ def _no_network(path: str, names: Mapping[str, Any]) -> DefinitionError:
     found = f"net = {_kind(names['net'])}" if "net" in names else "no net"
     advice = "Add at its top level: net = lm.Sequential(lm.Input(784), lm.Linear(10))"
     if others:
-        advice = f"{' and '.join(others)} would do: call it net."
+        advice = f"The file defines {' and '.join(others)}: name the network net."
     return DefinitionError(
         "the file defines no network",
         facts=(("expected", "net = a Network"), ("found", found)),

@@ -86,7 +86,7 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
 
 
 def _examples(images: Array, predicted: Array, labels: Array) -> str:
-    """Some digits drawn as characters, side by side: the first correct ones, and a wrong one."""
+    """Some digits drawn with characters, side by side: the first correct ones, and a wrong one."""
     right = np.flatnonzero(predicted == labels)
     wrong = np.flatnonzero(predicted != labels)[:1]
     chosen = [*right[: _SHOWN - len(wrong)], *wrong]

@@ -46,11 +46,11 @@ def message_of(error: Exception, user_file: str = "") -> str:
     if isinstance(error, LaminaError):
         return f"{name} {error}" if error.where else f"{name}: {error}"
     if isinstance(error, SyntaxError) and error.filename is None and user_file:
-        return f"{name} in {user_file}: this is no Python file: {error.msg}"
+        return f"{name} in {user_file}: this is not a Python file: {error.msg}"
     if isinstance(error, SyntaxError) and error.filename == user_file:
         return _quoted(f"{name} in {user_file}:{error.lineno}: {error.msg}", error.text)
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
-        return ""  # the reader of the pipe is gone: click handles this
+        return ""  # the reader of the pipe has ended: click handles this
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)

@@ -89,7 +89,7 @@ def profile(
     engine: str,
     seed: int,
 ) -> None:
-    """Measure the steps of the program of a training step.
+    """Measure each step of the program of a training step.
 
     Shows the time of each step of the program, the slowest first, its GFLOP/s and GB/s, and the
     peak rates of this machine.

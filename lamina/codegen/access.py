@@ -25,7 +25,7 @@ class Access:
         bases: the address of each buffer.
         sizes: the number of elements of each buffer.
         calling: whether strided vectors are loaded and stored by calls of shared functions. That
-            keeps long functions short, and is for code that is not run for every few elements.
+            keeps long functions short. It is meant for code that is seldom run.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Access:
         self._sizes = sizes
         self._calling = calling
         self.bases = bases
-        # The buffers that were loaded from; after a store they must be loaded again.
+        # The loaded buffers. After a store they must be loaded again.
         self.loaded: set[str] = set()
 
     # Loads
@@ -107,7 +107,7 @@ class Access:
 
     def _masked_load(self, address: Value, mask: Value, type: Type) -> Value:
         code = self._code
-        # With a number of lanes that is no power of two, LLVM reads masked-out lanes (22.1, AVX2).
+        # Unless the number of lanes is a power of two, LLVM 22.1 reads masked-out lanes on AVX2.
         wide = type.wide(1 << (type.lanes - 1).bit_length())
         mask = code.padded(mask, wide.lanes, False)
         loaded = code.masked_load(address, mask, wide)
@@ -152,7 +152,7 @@ class Access:
     # Stores
 
     def store(self, store: Store, value: Value, indices: LaneIndices) -> None:
-        """Writes (or adds) a value, a vector where there are lanes."""
+        """Writes (or adds) a value: a vector if there are lanes."""
         code = self._code
         dtype = store.value.dtype
         base = self.bases[store.buffer]

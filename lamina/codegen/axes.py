@@ -29,7 +29,7 @@ def merged_axes(loop: Loop) -> Loop:
 
 
 def _inner_merged(stage: Stage) -> Stage:
-    """The stage with its inner axes merged likewise."""
+    """The stage, whose inner axes are merged by the same rule."""
     if not isinstance(stage, Reduce | Write):
         return stage
     axes = list(stage.axes)
@@ -46,7 +46,7 @@ def _inner_merged(stage: Stage) -> Stage:
 
 
 def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]:
-    """One axis over all points of several axes, and the index of each of these in its terms."""
+    """One axis over all points of several axes, and the index of each of them in its terms."""
     size = size_of([axis.extent for axis in axes])
     single = Axis(name, size)
     if not size:
@@ -65,7 +65,7 @@ def _mergeable(stages: Iterable[Stage], outer: Axis, inner: Axis) -> bool:
 
 
 def _indices(stages: Iterable[Stage]) -> set[Index]:
-    """Every index expression, those inside others included."""
+    """Every index expression, including those inside others."""
     found: set[Index] = set()
     pending: list[Index] = []
     for stage in stages:

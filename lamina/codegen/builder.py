@@ -39,7 +39,7 @@ class OpenLoop:
 
     Attributes:
         index: the induction variable.
-        carried: the loop-carried values, as an iteration receives them.
+        carried: the loop-carried values that an iteration receives.
         before: the block before the loop, for loop-invariant code; it runs even if the loop has
             no iterations.
         entry: the block from which the loop is entered.
@@ -47,7 +47,7 @@ class OpenLoop:
         initial: the loop-carried values that the first iteration receives.
         body: the first block of the body.
         guarded: the block that jumps past the loop if it has no iterations; None if it always has
-            some.
+            iterations.
     """
 
     index: Value
@@ -105,7 +105,7 @@ class Builder(Protocol):
         ...
 
     def when(self, condition: Value) -> AbstractContextManager[BasicBlock]:
-        """The instructions inside run only where the condition holds; no values leave them.
+        """The instructions inside run only if the condition holds; they return no values.
 
         Yields the block before them, which always runs.
         """
@@ -154,7 +154,7 @@ class Builder(Protocol):
     def negate(self, value: Value) -> Value: ...
 
     def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
-        """Left * right + added, in one rounding where the module is fused, in two elsewhere."""
+        """Left * right + added, in one rounding if the module is fused, otherwise in two."""
         ...
 
     def compare(self, relation: str, left: Value, right: Value) -> Value:

@@ -38,7 +38,7 @@ _INFIX = {
 }
 _SIGNED_INFIX = {"ashr": ">>"}
 _RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-# Relations of floats that are no single operator.
+# Relations of floats that are not a single operator.
 _FLOAT_RELATIONS = {
     "ord": "({0} == {0}) & ({1} == {1})",
     "uno": "({0} != {0}) | ({1} != {1})",
@@ -55,8 +55,8 @@ class Module:
         fused: whether the device multiplies and adds in one rounding.
         doubles: whether it has floats of 64 bits.
         exact_division: whether divisions and square roots of floats of 32 bits are correctly
-            rounded; if not, they are computed in 64 bits if the device has these, and rounded,
-            which gives the correctly rounded result.
+            rounded. If not, and if the device has floats of 64 bits, they are computed in 64 bits
+            and rounded, which gives the correctly rounded result.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Module:
             known = ", ".join(map(str, vectors.lanes)) if vectors is not None else "none"
             raise InternalError(
                 f"{self.words.language} has no vectors of {lanes} lanes",
-                facts=(("lanes it has", known),),
-                advice="Write scalars, or vectors of lanes that it has.",
+                facts=(("supported lanes", known),),
+                advice="Write scalars, or vectors of supported lanes.",
             )
         return vectors
 
@@ -171,7 +171,7 @@ class Function(Instructions):
         given = [Value(label, type) for label, type in parameters]
         super().__init__(name, given, BasicBlock(""))
         self.module = module
-        # The element that each address points to; addresses that are not here point to bytes.
+        # The element to which each address points; other addresses point to bytes.
         self.elements: dict[str, str] = {}
         self.head = head
         self.is_called = is_called
@@ -189,7 +189,7 @@ class Function(Instructions):
 
     @contextmanager
     def when(self, condition: Value) -> Generator[BasicBlock]:
-        """The instructions inside run only where the condition holds; no values leave them.
+        """The instructions inside run only if the condition holds; they return no values.
 
         Yields the block before them, which always runs.
         """
@@ -236,7 +236,7 @@ class Function(Instructions):
     ) -> tuple[Value, ...]:
         """Ends the loop; returns the carried values of its last iteration, or the initial ones."""
         names = {value.name for value in loop.carried}
-        # Carried values are assigned in parallel: a new value may be another one's old value.
+        # Carried values are assigned at the same time: a new value may be the old one of another.
         handed = [
             self._copied(value) if value.name in names and value != own else value
             for own, value in zip(loop.carried, carried, strict=True)
@@ -419,7 +419,7 @@ class Function(Instructions):
         return self._numbers(word, text, type.lanes)
 
     def _nearest(self, value: Value, type: Type, *, signed: bool) -> str:
-        """The integer nearest to a float, any for NaN."""
+        """The integer nearest to a float; any integer for NaN."""
         word = self.module.signed(type) if signed else self.module.type(type)
         end = 2 ** (type.bits - signed)
         least = -end if signed else 0

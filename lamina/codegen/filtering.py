@@ -1,10 +1,10 @@
 """The transforms of Winograd convolutions F(2x2, 3x3), F(2x2, 5x5), F(3x3, 2x2) and F(5x5, 2x2).
 
 A tile of 2x2 results of a convolution depends on 4x4 elements of the data and the 3x3 weights.
-With both transformed, by additions, each channel takes 16 multiplications instead of 36: this is
-F(2x2, 3x3) of Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2016, after
+After both are transformed, by additions, each channel takes 16 multiplications instead of 36. This
+is F(2x2, 3x3) of Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2016, after
 Winograd. Kernels of 5x5 take 36 instead of 100, by F(2x2, 5x5). The weight gradients are
-F(3x3, 2x2) and F(5x5, 2x2): there a tile of output gradients replaces the weights.
+F(3x3, 2x2) and F(5x5, 2x2), in which a tile of output gradients replaces the weights.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Transform = tuple[tuple[float, ...], ...]
 class Filtering:
     """F(2, window) along one axis: two results with the fewest possible multiplications.
 
-    Data and weights are polynomials; products of their values at some points, and of their
-    highest terms, determine the product (Toom and Cook; Blahut, *Fast algorithms for signal
+    Data and weights are polynomials. Their product follows from products of their values at some
+    points, and of their highest terms (Toom and Cook; Blahut, *Fast algorithms for signal
     processing*, 2010). Each transform is a matrix.
 
     Attributes:

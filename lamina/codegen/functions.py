@@ -25,14 +25,14 @@ class _Format:
         mantissa: the stored bits of the mantissa.
         bias: of the exponent.
         ln2: log(2) as a sum of two numbers; products of the first with an exponent are exact.
-        exp_low, exp_high: below, exp(x) is zero; above, it is infinite.
-        expm1_low: below, expm1(x) is -1.
-        tanh_high: above, tanh(x) is 1.
+        exp_low, exp_high: exp(x) is zero below the first and infinite above the second.
+        expm1_low: expm1(x) is -1 below it.
+        tanh_high: tanh(x) is 1 above it.
         exp: (exp(r) - 1 - r) / r**2 for abs(r) <= log(2) / 2.
         log: (log((1 + s) / (1 - s)) - 2 s) / s**3 in powers of s**2.
         erf_near: erf(x) / x - 1 in powers of x**2, up to 1.
         erf_far: (from, -log(1 - erf(x)) in powers of x), piece by piece.
-        erf_high: above, erf(x) is 1.
+        erf_high: erf(x) is 1 above it.
     """
 
     integer: str
@@ -152,7 +152,7 @@ def _format(x: Value) -> _Format:
 
 
 def _polynomial(code: Builder, x: Value, coefficients: Sequence[float]) -> Value:
-    """Horner's rule; the constant stands first."""
+    """Horner's rule; the constant coefficient comes first."""
     total = constant(coefficients[-1], x.type)
     for coefficient in reversed(coefficients[:-1]):
         total = code.multiply_add(total, x, constant(coefficient, x.type))
@@ -208,7 +208,7 @@ def _reduced_exp(code: Builder, x: Value) -> tuple[Value, Value]:
 
 
 def _scaled(code: Builder, x: Value, exponent: Value) -> Value:
-    """The product x * 2**exponent by two multiplications, as it may be denormal or infinite."""
+    """The product x * 2**exponent by two multiplications: it may be denormal or infinite."""
     half = code.binary("ashr", exponent, constant(1, exponent.type))
     other = code.subtract(exponent, half)
     x = code.multiply(x, _power_of_two(code, half, x.type))
@@ -229,10 +229,10 @@ def exp(code: Builder, x: Value) -> Value:
 
 
 def expm1(code: Builder, x: Value) -> Value:
-    """exp(x) - 1 without loss near zero: 2**n (exp(r) - 1) + (2**n - 1)."""
+    """exp(x) - 1, accurate near zero: 2**n (exp(r) - 1) + (2**n - 1)."""
     shape = _format(x)
     r, exponent = _reduced_exp(code, _clamped(code, x, shape.expm1_low, shape.exp_high))
-    # Half the result first, as 2**n may overflow; then doubled.
+    # Half the result is computed and then doubled, because 2**n may overflow.
     less = code.subtract(exponent, constant(1, exponent.type))
     scale = _power_of_two(code, less, x.type)
     rest = code.subtract(scale, constant(0.5, x.type))
@@ -274,7 +274,7 @@ def _log_sum(code: Builder, f: Value, exponent: Value, correction: Value) -> Val
 def _log_edges(code: Builder, x: Value, distance: Value, result: Value) -> Value:
     """The result, corrected where x is infinite and where `distance` is not positive.
 
-    `distance` is how far x is above the pole of the logarithm.
+    `distance` is the distance of x above the pole of the logarithm.
     """
     type = x.type
     infinite = code.compare("oeq", x, constant(math.inf, type))
@@ -299,7 +299,7 @@ def log(code: Builder, x: Value) -> Value:
 
 
 def log1p(code: Builder, x: Value) -> Value:
-    """log(1 + x) without loss near zero: the rounding error of 1 + x is corrected."""
+    """log(1 + x), accurate near zero: the rounding error of 1 + x is corrected."""
     one = constant(1, x.type)
     u = code.add(x, one)
     large = code.compare("oge", x, one)
@@ -500,7 +500,7 @@ def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
     third = 2 / 3
     term, term_low = _two_product(code, cube, constant(third, type))
     term_low = code.multiply_add(cube_low, constant(third, type), term_low)
-    # No float equals 2/3: the difference is added.
+    # No float equals 2/3, so the difference is added.
     lacking = constant(_TWO_THIRDS_LACK[type.element], type)
     term_low = code.multiply_add(cube, lacking, term_low)
     tail = code.multiply(code.multiply(cube, z), _polynomial(code, z, _POWER_LOG))
@@ -530,7 +530,7 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     """X to the power y: exp(y log |x|) with the sign of an odd power, in float64 if available.
 
     The special cases are those of C and IEEE 754: anything to the power 0 and 1 to any power is
-    1; a negative number to a power that is no integer is NaN.
+    1; a negative number to a power that is not an integer is NaN.
     """
     if x.type.element == "float" and code.module.doubles:
         wide = (code.convert("fpext", operand, "double") for operand in (x, y))
@@ -539,7 +539,7 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     zero, one = constant(0, type), constant(1, type)
     size = code.intrinsic("fabs", x)
     high, low = _precise_log(code, size)
-    # With larger exponents every power is zero or infinite, except of 1.
+    # With larger exponents every power is zero or infinite, except powers of 1.
     bounded = _clamped(code, y, -1e20, 1e20)
     total, lost = _two_product(code, bounded, high)
     rest = code.multiply_add(bounded, low, lost)
@@ -549,7 +549,7 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     r, exponent = _reduced_exp(code, inside)
     r = code.add(r, rest)
     result = _scaled(code, code.add(_exp_minus_one(code, r), one), exponent)
-    # Zero and infinity have no logarithm that could be multiplied.
+    # Zero and infinity have no finite logarithm that could be multiplied.
     infinite = constant(math.inf, type)
     rising = code.compare("ogt", y, zero)
     at_zero = code.select(rising, zero, infinite)

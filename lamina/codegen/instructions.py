@@ -85,7 +85,7 @@ class Instructions(ABC):
         return self.binary("fdiv", left, right)
 
     def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
-        """Left * right + added, in one rounding where the module is fused, in two elsewhere."""
+        """Left * right + added, in one rounding if the module is fused, otherwise in two."""
         if self._is_fused:
             return self.intrinsic("fma", left, right, added)
         return self.add(self.multiply(left, right), added)

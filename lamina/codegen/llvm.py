@@ -1,7 +1,7 @@
 """Writing LLVM IR as text: typed values, and functions built block by block.
 
-It has what the engine needs and no more: instructions on scalars and vectors, structured loops,
-and emission into an earlier block, which hoists loop-invariant code.
+It has instructions on scalars and vectors, structured loops, and emission into an earlier block,
+which hoists loop-invariant code.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Module:
         self._globals.append(f"@{name} = constant [{len(functions)} x ptr] [{entries}], align 64")
 
     def table_once(self, name: str, values: Sequence[Value]) -> Value:
-        """The table of this name, made once; equal names mean equal values."""
+        """The table of this name, made once; tables of one name must have the same values."""
         if name not in self._tables:
             self._tables[name] = self.table(name, values)
         return self._tables[name]
@@ -168,7 +168,7 @@ class Function(Instructions):
 
     @contextmanager
     def when(self, condition: Value) -> Generator[BasicBlock]:
-        """The instructions inside run only where the condition holds; no values leave them.
+        """The instructions inside run only if the condition holds; they return no values.
 
         Yields the block before them, which always runs.
         """
@@ -196,7 +196,7 @@ class Function(Instructions):
         self.block = after
 
     def leave_when(self, condition: Value, after: BasicBlock) -> None:
-        """Leaves a loop of `forever` where the condition holds, and continues elsewhere."""
+        """Leaves a loop of `forever` if the condition holds; otherwise code continues here."""
         before = self.block
         following = self.new_block()
         before.jump = f"br {typed(condition)}, label %{after.label}, label %{following.label}"
@@ -219,7 +219,7 @@ class Function(Instructions):
         if not (isinstance(start, int) and isinstance(stop, int)):
             inside = self.compare("slt", first, last)
             guarded = self.block
-            # The jump past the loop is known when the loop ends.
+            # The target of the jump past the loop is known when the loop ends.
             guarded.jump = f"br {typed(inside)}, label %{self.new_block().label}, label "
         entry = self.block
         body = self.new_block()

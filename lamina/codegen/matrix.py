@@ -22,7 +22,7 @@ class Matrix:
     """A contraction over single axes.
 
     Attributes:
-        batch, m, n, k: the axes; of extent 1 where there is none.
+        batch, m, n, k: the axes; of extent 1 if the contraction has none.
         left, right: the views over them.
         step: the contraction with its stores over them.
         k_axes: the axes that were merged to `k`.
@@ -42,7 +42,7 @@ class Matrix:
 
 @frozen_dataclass
 class Plain:
-    """A view that is a start and two strides, in elements of its buffer.
+    """A view with a start and two strides, in elements of its buffer.
 
     Attributes:
         buffer: the buffer of its elements.
@@ -80,7 +80,7 @@ def with_single_axes(step: Contraction, *groups: str) -> Contraction:
 def _single_axes(
     step: Contraction, groups: Iterable[str]
 ) -> tuple[dict[str, tuple[Axis]], dict[Axis, Index]]:
-    """The single axis of each group, and the indices of the contraction's axes in their terms."""
+    """The single axis of each group, and the contraction's axes as indices in terms of these."""
     axes: dict[str, tuple[Axis]] = {}
     replacements: dict[Axis, Index] = {}
     for group in groups:

@@ -1,7 +1,7 @@
 """A loop nest while it is written: the values known at each level, and the block for new code.
 
 A nest is written from the outside in. Loop-invariant code is hoisted: an expression is computed
-in the innermost level that it depends on. One axis may run along the lanes of vectors.
+in the innermost level on which it depends. One axis may run along the lanes of vectors.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ class _Level:
         axes: the values of the axes that this level binds.
         locals: the values of the locals that are defined here.
         known: the values computed in this level, by their expressions.
-        inner_before: the block before the loop that was opened inside this level.
+        block_before_inner_loop: while a loop inside this level is written, the block before that
+            loop: code of this level goes there. None if no loop is open in this level.
     """
 
     axes: dict[Axis, Value] = field(default_factory=dict[Axis, Value])
     locals: dict[str, Value] = field(default_factory=dict[str, Value])
     known: dict[object, Value] = field(default_factory=dict[object, Value])
-    inner_before: BasicBlock | None = None
+    block_before_inner_loop: BasicBlock | None = None
 
 
 @dataclass
@@ -82,14 +83,14 @@ class Nest:
 
     @contextmanager
     def level(self, before: BasicBlock | None) -> Generator[None]:
-        """A level inside the current one; `before` is the block for code before it."""
-        self._levels[-1].inner_before = before
+        """Inside, there is a further level; code of the outer level goes to the block `before`."""
+        self._levels[-1].block_before_inner_loop = before
         self._levels.append(_Level())
         outer_depths, self._depths = self._depths, dict(self._depths)
         yield
         self._depths = outer_depths
         self._levels.pop()
-        self._levels[-1].inner_before = None
+        self._levels[-1].block_before_inner_loop = None
 
     @contextmanager
     def along(self, lanes: Lanes) -> Generator[None]:
@@ -127,13 +128,13 @@ class Nest:
 
     @contextmanager
     def at(self, depth: int) -> Generator[dict[object, Value]]:
-        """Inside, instructions go to that level; yields the values known there."""
+        """Inside, instructions go to the level of this number; yields the values known there."""
         level = self._levels[depth]
         block = next(
             (
-                outer.inner_before
+                outer.block_before_inner_loop
                 for outer in self._levels[depth:]
-                if outer.inner_before is not None
+                if outer.block_before_inner_loop is not None
             ),
             None,
         )
@@ -153,7 +154,7 @@ class Nest:
     # Depths
 
     def depth(self, scalar: Scalar) -> int:
-        """The innermost level that the scalar depends on."""
+        """The innermost level on which the scalar depends."""
         depths = self._depths
         pending = [scalar] if scalar not in depths else []
         while pending:
@@ -183,7 +184,7 @@ class Nest:
         return max((self.index_depth(bound.index) for bound in bounds), default=0)
 
     def index_depth(self, index: Index) -> int:
-        """The innermost level that an index expression depends on."""
+        """The innermost level on which an index expression depends."""
         if index not in self._depths:
             depth = 0
             for atom, _ in index.terms:

@@ -59,7 +59,7 @@ class Points(Generic[Code]):
     def bound(
         self, axis: Axis, value: Value, *, before: BasicBlock | None = None
     ) -> Generator[None]:
-        """Inside, the axis has this value; `before` is the block for code before it."""
+        """Inside, the axis has this value; code of the outer level goes to the block `before`."""
         with self._nest.level(before):
             self._nest.bind(axis, value)
             yield
@@ -147,7 +147,7 @@ class Points(Generic[Code]):
     def value(self, scalar: Scalar) -> Value:
         """The scalar at the current point: a vector if it depends on the lanes' axis."""
         nest = self._nest
-        # Operands first, without recursion: expressions may be deep.
+        # Operands come first, without recursion, because expressions may be deep.
         pending = [scalar] if self._known(scalar) is None else []
         while pending:
             top = pending[-1]

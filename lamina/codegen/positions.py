@@ -13,8 +13,8 @@ from lamina.program.scalar import Bound, Scalar
 from lamina.program.steps import loads_in_index
 from lamina.records import frozen_dataclass
 
-# Vectors of indices below this are divided in 32 bits: processors have vector instructions only for
-# these.
+# Vectors of indices below this are divided in 32 bits, because processors have vector instructions
+# only for these.
 _SMALL = 2**31
 
 
@@ -25,7 +25,7 @@ class LaneIndices:
     Attributes:
         start: the value in the first lane, a scalar.
         stride: between lanes; 0 if all lanes have one value.
-        each: the vector of values, if they have no stride; then start and stride do not count.
+        each: the vector of values, if they have no stride; start and stride are then unused.
     """
 
     start: Value
@@ -87,7 +87,7 @@ class Positions:
                 with nest.at(depth):
                     start = code.add(start, term)
         if not vectors:
-            # An index that is read from data may change with a store.
+            # A store may change an index that is read from data.
             if not loads_in_index(index):
                 known[key] = start
             return LaneIndices(start, stride)
@@ -137,7 +137,7 @@ class Positions:
     def _division(self, whole: Value, atom: Quotient | Remainder) -> Value:
         code = self._code
         low, high = atom.index.bounds
-        # A multiple of the divisor makes the dividend positive; it is subtracted afterwards.
+        # Adding a multiple of the divisor makes the dividend positive. It is subtracted afterwards.
         lift = -(low // atom.divisor) if low < 0 else 0
         if lift:
             whole = code.add(whole, constant(lift * atom.divisor, whole.type))

@@ -23,7 +23,7 @@ _FEW_BITS = 31
 
 
 class Combiner(ABC):
-    """A reduction; it carries one value or several, of equal lanes, from point to point."""
+    """A reduction. It carries one or several values, of equal lanes, from point to point."""
 
     def __init__(self, stage: Reduce, code: Builder) -> None:
         self._stage = stage
@@ -39,7 +39,7 @@ class Combiner(ABC):
     ) -> tuple[Value, ...]:
         """The carried values after the current point, which may have fewer lanes.
 
-        `at` replaces the inner axes by numbers where the points are unrolled.
+        `at` replaces the inner axes by numbers if the points are unrolled.
         """
 
     def result(self, carried: tuple[Value, ...]) -> Value:
@@ -129,7 +129,7 @@ class _Position(Combiner):
         if self._position_type() == "i32":
             found = self._code.convert("trunc", found, "i32")
         if value.type.lanes != lanes:
-            # The missing lanes repeat the last value, at the same position: it is not better.
+            # The missing lanes repeat the last value at the same position, which is not better.
             own = value.type.lanes
             value, found = self._repeated(value, lanes), self._repeated(found, lanes)
             present = constants([1 if lane < own else 0 for lane in range(lanes)], "i1")
@@ -174,7 +174,7 @@ class _Position(Combiner):
         for lane in range(1, values.type.lanes):
             value, found = code.extract(values, lane), code.extract(positions, lane)
             filled = code.compare("sge", found, constant(0, found.type))
-            # Equally good and earlier: neither value is better than the other.
+            # If neither value is better than the other, the earlier one is taken.
             worse = self._better(best, value)
             earlier = code.binary(
                 "and",

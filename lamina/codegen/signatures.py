@@ -1,8 +1,8 @@
 """The signature of a step: the step without the names of its buffers.
 
 The steps of equal blocks of a network have the same signature. Decisions that depend on a step
-alone are made once for each signature, and functions are written once. Each step passes them the
-addresses of its own buffers.
+alone are made once for each signature, and functions are written once. Each step passes the
+addresses of its own buffers to these functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Decided = TypeVar("Decided", covariant=True)
 
 @frozen_dataclass
 class Signature(Generic[Decided]):
-    """All inputs of a step's code generation; steps of equal signatures share their functions.
+    """All inputs of a step's code generation. Steps of equal signatures share their functions.
 
     Attributes:
         steps: the step, and the steps that are fused with it, without names; buffers are named by

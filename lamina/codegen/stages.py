@@ -29,8 +29,8 @@ class Run:
 
     Attributes:
         axis: the axis of the loop.
-        start, stop: the first point and the one after the last; with lanes, numbers of vectors.
-        lanes: the points of a vector; the last vector has the remaining points only. 0: scalars.
+        start, stop: the first point, and the point after the last; with lanes, numbers of vectors.
+        lanes: the points of a vector; the last vector has only the remaining points. 0: scalars.
     """
 
     axis: Axis
@@ -240,7 +240,7 @@ class Stages(Generic[Code]):
         with points.loop(halvings, carried) as opened:
             low, high = opened.carried
             middle = code.binary("lshr", code.add(low, high), constant(1, low.type))
-            # If no rank is left, the last one is read again, and nothing changes.
+            # If no rank is left, the last one is read again, without effect.
             seen = code.minimum(middle, points.position(extent - 1))
             with points.bound(stage.axis, seen):
                 key = points.value(Apply("cast", (stage.key,), int64))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Type:
     """The type of a value: a scalar, or a vector of `lanes` of them.
 
-    Integers have no sign of their own: the operation decides, as in LLVM.
+    Integers have no sign: operations treat them as signed or unsigned, as in LLVM.
 
     Attributes:
         element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i32"`, `"i64"` or `"ptr"`.
@@ -64,8 +64,8 @@ class Value:
     """An operand: a register, a parameter or a constant.
 
     Attributes:
-        name: its name in the language. The name of a constant is the exact number, because values
-            with equal names are equal: 0.0 and -0.0 have different names.
+        name: its name in the language. A constant is named by its exact number, because values of
+            equal names are equal: 0.0 and -0.0 have different names.
         type: of the value.
         number: of a constant: one number for all lanes, or one for each lane.
     """

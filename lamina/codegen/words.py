@@ -1,12 +1,12 @@
 """Tables of words: the differences between languages like C.
 
 Integers have unsigned types, so that they wrap around as instructions do; signed operations
-convert their operands. Memory is read and written as such integers, whatever the dtype of a
-buffer. The reason: within a kernel, a buffer may take over the memory of a buffer of another type,
-and compilers may reorder accesses of different types.
+convert their operands. Memory is read and written as such integers, for every dtype of a buffer.
+The reason: within a kernel, a buffer may take over the memory of a buffer of another type, and
+compilers may reorder accesses of different types.
 
-Words with fields in braces are templates: `str.format` fills them. A field `value` is a whole
-expression that needs no further parentheses, `type` a type of this language.
+Words with fields in braces are templates: `str.format` fills them. A field `value` is a complete
+expression that needs no further parentheses; `type` is a type of this language.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lamina.records import frozen_dataclass
 class VectorWords:
     """How a language writes vectors.
 
-    Its operators work lane by lane. A comparison of lanes of some bits returns integers of as many
-    bits: all are set where it holds, none elsewhere.
+    Its operators work lane by lane. A comparison returns integers of as many bits as the lanes
+    have: all bits are set if it holds, none if not.
 
     Attributes:
         lanes: the numbers of lanes that vectors can have.

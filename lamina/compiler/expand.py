@@ -12,7 +12,7 @@ from lamina.program.target import Target
 def expand(graph: Graph, target: Target) -> Graph:
     """The graph without decomposable ops, applied recursively to the replacements.
 
-    An op with several decompositions becomes the one that suits the target.
+    Of several decompositions the cheapest on the target is taken.
     """
     return rewrite(graph, _Expansion(target).rule)
 
@@ -21,7 +21,7 @@ def expand(graph: Graph, target: Target) -> Graph:
 class _Expansion:
     """Expands tensors.
 
-    A class, because nested functions that call each other form reference cycles.
+    It is a class, because nested functions that call each other form reference cycles.
     """
 
     def __init__(self, target: Target) -> None:
@@ -42,7 +42,7 @@ class _Expansion:
 
     def _expanded(self, node: Tensor) -> Tensor:
         done = self._expanded_tensors
-        # The original node's operands are expanded already and recognised by identity.
+        # The original node's operands are expanded already. They are recognised by identity.
         if node not in done:
             operands = tuple(self._expanded(operand) for operand in node.operands)
             done[node] = node

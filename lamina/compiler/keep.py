@@ -1,9 +1,9 @@
 """Keeps tensors of a recurrence for a later one that would compute them again.
 
 The gradient of a recurrence is a recurrence back in time. Each of its iterations first recomputes
-the forward iteration from the state before it, so iterations of both have equal tensors. The
-expensive ones among these become results of the first loop and sequences of the second. The others
-are computed again, which takes no memory.
+the forward iteration from the previous state, so the iterations of both loops have equal tensors.
+The expensive ones become results of the first loop and sequences of the second. The others are
+computed again, which takes no memory. Equal tensors are found by value numbering.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ def keep(graph: Graph, target: Target) -> Graph:
             loops[loop_key(node)] = _Loop(node, len(loops))
     if len(loops) < 2:
         return graph
-    _choose(loops, target)
+    _choose_kept(loops, target)
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         if isinstance(node.op.lowering, Repeating):
-            return loops[loop_key(node)].rebuilt(node, operands)
+            return loops[loop_key(node)].rebuilt_result(node, operands)
         return rebuild(node, operands)
 
     return rewrite(graph, rule)
 
 
 @frozen_dataclass
-class _Changed:
-    """A rebuilt loop, which keeps or reads tensors.
+class _RebuiltLoop:
+    """A loop that was rebuilt because it keeps tensors or reads kept ones.
 
     Attributes:
         node: one of its results.
-        tensors: for each result, the tensor of the original iteration.
+        originals: for each result, the tensor of the original iteration.
     """
 
     node: Tensor
-    tensors: tuple[Tensor, ...]
+    originals: tuple[Tensor, ...]
 
     def result(self, number: int) -> Tensor:
-        """A result by its number: the stack of all iterations."""
+        """A result by its number: the stack of its values in all iterations."""
         return rebuild(self.node, self.node.operands, result=number)
 
-    def of_each_iteration(self, tensor: Tensor) -> Tensor:
-        """The values of a tensor, stacked over the iterations; of a state, its new values."""
-        number = self.tensors.index(tensor)
+    def stack_of(self, tensor: Tensor) -> Tensor:
+        """The values of an original tensor in all iterations; of a state, its new values."""
+        number = self.originals.index(tensor)
         stack = self.result(number)
         if number >= self.node.attributes["states"]:
             return stack
@@ -80,7 +80,8 @@ class _Loop:
         number: its number among the loops. Loops of smaller numbers do not depend on it.
         tensors: the tensors of an iteration, operands first.
         kept: the tensors that later loops read.
-        read: the tensors read from other loops; for each, that loop and its equal tensor.
+        sources: for each tensor that is read instead of computed, an earlier loop and the equal
+            tensor of that loop.
     """
 
     def __init__(self, node: Tensor, number: int) -> None:
@@ -93,15 +94,15 @@ class _Loop:
         (self.length,) = static(node.operands[self.states].shape[:1])
         self.tensors = topological(self.body.roots)
         self.kept: set[Tensor] = set()
-        self.read: dict[Tensor, tuple[_Loop, Tensor]] = {}
-        self._changed: _Changed | None = None
+        self.sources: dict[Tensor, tuple[_Loop, Tensor]] = {}
+        self._rebuilt: _RebuiltLoop | None = None
 
     def worth_keeping(self, target: Target) -> set[Tensor]:
         """The tensors that are cheaper to keep for each iteration than to compute again.
 
-        Two kinds are not kept: tensors that are the same in every iteration, as they depend on
-        constants alone, and functions with more elements than any state, element of a sequence or
-        product has. Results are stored in any case.
+        Two kinds are not kept: tensors that depend on constants alone, which are the same in every
+        iteration; and functions with more elements than every state, sequence element and product.
+        Results are stored in any case.
         """
         varying_inputs = self.body.inputs[: self.states + self.sequences]
         varying = set(varying_inputs)
@@ -110,48 +111,48 @@ class _Loop:
                 varying.add(x)
         products = {x for x in self.tensors if _is_product(x)}
         functions = {x for x in self.tensors if is_expensive(x, target)} - products
-        most = max((_size(x) for x in (*varying_inputs, *(products & varying))), default=0)
-        kept = {x for x in functions if x in varying and _size(x) <= most}
+        largest = max((_size(x) for x in (*varying_inputs, *(products & varying))), default=0)
+        kept = {x for x in functions if x in varying and _size(x) <= largest}
         results = {tensor for _, tensor in self.body.outputs}
         kept |= functions & results
         return kept | (products & (varying | results)) if target.keeps_products else kept
 
-    def needed(self) -> set[Tensor]:
+    def needed_tensors(self) -> set[Tensor]:
         """The tensors that an iteration computes or reads.
 
         A further result that is read from another loop is not computed.
         """
         computed = [x for n, (_, x) in enumerate(self.body.outputs) if not self._is_read(n)]
-        return set(topological(computed, given=tuple(self.read)))
+        return set(topological(computed, given=tuple(self.sources)))
 
     def _is_read(self, number: int) -> bool:
         """Whether a result is read from another loop. New states are always computed."""
-        return number >= self.states and self.body.outputs[number][1] in self.read
+        return number >= self.states and self.body.outputs[number][1] in self.sources
 
-    def rebuilt(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        """A result of this loop, of the rebuilt one where it changes.
+    def rebuilt_result(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        """A result of this loop, or of the rebuilt loop if it changes.
 
         Args:
             node: the result in the original graph.
             operands: its operands in the new graph.
         """
-        if not self.kept and not self.read:
+        if not self.kept and not self.sources:
             return rebuild(node, operands)
         # A loop whose results are all read from other loops disappears.
-        if self._changed is None and self.results():
-            self._changed = self._with_kept(operands)
+        if self._rebuilt is None and self.results():
+            self._rebuilt = self._rebuild(operands)
         number: int = node.attributes["result"]
         tensor = self.body.outputs[number][1]
         if self._is_read(number):
-            other, found = self.read[tensor]
-            return other.changed.of_each_iteration(found)
-        return self.changed.result(number - sum(self._is_read(n) for n in range(number)))
+            other, original = self.sources[tensor]
+            return other.rebuilt.stack_of(original)
+        return self.rebuilt.result(number - sum(self._is_read(n) for n in range(number)))
 
     @property
-    def changed(self) -> _Changed:
+    def rebuilt(self) -> _RebuiltLoop:
         """The rebuilt loop. Loops that read from it are rebuilt later."""
-        assert self._changed is not None, "a loop reads from a later one"
-        return self._changed
+        assert self._rebuilt is not None, "a loop reads from a later one"
+        return self._rebuilt
 
     def results(self) -> list[tuple[str, Tensor]]:
         """The results of the rebuilt loop by name: those still computed, and the kept tensors."""
@@ -162,24 +163,24 @@ class _Loop:
                 own.append((_unused("kept", names), tensor))
         return own
 
-    def _with_kept(self, operands: tuple[Tensor, ...]) -> _Changed:
-        """The loop on these operands, with kept tensors as further results and sequences."""
+    def _rebuild(self, operands: tuple[Tensor, ...]) -> _RebuiltLoop:
+        """The loop on these operands; kept tensors become results, and read ones sequences."""
         results = self.results()
         inputs = list(zip(self.body.inputs, operands, strict=True))
         first, last = self.states, self.states + self.sequences
         initial, sequences, constants = inputs[:first], inputs[first:last], inputs[last:]
         replaced: dict[Tensor, Tensor] = {}
-        if self.read:
-            needed = self.needed()
+        if self.sources:
+            needed = self.needed_tensors()
             names = {str(x.attributes["name"]) for x in self.body.inputs}
-            given: list[tuple[Tensor, Tensor]] = []
-            for (other, found), own in self._read_by_source(needed):
-                sequence = other.changed.of_each_iteration(found)
-                element = leaf(_unused("kept", names), "input", found.shape, found.dtype)
-                given.append((element, sequence))
+            read: list[tuple[Tensor, Tensor]] = []
+            for (other, original), own in self._read_from_others(needed):
+                sequence = other.rebuilt.stack_of(original)
+                element = leaf(_unused("kept", names), "input", original.shape, original.dtype)
+                read.append((element, sequence))
                 replaced |= dict.fromkeys(own, element)
-            used = [one for one in sequences if one[0] in needed] + given
-            # Without a varying input, one sequence stays, as it gives the number of iterations.
+            used = [one for one in sequences if one[0] in needed] + read
+            # If no sequence is used, one stays, because its length is the number of iterations.
             sequences = used or sequences[-1:]
             constants = [one for one in constants if one[0] in needed]
 
@@ -195,25 +196,25 @@ class _Loop:
             "result": 0,
         }
         node = apply(self.node.op, *(operand for _, operand in inputs), **attributes)
-        return _Changed(node, tuple(tensor for _, tensor in results))
+        return _RebuiltLoop(node, tuple(tensor for _, tensor in results))
 
-    def _read_by_source(
+    def _read_from_others(
         self, needed: set[Tensor]
     ) -> list[tuple[tuple[_Loop, Tensor], list[Tensor]]]:
-        """The tensors of other loops that are read, and the own tensors that they replace.
+        """The tensors read from other loops, each with the tensors of this loop that it replaces.
 
-        In the order of the other loops' results.
+        They are in the order of the other loops' results.
         """
-        found: dict[tuple[_Loop, Tensor], list[Tensor]] = {}
-        for tensor, source in self.read.items():
+        replaced: dict[tuple[_Loop, Tensor], list[Tensor]] = {}
+        for tensor, source in self.sources.items():
             if tensor in needed:
-                found.setdefault(source, []).append(tensor)
+                replaced.setdefault(source, []).append(tensor)
 
         def order(source: tuple[_Loop, Tensor]) -> tuple[int, int]:
             other, tensor = source
             return other.number, [x for _, x in other.results()].index(tensor)
 
-        return [(source, found[source]) for source in sorted(found, key=order)]
+        return [(source, replaced[source]) for source in sorted(replaced, key=order)]
 
 
 def _unused(name: str, names: set[str]) -> str:
@@ -239,34 +240,41 @@ def _size(tensor: Tensor) -> int:
 # Equal tensors ------------------------------------------------------------------------------------
 
 
-def _choose(loops: Mapping[object, _Loop], target: Target) -> None:
+def _choose_kept(loops: Mapping[object, _Loop], target: Target) -> None:
     """Sets the tensors that each loop keeps and reads.
 
-    The first loop that computes an expensive tensor keeps it, if a later one needs it.
+    The first loop that computes an expensive tensor keeps it, if a later loop needs it.
     """
     numbers: dict[Hashable, int] = {}
     first: dict[int, tuple[_Loop, Tensor]] = {}
     expensive: set[int] = set()
     for loop in loops.values():
-        own = _numbered(loop, loops, numbers)
-        known = set(first)
+        number_of = _value_numbers(loop, loops, numbers)
+        earlier = set(first)
         results = [tensor for _, tensor in loop.body.outputs]
         for tensor in (*results, *loop.tensors):
-            first.setdefault(own[tensor], (loop, tensor))
-        expensive |= {own[tensor] for tensor in loop.worth_keeping(target)} - known
-        loop.read = {x: first[n] for x, n in own.items() if n in expensive and n in known}
-        needed = loop.needed().union(results)
-        for tensor, (other, found) in loop.read.items():
+            first.setdefault(number_of[tensor], (loop, tensor))
+        expensive |= {number_of[tensor] for tensor in loop.worth_keeping(target)} - earlier
+        available = expensive & earlier
+        loop.sources = {x: first[n] for x, n in number_of.items() if n in available}
+        needed = loop.needed_tensors().union(results)
+        for tensor, (other, original) in loop.sources.items():
             if tensor in needed:
-                other.kept.add(found)
+                other.kept.add(original)
 
 
-def _numbered(
+def _value_numbers(
     loop: _Loop, loops: Mapping[object, _Loop], numbers: dict[Hashable, int]
 ) -> dict[Tensor, int]:
-    """A number for each tensor of an iteration: equal numbers, equal values at the same time.
+    """The value number of each tensor of an iteration.
 
-    Only loops of the same length have numbers in common.
+    Tensors of equal numbers have equal values in iterations at the same time. Only loops of the
+    same length have numbers in common.
+
+    Args:
+        loop: the loop of the iteration.
+        loops: all loops.
+        numbers: the numbers so far, by the loop's length and the key of the value.
     """
     leaves = dict(zip(loop.body.inputs, loop.node.operands, strict=True))
     input_numbers = {x: number for number, x in enumerate(leaves)}
@@ -281,7 +289,7 @@ def _numbered(
 
 
 def _input_key(loop: _Loop, number: int, loops: Mapping[object, _Loop]) -> Hashable:
-    """The value of an iteration's input: a state, an element of a sequence, or a constant."""
+    """The key of an iteration's input: of a state, an element of a sequence, or a constant."""
     operand = loop.node.operands[number]
     if number < loop.states:
         return "state", loop.number, number

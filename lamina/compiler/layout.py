@@ -1,9 +1,9 @@
 """Layouts: the order of a tensor's axes in memory.
 
-This pass moves transposes down the graph, through elementwise ops, windows, reductions and the
-like, into the labels of contractions, where they vanish. A transpose stays only before an op that
-needs the axes in the order in which the user wrote them. So tensors computed from the result of a
-convolution with channels last have their channels last, too.
+This pass moves transposes down the graph, through elementwise ops, windows, reductions and similar
+ops, into the labels of contractions, where they vanish. A transpose remains only before an op that
+needs the axes in the user's order. So tensors computed from the result of a convolution with
+channels last have their channels last, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Permuted:
     """A tensor with a transpose that is still to be applied.
 
     Attributes:
-        tensor: in the order in which it is computed.
+        tensor: with its axes in the order in which it is computed.
         axes: the permutation: axis `i` of the original tensor is axis `axes[i]` of this one.
     """
 
@@ -68,7 +68,7 @@ def sink_transposes(graph: Graph) -> Graph:
 
 
 def _sunk(node: Tensor, operands: list[_Permuted]) -> _Permuted:
-    """The node on operands in their own order of axes, where it has a rule for that."""
+    """The node on permuted operands; if it has no rule for that, on restored ones."""
     if node.op.name == "transpose":
         (x,) = operands
         order: tuple[int, ...] = node.attributes["axes"]
@@ -111,7 +111,7 @@ def _ordered_as(x: _Permuted, axes: tuple[int, ...]) -> Tensor:
 
 
 def _elementwise(node: Tensor, operands: list[_Permuted]) -> _Permuted:
-    """In the order of the largest operand; of several, of the first that is permuted."""
+    """The result has the axes of the largest operand; of several, of the first permuted one."""
     whole = [x for x in operands if len(x.axes) == len(node.shape)]
     if whole:
         axes = max(whole, key=lambda x: (size_of(static(x.tensor.shape)), not x.is_identity)).axes
@@ -135,7 +135,7 @@ def _reduction(node: Tensor, x: _Permuted) -> _Permuted | None:
     reduced: tuple[int, ...] = node.attributes["axes"]
     own = [x.axes[axis] for axis in reduced]
     if own != sorted(own) and node.op.name in ("argmax", "argmin"):
-        # Which of several equal elements comes first depends on the order of the axes.
+        # The order of the axes decides which of several equal elements comes first.
         return None
     result = rebuild(node, (x.tensor,), axes=tuple(sorted(own)))
     kept = [axis for number, axis in enumerate(x.axes) if number not in reduced]

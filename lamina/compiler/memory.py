@@ -3,12 +3,12 @@
 A temporary is alive from the step that writes it first to the step that reads it last. A result
 may take over the memory of an operand whose last reader is the same step, if the step loads every
 element only at the index at which it stores the result (in place). The rest is packing of
-rectangles (bytes by time): several greedy orders are tried, then, as long as the arena is larger
-than the largest live set, a bounded random search from a fixed seed.
+rectangles (bytes by time). Several greedy orders are tried. If the arena is still larger than the
+largest live set, a bounded random search from a fixed seed follows.
 
-Where a device limits the size of one allocation, the arena is divided into blocks. They are
-planned in one range of addresses: a new block begins at every multiple of the limit, and no buffer
-crosses such a boundary.
+If a device limits the size of one allocation, the arena is divided into blocks. They are planned in
+one range of addresses: a new block begins at every multiple of the limit, and no buffer crosses
+such a boundary.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SEARCH_ROUNDS = 400
 SEARCH_EFFORT = 4_000_000
 # Up to this number of regions, lists are faster than arrays.
 MOST_IN_LISTS = 128
-# The span of a block where the device sets no limit: larger than any offset.
+# The span of a block if the device has no limit: larger than any offset.
 _UNLIMITED_SPAN = 1 << 62
 
 
@@ -53,7 +53,7 @@ class _Lifetime:
 
 @dataclass
 class _Region:
-    """Memory of one size and the buffers that hold it one after another, each in place."""
+    """Memory of one size, and the buffers that take it over from each other, in place."""
 
     lifetimes: list[_Lifetime]
     bytes: int
@@ -91,7 +91,7 @@ def plan_memory(
         LargestBlockError: if an input or a temporary does not fit into the largest block.
     """
     lifetimes = _lifetimes(buffers, steps, outputs, repeats)
-    # Block sizes are multiples of this, so that each block can directly follow the one before.
+    # Block sizes are multiples of this, so that each block can directly follow the previous one.
     granularity = math.lcm(alignment, CACHE_LINE_BYTES)
     span = _UNLIMITED_SPAN if largest_block is None else largest_block // granularity * granularity
     for name, buffer in buffers.items():
@@ -124,7 +124,7 @@ def _too_large(buffer: Buffer, limit: int) -> LargestBlockError:
             ("limit", f"{limit:,} bytes in one block"),
         ),
         advice="Take a smaller batch (Network.max_batch_size returns the largest that fits), "
-        "or another engine: not all have such a limit.",
+        "or another engine: some have no such limit.",
     )
 
 
@@ -156,8 +156,8 @@ def _lifetimes(
         inside = range(repeat.first, repeat.last)
         lasting = _indexed_by(steps[repeat.first : repeat.last], repeat.axis)
         for name in first:
-            # A buffer that one iteration leaves for another, or that is alive before or after the
-            # repeated steps as well, lives during all iterations.
+            # A buffer lives during all iterations if one iteration leaves it for another, or if it
+            # is also alive before or after the repeated steps.
             outside = first[name] not in inside or last[name] not in inside
             if (outside and _overlap(first[name], last[name], inside)) or name in lasting:
                 first[name] = min(first[name], inside.start)
@@ -210,7 +210,7 @@ def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetim
     load_indices: dict[str, set[object]] = {}
     for load in loads_of(step):
         load_indices.setdefault(load.buffer, set()).add((load.index, load.bounds))
-    # Buffers that other points read as well.
+    # Buffers that other points read too.
     shared = set[str]()
     if isinstance(step, Contraction):
         shared = {load.buffer for load in loads(step.left, step.right)}
@@ -262,7 +262,7 @@ class _AddressRange:
 def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int, ...]]:
     """Addresses for the regions, and the bytes of each block.
 
-    The search ends early at an arena of `lower_bound` bytes, as no order needs fewer.
+    The search ends early at an arena of `lower_bound` bytes, because no order needs fewer.
     """
     regions = space.regions
     numbers = range(len(regions))
@@ -302,7 +302,7 @@ _Allocator = Callable[[Sequence[int]], list[int]]
 
 
 def _allocator(space: _AddressRange) -> _Allocator:
-    """First fit: each region gets the lowest address free of regions alive at the same time."""
+    """First fit: each region gets the lowest address that no region alive at the same time has."""
     regions = space.regions
     if len(regions) > MOST_IN_LISTS:
         return partial(_allocated_with_arrays, space)

@@ -1,7 +1,7 @@
 """The compiler in one function: from a graph to a program.
 
 Read this file first. The passes are listed in the order in which they run. After each pass the
-tensors it made are type-checked, and at the end the program is.
+tensors that it made are type-checked; at the end the program is checked.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def optimised(graph: Graph, target: Target, checked: Graph | None = None) -> Gra
     Args:
         graph: what is compiled.
         target: the costs of the device.
-        checked: a graph whose tensors are type-checked already; each pass's new ones are checked.
+        checked: a graph whose tensors are type-checked already; only tensors that a pass makes are
+            checked.
     """
     passes: list[Callable[[Graph], Graph]] = [
         partial(keep, target=target),

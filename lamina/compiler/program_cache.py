@@ -34,7 +34,7 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
     """The program of `compile_graph`, read from the cache if it was compiled before."""
 
     def compiled() -> Program:
-        # Imported only now: a cached program needs no passes.
+        # Imported only here, because a cached program needs no passes.
         with loading:
             from lamina.compiler.pipeline import compile_graph
 
@@ -58,9 +58,9 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
 
 
 def _graph_checksum(graph: Graph) -> str | None:
-    """A checksum of all that a graph's program depends on, the same in every process.
+    """A checksum of everything that decides a graph's program, the same in every process.
 
-    None for a graph that cannot be described, as it has an op defined outside Lamina, say.
+    None for a graph that cannot be described, for example because of an op defined outside Lamina.
     """
     try:
         rows = _Rows()
@@ -78,8 +78,8 @@ class _NoDescriptionError(Exception):
 class _Rows:
     """Tensors and graphs as rows of numbers and texts.
 
-    Rows refer to tensors, and to graphs among their attributes, by number: two equal tensors are
-    not the same as one tensor used twice.
+    Rows refer to tensors, and to graphs among their attributes, by number. So two equal tensors
+    differ from one tensor that is used twice.
     """
 
     def __init__(self) -> None:

@@ -175,7 +175,7 @@ def _iteration_steps(
         )
     steps: list[Step] = []
     for group in fused.groups:
-        # Recurrences inside an iteration are unrolled before.
+        # Recurrences inside an iteration were unrolled before.
         assert group.step is not None
         for one in group.members:
             if one in group.stored and one not in locations:
@@ -186,7 +186,7 @@ def _iteration_steps(
 
 
 def _with_distinct_results(graph: Graph) -> Graph:
-    """Gives each result a tensor of its own, as each has a stack of its own."""
+    """Makes each result a separate tensor, because each has its own stack."""
     seen: set[Tensor] = set()
     outputs: list[tuple[str, Tensor]] = []
     for name, tensor in graph.outputs:
@@ -199,10 +199,10 @@ def _with_distinct_results(graph: Graph) -> Graph:
 def _input_location(
     operand: Tensor, time: Coordinates, locations: Mapping[Tensor, Location]
 ) -> Location:
-    """The location of an iteration's input, an operand of the recurrence or its element at a time.
+    """The location of an iteration's input: a constant, or the element of a sequence at a time.
 
     Args:
-        operand: the operand.
+        operand: the constant or the sequence, an operand of the recurrence.
         time: the first coordinate in a sequence; empty for a constant.
         locations: of the tensors stored before the recurrence.
     """

@@ -3,7 +3,8 @@
 A scatter is lowered to zeros and additions in order, which one worker computes. For targets with
 `scatter="sorted"`, two parallel steps without atomic additions replace it. The first sorts the
 target indices of the values and keeps equal ones in order. In the second, each element of the
-result adds up the values with its index. The order of additions is the same, so the bits are too.
+result adds up the values with its index. The order of additions is the same, so the results have
+the same bits.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def _cleared_axes(loop: Loop) -> tuple[Axis, ...]:
 
 
 def _without_common_terms(one: Index, other: Index) -> tuple[Index, Index]:
-    """Two indices without the terms that both contain, and relative to the second's constant."""
+    """Two indices without their common terms, relative to the constant of the second."""
     common = Index(other.constant, tuple(term for term in one.terms if term in other.terms))
     return one - common, other - common
 

@@ -1,7 +1,7 @@
 """Simplification: an equal graph of fewer tensors.
 
 Common subexpressions are shared, constants folded, and operations that change nothing dropped.
-Every rule holds for NaN, infinities and signed zeros: `x * 0` stays, `x * 1` is dropped. Only a sum
+Every rule holds for NaN, infinities and signed zeros: `x * 0` stays, `x * 1` becomes x. Only a sum
 that is zero may change its sign.
 """
 
@@ -79,7 +79,7 @@ def _simplified(node: Tensor) -> Tensor:
 def _without_moved_contractions(graph: Graph) -> Graph:
     """Computes a product of matrices as its transpose if every user transposes it.
 
-    In other contractions it is not certain that either operand can give the columns (n).
+    In other contractions an operand may be unable to have the axes of N.
     """
     if not any(
         node.op.name == "transpose" and node.operands[0].op.name == "contract"
@@ -134,7 +134,7 @@ def _without_broadcasts(node: Tensor) -> Tensor:
 
 
 def _unbroadcast(tensor: Tensor) -> Tensor | None:
-    """A smaller tensor that broadcasts to this one; None without one."""
+    """A smaller tensor that broadcasts to this one; None if there is none."""
     if tensor.op.name == "broadcast_to":
         return tensor.operands[0]
     if tensor.op is CONSTANT and tensor.rank and size_of(static(tensor.shape)) == 1:
@@ -143,7 +143,7 @@ def _unbroadcast(tensor: Tensor) -> Tensor | None:
 
 
 def _number(tensor: Tensor) -> Tensor | None:
-    """The constant 0-d tensor that every element of a tensor equals; None without one."""
+    """The constant 0-d tensor that every element of a tensor equals; None if there is none."""
     smaller = _unbroadcast(tensor)
     if smaller is not None:
         return _number(smaller)
@@ -279,7 +279,7 @@ def _contract(node: Tensor) -> Tensor | None:
     sides = list(zip(node.operands, (attributes["left"], attributes["right"]), strict=True))
     for (known, _), (other, labels) in (sides, sides[::-1]):
         if known.op is CONSTANT and size_of(static(known.shape)) == 1:
-            # The labels that only one operand or the output has are of extent 1.
+            # Labels that only one operand has, or only the output, have extent 1.
             kept = [labels.index(label) for label in attributes["output"] if label in labels]
             dropped = [axis for axis in range(other.rank) if axis not in kept]
             moved = ops.reshape(ops.transpose(other, [*kept, *dropped]), node.shape)

@@ -16,7 +16,7 @@ from lamina.shapes import static
 
 def unroll(graph: Graph) -> Graph:
     """The graph with the ops of every iteration in place of each recurrence."""
-    # For each loop: for each of its results, the values of all iterations.
+    # The values of all iterations, for each result of each loop.
     known: dict[object, list[list[Tensor]]] = {}
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:

@@ -90,7 +90,7 @@ def _pick(arrays: LazyArrays, targets: str | None) -> tuple[Array, Array | None]
             return next(iter(arrays.values()))(), None
     pairs = ", ".join(f"{inputs}/{outputs}" for inputs, outputs in NAME_PAIRS)
     raise DataError(
-        "the file does not say which arrays are inputs and targets",
+        "the names of the arrays do not tell inputs from targets",
         facts=(
             ("expected", pairs if targets is None else f"{targets} and one array of inputs"),
             ("found", ", ".join(sorted(arrays)) or "no arrays"),
@@ -131,7 +131,7 @@ def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array
         content = read_at_most(cast(ByteStream, stream), payload + 1)
     if len(content) != payload:
         raise FileFormatError(
-            f"{name} does not hold what its header declares",
+            f"{name} does not match its header",
             facts=(
                 ("declared", f"{dtype.name}{shape_text(shape)}, {payload:,} bytes"),
                 ("found", f"{available:,} bytes with the header"),

@@ -28,11 +28,11 @@ def listed(value: Any, problem: str) -> Array:
 
 
 def to_array(value: Any, problem: str) -> Array:
-    """Data as an array; of tensors that require a gradient, their values.
+    """Data as an array; a tensor that requires a gradient gives its values.
 
     Args:
         value: lists, tensors on the CPU, numbers, arrays.
-        problem: the error's text for data that makes no array.
+        problem: the error's text for data that cannot be converted.
 
     Raises:
         DataError: for rows of uneven length, and tensors that NumPy cannot read.
@@ -40,7 +40,7 @@ def to_array(value: Any, problem: str) -> Array:
     """
     if isinstance(value, Tensor):
         raise DefinitionError(
-            "data is an array, and this is a tensor, which holds no data yet",
+            "data is an array, but this is a symbolic tensor, which holds no data",
             facts=(("expected", "an array"), ("found", repr(value))),
             where=source_line(),
             advice="Arrays go here, and tensors to the network: model.network(x).",

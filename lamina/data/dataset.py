@@ -19,7 +19,7 @@ from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 Arrays = Array | tuple[Array, ...]
 Batch = tuple[Arrays, Arrays | None]
 
-# Random keys are drawn for this many examples at a time, as the generator needs scratch memory.
+# Random keys are drawn for so many examples at a time, because the generator needs scratch memory.
 _PIECE = 1 << 18
 _32 = np.uint64(32)
 
@@ -65,7 +65,7 @@ class _SplitFraction(Kind):
             return _FRACTION.read(value)
         except Misfit:
             raise DataError(
-                "the fraction of a split must lie between 0 and 1",
+                "the fraction of a split must be between 0 and 1",
                 facts=(("expected", "0 < fraction < 1"), ("found", shown(value))),
                 advice="split(0.9) gives 90% to the first part.",
             ) from None
@@ -75,7 +75,7 @@ class _SplitFraction(Kind):
 class Dataset(metaclass=Called):
     """Inputs and targets of examples. Arrays are neither copied nor converted.
 
-    Images stay uint8, for example, and become floats on the device.
+    For example, images stay uint8 and become floats on the device.
 
     Args:
         inputs: an array whose first axis counts the examples, or a tuple of such arrays for a
@@ -112,8 +112,8 @@ class Dataset(metaclass=Called):
                         (first_name, f"{len(first):,} examples, {_full_text(first)}"),
                         (name, f"{len(value):,} examples, {_full_text(value)}"),
                     ),
-                    advice="The first axis counts the examples and must have one extent in all; "
-                    "several inputs make a tuple.",
+                    advice="The first axis counts the examples; its extent must be the same in all "
+                    "arrays. Pass several inputs as a tuple.",
                 )
 
     @classmethod
@@ -124,8 +124,10 @@ class Dataset(metaclass=Called):
         2 examples: x float[2], y i64[]
         """
         return cls(
-            listed(inputs, "the inputs make no array"),
-            None if targets is None else listed(targets, "the targets make no array"),
+            listed(inputs, "the inputs cannot be converted to an array"),
+            None
+            if targets is None
+            else listed(targets, "the targets cannot be converted to an array"),
         )
 
     @property
@@ -186,7 +188,7 @@ class Dataset(metaclass=Called):
                     ("expected", "integers from 0"),
                     ("found", f"{smallest} in example {position}"),
                 ),
-                advice="Number the classes from 0, or remove the examples that have none.",
+                advice="Number the classes from 0, or remove the examples that have no class.",
             )
         return int(targets.max()) + 1
 
@@ -211,7 +213,7 @@ class Dataset(metaclass=Called):
         low, high = int(positions.min()), int(positions.max())
         if low < 0 or high >= len(self):
             raise DataError(
-                "a position lies outside the data set",
+                "a position is outside the data set",
                 facts=(
                     ("expected", f"0 to {len(self) - 1}"),
                     ("found", str(low if low < 0 else high)),
@@ -237,7 +239,7 @@ class Dataset(metaclass=Called):
                     ("expected", f"0 <= start < stop <= {len(self)}"),
                     ("found", f"start {start}, stop {end}"),
                 ),
-                advice="Ask for at least one example that is there.",
+                advice="Choose a range that contains at least one example.",
             )
         return self._select(slice(start, end))
 
@@ -300,7 +302,7 @@ class Dataset(metaclass=Called):
                     ("expected", f"1 to {len(self)}" if drop_last else "1 or more"),
                     ("found", str(batch_size)),
                 ),
-                advice="With drop_last=True a batch larger than the data set leaves nothing."
+                advice="With drop_last=True and a batch larger than the data set, no batch is left."
                 if batch_size > 0
                 else "Choose a batch size of at least 1.",
             )
@@ -381,15 +383,15 @@ class _Examples(Kind):
 Data = Annotated[Dataset | tuple[Any, Any], _Examples()]
 
 
-def _permutations(count: int, seed: int, steps: range, stream: int) -> npt.NDArray[np.int64]:
+def _permutations(count: int, seed: int, numbers: range, stream: int) -> npt.NDArray[np.int64]:
     """Random permutations: positions sorted by 64 random bits each; equal keys keep their order.
 
-    One permutation for each step: int64[steps, count].
+    One permutation for each number: int64[numbers, count].
     """
-    keys = np.empty((len(steps), count + count % 2), np.uint64)
+    keys = np.empty((len(numbers), count + count % 2), np.uint64)
     key = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
-    numbers = np.array(steps, np.uint64)[:, None]
-    low, high = (numbers & np.uint64(0xFFFFFFFF)), numbers >> _32
+    words_of = np.array(numbers, np.uint64)[:, None]
+    low, high = (words_of & np.uint64(0xFFFFFFFF)), words_of >> _32
     # A block of four words gives two keys.
     for start in range(0, count, _PIECE):
         stop = min(start + _PIECE, keys.shape[1])
@@ -409,7 +411,11 @@ def _as_arrays(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return cast(Array, value)
     convertible = isinstance(value, list) or hasattr(value, "__array__")
-    return listed(value, f"the {name} make no array") if convertible else cast(Any, value)
+    return (
+        listed(value, f"the {name} cannot be converted to an array")
+        if convertible
+        else cast(Any, value)
+    )
 
 
 def _check(name: str, value: object) -> None:
@@ -438,7 +444,7 @@ def _check(name: str, value: object) -> None:
 def _check_dtype(name: str, array: Array) -> None:
     if array.dtype.name not in PUBLIC_DTYPES:
         raise DTypeError(
-            f"the {name} have a dtype that Lamina does not have",
+            f"the {name} have an unknown dtype",
             facts=(
                 ("expected", ", ".join(PUBLIC_DTYPES)),
                 ("found", f"{array.dtype.name}{shape_text(array.shape)}"),

@@ -156,7 +156,7 @@ def _read_header(
     known = ", ".join(f"{code:02x}" for code in _TYPES)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
         raise FileFormatError(
-            "the file does not begin as an IDX file does",
+            "the file does not begin like an IDX file",
             facts=(
                 ("expected", f"00 00, an element type ({known}), the number of axes"),
                 ("found", magic.hex(" ") or "an empty file"),
@@ -166,7 +166,7 @@ def _read_header(
     rank = magic[3]
     if not 1 <= rank <= _LARGEST_RANK:
         raise FileFormatError(
-            "the number of axes makes no sense",
+            "the number of axes is impossible",
             facts=(("expected", f"1 to {_LARGEST_RANK}"), ("found", str(rank))),
             advice=RESTORE,
         )

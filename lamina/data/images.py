@@ -17,7 +17,7 @@ from lamina.shapes import Array
 _SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 )
-# The modes of Pillow that are read, and the mode they are converted to; others would lose data.
+# The modes of Pillow that are read, and the modes to which they are converted without loss.
 _CONVERSIONS = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
 
 
@@ -66,12 +66,13 @@ def _read_picture(
 ) -> Array:
     """One picture as uint8[channels, height, width], of the shape of the first one."""
     with reading(path, "a picture"), warnings.catch_warnings():
-        # Pillow only warns of pictures so large that they may be an attack; here it is an error.
+        # Pillow only warns of pictures that are so large that they may be an attack. Here that is
+        # an error.
         warnings.simplefilter("error", image_module.DecompressionBombWarning)
         with open_regular(path) as file, image_module.open(file) as image:
             if image.mode not in _CONVERSIONS:
                 raise DataError(
-                    "the picture has pixels of a kind that cannot be read without loss",
+                    "the pixels of the picture cannot be read without loss",
                     facts=(("expected", ", ".join(_CONVERSIONS)), ("found", image.mode)),
                     advice="Convert it to grey (L) or colour (RGB) first.",
                 )

@@ -60,8 +60,8 @@ def load(
         targets: chooses the targets, as in the table.
 
     Raises:
-        DataError: if the file is missing, or its contents make no data set.
-        DTypeError: if it holds numbers of a type that Lamina does not have.
+        DataError: if the file is missing, or its contents are not a data set.
+        DTypeError: if it holds numbers of a type that Lamina does not support.
         FileFormatError: if it is damaged or of an unknown format.
         MissingExtraError: if h5py or Pillow is needed and not installed.
     """

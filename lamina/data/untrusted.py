@@ -1,7 +1,7 @@
 """Reading untrusted files: all their faults become one clear error.
 
-Sizes that a file declares are not trusted. Memory is allocated as bytes arrive, and a size that a
-file of this length cannot hold is refused before anything is read.
+Sizes that a file declares are not trusted. Memory is allocated as bytes arrive. A declared size is
+refused before anything is read if a file of this length cannot hold so much.
 """
 
 from __future__ import annotations

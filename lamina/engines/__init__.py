@@ -1,4 +1,4 @@
-"""Engines: devices that compile and run programs; one folder each, the only user of its driver."""
+"""Engines: devices that compile and run programs. Only an engine's folder uses its driver."""
 
 from lamina.engines.cpu.target import CPU
 

@@ -18,8 +18,8 @@ class _Kind:
     """Engines of one kind.
 
     Attributes:
-        open: opens the engine of a name, which begins with the kind's own: `"opencl:1"`.
-        devices: lists the devices it can run on; raises EngineError if there is none.
+        open: opens the engine of a name, which begins with the name of the kind: `"opencl:1"`.
+        devices: lists the devices on which it can run; raises EngineError if there is none.
         has_devices: whether a name may select one of several devices.
     """
 
@@ -32,7 +32,8 @@ class _Kind:
         return bool(device) if self.has_devices else device == "0"
 
 
-# Each engine is imported when it is opened: their packages take longer than all of Lamina.
+# Each engine is imported when it is opened, because their packages take longer to import than all
+# of Lamina.
 def _cpu(name: str = "cpu") -> Engine:
     from lamina.engines.cpu.engine import CpuEngine
 

@@ -1,7 +1,7 @@
 """The protocol of engines.
 
 An engine is four nouns: a device that describes itself, memory on it, a compiler from programs to
-executables, and the executable. Engines know programs and nothing of graphs, ops or layers.
+executables, and the executable. Engines know programs, but no graphs, ops or layers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lamina.shapes import Array, DType
 
 @frozen_dataclass
 class Device:
-    """A device that an engine runs on.
+    """A device on which an engine runs.
 
     Attributes:
         engine: the name that opens it, `"interpreter"`, `"opencl:1"`.
-        description: the processor, for people.
-        memory_bytes: the memory that programs can use there; None if unknown.
+        description: the name of the processor.
+        memory_bytes: the memory that programs can use on it; None if unknown.
         problem: why it cannot be used, or "".
     """
 
@@ -67,8 +67,8 @@ class Memory(Protocol):
 class Arena(Protocol):
     """Memory shared by executables that never run at the same time.
 
-    It is as large as the largest of them needs: compiling a program may enlarge it, releasing one
-    may make it smaller. Either of these, and every run, invalidates the results of earlier runs.
+    It is as large as the largest of them needs. Compiling a program may enlarge it, and releasing
+    one may make it smaller. Both, and every run, invalidate the results of earlier runs.
 
     Attributes:
         bytes: its size.
@@ -94,8 +94,8 @@ class Executable(Protocol):
         """Runs the program once.
 
         Args:
-            inputs: for every buffer of kind input, in the program's order, an array of its dtype
-                and size in row-major order. No reference to it is kept.
+            inputs: an array for every buffer of kind input, in the program's order, of the buffer's
+                dtype and size, in row-major order. No reference to it is kept.
         """
         ...
 
@@ -105,18 +105,18 @@ class Executable(Protocol):
         """Runs the program once for each row of `rows`, without Python in between.
 
         Args:
-            resident: for every buffer of kind input, a data set on the device: examples along the
-                first axis.
+            resident: a data set on the device for every buffer of kind input, with the examples
+                along the first axis.
             rows: int64 (runs, batch): the indices of the examples of each run.
             recorded: the outputs whose values are returned.
 
         Returns:
-            For each recorded output an array (runs, *its shape).
+            An array for each recorded output, of shape (runs, *shape of the output).
         """
         ...
 
     def output(self, name: str) -> Array:
-        """A copy of an output of the arena's last run, which this one did; waits for it."""
+        """A copy of an output. This executable did the arena's last run; waits for its end."""
         ...
 
     def scalar(self, name: str) -> float:
@@ -143,7 +143,7 @@ class Engine(Protocol):
 
     @property
     def target(self) -> Target:
-        """The target that the compiler makes programs for."""
+        """The target for which the compiler makes programs."""
         ...
 
     def available_bytes(self) -> int | None:
@@ -175,9 +175,9 @@ class Engine(Protocol):
 
         Args:
             program: the program to compile.
-            memories: for every buffer of kind parameter and state, its memory.
-            arena: shared with other programs that never run at the same time; by default the
-                program has one of its own.
+            memories: the memory of every buffer of kind parameter and state.
+            arena: shared with other programs that never run at the same time; by default a new
+                one.
             timed: whether every step is timed, which makes the program slower.
             schedule: one of this engine's `schedules` of the program; decided by default.
 
@@ -195,7 +195,7 @@ class Engine(Protocol):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages of `listing`, from the program to the one nearest to the machine."""
+        """The languages of `listing`, from the most abstract to the machine's."""
         ...
 
     def listing(self, program: Program, step: int | None, language: str) -> str:
@@ -219,7 +219,7 @@ LISTING = "lamina.devices(), or `lamina devices` on the command line, lists"
 
 
 def unknown_engine(name: str, known: Sequence[str]) -> EngineError:
-    """The error for a name of no engine."""
+    """The error for a name that no engine has."""
     return EngineError(
         f"there is no engine {name!r}",
         facts=(("expected", " or ".join(known)), ("found", repr(name))),

@@ -19,7 +19,7 @@ ALIGNMENT_BYTES = 64
 
 @final
 class Changes:
-    """Counts how often any of a set of memories was changed."""
+    """Counts the changes of any of several memories."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -41,7 +41,7 @@ class HostMemory:
         self.changes = changes or Changes()
 
     def write(self, array: Array) -> None:
-        # Counted before: an interrupted write may have changed some of the array.
+        # Counted before the write, which may be interrupted after a part of it.
         self.changes.count += 1
         np.copyto(self.array, array.reshape(self.array.shape), casting="no")
 
@@ -64,13 +64,13 @@ class Tenant(Protocol):
 class HostArena:
     """A block of memory for executables that never run at the same time.
 
-    None of them may run while one enters or leaves: they are moved when the block is replaced by
-    a larger or smaller one.
+    None of them may run while one enters or leaves: the block may then be replaced by a larger or
+    smaller one, and all executables moved to it.
     """
 
     def __init__(self) -> None:
         self._block = aligned(0)
-        # Weak: executables that were collected no longer count.
+        # Weak references: executables that were collected no longer count.
         self._needs: weakref.WeakKeyDictionary[Tenant, int] = weakref.WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[type[HostArena], tuple[()]]:
@@ -137,14 +137,14 @@ def aligned(size: int) -> Array:
         raise EngineError(
             "the system refuses more memory",
             facts=(("needed", bytes_text(size)),),
-            advice="Free some, raise the limit of the process, or make the network smaller.",
+            advice="Free memory, raise the limit of the process, or make the network smaller.",
         ) from error
     start = -block.ctypes.data % ALIGNMENT_BYTES
     return block[start : start + size]
 
 
 def address_of(array: Array) -> int:
-    """The address of a contiguous array, by the quickest method."""
+    """The address of a contiguous array, by the fastest method."""
     if array.flags.writeable:
         return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
     return array.ctypes.data

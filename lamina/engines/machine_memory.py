@@ -1,4 +1,4 @@
-"""The memory of the machine, and how much of it is available."""
+"""The memory of the machine, and the available part of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 _PROC = Path("/proc")
-# For each version of control groups: the files of limit and use, and the lines of memory.stat for
-# the page cache, which is part of the use and which the system frees when memory is short.
+# For each version of control groups: the files of the limit and of the use, and the lines of
+# memory.stat for the page cache. It is part of the use, but the system frees it when memory is
+# short.
 _FILES = {
     "cgroup": (
         "memory.limit_in_bytes",
@@ -23,7 +24,7 @@ _FILES = {
 
 
 def physical_bytes() -> int | None:
-    """The physical memory in bytes; None where the system does not report it."""
+    """The physical memory in bytes; None if the system does not report it."""
     if os.name == "nt":
         return _windows_memory()[0]
     try:
@@ -33,11 +34,11 @@ def physical_bytes() -> int | None:
 
 
 def available_bytes() -> int | None:
-    """The bytes that this process can still allocate; None where the system does not report it.
+    """The bytes that this process can still allocate; None if the system does not report it.
 
-    On Linux the least of: memory that is available without swapping, the rest of the limit of each
-    control group around the process, and the rest of its limit of addresses (`ulimit -v`). On
-    Windows the system's available memory; elsewhere all physical memory.
+    On Linux it is the least of: the memory that is available without swapping, the rest of the
+    limit of each control group around the process, and the rest of the process's limit of addresses
+    (`ulimit -v`). On Windows it is the system's available memory; elsewhere all physical memory.
     """
     if os.name == "nt":
         return _windows_memory()[1]
@@ -81,7 +82,7 @@ def _control_groups() -> Iterator[int]:
 
 
 def _group_paths(text: str) -> Mapping[str, str]:
-    """For each version of control groups, the path of the process's group for memory."""
+    """The path of the process's group for memory, for each version of control groups."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -103,7 +104,7 @@ def _below(root: str, path: str) -> tuple[str, ...]:
 
 
 def _rest_along(mount: Path, folders: tuple[str, ...], kind: str) -> Iterator[int]:
-    """The rest of the limits of a group and of each one around it."""
+    """The rest of the limits of a group and of each group around it."""
     limit_file, used_file, cache_lines = _FILES[kind]
     for depth in range(len(folders), -1, -1):
         folder = mount.joinpath(*folders[:depth])

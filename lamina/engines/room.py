@@ -1,4 +1,4 @@
-"""Checks that there is enough memory, before any of it is allocated."""
+"""Checks that there is enough memory, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Need:
     Attributes:
         what: the use of the memory, `"parameters"` or `"arena"`.
         bytes: the size of all of it.
-        largest: the largest of its tensors, for people; "" if it has none.
+        largest: the largest of its tensors, as text; "" if it has none.
         largest_bytes: the size of that tensor.
     """
 
@@ -41,7 +41,7 @@ def need_of(what: str, buffers: Iterable[Buffer], total: int | None = None) -> N
 
 
 def needs_of_program(program: Program) -> tuple[Need, ...]:
-    """The memory for running a program, in addition to the memories that it is bound to."""
+    """The memory for running a program, in addition to the memories to which it is bound."""
     return (
         need_of("arena", program.of_kind("temporary"), program.plan.arena_bytes),
         need_of("inputs and targets", program.of_kind("input")),
@@ -67,7 +67,7 @@ def require_room(
         where: the engine.
         advice: what to do if there is not enough.
         reused: allocated bytes that are reused.
-        most: the limit of one allocation (`Target.largest_block_bytes`), in bytes; None if any.
+        most: the limit of one allocation (`Target.largest_block_bytes`), in bytes; None for none.
 
     Raises:
         EngineError: if there is not enough.

@@ -27,7 +27,7 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
     b'all of it'
     """
     target = Path(os.path.realpath(path))
-    # First, as leftover temporary files may be what fills the disk.
+    # First, because leftover temporary files may fill the disk.
     sweep(str(target.parent))
     try:
         write_whole(str(target), data, permissions=_permissions(target))
@@ -37,7 +37,7 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Checks that a file can be written, before there is anything to write.
+    """Checks that a file can be written, before its contents are computed.
 
     Raises:
         DataError: if it cannot; an existing file is not touched.

@@ -35,8 +35,8 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
     Raises:
         FileFormatError: for an unknown class or op, and for a layer, graph or node that cannot be
             rebuilt, by its number.
-        LaminaError, TypeError, KeyError, ValueError, IndexError: for data that is no network; the
-            caller adds the path of the file.
+        LaminaError, TypeError, KeyError, ValueError, IndexError: for data that is not a network;
+            the caller adds the path of the file.
     """
     return _Decoder(arrays, user_layers).network(_table(definition))
 
@@ -84,7 +84,7 @@ class _Decoder:
             return self._application(entry, made)
         layer = _earlier(self._layers, entry["layer"])
         if not isinstance(layer, Layer):
-            raise ValueError(f"{type(layer).__name__} is no layer")
+            raise ValueError(f"{type(layer).__name__} is not a layer")
         return layer(*(_earlier(made, number) for number in _list(entry, "operands")))
 
     def _application(self, entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
@@ -93,19 +93,19 @@ class _Decoder:
         op = OPS.own(entry["op"])
         if op is None:
             raise FileFormatError(
-                f"the network contains the op {reprlib.repr(entry['op'])}, which there is not",
-                advice="It may be of a later version of Lamina.",
+                f"the network contains an unknown op, {reprlib.repr(entry['op'])}",
+                advice="The file may be from a later version of Lamina.",
             )
         return apply(op, *operands, **attributes)
 
     def _record(self, table: Mapping[str, Any], depth: int = 0) -> Any:
         if "record" not in table:
-            raise ValueError(f"there is no kind of value like {reprlib.repr(dict(table))}")
+            raise ValueError(f"a value has an unknown kind: {reprlib.repr(dict(table))}")
         name = table["record"]
         if name not in self._classes:
             shown = str(name).removeprefix(USER_PREFIX)
             raise FileFormatError(
-                f"the network contains a {shown}, which is not among Lamina's layers",
+                f"the network contains a {shown}, which is not a layer of Lamina",
                 facts=(("known", ", ".join(sorted(self._classes))),),
                 advice=f"If it is your own, pass its class: lm.load(path, layers=[{shown}]).",
             )
@@ -177,25 +177,25 @@ ADVICE = "Save the model again; the file was changed or truncated."
 def _earlier(made: Sequence[Any], number: object) -> Any:
     index = _whole(number)
     if not 0 <= index < len(made):
-        raise IndexError(f"there is no number {index} among the {len(made)} before it")
+        raise IndexError(f"it refers to number {index}, but only {len(made)} come before it")
     return made[index]
 
 
 def _whole(value: object) -> int:
     found = as_whole(value)
     if found is None:
-        raise ValueError(f"a whole number is needed, and there is {reprlib.repr(value)}")
+        raise ValueError(f"expected a whole number, found {reprlib.repr(value)}")
     return found
 
 
 def _table(data: Json) -> Mapping[str, Any]:
     if not isinstance(data, dict):
-        raise ValueError(f"a table of names is needed, and there is {reprlib.repr(data)}")
+        raise ValueError(f"expected a table of names, found {reprlib.repr(data)}")
     return cast(dict[str, Any], data)
 
 
 def _list(table: Mapping[str, Any], name: str) -> list[Any]:
     data = table[name]
     if not isinstance(data, list):
-        raise ValueError(f"{name} is a list, and there is {reprlib.repr(data)}")
+        raise ValueError(f"expected a list of {name}, found {reprlib.repr(data)}")
     return cast(list[Any], data)

@@ -23,7 +23,7 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
     """A network as JSON data, and the arrays of its constants, by name.
 
     Raises:
-        DefinitionError: if a layer has a field that is no plain value.
+        DefinitionError: if a field of a layer is not a plain value.
     """
     encoder = _Encoder()
     return encoder.network(network), encoder.arrays
@@ -82,7 +82,7 @@ class _Encoder:
         return self._layer_numbers[id(layer)]
 
     def _graph(self, graph: Graph) -> int:
-        """The number of a graph that is an attribute of ops: one iteration of a recurrence."""
+        """The number of a graph that is an attribute of an op: one iteration of a recurrence."""
         if id(graph) not in self._graph_numbers:
             order = {node: number for number, node in enumerate(graph.nodes())}
             data = {

@@ -123,7 +123,7 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
         header: Any = json.loads(data[8 : 8 + length])
         metadata: dict[str, str] = header.get("__metadata__") or {}
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        found = f"{len(data):,} bytes that are no safetensors file: {error}"
+        found = f"{len(data):,} bytes that are not a safetensors file: {error}"
         raise _damaged("the file is damaged or of another kind", where, found) from error
     except (RecursionError, OverflowError, MemoryError) as error:
         found = type(error).__name__
@@ -133,7 +133,7 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
             "this is not a model file of Lamina",
             facts=(("expected", FORMAT), ("found", str(metadata.get("format")))),
             where=where,
-            advice="lm.load reads what Model.save wrote.",
+            advice="lm.load reads files that Model.save or a checkpoint of fit has written.",
         )
     if metadata.pop("checksum", "") != _checksum(metadata, tensors):
         raise _damaged("the file is damaged", where, "a checksum that does not match its contents")
@@ -152,7 +152,7 @@ def _assemble(
     if not dtype.is_float or not -(2**63) <= seed < 2**63 or not isinstance(notes, dict):
         raise ValueError(f"dtype {dtype.name}, seed {seed}, notes {type(notes).__name__}")
     values = with_prefix("values/")
-    # Traces training and inference mode, so that an error of either is raised here.
+    # Traces the network in training mode and in inference mode, so that errors are raised here.
     record = network.variables(dtype)
     expected = {
         name: variable.tensor

@@ -31,7 +31,7 @@ def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
     except LaminaError as error:
         label = op.name.replace("_", " ").title().replace(" ", "")
         if not ORIGIN.get().path:
-            # The network is being defined: other branches are not counted in operands' paths yet.
+            # While a network is defined, the paths of operands do not count other branches yet.
             error.facts = with_final_paths(error.facts, operands)
         raise located(error, path_after(operands, label)) from None
     return Tensor(op, operands, given, shape, dtype)
@@ -77,7 +77,7 @@ def _names(of: Mapping[str, object]) -> str:
     return ", ".join(map(str, of)) or "none"
 
 
-# No machine has memory for more elements. Byte offsets in such a tensor still fit 64 bits.
+# No machine has memory for more elements. Byte offsets in such a tensor still fit into 64 bits.
 LARGEST_SIZE = 2**53
 
 
@@ -98,7 +98,7 @@ def _inferred(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> t
             raise ShapeError(
                 f"{op.name}: an extent is negative",
                 facts=(*_operand_facts(operands), ("result", shape_text(shape, dtype))),
-                advice="Where it depends on the batch, a larger batch is needed.",
+                advice="If the extent depends on the batch, use a larger batch.",
             )
     if size > LARGEST_SIZE:
         raise ShapeError(
@@ -113,7 +113,7 @@ def _operand_facts(operands: Sequence[Tensor]) -> tuple[tuple[str, str], ...]:
 
 
 def leaf(name: str, role: str, shape: Shape, dtype: DType) -> Tensor:
-    """A value that is not computed: role `"input"`, `"parameter"` or `"state"`."""
+    """A tensor that is not computed, with the role `"input"`, `"parameter"` or `"state"`."""
     return apply(LEAF, name=name, role=role, shape=shape, dtype=dtype)
 
 
@@ -146,11 +146,11 @@ def _as_array(value: Any) -> Array:
             found = f"{found} of {array.dtype.name}"
     except LaminaError:
         raise
-    except Exception as error:  # whatever another library raises
+    except Exception as error:  # another library may raise any exception
         reason = f": {error}"
     raise located(
         DTypeError(
-            f"a tensor, a number or an array of numbers is needed here{reason}",
+            f"expected a tensor, a number or an array of numbers{reason}",
             facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", found)),
             advice="Make an array first, for example with np.asarray(x, 'float32').",
         )

@@ -1,4 +1,4 @@
-"""Kinds of attributes of ops: kinds that depend on the operands, and kinds of attributes only.
+"""Kinds of the attributes of ops: those that depend on operands, and those that only ops have.
 
 All other kinds are in `lamina.graph.kinds`. `lamina.graph.apply` checks every op against its
 record, whether Python code or a file makes it. So shape rules, gradients, lowering rules and
@@ -28,12 +28,12 @@ from lamina.graph.kinds import (
 from lamina.records import frozen_dataclass
 from lamina.shapes import as_whole, converted
 
-# The name of a leaf, the label of an axis, the formula of an einsum.
+# The longest name of a leaf, label of an axis, or formula of an einsum.
 LABEL = Text(longest=1000)
 
 
 def whole(least: int = -LARGEST, most: int = LARGEST) -> Whole:
-    """A whole number in computations of shapes and indices: the sum of two fits 64 bits."""
+    """A whole number for shapes and indices: the sum of two fits into 64 bits."""
     return Whole(least, most)
 
 
@@ -61,7 +61,7 @@ class Element(Kind):
         dtype = operands[0].dtype
         found = value if isinstance(value, bool) else as_number(value)
         if found is not None and not dtype.is_float:
-            # Exactly this number: not one that is rounded or truncated.
+            # The number must not be rounded or truncated.
             held: int = converted(np.asarray(found, float), dtype.numpy).item()
             found = held if held == found else None
         if found is None:
@@ -87,7 +87,7 @@ class Axis(Kind):
         count = operands[0].rank + self.between
         found = as_whole(value)
         if found is None or not 0 <= found < count:
-            limits = f"an axis from 0 to {count - 1}" if count else "an axis, and there is none"
+            limits = f"an axis from 0 to {count - 1}" if count else "an axis of a tensor with axes"
             raise Misfit(limits)
         return found
 

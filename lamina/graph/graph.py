@@ -30,7 +30,7 @@ class Graph:
     _nodes: tuple[Tensor, ...] = field(init=False, default=(), compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[Any, ...]]:
-        # Flat rows: nested tensors would make pickle recurse as deep as the graph.
+        # Flat rows, because pickle would recurse into nested tensors as deep as the graph.
         nodes = sorted(self.nodes(), key=lambda node: node.number)
         numbers = {node: number for number, node in enumerate(nodes)}
         rows = [
@@ -50,7 +50,7 @@ class Graph:
     def nodes(self) -> tuple[Tensor, ...]:
         """Every tensor that a root depends on, operands first; inputs and updated leaves too."""
         if not self._nodes:
-            # Kept, as each pass calls this several times.
+            # Kept, because each pass calls this several times.
             leaves = (leaf for leaf, _ in self.updates)
             nodes = topological((*self.inputs, *leaves, *self.roots))
             object.__setattr__(self, "_nodes", nodes)

@@ -32,7 +32,7 @@ from lamina.shapes import PUBLIC_DTYPES, DType, DTypeLike, Size, as_dtype, as_wh
 if TYPE_CHECKING:
     from lamina.graph.tensor import Tensor
 
-# The operands of the op whose attribute a value is; none for arguments of functions and records.
+# The operands of the op to which an attribute belongs; empty for other arguments.
 Operands: TypeAlias = "Sequence[Tensor]"
 
 # Whole numbers without other limits fit into 64 bits.
@@ -51,7 +51,7 @@ class Misfit(Exception):
         problem: of the error, instead of "{name} must be ...".
         advice: a full sentence: what to do about it.
         found: the value as text; by default its `repr`.
-        part: the part of the value that misfits, "[1]"; "" for the whole.
+        part: the faulty part of the value, "[1]"; "" for the whole.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Kind(ABC):
         """
 
     def of_class(self, owner: type) -> Kind:
-        """This kind, for a field of a class; another one where it depends on the class."""
+        """This kind, or the kind to use for a field of this class, if it depends on the class."""
         del owner
         return self
 
@@ -145,7 +145,7 @@ class Kind(ABC):
 @final
 @frozen_dataclass
 class Flag(Kind):
-    """True or False, of Python or NumPy."""
+    """True or False of Python or NumPy."""
 
     advice: str = ""
 
@@ -160,7 +160,7 @@ class Flag(Kind):
 @final
 @frozen_dataclass
 class Whole(Kind):
-    """A whole number, of Python or NumPy, from `least` to `most`; no bool."""
+    """A whole number of Python or NumPy, not a bool, from `least` to `most`."""
 
     least: int = LOWEST
     most: int = HIGHEST
@@ -189,7 +189,7 @@ class Whole(Kind):
 @final
 @frozen_dataclass
 class Number(Kind):
-    """A number, of Python or NumPy, as a float; no bool.
+    """A number of Python or NumPy, not a bool, as a float.
 
     Attributes:
         interval: its range: `"[0, 1)"` includes 0 and excludes 1. No interval includes NaN.
@@ -517,7 +517,7 @@ class Either(Kind):
     """A single value of one kind, or several values of another kind.
 
     Attributes:
-        one: the kind of a value that is no list, tuple or array.
+        one: the kind of a value that is not a list, a tuple or an array.
         several: the kind of a list, tuple or array.
     """
 
@@ -546,7 +546,7 @@ class AnyOf(Kind):
     """A value of one of several kinds.
 
     Attributes:
-        kinds: the first one that the value fits reads it.
+        kinds: tried in order; the first one that fits the value reads it.
     """
 
     kinds: tuple[Kind, ...]
@@ -568,9 +568,9 @@ class AnyOf(Kind):
 # Kinds of annotations -----------------------------------------------------------------------------
 
 FloatType = Annotated[DTypeLike, ModelType()]
-# A number of things: at least one.
+# A count: at least one.
 Count = Annotated[int, Whole(1)]
-# A number of objects that Python makes one after the other, such as stacked layers.
+# A count of objects that Python makes one after the other, such as stacked layers.
 Depth = Annotated[int, Whole(1, 10_000)]
 Positive = Annotated[float, Number("(0, inf)")]
 NotNegative = Annotated[float, Number("[0, inf)")]

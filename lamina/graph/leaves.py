@@ -14,7 +14,7 @@ from lamina.shapes import Array, DType, Shape, as_dtype
 
 
 class Leaf(LoweringRule):
-    """No step: the tensor is a buffer."""
+    """The tensor is a buffer: it needs no step."""
 
 
 class ConstantValue:

@@ -17,16 +17,16 @@ def path_after(operands: Sequence[Tensor], label: str) -> str:
     return f"net/{_count_before(operands)}:{label}"
 
 
-# For a tensor on all paths to a later one: the number of its ancestors and itself, without
-# constants and leaves, and the leaves among them.
+# Kept for a tensor on all paths to a later one: the number of tensors up to and including it,
+# without constants and leaves, and the leaves among its ancestors.
 _counted: WeakKeyDictionary[Tensor, tuple[int, frozenset[Tensor]]] = WeakKeyDictionary()
 
 
 def _count_before(operands: Sequence[Tensor]) -> int:
     """The number of these tensors and their ancestors, without constants.
 
-    It is called for each layer of a network. So the search ends at the last tensor through which
-    all remaining paths lead, and adds the count that is kept for it.
+    It is called for each layer of a network. So the search ends at the last tensor that is on all
+    remaining paths, and adds the count that is kept for that tensor.
     """
     count = 0
     leaves: set[Tensor] = set()
@@ -78,10 +78,10 @@ def described(tensor: Tensor, path: str = "") -> Described:
 def with_final_paths(
     facts: tuple[tuple[str, str], ...], operands: Sequence[Tensor]
 ) -> tuple[tuple[str, str], ...]:
-    """Facts in which tensors have the numbers that a network of all operands would give them.
+    """Facts with the numbers that the tensors would have in a network of all operands.
 
     While a network is being defined, the number in a tensor's path counts its own ancestors only,
-    not other branches; where branches meet, all are known.
+    not other branches. Where branches meet, all are known.
     """
     known = sorted(
         (node for node in topological(operands) if node.op is not CONSTANT),

@@ -25,7 +25,7 @@ Attributes = Mapping[str, Any]
 
 
 class LoweringRule:
-    """How the compiler makes steps of an op; `lamina.ops.lowering_rules` has the subclasses."""
+    """How the compiler lowers an op to steps; `lamina.ops.lowering_rules` has the subclasses."""
 
 
 @frozen_dataclass(eq=False)
@@ -64,8 +64,8 @@ class Op:
 
     def __reduce__(self) -> tuple[Callable[[str, str], Op], tuple[str, str]]:
         # Ops are compared by identity: a copied or unpickled op is the registered op of this name.
-        # To import the module of its shape rule registers it; for leaves, lamina.ops is imported,
-        # which registers the operators too.
+        # Importing the module of its shape rule registers it. For leaves, lamina.ops is imported,
+        # because that also registers the operators.
         module = self.infer.__module__
         return _op_named, (self.name, "lamina.ops" if module == __name__ else module)
 
@@ -77,8 +77,8 @@ class Op:
 class Registry:
     """Every op by its name. Each record adds itself when it is made.
 
-    Among records of one name the newest is found, so that a cell of a notebook may run again. But
-    none takes the name of an op of Lamina.
+    A new record replaces an earlier one of the same name, so that a cell of a notebook may run
+    again. But none replaces an op of Lamina.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Registry:
         return tuple(self._own.values())
 
     def own(self, name: str) -> Op | None:
-        """The op of Lamina that has a name; None if there is none, or it is somebody else's."""
+        """Lamina's op of a name; None if there is none, or the op is a user's."""
         return self._own.get(name)
 
     def __contains__(self, name: str) -> bool:
@@ -136,7 +136,7 @@ class Tensor:
 
     Attributes:
         op: the op that makes it.
-        operands: the tensors the op is applied to.
+        operands: the tensors to which the op is applied.
         attributes: the op's other arguments, immutable and hashable.
         shape: dimensions; the batch may be left open (`lamina.shapes.Size`).
         dtype: of the elements.
@@ -158,7 +158,7 @@ class Tensor:
         if function.__name__ in _SYMBOLS and method == "__call__" and list(options) == ["out"]:
             symbol = _SYMBOLS[function.__name__]
             raise LaminaError(
-                f"array {symbol}= tensor would write numbers, and a tensor holds no data yet",
+                f"array {symbol}= tensor would write numbers, but a tensor holds no data yet",
                 where=source_line(),
                 advice=f"It makes a tensor: array = array {symbol} tensor.",
             )
@@ -306,7 +306,7 @@ def _no_numbers(function: str) -> LaminaError:
     advice = "Calculate with tensors by the functions in lm.ops"
     ours = _RENAMED.get(function, function)
     return LaminaError(
-        f"{function}() needs numbers, and a tensor holds no data yet",
+        f"{function}() needs numbers, but a tensor holds no data yet",
         where=source_line(),
         advice=f"{advice}: lm.ops.{ours}." if ours in OPS else f"{advice}.",
     )

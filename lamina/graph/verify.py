@@ -16,7 +16,7 @@ def verify(graph: Graph, before: Graph | None = None) -> None:
         before: a graph that was checked; its tensors are not checked again.
 
     Raises:
-        InternalError: it names the tensor, its shape and dtype, and those of the rule.
+        InternalError: names the tensor, its shape and dtype, and the rule's shape and dtype.
     """
     checked = frozenset(before.nodes() if before is not None else ())
     names: set[str] = set()

@@ -1,4 +1,4 @@
-"""Layers: frozen records of hyper-parameters that build pieces of graph; one family a file."""
+"""Layers: frozen records of hyper-parameters that build graphs of ops; one family a file."""
 
 from lamina.lazy import loaded_when_used
 

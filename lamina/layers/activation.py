@@ -1,4 +1,4 @@
-"""Activation functions as layers: values and derivatives are PyTorch's, at the kinks as well.
+"""Activation functions as layers. Values and derivatives are PyTorch's, also at the kinks.
 
 All take f32 or f64 of any shape and give the same shape and dtype.
 """
@@ -86,7 +86,7 @@ class LeakyReLU(Layer):
 
 def _exponential_linear(x: Tensor, alpha: float, scale: float) -> Tensor:
     """Scale x above 0, scale alpha (exp(x) - 1) elsewhere."""
-    # expm1 sees no positive number: it would overflow, and 0 * infinity in the gradient is NaN.
+    # expm1 gets no positive number: it would overflow, and 0 * infinity in the gradient is NaN.
     below = ops.where(x > 0, 0.0, x)
     return ops.where(x > 0, x * scale, ops.expm1(below) * (alpha * scale))
 
@@ -198,7 +198,7 @@ class Softmax(Layer):
         axis: of the tensor with its batch; not the batch.
 
     Raises:
-        ShapeError: when applied to a tensor that has no such axis, or where it is the batch.
+        ShapeError: when applied to a tensor without this axis, or if the axis is the batch.
 
     Example:
         >>> import lamina as lm
@@ -220,7 +220,7 @@ class LogSoftmax(Layer):
         axis: of the tensor with its batch; not the batch.
 
     Raises:
-        ShapeError: when applied to a tensor that has no such axis, or where it is the batch.
+        ShapeError: when applied to a tensor without this axis, or if the axis is the batch.
 
     Example:
         >>> import lamina as lm

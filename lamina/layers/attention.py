@@ -1,4 +1,4 @@
-"""Attention, and the blocks that transformers are made of.
+"""Attention, and the blocks of transformers.
 
 After Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser, Polosukhin: Attention is all you
 need (2017). Sequences are f32 or f64 [batch, length, features]. A mask is bool, true for the keys
@@ -35,8 +35,9 @@ Activation = Literal["relu", "gelu"]
 class MultiHeadAttention(Layer):
     """Multi-head scaled dot-product attention: softmax(q k^T / sqrt(d)) v in each head.
 
-    Applied to one sequence, its positions attend to each other (self-attention); applied to two
-    sequences, the first attends to the second. A mask may follow. Gives [batch, queries, features].
+    If it is applied to one sequence, the positions attend to each other (self-attention). If it is
+    applied to two, the first attends to the second. A mask may follow. Gives
+    [batch, queries, features].
 
     It contains four `Linear` layers, `queries`, `keys`, `values` and `output`, so its parameters
     are `queries.weight`, (features, inputs), `queries.bias`, (features,), and so on. PyTorch's
@@ -52,8 +53,8 @@ class MultiHeadAttention(Layer):
         causal: whether position i attends to positions 0 to i only.
 
     Raises:
-        DefinitionError: if heads or features are no whole numbers above zero, or dropout is no
-            probability below 1.
+        DefinitionError: if heads or features are not whole numbers above zero, or dropout is not
+            a probability below 1.
         ShapeError: when applied to other shapes, or if the heads do not divide the features.
         DTypeError: when applied to integers, or to a mask that is not bool.
 
@@ -255,13 +256,13 @@ def _feedforward(block: _Block, scope: Scope, x: Tensor) -> Tensor:
     return _residual(block, scope, "feedforward", x, sublayer)
 
 
-_NO_MASK = " Or, if it is a second sequence: put an lm.Embedding(count, features) before it."
+_NO_MASK = " If it is a second sequence, put an lm.Embedding(count, features) before it."
 
 
 def _sequences_and_masks(
     layer: Layer, operands: tuple[Tensor, ...], counts: tuple[int, ...], most_masks: int
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The sequences and the masks that a layer is applied to.
+    """The sequences and the masks to which a layer is applied.
 
     Raises:
         ShapeError: if there are more than the layer takes, or a sequence has other axes.
@@ -272,7 +273,7 @@ def _sequences_and_masks(
     facts = tuple((f"operand {n}", described(x)) for n, x in enumerate(operands))
     name = type(layer).__name__
     for number, x in enumerate(operands):
-        # With two axes it is a mask that is not bool, unless only a sequence can be here.
+        # A tensor of two axes is a mask that is not bool, unless it must be a sequence.
         if number >= min(counts) and x.rank == 2 and x.dtype != bool_:
             indices = number < max(counts) and x.dtype.kind == "int"
             raise DTypeError(
@@ -297,7 +298,7 @@ def _sequences_and_masks(
             raise ShapeError(
                 f"{name} needs sequences",
                 facts=(("expected", "[batch, length, features]"), ("found", described(x))),
-                advice="An lm.Embedding makes them of indices, an ops.reshape of images.",
+                advice="lm.Embedding makes sequences of indices, and ops.reshape of images.",
             )
     return sequences, masks
 
@@ -321,5 +322,5 @@ def _mask_of_weights(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
             ("expected", " or ".join(map(shape_text, shapes))),
             ("found", described(mask)),
         ),
-        advice="It is true for each key, or each pair of query and key, that takes part.",
+        advice="A mask has one bool for each key, or for each pair of query and key.",
     )

@@ -1,4 +1,4 @@
-"""The base of records that remember their source line; checks of the operands of layers."""
+"""The base of records that keep their source line; checks of the operands of layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.shapes import normalise_axis
 
 
 class Sourced(metaclass=Called):
-    """A record that remembers the user's line that made it, for the errors about it."""
+    """A record that keeps the line of the user's code that made it, for errors."""
 
     _source: str
 
@@ -27,12 +27,12 @@ class Sourced(metaclass=Called):
 
 
 def origin_text(owner: object) -> str:
-    """A record's class and the user's line that made it, or makes it: `"Linear (train.py:12)"`."""
+    """A record's class and the line of the user's code that makes it: `"Linear (train.py:12)"`."""
     source = owner.source if isinstance(owner, Sourced) else source_line()
     return str(Origin(type(owner).__name__, source))
 
 
-# Advice where a layer that needs features is applied to indices.
+# Advice for a layer that needs features and is applied to indices.
 EMBEDDING = "Put an lm.Embedding(count, features) before it: it makes features of indices."
 
 
@@ -44,7 +44,7 @@ def require_float(layer: object, x: Tensor, advice: str = "") -> None:
     """
     if not x.dtype.is_float:
         raise DTypeError(
-            f"{type(layer).__name__} calculates with floats",
+            f"{type(layer).__name__} takes floats",
             facts=(("expected", "f32 or f64"), ("found", described(x))),
             advice=advice or "Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it.",
         )

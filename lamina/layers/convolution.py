@@ -127,7 +127,7 @@ def pairs_of(value: Any, rank: int) -> tuple[tuple[int, int], ...]:
 
 
 def _some_rank(given: Sequence[Any] | None) -> int:
-    """The number of axes that entries are given for, from 1 to 3."""
+    """The number of axes for which there are entries, from 1 to 3."""
     return min(max(len(given or ()), 1), 3)
 
 
@@ -184,7 +184,7 @@ class _Convolution(Layer, ABC):
                 "the channels cannot be divided into groups",
                 facts=(("channels", str(self.channels)), ("groups", str(self.groups))),
                 where=origin_text(self),
-                advice="Both the channels given and those made must be multiples of groups.",
+                advice="The channels of the input and of the result must be multiples of groups.",
             )
 
     def _widths(self) -> tuple[tuple[int, int], ...]:
@@ -250,7 +250,7 @@ def _check_groups(layer: Layer, x: Tensor, groups: int) -> None:
         raise ShapeError(
             "the channels cannot be divided into groups",
             facts=(("found", described(x)), ("groups", str(groups))),
-            advice="Both the channels given and those made must be multiples of groups.",
+            advice="The channels of the input and of the result must be multiples of groups.",
         )
 
 
@@ -353,22 +353,22 @@ class _TransposedConvolution(Layer, ABC):
                         ("dilation", repr(self.dilation)),
                     ),
                     where=origin_text(self),
-                    advice="It chooses among the extents that a convolution with this stride maps "
-                    "to the same one.",
+                    advice="Several extents become the same one in a convolution with this stride; "
+                    "output_padding chooses one of them.",
                 )
         if self.channels % self.groups:
             raise DefinitionError(
                 "the channels cannot be divided into groups",
                 facts=(("channels", str(self.channels)), ("groups", str(self.groups))),
                 where=origin_text(self),
-                advice="Both the channels given and those made must be multiples of groups.",
+                advice="The channels of the input and of the result must be multiples of groups.",
             )
 
     def _ends(self, strides: list[int]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
         """For each axis the widths cropped, the elements added to the extent, and the zeros after.
 
-        A convolution with this stride maps up to stride - 1 further extents to the same one. An
-        output_padding beyond that crops less, or else adds zeros, as no window reaches so far.
+        `stride` consecutive extents become the same one in a convolution with this stride. A larger
+        output_padding crops less, or adds zeros where no window reaches.
         """
         further = numbers_of(self, "output_padding", self.output_padding, self.axes)
         widths: list[tuple[int, int]] = []
@@ -404,9 +404,9 @@ class _TransposedConvolution(Layer, ABC):
         ]
         if min(extents) < 1:
             raise ShapeError(
-                "nothing is left of the result",
+                "the result would be empty",
                 facts=(("found", described(x)), ("padding", repr(self.padding))),
-                advice="The padding is cropped from the result: give less.",
+                advice="The padding is cropped from the result: use a smaller one.",
             )
         y = ops.conv_transpose(x, weight, extents, strides, widths, dilations, self.groups)
         y = ops.pad(y, ((0, 0), (0, 0), *((0, width) for width in zeros)))
@@ -462,7 +462,7 @@ class ConvTranspose2d(_TransposedConvolution):
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but images, or where nothing is left.
+        ShapeError: when applied to anything but images, or if the result would be empty.
 
     Example:
         >>> import lamina as lm

@@ -45,9 +45,9 @@ class Dropout(Layer):
 class SpatialDropout(Layer):
     """Sets whole channels to zero at random while training; does nothing in inference.
 
-    Takes f32 or f64 [batch, channels, ...]. For images, whose neighbouring pixels are nearly
-    equal: dropping single pixels would remove little information. The channels that stay are
-    divided by the probability to stay. After Tompson, Goroshin, Jain, LeCun, Bregler: Efficient
+    Takes f32 or f64 [batch, channels, ...]. It is meant for images: their neighbouring pixels are
+    nearly equal, so dropping single pixels would remove little information. The channels that stay
+    are divided by the probability to stay. After Tompson, Goroshin, Jain, LeCun, Bregler: Efficient
     object localization using convolutional networks (2015).
 
     Args:
@@ -82,7 +82,7 @@ class DropPath(Layer):
     """Sets whole examples to zero at random while training; does nothing in inference.
 
     Takes f32 or f64 [batch, ...]. At the end of a residual branch, before the sum, it skips the
-    branch for an example: "stochastic depth". The examples that stay are divided by the
+    branch for some examples ("stochastic depth"). The examples that stay are divided by the
     probability to stay. After Huang, Sun, Liu, Sedra, Weinberger: Deep networks with stochastic
     depth (2016).
 

@@ -27,7 +27,7 @@ from lamina.shapes import Array, Dim, static
 
 @frozen_dataclass
 class Embedding(Layer):
-    """The row of a table that each index names: y[...] = weight[x[...]].
+    """Looks up a row of a table for each index: y[...] = weight[x[...]].
 
     Takes integers of any shape, from 0 to count - 1, and gives floats with one axis more, the last,
     of `features` elements. Its parameter is `weight`, (count, features).
@@ -41,7 +41,7 @@ class Embedding(Layer):
 
     Raises:
         DefinitionError: if count or features is not a whole number above zero, or padding is not
-            one of the indices.
+            below count.
         DTypeError: when applied to floats.
         DataError: when data with other indices arrives.
 
@@ -60,13 +60,13 @@ class Embedding(Layer):
     def __post_init__(self) -> None:
         if self.padding is not None and self.padding >= self.count:
             raise DefinitionError(
-                "padding is none of the indices",
+                "padding is out of the range of indices",
                 facts=(
                     ("expected", f"0..{self.count - 1}"),
                     ("found", repr(self.padding)),
                 ),
                 where=origin_text(self),
-                advice="The padding has a row of its own: count it in.",
+                advice="The padding index has a row in the table: choose a count above it.",
             )
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class Embedding(Layer):
         y = ops.take(weight, x)
         if self.padding is None:
             return y
-        # Both alternatives are y; the gradient reaches only the second.
+        # Both alternatives are y. The gradient flows only through the second one.
         is_padding = ops.expand_dims(ops.equal(x, self.padding), -1)
         return ops.where(is_padding, ops.stop_gradient(y), y)
 
@@ -95,7 +95,7 @@ class _ZeroRow:
 
     @property
     def arrays_while_drawn(self) -> int:
-        """The other initializer's number; at least 2, for its result and a copy."""
+        """The other initializer's number, but at least 2: its result and a copy."""
         return max(arrays_while_drawn(self.init), 2)
 
     def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
@@ -214,7 +214,7 @@ def _positions(layer: Layer, x: Tensor) -> tuple[int, int]:
         raise ShapeError(
             f"{type(layer).__name__} needs an axis of positions and one of features",
             facts=(("expected", "[batch, length, features]"), ("found", described(x))),
-            advice="An lm.Embedding before it gives each index its features.",
+            advice="lm.Embedding makes features of indices: put one before it.",
         )
     require_float(layer, x)
     dims: tuple[Dim, ...] = x.shape[-2:]

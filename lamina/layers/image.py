@@ -1,7 +1,7 @@
 """Layers that enlarge, rearrange, pad and crop images: [batch, channels, height, width].
 
-Neither forward nor backward pass scatters: the layers are movements and products with constant
-matrices.
+They are made of movements and of products with constant matrices, so neither the forward nor the
+backward pass has scatters.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Upsample(Layer):
             coincide (True), or elements are the centres of equal squares (False). As in PyTorch.
 
     Raises:
-        DefinitionError: for a scale that is no whole number above zero, another mode, or
+        DefinitionError: for a scale that is not a whole number above zero, another mode, or
             align_corners in mode `"nearest"`.
         ShapeError: when applied to a tensor of another rank.
-        DTypeError: when integers are to be blended.
+        DTypeError: when applied to integers in mode `"bilinear"`.
 
     Example:
         >>> import lamina as lm
@@ -130,8 +130,8 @@ def _repeated(x: Tensor, axis: int, factor: int) -> Tensor:
 def _blended(x: Tensor, axis: int, factor: int, align_corners: bool) -> Tensor:
     """Linear interpolation along one axis, as a product with a constant matrix.
 
-    Most weights are zero, yet the product is no slower than loads of neighbours for axes of up to
-    some hundreds of elements.
+    Most weights are zero. For axes of up to some hundreds of elements the product is still as fast
+    as loads of neighbours.
     """
     (extent,) = static((x.shape[axis],))
     matrix = constant(_blending_weights(extent, extent * factor, align_corners), x.dtype)
@@ -145,7 +145,7 @@ def _blending_weights(old: int, new: int, align_corners: bool) -> Array:
     if align_corners:
         position = np.arange(new) * ((old - 1) / max(new - 1, 1))
     else:
-        # Outside the outermost centres the outermost elements are repeated.
+        # Beyond the centres of the outermost elements, these elements are repeated.
         position = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
     return np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(old)))
 
@@ -164,7 +164,7 @@ class PixelShuffle(Layer):
 
     Raises:
         DefinitionError: if the factor is not a whole number above zero.
-        ShapeError: when applied to another rank, or channels that factor^2 does not divide.
+        ShapeError: when applied to another rank, or if factor^2 does not divide the channels.
 
     Example:
         >>> import lamina as lm
@@ -185,7 +185,7 @@ class PixelShuffle(Layer):
                     ("expected", f"a multiple of {r * r} channels"),
                     ("found", described(x)),
                 ),
-                advice=f"Give the layer before it {r * r} channels for each one of the result.",
+                advice=f"Give the layer before it {r * r} channels for each channel of the result.",
             )
         split = ops.reshape(x, (batch, channels // (r * r), r, r, height, width))
         interleaved = ops.transpose(split, (0, 1, 4, 2, 5, 3))
@@ -204,7 +204,7 @@ class PixelUnshuffle(Layer):
 
     Raises:
         DefinitionError: if the factor is not a whole number above zero.
-        ShapeError: when applied to another rank, or to an image that the factor does not divide.
+        ShapeError: when applied to another rank, or if the factor does not divide the image.
 
     Example:
         >>> import lamina as lm
@@ -239,13 +239,13 @@ class Pad(Layer):
         widths: for each of the last axes, in their order, a pair (how many before, how many after)
             or one number for both: `((1, 1), (0, 2))` for height and width. A single number is
             for both sides of every axis after the channels.
-        mode: `"constant"`: `value`; `"reflect"`: mirrored at the first and the last element, which
-            are not repeated; `"replicate"`: the first and the last element; `"circular"`: the
-            elements at the other end.
+        mode: the new elements. `"constant"`: `value`; `"reflect"`: mirrored at the first and the
+            last element, which are not repeated; `"replicate"`: the first and the last element;
+            `"circular"`: the elements at the other end.
         value: of the new elements in mode `"constant"`.
 
     Raises:
-        DefinitionError: for widths that are no whole numbers from 0, another mode, or a value that
+        DefinitionError: for widths that are not whole numbers from 0, another mode, or a value that
             is not finite.
         ShapeError: when applied to a tensor with too few axes, or too few elements for the mode.
 
@@ -276,8 +276,8 @@ class Crop(Layer):
             every axis after the channels.
 
     Raises:
-        DefinitionError: for widths that are no whole numbers from 0.
-        ShapeError: when applied to a tensor with too few axes, or where nothing would be left.
+        DefinitionError: for widths that are not whole numbers from 0.
+        ShapeError: when applied to a tensor with too few axes, or if an axis would be empty.
 
     Example:
         >>> import lamina as lm
@@ -293,9 +293,9 @@ class Crop(Layer):
         for dim, (front, end) in zip(x.shape, _pairs(self, self.widths, x), strict=True):
             if isinstance(dim, int) and front + end >= dim:
                 raise ShapeError(
-                    "nothing is left of an axis that is cropped",
+                    "a cropped axis would be empty",
                     facts=(("widths", f"{front} and {end}"), ("found", described(x))),
-                    advice="Crop fewer elements than there are.",
+                    advice="Crop fewer elements than the axis has.",
                 )
             key.append(slice(front, dim - end) if isinstance(dim, int) else slice(None))
         return x[tuple(key)]
@@ -323,7 +323,7 @@ def _for_each(
     listed = (value,) * count if isinstance(value, int) else tuple(value)
     if len(listed) != count:
         raise ShapeError(
-            f"{type(layer).__name__} has another number of factors than the tensor has axes",
+            f"{type(layer).__name__} has a wrong number of factors for this tensor",
             facts=((name, str(value)), ("expected", f"{count} of them"), ("found", described(x))),
             advice="Give one for each axis after the channels, or one for all.",
         )
@@ -348,7 +348,7 @@ def _pairs(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:
 
 def _too_few_axes(layer: Layer, expected: str, x: Tensor) -> ShapeError:
     return ShapeError(
-        f"{type(layer).__name__} has widths for more axes than there are",
+        f"{type(layer).__name__} has widths for more axes than the tensor has",
         facts=(("expected", expected), ("found", described(x))),
         advice="Widths belong to the last axes; the batch has none.",
     )

@@ -194,12 +194,11 @@ class KaimingUniform(Sourced):
 
     Args:
         mode: `"fan_in"` keeps the variance in the forward pass, `"fan_out"` in the backward pass.
-        slope: of the leaky ReLU that follows below 0; 0 for a ReLU. PyTorch's `a`.
+        slope: below 0, of the leaky ReLU that follows; 0 for a ReLU. PyTorch's `a`.
         nonlinearity: after the layer; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
 
     Raises:
-        DefinitionError: for a word that is none of these; when called, if the shape has fewer
-            than two axes.
+        DefinitionError: for another word; when called, if the shape has fewer than two axes.
 
     Example:
         >>> import lamina as lm
@@ -224,12 +223,11 @@ class KaimingNormal(Sourced):
 
     Args:
         mode: `"fan_in"` keeps the variance in the forward pass, `"fan_out"` in the backward pass.
-        slope: of the leaky ReLU that follows below 0; 0 for a ReLU. PyTorch's `a`.
+        slope: below 0, of the leaky ReLU that follows; 0 for a ReLU. PyTorch's `a`.
         nonlinearity: after the layer; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
 
     Raises:
-        DefinitionError: for a word that is none of these; when called, if the shape has fewer
-            than two axes.
+        DefinitionError: for another word; when called, if the shape has fewer than two axes.
 
     Example:
         >>> import lamina as lm
@@ -313,19 +311,19 @@ def _kaiming_deviation(owner: KaimingUniform | KaimingNormal, shape: tuple[int, 
 
 # Random numbers -----------------------------------------------------------------------------------
 
-# Numbers are drawn in pieces of this many elements, so that intermediate results stay in the cache.
-# The counter generator takes a training step, from 0 on; each piece has a negative one of its own.
+# Numbers are drawn in pieces of so many elements, so that intermediate results stay in the cache.
+# The random generator takes the number of a training step, from 0 on. A piece takes a negative one.
 _PIECE = 1 << 13
 
 
 def _uniform(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
     """Numbers in [0, 1) of 53 random bits each: those of `ops.uniform`, computed faster."""
-    return _in_pieces(shape, lambda count, step: _uniform_piece(count, seed, step, stream))
+    return _in_pieces(shape, lambda count, number: _uniform_piece(count, seed, number, stream))
 
 
-def _uniform_piece(count: int, seed: int, step: int, stream: int) -> Float64:
+def _uniform_piece(count: int, seed: int, number: int, stream: int) -> Float64:
     blocks = np.arange((2 * count + 3) // 4, dtype=np.uint32)
-    rest = (np.full_like(blocks, w & 0xFFFFFFFF) for w in (step, step >> 32, stream))
+    rest = (np.full_like(blocks, w & 0xFFFFFFFF) for w in (number, number >> 32, stream))
     low_step, high_step, streams = rest
     key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
     words = np.stack(philox((blocks, low_step, high_step, streams), key), axis=-1).reshape(-1)
@@ -337,19 +335,19 @@ def _uniform_piece(count: int, seed: int, step: int, stream: int) -> Float64:
 
 def _normal(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
     """Numbers of the standard normal distribution: those of `ops.normal` in float64."""
-    return _in_pieces(shape, lambda count, step: _normal_piece(count, seed, step, stream))
+    return _in_pieces(shape, lambda count, number: _normal_piece(count, seed, number, stream))
 
 
-def _normal_piece(count: int, seed: int, step: int, stream: int) -> Float64:
+def _normal_piece(count: int, seed: int, number: int, stream: int) -> Float64:
     numbers = ops.normal(
-        (count,), constant(seed, int64), constant(step, int64), stream, dtype="float64"
+        (count,), constant(seed, int64), constant(number, int64), stream, dtype="float64"
     )
     outputs, _ = evaluate(Graph((), (("numbers", numbers),)), {})
     return outputs["numbers"]
 
 
 def _in_pieces(shape: tuple[int, ...], draw: Callable[[int, int], Float64]) -> Float64:
-    """An array filled piece by piece with draw(count, step), for the steps -1, -2, ..."""
+    """An array filled piece by piece with draw(count, number), for the numbers -1, -2, ..."""
     result = np.empty(size_of(shape))
     for number, start in enumerate(range(0, result.size, _PIECE)):
         piece = result[start : start + _PIECE]

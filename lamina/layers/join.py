@@ -94,8 +94,9 @@ class Add(Layer):
 class Multiply(Layer):
     """The elementwise product of two or more tensors.
 
-    Extents must be equal, or 1 in some of the tensors, which are then broadcast: a gate with one
-    value for each channel, [batch, 16, 1, 1], can be multiplied with [batch, 16, 32, 32].
+    Extents must be equal, or 1 in tensors that are then broadcast along the axis. For example, a
+    gate with one value for each channel, [batch, 16, 1, 1], can be multiplied with
+    [batch, 16, 32, 32].
 
     Raises:
         ShapeError: when applied to fewer than two tensors, or to tensors that differ in shape.
@@ -124,7 +125,7 @@ def _check_branches(
         name: of the layer.
         operands: the branches.
         free_axis: an axis in which they may differ.
-        repeat: whether axes of extent 1 fit any other.
+        repeat: whether axes of extent 1 fit any other extent.
 
     Raises:
         ShapeError: naming the first pair that differs.
@@ -160,7 +161,7 @@ def _differing_axes(left: Tensor, right: Tensor, free_axis: int | None, repeat: 
 
 
 def _advice(left: Tensor, right: Tensor, axes: list[int], free_axis: int | None) -> str:
-    """What differs, and the fix: `Axes 2 and 3 differ, 16 against 32: ...`."""
+    """The difference and the fix: `Axes 2 and 3 differ, 16 against 32: ...`."""
     if left.rank != right.rank:
         return (
             f"The left branch has {left.rank} axes, the right one {right.rank}: "
@@ -193,7 +194,7 @@ def _fix(rank: int, axes: list[int], pairs: list[tuple[Dim, Dim]], free_axis: in
 
 
 def _common_ratio(pairs: list[tuple[Dim, Dim]]) -> int | None:
-    """How many times larger one branch is than the other, if the same whole number everywhere."""
+    """The ratio of the branches' extents, if it is the same whole number for all pairs."""
     ratios: set[tuple[bool, int]] = set()
     for a, b in pairs:
         if not isinstance(a, int) or not isinstance(b, int) or not min(a, b):

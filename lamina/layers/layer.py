@@ -38,10 +38,10 @@ from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
 
 
 class Layer(Sourced, ABC):
-    """The base of all layers, the user's own included.
+    """The base of all layers, also of users' own.
 
-    A subclass is a frozen dataclass of hyper-parameters with a `forward` made of ops; the
-    gradient follows by itself.
+    A subclass is a frozen dataclass of hyper-parameters. Its `forward` is made of ops, from which
+    the gradient is derived.
 
     Example:
         >>> from dataclasses import dataclass
@@ -59,8 +59,8 @@ class Layer(Sourced, ABC):
 
         Args:
             scope: creates parameters, states and random numbers; `scope.training` is the mode.
-            args: the tensors that the layer is applied to, batch first; a layer names as many as
-                it takes: `def forward(self, scope, x)`.
+            args: the tensors to which the layer is applied, batch first. A layer declares one
+                parameter for each: `def forward(self, scope, x)`.
         """
 
     def __call__(self, *operands: Tensor, **named: Never) -> Tensor:
@@ -78,7 +78,7 @@ class Layer(Sourced, ABC):
                 "a layer takes its tensors as positional arguments",
                 facts=(("expected", "layer(x, ...)"), ("found", f"layer(..., {name}=...)")),
                 where=str(Origin(type(self).__name__, self.source)),
-                advice=f"Leave the name out, layer(x, {name}), or give an option where the layer "
+                advice=f"Pass tensors without names, layer(x, {name}), and options when the layer "
                 f"is made: {type(self).__name__}(...).",
             )
         if not is_frozen_record(self):
@@ -94,7 +94,7 @@ class Layer(Sourced, ABC):
                     "a layer is applied to tensors",
                     facts=(("expected", "Tensor"), ("found", type(operand).__name__)),
                     where=str(Origin(type(self).__name__, self.source)),
-                    advice="Tensors are compared by lm.ops.equal and lm.ops.not_equal."
+                    advice="Compare tensors with lm.ops.equal and lm.ops.not_equal."
                     if isinstance(operand, bool)
                     else "Start from lm.Input(...); arrays go to Model.predict.",
                 )
@@ -103,7 +103,8 @@ class Layer(Sourced, ABC):
             try:
                 return apply(LAYER, *operands, layer=self)
             except LaminaError as error:
-                # The operand was made before other branches, and its path had no final number.
+                # The paths of the operands are numbered again: when an operand was made, the
+                # network may have had fewer tensors.
                 error.facts = with_final_paths(error.facts, operands)
                 raise
 
@@ -115,17 +116,17 @@ def is_frozen_record(layer: Layer) -> bool:
     return parameters is not None and parameters.frozen
 
 
-# Whether a network is being traced. Its shapes were checked when it was defined.
+# Whether a network is being traced, whose shapes were checked when it was defined.
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 # Shapes and dtypes of results, by the layer's fields and the operands' shapes and dtypes. Tracing a
-# layer that contains others applies them again; their `forward` need not run for the shape alone.
+# layer applies the layers in it again; this saves running their `forward` for the shape alone.
 _results: dict[Hashable, tuple[Shape, DType]] = {}
 _MOST_RESULTS = 1 << 12
 
 
 @contextmanager
 def shapes_known() -> Generator[None]:
-    """Layers applied inside take the shape of their result from an earlier application."""
+    """Within the block, layers take the shape of their result from an earlier application."""
     token = _tracing.set(True)
     try:
         yield
@@ -155,7 +156,7 @@ def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> 
 
 
 def _key(layer: Layer, operands: Sequence[Tensor]) -> Hashable:
-    """A key of all that the shape of a layer's result depends on; None if a field has no key."""
+    """A key of all that decides the shape of a layer's result; None if a field has no key."""
     record = _plain(layer)
     if record is None:
         return None
@@ -208,7 +209,7 @@ class _Extent(Kind):
 def Input(
     *shape: Annotated[int, _Extent()], dtype: Annotated[DTypeLike, ElementType()] | None = None
 ) -> Tensor:
-    """A value that a network is given for every example.
+    """An input of a network: a tensor with a value for every example.
 
     Args:
         shape: of one example, without the batch axis; `lm.Input()` is a scalar per example.

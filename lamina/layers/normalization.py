@@ -1,7 +1,7 @@
 """Normalisation to mean 0 and variance 1, over a batch, a layer, or groups.
 
 All take f32 or f64 and give the same shape and dtype. Variances are computed in two passes, from
-the deviations, so that they are right for values far from zero as well.
+the deviations, so that they are accurate for values far from zero too.
 """
 
 from __future__ import annotations
@@ -60,10 +60,9 @@ _Axes = Annotated[int | Sequence[int], _AxisNumbers()]
 class BatchNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each channel.
 
-    Takes [batch, channels, ...] of any rank from 2 on. While training, mean and variance are those
-    of the batch, over all axes but the channels; in inference they are running averages of them,
-    which training keeps and inference never changes. After Ioffe, Szegedy: Batch normalization
-    (2015).
+    Takes [batch, channels, ...] of any rank from 2 on. In training mode, mean and variance are
+    those of the batch, over all axes except the channels. In inference mode they are running
+    averages, which only training changes. After Ioffe, Szegedy: Batch normalization (2015).
 
     Its parameters are `weight` and `bias`, its states `running_mean` and `running_variance`, all of
     shape (channels,). As in PyTorch the variance of the batch divides by the number of values n,
@@ -109,13 +108,14 @@ class BatchNorm(Layer):
             scale = scale * scope.parameter("weight", (channels,), Constant(1.0))
         shape = _along(x, [1])
         if not scope.training:
-            # One factor and one shift for each channel: an epilogue of the contraction before it.
+            # One factor and one shift for each channel, so that it becomes the epilogue of the
+            # contraction before it.
             shift = -mean * scale
             if self.affine:
                 shift = shift + scope.parameter("bias", (channels,), Zeros())
             return x * ops.reshape(scale, shape) + ops.reshape(shift, shape)
-        # The shift is zero. It carries the gradient of the mean, -scale times the sum of the output
-        # gradient: the sum that the bias needs too, so the whole tensor is not read once more.
+        # The shift is zero. The gradient of the mean flows through it: -scale times the sum of the
+        # output gradient. The bias needs that sum too, so the tensor is not read once more.
         shift = (ops.stop_gradient(mean) - mean) * scale
         if self.affine:
             shift = shift + scope.parameter("bias", (channels,), Zeros())
@@ -132,15 +132,15 @@ class LayerNorm(Layer):
     extents of the given axes in their order.
 
     Args:
-        axes: one or several, of the tensor with its batch. The last one by default; PyTorch's
-            `normalized_shape` of k dimensions are the last k axes: `LayerNorm((-2, -1))` for two.
-            `LayerNorm(1)` takes the channels of an image, at each pixel.
+        axes: one or several, of the tensor with its batch; the last one by default. For PyTorch's
+            `normalized_shape` of k dimensions use the last k axes: `LayerNorm((-2, -1))` for two.
+            `LayerNorm(1)` normalises the channels of an image at each pixel.
         epsilon: added to the variance.
         affine: whether there are weight and bias.
         bias: whether there is a bias in addition to the weight.
 
     Raises:
-        DefinitionError: if the axes are no whole numbers, or epsilon is out of range.
+        DefinitionError: if the axes are not whole numbers, or epsilon is out of range.
         ShapeError: when applied to a tensor without one of the axes, or if one is the batch.
         DTypeError: when applied to integers.
 
@@ -175,7 +175,7 @@ class GroupNorm(Layer):
         affine: whether there are weight and bias.
 
     Raises:
-        DefinitionError: if groups is no whole number above zero, or epsilon is out of range.
+        DefinitionError: if groups is not a whole number above zero, or epsilon is out of range.
         ShapeError: when applied to channels that cannot be divided, or to one scalar per example.
         DTypeError: when applied to integers.
 
@@ -239,7 +239,7 @@ class InstanceNorm(Layer):
             raise ShapeError(
                 "InstanceNorm needs axes after the channels",
                 facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
-                advice="The mean of a single value is the value itself; lm.LayerNorm() takes the "
+                advice="The mean of a single value is the value itself; lm.LayerNorm() uses the "
                 "mean over the features.",
             )
         y = _standardized(x, range(2, x.rank), self.epsilon)
@@ -260,7 +260,7 @@ class RMSNorm(Layer):
         affine: whether there is a weight.
 
     Raises:
-        DefinitionError: if the axes are no whole numbers, or epsilon is out of range.
+        DefinitionError: if the axes are not whole numbers, or epsilon is out of range.
         ShapeError: when applied to a tensor without one of the axes, or if one is the batch.
         DTypeError: when applied to integers.
 
@@ -296,10 +296,10 @@ def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
 def _mean(x: Tensor, axes: Sequence[int], *, keepdims: bool = False) -> Tensor:
     """The mean along the axes; for equal values it is exactly that value.
 
-    A plain mean has a rounding error. In a constant channel all deviations would be that error,
-    magnified by the normalisation, and so would gradients that should be zero. The mean of the
+    A plain mean has a rounding error. In a constant channel all deviations would equal that error,
+    and normalisation would magnify it, also in gradients that should be zero. The mean of the
     deviations corrects it (Chan, Golub, LeVeque: Algorithms for computing the sample variance,
-    1983); the pass that computes the variance adds them up too.
+    1983). The pass that computes the variance also sums the deviations.
     """
     mean = ops.mean(x, axes, keepdims)
     deviations = x - ops.stop_gradient(ops.mean(x, axes, keepdims=True))
@@ -317,7 +317,7 @@ def _affine(scope: Scope, x: Tensor, axes: Sequence[int], *, bias: bool = True) 
 
 
 def _along(x: Tensor, axes: Sequence[int]) -> list[int]:
-    """The shape of x with all extents 1 but those of these axes."""
+    """The shape of x, with extent 1 for all axes except these."""
     extents = static(tuple(x.shape[axis] for axis in axes))
     lengths = dict(zip(axes, extents, strict=True))
     return [lengths.get(axis, 1) for axis in range(x.rank)]
@@ -334,7 +334,7 @@ def _channels(layer: Layer, x: Tensor) -> int:
         raise ShapeError(
             f"{type(layer).__name__} needs an axis of channels",
             facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
-            advice="Axis 1 holds the channels, or the features where there is no other axis.",
+            advice="Axis 1 holds the channels, or the features if there is no other axis.",
         )
     require_float(layer, x)
     (channels,) = static(x.shape[1:2])

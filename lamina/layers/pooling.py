@@ -40,7 +40,7 @@ class _Pool(Layer, ABC):
                     "padding is at most half of the window",
                     facts=(("window", repr(self.window)), ("padding", repr(self.padding))),
                     where=origin_text(self),
-                    advice="A window that lies entirely in the padding has nothing to pool.",
+                    advice="With more padding, a window may contain nothing but padding.",
                 )
 
     def _windows(self) -> list[Window]:
@@ -143,7 +143,7 @@ def _counts(extents: tuple[int, ...], along: list[Window], padding: bool) -> Any
     for axis, (extent, one) in enumerate(zip(extents, along, strict=True)):
         starts = one.stride * np.arange(one.count(extent)) - one.before
         elements = starts[:, None] + one.dilation * np.arange(one.size)
-        # Elements beyond the padding, which windows reach in ceil_mode, never count.
+        # In ceil_mode windows reach beyond the padding; elements there never count.
         low, high = (-one.before, extent + one.after) if padding else (0, extent)
         inside = ((elements >= low) & (elements < high)).sum(1)
         total = total[..., None] * inside.reshape((1,) * axis + (-1,))

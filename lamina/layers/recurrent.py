@@ -1,8 +1,8 @@
-"""Recurrent layers: a cell applied along a sequence, to each element and the state before it.
+"""Recurrent layers: a cell applied along a sequence, to each element and the previous state.
 
-The iterations are one loop of the program, whatever the length. The product of the inputs with
-their weight is computed for all iterations before the loop; only the product with the state is
-computed in it.
+The iterations are one loop of the program, for any length. The product of the inputs and their
+weight is computed for all iterations before the loop. Only the product with the state is computed
+in the loop.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Recurrent(Layer, ABC):
         Args:
             states: before the iteration.
             from_input: the product of the input and its weight, [batch, gates * features].
-            product: the output of the iteration before times its weight, of the same shape.
+            product: the output of the previous iteration times its weight, of the same shape.
             bias: added to the product.
         """
 
@@ -144,7 +144,7 @@ def _mask(scope: Scope, lengths: Tensor, x: Tensor, length: int) -> Tensor:
         raise wrong(
             "lengths are one whole number for each sequence",
             facts=(("expected", "i64[batch]"), ("found", described(lengths))),
-            advice='A mask has them as sums: ops.sum(ops.cast(mask, "int64"), 1).'
+            advice='Lengths follow from a mask: ops.sum(ops.cast(mask, "int64"), 1).'
             if lengths.shape == x.shape[:2]
             else 'Take them as lm.Input(dtype="int64").',
         )
@@ -152,7 +152,7 @@ def _mask(scope: Scope, lengths: Tensor, x: Tensor, length: int) -> Tensor:
         lengths,
         length + 1,
         what="lengths",
-        advice=f"The sequences have room for {length} steps; 0 is the length of an empty one.",
+        advice=f"The sequences have {length} positions; 0 is the length of an empty sequence.",
     )
     positions = ops.reshape(ops.arange(length, int64), (length, 1))
     return ops.expand_dims(ops.less(positions, ops.cast(lengths, int64)), -1)
@@ -194,7 +194,7 @@ class RNN(_Recurrent):
     Raises:
         DefinitionError: for a number out of range.
         ShapeError: when applied to anything but sequences of features.
-        DTypeError: when applied to integers, or if lengths are no integers.
+        DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
         >>> import lamina as lm
@@ -240,7 +240,7 @@ class LSTM(_Recurrent):
     Raises:
         DefinitionError: for a number out of range.
         ShapeError: when applied to anything but sequences of features.
-        DTypeError: when applied to integers, or if lengths are no integers.
+        DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
         >>> import lamina as lm
@@ -287,7 +287,7 @@ class GRU(_Recurrent):
     Raises:
         DefinitionError: for a number out of range.
         ShapeError: when applied to anything but sequences of features.
-        DTypeError: when applied to integers, or if lengths are no integers.
+        DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
         >>> import lamina as lm

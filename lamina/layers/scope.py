@@ -48,7 +48,7 @@ Regularizer = Callable[[Tensor], Tensor]
 
 
 Dimensions = Annotated[Shape, Row(Extent(), example="x.shape")]
-# Dimensions of a parameter or a state; one that depends on the batch is refused with advice.
+# Dimensions of a parameter or a state. `_variable` refuses one that depends on the batch.
 Extents = Annotated[tuple[int, ...], Row(Extent(), example="(10, 3)")]
 
 # The options of layers: None for the layer's default.
@@ -131,7 +131,7 @@ class IndexLimit:
 
 @dataclass
 class Record:
-    """All that tracing a network yields, apart from its outputs: filled by scopes.
+    """The results of tracing a network, except its outputs; scopes fill it.
 
     Attributes:
         dtype: of parameters: float32 or float64.
@@ -142,9 +142,9 @@ class Record:
         layers: by the prefix of their parameters' names, `"1"`, or `"1.0"` within another layer.
         penalties: regularisation terms, 0-d, to be added to the loss.
         index_limits: ranges of indices; data with other indices is refused.
-        seed, step: int64 leaves that key random numbers; in use if `random_streams` is above 0.
+        seed, step: int64 leaves, the keys of random numbers; used if `random_streams` is above 0.
         random_streams: the number of random tensors, each with a stream of its own.
-        operands: of the layer whose result's shape is being inferred; none while tracing.
+        operands: of the layer, while the shape of its result is inferred; empty while tracing.
     """
 
     dtype: DType
@@ -217,7 +217,7 @@ class Scope:
             found = cast(object, penalty)
             if not isinstance(found, Tensor) or found.shape or not found.dtype.is_float:
                 raise DefinitionError(
-                    f"the regularizer of {name!r} gives no number",
+                    f"the regularizer of {name!r} does not return a number",
                     facts=(
                         ("expected", f"{self.dtype}[]"),
                         ("found", described(found) if isinstance(found, Tensor) else repr(found)),
@@ -276,18 +276,18 @@ class Scope:
                 return prefix
         name = type(layer).__name__
         raise DefinitionError(
-            f"shares parameters with {name}, and does not come after it",
+            f"it shares parameters with {name}, but its operands do not depend on that layer",
             facts=(("found", repr(layer)),),
-            advice=f"Apply {name}, the same object, before this layer, so that the operands here "
-            "depend on it; within a layer of your own use scope.layer(name, layer, x).",
+            advice=f"Apply {name}, the same object, before this layer. Inside a layer of your own, "
+            "apply it by scope.layer(name, layer, x).",
         )
 
     @checked
     def state(self, name: str, shape: Extents, init: Initializer) -> Tensor:
         """A tensor that is kept and saved with the model but not trained.
 
-        Running statistics, for example; set its new value by `update`. Where a layer is applied
-        twice, the second application continues from the value that the first one set.
+        Running statistics are states, for example. `update` sets the new value. If a layer is
+        applied twice, the second application continues from the value that the first one set.
         """
         _require_function("initializer", init, "lm.init.Zeros()")
         tensor = self._variable(self._record.states, "state", name, shape, init)
@@ -298,7 +298,7 @@ class Scope:
         """Sets the value of a state after the training step; only in training mode.
 
         Raises:
-            DefinitionError: in inference mode, or for a name that is no state of this layer.
+            DefinitionError: in inference mode, or for a name that is not a state of this layer.
         """
         full = f"{self._name}.{name}"
         if not self.training:
@@ -316,15 +316,15 @@ class Scope:
 
     @checked
     def layer(self, name: str, layer: AnyPart, *operands: Tensor) -> Tensor:
-        """Applies another layer, under a name of its own, inside this one.
+        """Applies another layer, with a name, inside this one.
 
-        The names of its parameters contain the inner layer's: `"1.attention.weight"`. A layer that
-        is called in `forward` as in a network gets a number instead: `"1.0.weight"`.
+        The names of its parameters contain that name: `"1.attention.weight"`. A layer that is
+        called in `forward` as in a network gets a number instead: `"1.0.weight"`.
 
         Args:
-            name: of the inner layer. Where it is used twice, parameters are shared.
+            name: of the inner layer. Layers of the same name share parameters.
             layer: the inner layer.
-            operands: the tensors that it is applied to.
+            operands: the tensors to which it is applied.
 
         Example:
             >>> from dataclasses import dataclass
@@ -351,12 +351,12 @@ class Scope:
     ) -> None:
         """Declares the range of indices, 0..count - 1; data is then checked when it arrives.
 
-        Computed indices are not checked: one out of range is brought to the nearest in range.
+        Computed indices are not checked: the nearest index in range replaces one out of range.
 
         Args:
             indices: integers.
             count: the number of different indices.
-            what: the indices, in the error's words.
+            what: the name of the indices in the error.
             advice: the fix for indices out of range; by default a text on numbering from 0.
         """
         limit = IndexLimit(indices, count, current_origin(), what, advice)
@@ -400,7 +400,7 @@ class Scope:
                 raise DefinitionError(
                     f"the {role} {name!r} is used in two shapes",
                     facts=(("first", shape_text(tensor.shape)), ("now", shape_text(fixed))),
-                    advice="A layer that is used twice shares its parameters; make two layers.",
+                    advice="A layer that is used twice has one set of parameters: make two layers.",
                 )
             return tensor
         tensor = leaf(full, role, fixed, self.dtype)
@@ -411,7 +411,7 @@ class Scope:
 
 
 def _require_function(what: str, value: object, example: str) -> None:
-    """Checks that an initializer or a regularizer can be called, and is no class.
+    """Checks that an initializer or a regularizer can be called, and is not a class.
 
     Raises:
         DefinitionError: if not.

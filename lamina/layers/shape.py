@@ -37,7 +37,7 @@ class Flatten(Layer):
                 raise ShapeError(
                     "only axes that do not depend on the batch can be flattened",
                     facts=(("found", described(x)),),
-                    advice="The batch is the first axis; bring it there with ops.transpose.",
+                    advice="The batch must be the first axis: use ops.transpose.",
                 )
             features *= dim
         return ops.reshape(x, (x.shape[0], features))
@@ -46,7 +46,7 @@ class Flatten(Layer):
 def _no_dimensions() -> Misfit:
     return Misfit(
         "Reshape(1, 28, 28)",
-        problem="these are no dimensions of an example",
+        problem="these are not the dimensions of an example",
         advice="Give whole numbers above zero, without the batch; one of them may be -1.",
     )
 
@@ -83,7 +83,7 @@ class Reshape(Layer):
 
     Args:
         dimensions: the new shape of one example, without the batch; one may be -1 and follows
-            from the others. None at all makes each example a scalar.
+            from the others. Without dimensions each example becomes a scalar.
         shape: the same as one tuple.
 
     Raises:
@@ -122,7 +122,7 @@ class Reshape(Layer):
                     ("expected", f"{fit}{size} elements for {shape_text(self.shape)}"),
                     ("found", described(x)),
                 ),
-                advice="The products of both shapes must be equal; the batch is left out.",
+                advice="Both shapes, without the batch, must have the same number of elements.",
             )
         return ops.reshape(x, (x.shape[0], *(1 if dim is None else dim for dim in wanted)))
 

@@ -28,13 +28,13 @@ class TiedLinear(Layer):
     and Wolf, 2017, and Inan, Khosravi, Socher, 2017.
 
     Args:
-        layer: the `Embedding` or `Linear`, the same object that x is computed with.
+        layer: the `Embedding` or `Linear` from which x is computed, the same object.
         bias: whether a bias is added.
         bias_init: by default zeros.
         bias_regularizer: a function of the bias that is added to the loss, such as `lm.L2`.
 
     Raises:
-        DefinitionError: if the layer is of another kind, or x is not computed with it.
+        DefinitionError: if the layer is of another kind, or x is not computed from it.
         ShapeError: if the last axis of x has another extent than the layer's features.
         DTypeError: when applied to integers.
 

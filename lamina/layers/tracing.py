@@ -57,7 +57,7 @@ def trace(
 
     Args:
         inputs, outputs: the definition, as tensors.
-        names: for each tensor of the definition the prefix of its parameters' names, `"1"`, and
+        names: for each tensor of the definition, the prefix of its parameters' names, `"1"`, and
             its path, `"net/1:Linear"`.
         dtype: the float type of the model.
         training: the mode of the layers: training or inference.
@@ -78,7 +78,7 @@ def trace(
 
 
 def dtype_in_model(tensor: Tensor, dtype: DType) -> DType:
-    """The dtype of a tensor of the definition in a model of a float type.
+    """The dtype that a tensor of the definition has in a model of some float type.
 
     Tensors are defined in float32; in a float64 model they are float64.
     """
@@ -91,7 +91,7 @@ class _Tracer:
 
     Attributes:
         record: of the trace.
-        new: for each tensor of the definition the tensor that replaces it.
+        new: the replacement of each tensor of the definition.
     """
 
     def __init__(self, dtype: DType, training: bool) -> None:
@@ -101,7 +101,7 @@ class _Tracer:
         self._graphs: dict[int, Graph] = {}
 
     def build(self, tensor: Tensor, prefix: str, path: str) -> None:
-        """Builds the replacement of a tensor whose operands have theirs."""
+        """Builds the replacement of a tensor, after those of its operands."""
         new, record = self.new, self.record
         origin = Origin(path, tensor.origin.source)
         operands = tuple(new[operand] for operand in tensor.operands)
@@ -117,7 +117,7 @@ class _Tracer:
                         result = layer.forward(Scope(record, owner), *operands)
                 except LaminaError as error:
                     raise located(error) from None
-                # New values of states, like the result, may contain layers.
+                # New values of states may contain layers too, like the result.
                 changed = {name: record.updates[name] for name in record.updated[before:]}
                 self._build_inner((result, *changed.values()), operands, owner, path)
                 new[tensor] = new.get(result, result)
@@ -134,7 +134,7 @@ class _Tracer:
         attributes: dict[str, Any] = {}
         for name, value in tensor.attributes.items():
             if isinstance(value, Graph):
-                # Several tensors may share the graph; they share the rewritten one too.
+                # Tensors that share the graph also share the rewritten graph.
                 if id(value) not in self._graphs:
                     self._graphs[id(value)] = rewrite(value, self._in_float_type)
                 attributes[name] = self._graphs[id(value)]
@@ -145,7 +145,7 @@ class _Tracer:
     def _build_inner(
         self, results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
     ) -> None:
-        """Builds the layers that a layer applied in its `forward`."""
+        """Builds the layers that a layer has applied in its `forward`."""
         inside = topological(results, operands)
         if not any(tensor.op is LAYER for tensor in inside):
             return

@@ -32,7 +32,7 @@ class _ShapeOfImages(Kind):
         if advice:
             raise Misfit(
                 "{name}=(channels, height, width)",
-                problem="this is no shape of images",
+                problem="this is not a shape of images",
                 advice=advice,
                 found=shown(value if extents is None else extents),
             )
@@ -42,7 +42,7 @@ class _ShapeOfImages(Kind):
 def _advice(extents: Any) -> str:
     """Advice for a value that is not (channels, height, width); empty if it is."""
     match extents:
-        # A square image with channels last is more likely than one that is 1, 3 or 4 pixels wide.
+        # A square image with channels last is more likely than an image 1, 3 or 4 pixels wide.
         case (int(height), int(width), 1 | 3 | 4 as channels) if height == width >= 16:
             first = f"{{name}}=({channels}, {height}, {width})"
             return f"Channels come first: {first}, and for the data array.transpose(0, 3, 1, 2)."

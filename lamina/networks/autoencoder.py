@@ -20,7 +20,7 @@ class Autoencoder:
     """An autoencoder, its encoder and its decoder, which share the layers: see `Model.part`.
 
     Attributes:
-        network: the whole, which is trained.
+        network: the encoder followed by the decoder, to be trained.
         encoder: from examples to codes.
         decoder: from codes to examples.
     """
@@ -37,7 +37,7 @@ def autoencoder(
     input: ShapeOfExamples = (1, 28, 28),
     activation: Activation = None,
 ) -> Autoencoder:
-    """Linear layers down to a code, and the same widths up again; examples lie in [0, 1].
+    """Linear layers from an example to its code and back; examples lie in [0, 1].
 
     Hinton, Salakhutdinov: Reducing the dimensionality of data with neural networks (2006), with
     ReLU instead of sigmoids, so that no layerwise pretraining is needed. Weights start as those of

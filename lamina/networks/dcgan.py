@@ -37,7 +37,7 @@ def dcgan(
     examples/gan_digits.py trains them against each other.
 
     Args:
-        latent: the number of elements of the noise that an image is generated from.
+        latent: the number of elements of the noise from which an image is generated.
         image: (channels, side, side), the side 8, 16, 32, 64, ...
         width: channels of the convolution next to the image; they double with each halving of the
             image.
@@ -82,7 +82,7 @@ def _halvings(height: int, side: int) -> int:
     count = (side // _SMALLEST).bit_length() - 1
     if height != side or count < 1 or side != _SMALLEST * 2**count:
         raise DefinitionError(
-            "the images of a DCGAN are squares of some sizes only",
+            "a DCGAN is defined for square images of some sizes only",
             facts=(("expected", "8 x 8, 16 x 16, 32 x 32, .."), ("found", f"{height} x {side}")),
             where=f"dcgan ({source_line()})",
             advice="Enlarge or pad the images: lm.Upsample, lm.Pad.",

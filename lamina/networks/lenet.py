@@ -14,8 +14,8 @@ def lenet(classes: Count = 10, input: ShapeOfImages = (1, 28, 28)) -> Network:
     """Two convolutions, each followed by pooling, and two linear layers.
 
     LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition (1998),
-    in Caffe's variant: max pooling instead of averages, more channels, a ReLU. Weights start as
-    those of the layers by default.
+    in Caffe's variant: max pooling instead of averages, more channels, a ReLU. Weights start with
+    the layers' defaults.
 
     Args:
         classes: the number of results.

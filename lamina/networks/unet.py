@@ -33,8 +33,8 @@ def unet(
         input: (channels, height, width); height and width are halved once for each width but the
             first.
         widths: channels, from the full image to the smallest.
-        padding: `"same"` for a result as large as the image; or the paper's `"valid"`, whose result
-            is smaller, as convolutions are not padded.
+        padding: `"same"` for a result as large as the image; or the paper's `"valid"`, without
+            padding, for a smaller result.
         batch_norm: normalise after each convolution, unlike the paper; the convolutions then have
             no biases.
 

@@ -1,4 +1,4 @@
-"""Ops: all the mathematics there is. One record per op: shape rule, gradient, reference, lowering.
+"""Ops: mathematical operations. One record per op: shape rule, gradient, reference, lowering rule.
 
 `ALL` is the table of records, from which tests are generated.
 """

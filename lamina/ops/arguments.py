@@ -1,8 +1,8 @@
 """Arguments of the public functions of ops, converted to the plain values of attributes.
 
-Attributes are checked against the op's record when the op is applied; here axes are counted from
-the front, and lists become tuples. Arguments that become no attribute are checked here, against the
-same kinds.
+Attributes are checked against the op's record when the op is applied. Before that, this file counts
+axes from the front and converts lists to tuples. It checks arguments that are not attributes,
+against the same kinds.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def as_tensor(value: TensorLike) -> Tensor:
         raise LaminaError(
             "the batch size is not known while a network is defined",
             where=source_line(),
-            advice="ops.mean(x, 0) averages over it; ops.element_count(x, 0, 'float32') is the "
-            "number as a tensor.",
+            advice="ops.mean(x, 0) averages over the batch; ops.element_count(x, 0, 'float32') is "
+            "the batch size as a tensor.",
         )
     return constant(value)
 
@@ -71,7 +71,7 @@ def read(name: str, kind: Kind, value: object, *operands: Tensor) -> Any:
     """An argument, checked and converted by a kind.
 
     Raises:
-        DefinitionError: if it is not.
+        DefinitionError: if it is not of the kind.
     """
     try:
         return kind.read(value, operands)
@@ -120,7 +120,7 @@ def shape_of(value: object, name: str = "shape", *, inferred: bool = False) -> S
     """A shape: a number for one axis, or numbers for several.
 
     Args:
-        value: what the user gave.
+        value: the argument.
         name: of the argument.
         inferred: whether -1 may stand for a dimension that is inferred from the others.
 

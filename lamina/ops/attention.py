@@ -74,7 +74,7 @@ def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
     shape, dtype = _infer_attention(tuple(others), attributes)
     if {(upstream.shape, upstream.dtype), (result.shape, result.dtype)} != {(shape, dtype)}:
         raise ShapeError(
-            "attention_gradient: upstream gradient or result have another shape or dtype",
+            "attention_gradient: the upstream gradient or the result has a wrong shape or dtype",
             facts=(("upstream", described(upstream)), ("result", described(result))),
         )
     number: int = attributes["operand"]
@@ -115,7 +115,7 @@ def _operand_gradient(
 
 
 def _second_gradient(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradient of the graph of the gradient, in the user's number of blocks or in one."""
+    """The gradient of the gradient's graph, in the user's number of blocks or in one."""
 
     def built(operands: tuple[Tensor, ...]) -> Tensor:
         arriving, result, *others = operands
@@ -191,7 +191,7 @@ def _sample(
     if blocks is not None:
         attributes["blocks"] = blocks
     every = ("float",) * 3 + tuple(dtypes.split())
-    # Gradients are differences of sums of products: with larger numbers, rounding grows.
+    # Gradients are differences of sums of products, so rounding errors grow with the numbers.
     return Sample(shapes, attributes, -1.0, 1.0, dtypes=every)
 
 
@@ -270,9 +270,10 @@ def attention(
             to a key.
         causal: whether query i attends to keys 0 to i only.
         scale: by default 1 / sqrt(features).
-        factors: the weights are multiplied by these, such as a dropout's mask; broadcast as well.
-        blocks: the number of blocks of queries, which are computed one after the other. More blocks
-            take less memory for weights, and make more steps of the program. By default the
+        factors: the weights are multiplied by these, such as the mask of a dropout; they broadcast
+            like the mask.
+        blocks: the number of blocks of queries, which are computed one after the other. With more
+            blocks the weights take less memory, and the program has more steps. By default the
             compiler decides, for the target.
 
     Returns:

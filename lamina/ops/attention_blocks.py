@@ -1,4 +1,4 @@
-"""How attention and its gradient are computed: in blocks of queries.
+"""The graphs that compute attention and its gradient, in blocks of queries.
 
 The matrix of weights, queries by keys, is never stored as a whole. The queries are split into
 blocks that are computed one after the other. The gradient computes the weights again, from queries,
@@ -35,10 +35,10 @@ class AttentionArguments:
     Attributes:
         queries, keys, values: [batch, heads, length, features].
         mask: true where a query may attend to a key; None if there is no mask.
-        factors: the weights are multiplied by; None if there are none.
+        factors: the weights are multiplied by these; None if there are none.
         causal: whether query i attends to keys 0 to i only.
         scale: factor of the products of queries and keys.
-        requested_blocks: the number of blocks that the user chose; None if he did not.
+        requested_blocks: the number of blocks that the user chose; None for the target's.
     """
 
     queries: Tensor
@@ -51,7 +51,7 @@ class AttentionArguments:
     requested_blocks: int | None
 
     def blocks_for(self, target: Target) -> int:
-        """The number of blocks: the user's, or the one that suits the target.
+        """The number of blocks: the user's, or the best one for the target.
 
         Causal attention has at least two blocks: the first then omits half of the keys.
         """
@@ -75,7 +75,7 @@ def attention_arguments(operands: tuple[Tensor, ...], attributes: Attributes) ->
 
 @frozen_dataclass
 class _Block:
-    """Queries `start` to `end`, and the keys that they attend to: the first `key_count`."""
+    """Queries `start` to `end`, and the keys to which they attend: the first `key_count`."""
 
     whole: AttentionArguments
     start: int
@@ -149,7 +149,7 @@ def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
         powers, total, _ = _powers(block.scores(given.queries, given.keys))
         factors = block.at_weights(given.factors)
         weights = powers if factors is None else powers * factors
-        # Axes in the order in which a layer joins the heads, so that nothing is transposed.
+        # The axes are in the order in which a layer joins the heads, so nothing is transposed.
         sums = einsum("bhqk,bhkd->bqhd", weights, block.at_keys(given.values))
         share = where(equal(total, 0), 0, reciprocal(total))
         found.append(sums * expand_dims(transpose(share, (0, 2, 1)), 3))
@@ -186,8 +186,8 @@ def gradients_of(
         if factors is not None:
             changed, products = weights * factors, products * factors
         of_scores = weights * (products - expand_dims(block.at_queries(mean), 3)) * given.scale
-        # The gradient of a query with one key is zero: the two terms cancel. But they are sums of
-        # the same products in different orders, and the rounding left would move parameters.
+        # The gradient of a query with one key is zero: the two terms cancel. But they sum the same
+        # products in different orders, and the remaining rounding error would move parameters.
         of_scores = where(equal(weights, 1), 0, of_scores)
         of_queries.append(einsum("bhqk,bhkd->bqhd", of_scores, block.at_keys(given.keys)))
         of_keys = einsum("bhqk,bhqd->bkhd", of_scores, block.at_queries(given.queries))

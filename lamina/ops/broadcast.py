@@ -90,7 +90,7 @@ def require_numbers(x: Tensor) -> None:
     """Raises DTypeError for bool, whose sums and products are not bool."""
     if x.dtype.kind == "bool":
         raise DTypeError(
-            "a tensor of numbers is needed here",
+            "expected a tensor of numbers",
             facts=(("found", described(x)),),
             advice="Convert with ops.cast(x, 'int64').",
         )
@@ -135,7 +135,7 @@ def sum_axes(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 @checked
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
-    """Undoes broadcasting: sums over the axes along which `shape` was repeated to x's shape."""
+    """Reverses broadcasting: sums over the axes along which `shape` was repeated to x's shape."""
     x, shape = as_tensor(x), shape_of(shape)
     if x.shape == shape:
         return x
@@ -156,7 +156,7 @@ def _require_summed(x: Tensor, shape: Shape) -> None:
     if not fits:
         raise located(
             ShapeError(
-                "sum_to: no tensor of this shape can be repeated to the tensor's",
+                "sum_to: a tensor of this shape cannot be repeated to the tensor's shape",
                 facts=(("tensor", described(x)), ("shape", shape_text(shape))),
                 advice="Counted from the last, its dimensions must be equal or 1.",
             )

@@ -158,5 +158,5 @@ WHERE = Op(
 
 @checked
 def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
-    """A where the condition holds, b elsewhere; the gradient flows to the one chosen."""
+    """A where the condition holds, b elsewhere; the gradient flows to the chosen one."""
     return apply(WHERE, cast(condition, bool_), *operands_of(a, b))

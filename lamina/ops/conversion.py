@@ -1,8 +1,8 @@
 """Conversion between dtypes, and operands brought to one dtype.
 
-The public functions of elementwise ops bring their operands to one dtype, so that the records see
-equal ones: Python numbers take the tensor's dtype, integers give way to floats, and functions that
-have no integer result (`exp`, `div`, ..) convert integers to float32.
+The public functions of elementwise ops convert their operands to one dtype; the records of ops
+require equal dtypes. Python numbers take the tensor's dtype, integers are converted to the floats
+they meet, and functions without an integer result (`exp`, `div`, ..) convert integers to float32.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """
     wanted = dtype_of(dtype)
     if isinstance(x, bool | int | float):
-        # Straight to the wanted type: a detour over float32 would cost digits.
+        # Converted directly to the wanted type: float32 in between would lose digits.
         return constant(x, wanted)
     x = as_tensor(x)
     return x if x.dtype == wanted else apply(CAST, x, dtype=wanted)
@@ -129,9 +129,8 @@ RECOMPUTED = Op(
 def recomputed(x: Tensor, *after: Tensor) -> Tensor:
     """X itself, but tensors computed from it are computed again, after all of `after`.
 
-    Equal tensors are computed once, and kept until their last use. Where it costs less to compute
-    an intermediate result again than to keep it, a gradient computes it from
-    `recomputed(x, upstream)`.
+    Equal tensors are computed once, and kept until their last use. If computing an intermediate
+    result again costs less than keeping it, a gradient computes it from `recomputed(x, upstream)`.
     """
     return apply(RECOMPUTED, as_tensor(x), *map(as_tensor, after))
 

@@ -43,7 +43,7 @@ def _check(name: str, x: Tensor, weight: Tensor, axes: Axes, channels: int) -> N
     elif axes.outputs % axes.groups:
         problem = f"{axes.outputs} outputs cannot be divided into {axes.groups} groups"
     elif found != channels:
-        problem = f"{channels} channels are expected, and there are {found}"
+        problem = f"expected {channels} channels, found {found}"
     else:
         return
     raise ShapeError(
@@ -177,11 +177,11 @@ def conv(
     """The convolution of a tensor with a kernel: the cross-correlation, as in all frameworks.
 
     Args:
-        x: [batch, channels, ...] with one to three further axes, or more.
+        x: [batch, channels, ...] with one or more further axes.
         weight: [outputs, channels / groups, ...], the kernel.
-        strides: between windows, one for each further axis, or one for all of them.
+        strides: the distances between windows, one for each further axis, or one for all of them.
         padding: zeros before and after, a pair for each further axis; one number for both.
-        dilations: between the elements of a window, as strides.
+        dilations: the distances between the elements of a window, like `strides`.
         groups: the number of groups of channels; outputs of a group depend on its channels only.
 
     Returns:
@@ -216,13 +216,13 @@ def _infer_conv_transpose(
     extents: tuple[int, ...] = attributes["extents"]
     if len(extents) != axes.rank:
         raise ShapeError(
-            "conv_transpose: there is not one extent for each axis",
+            "conv_transpose: each axis needs an extent",
             facts=(("tensor", described(y)), ("extents of the result", str(extents))),
         )
     found = [one.count(extent) for extent, one in zip(extents, axes.along, strict=True)]
     if tuple(found) != y.shape[2:]:
         raise ShapeError(
-            "conv_transpose: no convolution of the result has the shape of the tensor",
+            "conv_transpose: the convolution of the result does not have the shape of the tensor",
             facts=(
                 ("tensor", described(y)),
                 ("extents of the result", str(extents)),
@@ -335,7 +335,7 @@ def _infer_weight_gradient(
         fits = fits and original.shape[1] == axes.inputs * axes.groups
     if not fits or original.dtype != convolved.dtype:
         raise ShapeError(
-            "conv_weight_gradient: no convolution of the first tensor looks like the second",
+            "conv_weight_gradient: the second tensor does not have the shape of the convolution",
             facts=(
                 ("original", described(original)),
                 ("convolved", described(convolved)),
@@ -352,7 +352,7 @@ def _weight_gradient_build(node: Tensor, target: Target) -> Tensor:
 
 
 def _weight_gradient_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """It is linear in both operands: the upstream gradient replaces the weight."""
+    """The op is linear in both operands, so in both gradients `upstream` replaces the weight."""
     original, convolved = result.operands
     numbers = {name: result.attributes[name] for name in _KINDS}
     back = _conv_transpose(convolved, upstream, numbers, static(original.shape[2:]))
@@ -427,7 +427,8 @@ def conv_transpose(
     Args:
         y: [batch, outputs, ...], in the shape of a convolution's result.
         weight: [outputs, channels / groups, ...], as for `conv`.
-        extents: of the further axes of the result; a convolution of it must have those of y.
+        extents: of the further axes of the result. A convolution of the result must have the shape
+            of y.
         strides, padding, dilations, groups: of that convolution.
 
     Returns:

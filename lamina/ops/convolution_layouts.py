@@ -1,4 +1,4 @@
-"""Layouts in which convolutions are computed: channels last or first, windows as views.
+"""The layouts in which convolutions are computed: channels last or first, windows as views.
 
 Neither windows nor padding are stored: a convolution and both of its gradients are implicit GEMMs,
 contractions over windows. The contraction of a depthwise convolution would have M = N = 1, so it is
@@ -41,7 +41,7 @@ class Axes:
         self.positions = tuple(f"p{n}" for n in range(self.rank))
         self.elements = tuple(f"w{n}" for n in range(self.rank))
         self.weight_shape = static(weight_shape)
-        # The shape rule refuses a weight that has too few axes for them.
+        # The shape rule refuses a weight with too few axes.
         self.outputs, self.inputs = (*self.weight_shape, 0, 0)[:2]
 
     @property
@@ -63,7 +63,7 @@ class Axes:
         return _ChannelsLast(self) if target.channels_last else _ChannelsFirst(self)
 
     def labels(self, *names: str) -> Labels:
-        """The labels; without `"g"` where there is one group."""
+        """The labels; without `"g"` if there is one group."""
         return tuple(name for name in names if name != "g" or self.groups > 1)
 
     def grouped(self, weight: Tensor) -> Tensor:
@@ -105,8 +105,8 @@ class Layout(ABC):
     def transposed_windows_of(self, y: Tensor, extents: Sequence[int]) -> Tensor:
         """The windows of the transposed convolution (col2im), over positions of the original.
 
-        For each position of the original tensor and each kernel element: the element of y whose
-        window has that kernel element at that position.
+        For each position of the original tensor and each kernel element it has an element of y: the
+        one whose window has that kernel element at that position.
         """
 
     @abstractmethod
@@ -129,7 +129,7 @@ class Layout(ABC):
             windowed: from `windows_of` or `transposed_windows_of`.
             weight: of the convolution.
             target: the target.
-            given: the channels of the windows, `"c"` or `"o"`; the result has the others.
+            given: the label of the windows' channels, `"c"` or `"o"`; the result has the other one.
         """
         if self.axes.is_loop(target):
             return self.restored(self._by_channel(windowed, weight))

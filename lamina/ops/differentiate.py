@@ -1,7 +1,7 @@
 """Reverse-mode differentiation: gradients are graphs.
 
-The derivative of a graph is again a graph of ops, so gradients can be differentiated again, and
-the compiler treats them like anything else.
+The derivative of a graph is a graph of ops too. So gradients can be differentiated again, and the
+compiler treats them like any other graph.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def gradients(
     with_respect_to: Tensors,
     seed: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """The derivatives of an output with respect to tensors it was computed from.
+    """The derivatives of an output with respect to tensors from which it was computed.
 
     Args:
-        output: a float tensor. Without a seed its elements are summed, which for one element per
-            example gives each example its own derivative.
-        with_respect_to: float tensors; those that the output does not depend on get zeros.
+        output: a float tensor. Without a seed its elements are summed. If it has one element per
+            example, each example gets its own derivative.
+        with_respect_to: float tensors; a tensor on which the output does not depend gets zeros.
         seed: the upstream gradient, in the shape of the output; ones by default.
 
     Returns:
         One tensor for each of `with_respect_to`, in its shape and dtype.
 
     Raises:
-        GradientError: where an op on the path has no derivative, or a dtype is not a float.
-        ShapeError: where the seed has another shape than the output.
+        GradientError: if an op on the path has no derivative, or a dtype is not a float.
+        ShapeError: if the seed has another shape than the output.
 
     Example:
         >>> import lamina as lm
@@ -73,7 +73,7 @@ def gradients(
     order = topological([output])
     together = _results_together(order)
     for node in reversed(order):
-        # In this order the first of several results comes last: all users of all of them are done.
+        # In this order the first of several results comes last, after all users of all of them.
         results = together.get(node, (node,))
         arriving = {x: upstream[x] for x in results if x in upstream and x in needed}
         if node is not results[0] or not arriving or node.op is LEAF:
@@ -82,7 +82,7 @@ def gradients(
             continue
         if node.op.gradient is None and node.op.joint_gradient is None:
             raise GradientError(
-                f"{node.op.name} has no derivative, and the output depends on it",
+                f"{node.op.name} has no derivative, but the output depends on it",
                 where=str(node.origin),
                 advice="Stop the gradient with ops.stop_gradient, or use a smooth op.",
             )
@@ -122,7 +122,7 @@ def _operand_gradients(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tenso
         return op.joint_gradient(arriving)
     assert op.gradient is not None
     if len(arriving) > 1 and (axis := _split_axis(list(arriving))) is not None:
-        # Slices that fill a tensor: their gradients are joined, instead of padded and added.
+        # If slices fill a tensor, their gradients are joined instead of padded and added.
         parts = sorted(arriving, key=lambda part: part.attributes["starts"][axis])
         return (concat([arriving[part] for part in parts], axis),)
     flows = [op.gradient(node, upstream) for node, upstream in arriving.items()]
@@ -133,7 +133,7 @@ def _results_together(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
     """Nodes that are differentiated together: the results of a loop, the parts of a split tensor.
 
     Returns:
-        For each of these nodes all nodes of its group, in the order of `nodes`.
+        For each of these nodes, all nodes of its group, in the order of `nodes`.
     """
     loops: dict[object, list[Tensor]] = {}
     slices: dict[Tensor, list[Tensor]] = {}
@@ -183,7 +183,8 @@ def gradients_of_built(
 ) -> tuple[Tensor | None, ...]:
     """The gradient of an op that stands for a graph: the gradient of this graph.
 
-    Operands may be the same tensor, or depend on one another: each is differentiated by itself.
+    Two operands may be the same tensor, or one may depend on the other. They are still
+    differentiated as independent tensors.
 
     Args:
         build: makes the graph from the operands.

@@ -168,7 +168,7 @@ def erf(x: TensorLike) -> Tensor:
 
 
 def _sigmoid_reference(x: Array) -> Array:
-    # exp of a number that is not positive cannot overflow.
+    # exp cannot overflow for numbers that are not positive.
     small = np.exp(-np.absolute(x))
     return np.where(x < 0, small / (1 + small), 1 / (1 + small))
 
@@ -231,7 +231,7 @@ def _gelu_of(x: Tensor, approximate: bool) -> Tensor:
 
 
 def _gelu_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """Computes the expensive terms again: to keep them from the forward pass would cost more."""
+    """Computes the expensive terms again, because keeping them from the forward pass costs more."""
     x = recomputed(result.operands[0], upstream)
     if not result.attributes["approximate"]:
         density = exp(x * x * -0.5) * math.sqrt(0.5 / math.pi)

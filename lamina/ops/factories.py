@@ -39,7 +39,7 @@ def joint_shape(
 def elementwise_rule(
     name: str, kinds: tuple[str, ...], result: DType | None
 ) -> Callable[[tuple[Tensor, ...], Attributes], tuple[Shape, DType]]:
-    """The shape rule of ops whose operands broadcast and share one dtype, of one of the kinds.
+    """The shape rule of ops whose operands broadcast and have one dtype, of one of the kinds.
 
     The result has that dtype, unless `result` names another.
     """

@@ -155,8 +155,8 @@ def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     Args:
         x: any tensor.
         indices: integers of any shape, from 0 to the extent of the axis - 1; negative ones do not
-            count from the end. A constant index out of range is refused, and so is one in the data;
-            a computed one is clamped to the axis.
+            count from the end. Constants and data out of range are refused; computed indices out of
+            range are clamped to the axis.
         axis: the axis of x that is indexed.
 
     Raises:
@@ -233,7 +233,7 @@ SCATTER_ADD = Op(
 def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 0) -> Tensor:
     """Zeros, to which slices of values are added at the indices.
 
-    The transpose of `take`: the axes of the indices, which are those of values from `axis` on,
+    The transpose of `take`: the axes of the indices are the axes of values from `axis` on, and
     become one axis of extent `size`. Values are added in their order, to 0.0, so that -0.0 gives
     0.0.
 
@@ -258,9 +258,9 @@ def _check_along(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
     )
     if not fits:
         raise ShapeError(
-            f"{name}: the shapes differ in another axis than {axis}",
+            f"{name}: the shapes differ in an axis other than {axis}",
             facts=(("tensor", described(x)), ("indices", described(indices))),
-            advice=f"All dimensions but that of axis {axis} must be equal; use ops.broadcast_to.",
+            advice=f"All extents except that of axis {axis} must be equal; use ops.broadcast_to.",
         )
 
 

@@ -65,7 +65,7 @@ def _infer_concat(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
         for other, (a, b) in enumerate(zip(first.shape, x.shape, strict=True)):
             if a != b and other != axis:
                 raise ShapeError(
-                    f"concat: the tensors differ in another axis than {axis}",
+                    f"concat: the tensors differ in an axis other than {axis}",
                     facts=facts,
                     advice=f"Axis {other} differs, {a} against {b}: only axis {axis} may differ.",
                 )
@@ -93,7 +93,7 @@ def _concat_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar
             index = coordinates[axis] - offsets[number]
             within = (Bound(index, 0, extent),)
             inside = pull(number, (*coordinates[:axis], index, *coordinates[axis + 1 :]))
-            # Elements of no other part are in the last one, so that it needs no condition.
+            # Elements that are in no other part are in the last one, so it needs no condition.
             if result is None:
                 result = guarded(inside, within)
             else:
@@ -215,7 +215,7 @@ def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...
             ShapeError(
                 f"split: axis {axis} of extent {dim} cannot be split into these sizes",
                 facts=(("tensor", described(x)), ("sizes", str(sizes))),
-                advice="The sizes must add up to the extent; a number of parts must divide it.",
+                advice="Sizes must add up to the extent; a number of equal parts must divide it.",
             )
         )
     return tuple(slice_axis(x, axis, start, stop) for start, stop in itertools.pairwise(offsets))
@@ -236,7 +236,7 @@ def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
             ShapeError(
                 f"unstack: the extent of axis {axis} depends on the batch",
                 facts=(("tensor", described(x)),),
-                advice="Choose an axis of fixed extent, or treat the batch as a whole.",
+                advice="Choose an axis of fixed extent.",
             )
         )
     return tuple(squeeze(slice_axis(x, axis, i, i + 1), axis) for i in range(dim))

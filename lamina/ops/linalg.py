@@ -1,7 +1,7 @@
 """Sums of products: the contraction, and the products that are defined by it.
 
-All axes have labels. A label that both operands have and the result lacks is summed over; one that
-all three have is a batch axis. matmul, dot, outer and einsum only choose the labels of the axes.
+All axes have labels. A label of both operands that the result lacks is summed over. A label of all
+three is a batch axis. matmul, dot, outer and einsum only choose the labels of the axes.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def contract(
     Args:
         left_tensor: the first operand.
         right_tensor: the second operand, of the same dtype.
-        left: one label for each axis of the first operand; of a text each letter is a label.
+        left: one label for each axis of the first operand, in a tuple, or as the letters of a text.
         right: one label for each axis of the second.
         output: the labels of the result's axes, in order. Each label occurs in at least two of
             the three tensors, and at most once in each.
@@ -158,8 +158,8 @@ def _labels_of(name: str, labels: object) -> Labels:
 
 # Products defined by it ---------------------------------------------------------------------------
 
-# (operands, attributes) -> the labels of both operands and of the result. Extents of one label may
-# be 1 in one operand, which is then repeated.
+# (operands, attributes) -> the labels of both operands and of the result. An operand is repeated
+# along a label whose extent is 1 in it alone.
 LabelRule = Callable[[tuple[Tensor, ...], Attributes], tuple[Labels, Labels, Labels]]
 
 
@@ -189,9 +189,9 @@ class _Labelled:
 def _product(left: _Labelled, right: _Labelled, output: Labels, shape: Shape) -> Tensor:
     """The sum of products, in a given shape.
 
-    Summed over: labels that one operand alone has, and labels of extent 1 in the shape and another
-    extent in the operands. Repeated: labels that the result alone has, and labels of extent 1 in
-    the operands and another extent in the shape.
+    Labels that only one operand has are summed over. So are labels whose extent is 1 in the shape,
+    but not in the operands. The result is repeated along labels that it alone has, and along labels
+    whose extent is 1 in the operands, but not in the shape.
     """
     wanted = dict(zip(output, shape, strict=True))
     left = _fitted(left, right, wanted)
@@ -205,7 +205,7 @@ def _product(left: _Labelled, right: _Labelled, output: Labels, shape: Shape) ->
 
 
 def _fitted(x: _Labelled, other: _Labelled, wanted: dict[str, Dim]) -> _Labelled:
-    """Without axes that only x has (summed), and axes of extent 1 that the other has longer."""
+    """Sums x over axes that only x has; drops axes of extent 1 that are longer in the other."""
     alone = {
         label
         for label, dim in x.extents.items()
@@ -238,7 +238,7 @@ def _product_op(
             summed = label == "k" and name != "einsum" and label in extents
             if known != dim and (summed or (known != 1 and dim != 1)):
                 raise ShapeError(
-                    f"{name}: two axes that belong together differ, {known} against {dim}",
+                    f"{name}: two axes that must be equal differ, {known} against {dim}",
                     facts=(("left", described(left)), ("right", described(right))),
                     advice=_advice(name),
                 )
@@ -374,7 +374,7 @@ def outer(left: TensorLike, right: TensorLike) -> Tensor:
     """All products of an element of one vector with an element of another.
 
     Raises:
-        ShapeError: if one has not exactly one axis.
+        ShapeError: unless both have exactly one axis.
     """
     a, b = operands_of(left, right)
     return apply(OUTER, numeric(a), numeric(b))
@@ -406,9 +406,9 @@ def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[Labels, ...]:
     elif not set(output) <= set(letters):
         problem = "the result has a letter that no operand has"
     elif len(inputs) != len(operands) or len(inputs) > 2:
-        problem = f"{len(inputs)} operands are named and {len(operands)} given; one or two can be"
+        problem = f"{len(inputs)} operands are named and {len(operands)} given; it takes one or two"
     elif [len(part) for part in inputs] != [x.rank for x in operands]:
-        problem = "an operand has another number of axes than letters"
+        problem = "the number of letters of an operand is not its number of axes"
     if problem:
         facts = (("spec", spec), *((f"operand {i}", described(x)) for i, x in enumerate(operands)))
         raise ShapeError(

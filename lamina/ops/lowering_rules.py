@@ -1,9 +1,9 @@
-"""Lowering rules: how an op becomes program steps.
+"""Lowering rules: how an op becomes steps of a program.
 
-The compiler knows these rules and no single op. The rule of most ops is a function from the
+The compiler knows these rules, but no single op. The rule of most ops is a function from the
 coordinates of a result element to its scalar. It pulls the scalars of the operands, at coordinates
-that it computes. So elementwise ops, movements and generators compose into one expression; to fuse
-them is not to store the tensors between them.
+that it computes. So elementwise ops, movements and generators compose into one expression. Fusing
+them means that the tensors between them are not stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lamina.records import frozen_dataclass
 from lamina.shapes import int64
 
 Coordinates = tuple[Index, ...]
-# (operand number, coordinates in that operand) -> the scalar at these coordinates
+# A function of an operand's number and of coordinates in that operand. It returns the scalar there.
 Pull = Callable[[int, Coordinates], Scalar]
 
 
@@ -39,7 +39,8 @@ class Elementwise(LoweringRule):
     """Each result element depends on the operands' elements at the same (broadcast) coordinates.
 
     Attributes:
-        scalar: (node, operand scalars) -> result scalar.
+        scalar: a function of the node and of one scalar for each operand, which are the operands'
+            elements at the coordinates of a result element. It returns that result element.
     """
 
     scalar: Callable[[Tensor, tuple[Scalar, ...]], Scalar]
@@ -49,11 +50,13 @@ class Elementwise(LoweringRule):
 class Sliding:
     """Windows that slide along an axis of an operand, at given coordinates of the result.
 
+    The result element reads index `(stride * position + dilation * element + offset) / divisor` of
+    that axis.
+
     Attributes:
         position: the output position.
-        element: the kernel element. Its index on the operand's axis is
-            `(stride * position + dilation * element + offset) / divisor`.
-        stride, dilation, offset, divisor: of that formula.
+        element: the kernel element.
+        stride, dilation, offset, divisor: the numbers of the formula.
         extent: of the operand's axis.
     """
 
@@ -71,9 +74,12 @@ class Movement(LoweringRule):
     """Each result element is an operand element at other coordinates, or a constant.
 
     Attributes:
-        scalar: (node, result coordinates, pull) -> result scalar.
-        ordered: whether only the first operand is read; the others are computed first.
-        slides: (node, result coordinates) -> the windows that map them to operand coordinates.
+        scalar: a function of the node, of the coordinates of a result element, and of `pull`, which
+            reads operands. It returns the result element.
+        ordered: True if only the first operand is read, and the others must only be computed
+            before.
+        slides: for a movement that slides windows, a function of the node and of the coordinates of
+            a result element. It returns the windows through which that element reads the operand.
     """
 
     scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
@@ -83,10 +89,13 @@ class Movement(LoweringRule):
 
 @frozen_dataclass
 class Generator(LoweringRule):
-    """Result elements follow from their coordinates (and scalar operands): they are never stored.
+    """Result elements follow from their coordinates and from operands of one element.
+
+    The result is never stored.
 
     Attributes:
-        scalar: (node, result coordinates, pull) -> result scalar.
+        scalar: a function of the node, of the coordinates of a result element, and of `pull`, which
+            reads operands. It returns the result element.
     """
 
     scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
@@ -94,10 +103,10 @@ class Generator(LoweringRule):
 
 @frozen_dataclass
 class Reduction(LoweringRule):
-    """Combines the elements along the attribute `axes` (sorted), which the result lacks.
+    """Combines the elements along the axes in the attribute `axes`, which the result lacks.
 
     Attributes:
-        combine: a name in `lamina.program.steps.COMBINERS`.
+        combine: how two elements are combined: a name in `lamina.program.steps.COMBINERS`.
     """
 
     combine: str
@@ -113,10 +122,10 @@ class Contracting(LoweringRule):
 
 @frozen_dataclass
 class Scanning(LoweringRule):
-    """A running combination along the attribute `axis`; backwards if attribute `reverse`.
+    """A running combination along the axis `axis`, from the end if `reverse`; both are attributes.
 
     Attributes:
-        combine: a name in `lamina.program.steps.COMBINERS`.
+        combine: how two elements are combined: a name in `lamina.program.steps.COMBINERS`.
     """
 
     combine: str
@@ -127,7 +136,8 @@ class Scattering(LoweringRule):
     """Adds operand 0 (values) to zeros of the node's shape, at the indices in operand 1.
 
     Attributes:
-        destination: (node, coordinates in the values, pull) -> coordinates in the result.
+        destination: a function of the node, of the coordinates of a value, and of `pull`, which
+            reads operands. It returns the coordinates in the result to which the value is added.
     """
 
     destination: Callable[[Tensor, Coordinates, Pull], Coordinates]
@@ -135,16 +145,16 @@ class Scattering(LoweringRule):
 
 @frozen_dataclass
 class Repeating(LoweringRule):
-    """One result of a loop: a graph that is applied once for each time step.
+    """One result of a recurrence: a loop that applies a graph in each iteration.
 
     The node's attributes are:
 
     - `body`: the graph of one iteration. Its inputs, like the node's operands, are states,
       sequences, then constants. An operand that is a sequence has the time as its first axis. The
       outputs of the body are the new states, then further results.
-    - `states`, `sequences`: how many of each there are.
+    - `states`, `sequences`: the numbers of states and of sequences.
     - `reverse`: whether time runs backwards.
-    - `result`: the number of the output. The node is the stack of this output over all iterations;
+    - `result`: the number of an output. The node is the stack of this output over all iterations;
       the stack of a state also has the initial state, where time begins.
 
     Nodes that differ only in `result` are one loop.
@@ -171,18 +181,18 @@ def iteration_of(results: Sequence[Tensor]) -> Graph:
 
 @frozen_dataclass
 class Decomposition(LoweringRule):
-    """Stands for a graph of other ops.
+    """The op is replaced by a graph of other ops.
 
     Attributes:
-        build: (node, target) -> an equal tensor, made of other ops on the node's operands: the
-            variant that is cheapest on the target.
+        build: a function of the node and the target. It returns an equal tensor, made of other ops
+            on the node's operands: the cheapest variant on the target.
     """
 
     build: Callable[[Tensor, Target], Tensor]
 
 
 def is_expensive(node: Tensor, target: Target) -> bool:
-    """Whether the op applies a primitive that costs more than to store and load its result."""
+    """Whether the op applies a primitive that costs more than storing and loading its result."""
     lowering = node.op.lowering
     if not isinstance(lowering, Elementwise):
         return False
@@ -194,8 +204,8 @@ def is_expensive(node: Tensor, target: Target) -> bool:
 def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) -> Scalar:
     """`inside` where all bounds hold, `outside` elsewhere.
 
-    A load gives zero where its bounds fail. So a load padded with zeros needs no select, and stays
-    a view.
+    A load gives zero where its bounds fail. So a load that is padded with zeros needs no select,
+    and remains a view.
     """
     needed = _joined(bounds)
     if not needed:

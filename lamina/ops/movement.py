@@ -1,7 +1,7 @@
 """Ops that put elements in another order or shape: reshape, transpose, flip.
 
-Like slices, pads and joins, they compute nothing and cost nothing by themselves: each becomes index
-arithmetic in the loads of the ops that read its result.
+Like slices, pads and joins, they compute nothing. Each becomes index arithmetic in the loads of the
+ops that read its result.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     """The axes in another order: axis i of the result is axis `axes[i]` of x; None reverses them.
 
     Raises:
-        ShapeError: if the axes are no permutation.
+        ShapeError: if the axes are not a permutation.
     """
     x = as_tensor(x)
     order = tuple(reversed(range(x.rank)))
@@ -228,7 +228,7 @@ def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     if sorted(order) != list(range(x.rank)):
         raise located(
             ShapeError(
-                "transpose: the axes are no permutation",
+                "transpose: the axes are not a permutation",
                 facts=(("tensor", described(x)), ("axes", str(axes))),
                 advice=f"Name each axis from 0 to {x.rank - 1} once.",
             )

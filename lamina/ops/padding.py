@@ -1,6 +1,6 @@
 """Padding with elements of the tensor itself: reflected, replicated, or circular.
 
-It is composed of slices, flips and joins, and so are its gradients.
+Padding and its gradients are composed of slices, flips and joins.
 """
 
 from __future__ import annotations

@@ -41,13 +41,13 @@ def _infer_window_max(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     along = _along(attributes)
     if not x.dtype.is_float or len(along) > x.rank:
         raise ShapeError(
-            "window_max: a tensor of floats is needed, with an axis for each window",
+            "window_max: expected a tensor of floats with an axis for each window",
             facts=(("tensor", described(x)), ("windows", str(len(along)))),
         )
     for one in along:
         if max_padding(one) < one.before or max_padding(one) < one.after:
             raise ShapeError(
-                "window_max: there must be an element in every window",
+                "window_max: a window may contain nothing but padding",
                 facts=(
                     ("tensor", described(x)),
                     ("window", f"{one.size} elements, from first to last {one.reach}"),
@@ -76,7 +76,7 @@ def _window_max_build(node: Tensor, _: Target) -> Tensor:
 
 
 def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """To the first of the largest elements; its number in the window is stored, in a byte."""
+    """Goes to the first of the largest elements, whose number in the window is stored in a byte."""
     (x,) = result.operands
     along, axes = _along(result.attributes), _axes(x, result.attributes)
     windowed = _max_windows(x, result.attributes)
@@ -139,7 +139,7 @@ def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
     x = floating(x)
     along = windows_of(x, along)
     if x.op is RELU:
-        # The maximum of ReLUs is the ReLU of the maximum: it has fewer elements to compute, and the
+        # The maximum of ReLUs is the ReLU of the maximum, which has fewer elements to compute. Its
         # gradient needs neither the ReLU of the larger tensor nor its operand.
         return relu(window_max(x.operands[0], along))
     return apply(WINDOW_MAX, x, along=along)

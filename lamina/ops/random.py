@@ -1,4 +1,4 @@
-"""Random numbers from a seed, a training step, a stream and an element's number: Philox 4x32-10.
+"""Random numbers by Philox 4x32-10, from a seed, a training step, a stream and an element's number.
 
 Each element is computed from the counter alone (`lamina.program.philox`), so masks and noise are
 the same on every engine and are never stored: the backward pass computes them again.
@@ -171,8 +171,8 @@ def _normal_single(words: Sequence[Scalar]) -> Scalar:
 
 def _minus_log_double(x: Scalar) -> Scalar:
     m, exponent = _binary_parts(x, 32)
-    # m in [0.5, 1] is brought to [0.707, 1.414], where the series of log((1 + s) / (1 - s)) is
-    # short: 2 * (s + s**3 / 3 + s**5 / 5 + ..).
+    # m in [0.5, 1] is scaled to [0.707, 1.414], where few terms of the series of
+    # log((1 + s) / (1 - s)) suffice: 2 * (s + s**3 / 3 + s**5 / 5 + ..).
     small = _less(m, math.sqrt(0.5))
     m = _select(small, _multiply(m, 2.0), m, float64)
     exponent = _select(small, _add(exponent, 1), exponent, float64)

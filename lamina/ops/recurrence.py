@@ -1,10 +1,10 @@
 """Recurrence: one graph applied in a loop along a time axis.
 
-The graph of one iteration is compiled once, and the program repeats its steps, so that long
-sequences make no larger programs. The gradient is a recurrence as well, back in time (Werbos:
-Backpropagation through time, 1990). It computes each iteration again from the state before it; the
-compiler decides which tensors the first loop keeps for it. Gradients of weights are not added up
-iteration by iteration: each is one contraction over all iterations.
+The graph of one iteration is compiled once, and the program repeats its steps. So the program does
+not grow with the sequence. The gradient is a recurrence too, back in time (Werbos: Backpropagation
+through time, 1990). It computes each iteration again from the previous state; the compiler decides
+which tensors the first loop keeps for it. Gradients of weights are not added up iteration by
+iteration: each is one contraction over all iterations.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class IterationGraph(Kind):
 
 
 def _problem_of(body: Graph) -> str:
-    """The condition of an iteration that a graph breaks; "" if none."""
+    """The condition of an iteration that a graph violates; "" if none."""
     inputs = set(body.inputs)
     if len(inputs) < len(body.inputs) or any(x.op is not LEAF for x in inputs):
         return "each input is a leaf of its own"
@@ -180,13 +180,13 @@ class _Backward:
         self.sequences: int = attributes["sequences"]
         self.reverse: bool = attributes["reverse"]
         self.length = _length(node.operands, attributes)
-        # By the number of the result. Two tensors may be the same result: their sum.
+        # By the number of the result. Gradients of two tensors that are the same result are added.
         self.upstream: dict[int, Tensor] = {}
         for result, arriving in upstream.items():
             number: int = result.attributes["result"]
             known = self.upstream.get(number)
             self.upstream[number] = arriving if known is None else add(known, arriving)
-        # For each leaf of the iteration its values over time: a tensor with the time as first axis.
+        # The values of each leaf of the iteration over time: a tensor with the time as first axis.
         self.stacks: dict[Tensor, Tensor] = {}
         self.outputs: list[Tensor] = []
         self._continues: Tensor | None = None
@@ -198,7 +198,7 @@ class _Backward:
         return apply(RECURRENCE, *self.node.operands, **attributes)
 
     def of_iterations(self, stack: Tensor, *, before: bool) -> Tensor:
-        """From a stack of states, with the initial one: those before, or after, each iteration."""
+        """The states before, or after, each iteration, from a stack with the initial state."""
         late = before == self.reverse
         return slice_axis(stack, 0, int(late), self.length + int(late))
 
@@ -272,7 +272,7 @@ class _Backward:
         return where(self._continues, gradient, 0)
 
     def _leaf(self, name: str, like: Tensor) -> Tensor:
-        """A leaf of the iteration back in time, with a name that no other one has."""
+        """A leaf of the iteration back in time, with a unique name."""
         while name in self._names:
             name += "'"
         self._names.add(name)
@@ -306,7 +306,7 @@ class _Backward:
             labels = ((time, *left), (time, *right), tensor.attributes["output"])
             return lambda results: contract(one(results), other(results), *labels)
         if name == "conv_weight_gradient":
-            # It sums over the batch: all iterations together are one batch.
+            # It sums over the batch, so the batches of all iterations are joined to one.
             one, other = (self._stacked(x) for x in tensor.operands)
             return lambda results: apply(
                 tensor.op, _as_batch(one(results)), _as_batch(other(results)), **tensor.attributes
@@ -373,7 +373,7 @@ def _graph(
     new, further = _results_of(step(*leaves))
     if len(new) != len(states):
         raise DefinitionError(
-            "an iteration returns another number of states than it takes",
+            "an iteration must return as many states as it takes",
             facts=(("taken", str(len(states))), ("returned", str(len(new)))),
             advice="`step` returns new states in the order of the old ones, then further results.",
         )
@@ -397,7 +397,7 @@ def _results_of(given: object) -> tuple[list[Tensor], list[Tensor]]:
             "`step` must return its new states and further results",
             facts=(("expected", "a pair of lists of tensors"), ("found", type(given).__name__)),
             where=source_line(),
-            advice="Return [state], [] where there are no further results.",
+            advice="Return [state], [] if there are no further results.",
         )
     new, further = ([as_tensor(x) for x in group] for group in listed)
     return new, further
@@ -486,11 +486,11 @@ def recurrence(
     reverse: bool = False,
     truncate: int | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """A loop along time, whose iterations pass states to the next.
+    """A loop along time. Each iteration passes its states to the next one.
 
     Args:
-        step: builds one iteration from (states, elements, constants), and returns the new states
-            and further results. It is called once, and must not use other tensors than these.
+        step: a function that builds one iteration from (states, elements, constants), and returns
+            the new states and further results. It is called once, and must not use other tensors.
         initial: the first states.
         sequences: tensors with the time as their first axis, one or more; an iteration gets one
             element of each.
@@ -542,7 +542,7 @@ def recurrence(
         apply(RECURRENCE, *operands, **attributes, result=n) for n in range(len(body.outputs))
     ]
     (length,) = static(sequences[0].shape[:1])
-    # The stack of a state begins with the initial one, or ends with it.
+    # The stack of a state begins with the initial state, or ends with it.
     first = 0 if reverse else 1
     states = [slice_axis(stack, 0, first, first + length) for stack in stacks[: len(initial)]]
     return states, stacks[len(initial) :]
@@ -555,7 +555,7 @@ def _check_sequences(sequences: Tensors) -> None:
         raise DefinitionError(
             "a recurrence needs a sequence",
             facts=(("sequences", "none"),),
-            advice="Give a tensor with the time as its first axis; ops.arange(n) will do.",
+            advice="Give a tensor with the time as its first axis, for example ops.arange(n).",
         )
     if len(lengths) != 1 or () in lengths:
         raise ShapeError(
@@ -565,7 +565,7 @@ def _check_sequences(sequences: Tensors) -> None:
         )
     if not isinstance(sequences[0].shape[0], int):
         raise ShapeError(
-            "the first axis of a sequence is the time, and here it is the batch",
+            "the first axis of a sequence must be the time, but it is the batch",
             facts=(("sequence 0", described(sequences[0])),),
             advice="ops.transpose(x, (1, 0, 2)) brings another axis to the front.",
         )
@@ -584,7 +584,7 @@ def _check_body(body: Graph) -> None:
     outside = [x for x in inside if x.op is LEAF and x not in body.inputs]
     if outside:
         raise DefinitionError(
-            "`step` uses a tensor that it was not passed",
+            "`step` uses a tensor that was not passed to it",
             facts=(("found", described(outside[0])),),
             advice="Pass it as one of the constants.",
         )

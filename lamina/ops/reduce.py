@@ -135,7 +135,7 @@ def require_float(x: Tensor) -> None:
     """Raises DTypeError for integers and bool."""
     if not x.dtype.is_float:
         raise DTypeError(
-            "a float tensor is needed here",
+            "expected a float tensor",
             facts=(("expected", "f32 or f64"), ("found", described(x))),
             advice="Convert with ops.cast(x, 'float32').",
         )
@@ -252,7 +252,7 @@ def require_elements(x: Tensor, axes: tuple[int, ...]) -> None:
             raise ShapeError(
                 f"axis {axis} is empty: there is no largest or smallest element",
                 facts=(("tensor", described(x)), ("axes", str(axes))),
-                advice="Only sums and products need no elements; check the extent first.",
+                advice="Only sums and products are defined without elements; check the extent.",
             )
 
 
@@ -349,7 +349,7 @@ def argmin(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
 def _infer_truth(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     if operands[0].dtype != bool_:
         raise DTypeError(
-            "a bool tensor is needed here",
+            "expected a bool tensor",
             facts=(("found", described(operands[0])),),
             advice="Compare first, for example x > 0.",
         )
@@ -392,8 +392,9 @@ def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
 def _prod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """Each element's derivative is the product of the others.
 
-    Division of the product by the element would fail at zeros, so each product is computed on its
-    own: n * n multiplications for n elements, but no intermediate result is stored.
+    Division of the product by the element would fail at zeros. So each of these products is
+    computed separately, with n * n multiplications for n elements, and no intermediate result is
+    stored.
     """
     (x,) = result.operands
     axes = axes_attribute(result)

@@ -58,7 +58,8 @@ def _infer_slice(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
             raise ShapeError(
                 f"slice: axis {axis} has no range {start}:{stop}:{step}",
                 facts=(("tensor", described(x)), ("range", f"{start}:{stop}:{step}")),
-                advice="A range must lie within its axis; with a step, a batch must divide by it.",
+                advice="A range must be within its axis. Along the batch, the step must divide "
+                "every batch size.",
             )
         shape.append(extent)
     return tuple(shape), x.dtype
@@ -201,8 +202,8 @@ def _out_of_range(x: Tensor, axis: int, found: str) -> LaminaError:
         ShapeError(
             f"index {found} does not fit axis {axis}, which has extent {x.shape[axis]}",
             facts=(("tensor", described(x)), ("index", found)),
-            advice="Indices count from 0; negative ones from the end. Steps other than 1 need an "
-            "extent that does not depend on the batch, or [::-1].",
+            advice="Indices count from 0, negative ones from the end. If the extent depends on the "
+            "batch, the step must be 1, or the slice [::-1].",
         )
     )
 

@@ -1,8 +1,8 @@
 """Windows: views of the elements under a kernel, for each output position.
 
-Convolution, pooling and all their gradients are made of one movement, `shear`: it shifts the index
-along one axis by the kernel element, the index along another. The gradient of a shear is a shear
-with other numbers. So gradients of windows are windows again, and nothing is scattered.
+`shear` is the only movement in convolution, pooling and their gradients: it shifts the index along
+one axis by the kernel element, which is the index along another axis. The gradient of a shear is a
+shear with other numbers. So gradients of windows are windows too, and nothing is scattered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lamina.shapes import Array, Dim, DType, Shape, static
 # shear --------------------------------------------------------------------------------------------
 
 
-# The largest window, stride, dilation and padding: indices of elements still fit 64 bits.
+# The largest window, stride, dilation and padding. Indices of elements still fit into 64 bits.
 LARGEST_WINDOW = 2**31
 
 
@@ -37,6 +37,7 @@ class Slope(NamedTuple):
 
     Kernel element `w` at output position `p` has the index
     `(scale * p + slope * w + offset) / divisor`, if that is a whole number within the axis.
+    Programs call the scale the stride of the windows, and the slope their dilation.
 
     Attributes:
         position: the axis of output positions.
@@ -184,7 +185,7 @@ def shear(x: Tensor, slopes: Sequence[Slope], fill: float = 0.0) -> Tensor:
 
     Args:
         x: any tensor.
-        slopes: for each pair of axes p and w the numbers a, b, c and d, and the extent of p.
+        slopes: for each pair of axes p and w, the numbers a, b, c and d, and the extent of p.
         fill: the value where x has no such element.
 
     Raises:
@@ -226,8 +227,8 @@ class Window(_WindowFields):
 
     Attributes:
         size: the number of elements of a window.
-        stride: between two neighbouring windows.
-        dilation: between two neighbouring elements of a window.
+        stride: the distance between two neighbouring windows.
+        dilation: the distance between two neighbouring elements of a window.
         before, after: the padding, in elements.
         ceil: whether the last window may reach beyond the padding after the tensor, if it begins
             before that padding (as PyTorch's `ceil_mode`).
@@ -260,7 +261,7 @@ class Window(_WindowFields):
             return 0
         count = free // self.stride + 1
         further = self.ceil and free % self.stride != 0
-        # It must begin within the elements or the padding before them.
+        # The last window must begin within the elements or the padding before them.
         return count + int(further and count * self.stride < extent + self.before)
 
 
@@ -275,8 +276,8 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
         fill: the value of the padding.
 
     Returns:
-        The windows: each of the axes now counts output positions, and axes of kernel elements
-        follow after all others, in the same order.
+        The windows. Each of the axes counts output positions. The axes of kernel elements follow
+        after all others, in the same order.
 
     Raises:
         ShapeError: if no window fits.
@@ -310,7 +311,7 @@ def windows_of(x: Tensor, along: Sequence[Window]) -> tuple[Window, ...]:
     """The windows along the last axes of a tensor, as the user passed them.
 
     Raises:
-        DefinitionError: if it is no sequence of windows, or has more than the tensor has axes.
+        DefinitionError: if it is not a sequence of windows, or has more than the tensor has axes.
     """
     entries = entries_of([along] if isinstance(along, Window) else along)
     if entries is None or len(entries) > x.rank:
@@ -319,7 +320,7 @@ def windows_of(x: Tensor, along: Sequence[Window]) -> tuple[Window, ...]:
 
 
 def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Sequence[int]) -> Tensor:
-    """The adjoint of `windows` (col2im): adds the elements of windows that are one element of x.
+    """The adjoint of `windows` (col2im): each element of x is the sum of its copies in windows.
 
     Args:
         y: a tensor in the shape of a result of `windows`.

@@ -1,4 +1,4 @@
-"""The check of a program: it is well-formed, and keeps the rules that engines rely on."""
+"""The check of a program: it is well-formed, and keeps the rules on which engines rely."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lamina.program.windows import check_window
 def verify(program: Program) -> None:
     """Checks that a program keeps the rules of `lamina.program.steps`, and stays in its memory.
 
-    A buffer counts as written once any of its elements is. Where a step may store twice in one
+    A buffer counts as written if any of its elements is written. If a step might store twice in one
     element, or load outside a buffer, at most `points.MOST_POINTS` of its points are computed.
 
     Raises:
@@ -85,7 +85,7 @@ def verify(program: Program) -> None:
     _check_overwriting(program)
 
 
-# Numbers in steps, and all values of index expressions, fit 64 bits.
+# Numbers in steps, and all values of index expressions, fit into 64 bits.
 _LARGEST = 2**63 - 1
 
 
@@ -98,7 +98,7 @@ def _check_constants(program: Program) -> None:
     """Each constant buffer has a value of its dtype and shape, and nothing else has."""
     for name in program.constants:
         if name not in program.buffers or program.buffers[name].kind != "constant":
-            raise InternalError("has a value, and is no constant buffer", where=name)
+            raise InternalError("has a value, but is not a constant buffer", where=name)
     for buffer in program.of_kind("constant"):
         value = program.constants.get(buffer.name)
         if value is None:
@@ -172,7 +172,7 @@ def _check_indices(checked: Iterable[Index], known: set[Axis], where: str) -> No
 
 
 def _read_before(step: Step) -> set[str]:
-    """The buffers of which a step reads contents from before the step."""
+    """The buffers whose contents from before the step it reads."""
     read = {load.buffer for load in loads_of(step)}
     cleared: set[str] = set()
     for store in stores_of(step):
@@ -184,7 +184,7 @@ def _read_before(step: Step) -> set[str]:
 
 
 def _check_sort(step: Step, where: str) -> None:
-    """Checks that a sort is the only stage of its loop: kernels of its own run it."""
+    """Checks that a sort is the only stage of its loop, because special kernels run it."""
     stages = step.stages if isinstance(step, Loop) else ()
     if len(stages) > 1 and any(isinstance(stage, Sort) for stage in stages):
         raise InternalError("a sort must be the only stage of its loop", where=where)
@@ -224,8 +224,7 @@ def _check_apart_at(
 ) -> None:
     """Checks that two stores share no element at points that differ along the axes `apart`.
 
-    With None for these axes, they must not share any element. Each store comes with the axes
-    around it.
+    If `apart` is None, they must not share any element. Each store comes with the axes around it.
     """
     (first, first_axes), (second, second_axes) = one, other
     if first.buffer != second.buffer:
@@ -327,7 +326,7 @@ def _check_alive(program: Program) -> None:
 
 
 def _check_overwriting(program: Program) -> None:
-    """Checks that steps load elements they overwrite only at the index that stores them."""
+    """Checks that steps load an element that they overwrite only at the index that stores it."""
     memory = memory_of(program)
     for number, step in enumerate(program.steps):
         where = f"step {number}, {step.name}"
@@ -362,7 +361,7 @@ def _check_apart(allocations: Sequence[Allocation], positions: Mapping[str, int]
         if alive[position : position + 1] == [own]:
             del alive[position]
 
-    # Allocations in place of another one come after the others that begin in the same step.
+    # Allocations that take over another one's memory come last among those of their first step.
     order = sorted(
         range(len(allocations)),
         key=lambda n: (allocations[n].first, bool(allocations[n].in_place_of)),

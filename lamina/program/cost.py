@@ -121,10 +121,10 @@ def _bytes(elements: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
 
 
 def space_of(step: Step) -> str:
-    """The extents of a step for people.
+    """The extents of a step as text.
 
-    Of a contraction "m x n x k", after its batch if it has one; of a loop its axes, and after a
-    colon the axes that it reduces or writes inside them.
+    For a contraction "m x n x k", after its batch if it has one. For a loop its axes, then a colon
+    and the axes that it reduces or writes inside them.
     """
     if isinstance(step, Contraction):
         b, m, n, k = step.extents

@@ -1,9 +1,9 @@
 """Proofs, from index expressions, that different points access different elements.
 
-An index is a number in mixed radix: its atoms are digits, their coefficients the strides. Where
-each stride is larger than the largest sum of the digits below it, equal numbers have equal digits.
-A quotient and a remainder of one expression determine that expression, and so on, until the axes
-are determined.
+An index is a number in mixed radix: its atoms are digits, their coefficients the strides. If each
+stride is larger than the largest sum of the lower digits, equal numbers have equal digits. Equal
+quotients and remainders of an expression then imply that the expressions are equal, and so on down
+to the axes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Terms = tuple[tuple[Atom, int], ...]
 def meet_at_one_point(
     one: Index, other: Index, axes: tuple[Axis, ...], fixed: Axis | None = None
 ) -> bool:
-    """Whether two indices, if they are equal at all, imply equal values of each of the axes.
+    """Whether two indices can only be equal where each of the axes has equal values.
 
     Args:
         one, other: indices into one buffer.
@@ -43,7 +43,7 @@ def never_meet(one: Index, other: Index, fixed: Axis | None = None) -> bool:
 
 @frozen_dataclass
 class _Digit:
-    """Corresponding terms of two indices; where the indices are equal, so are these.
+    """Corresponding terms of two indices. Where the indices are equal, the terms are equal too.
 
     Attributes:
         stride: divides all differences between values of one index.
@@ -72,7 +72,7 @@ class _Digit:
 
     @property
     def atom(self) -> Atom | None:
-        """The atom whose value is the same in both indices; None if it is no single atom."""
+        """The atom whose value is the same in both indices; None if it is not a single atom."""
         one, other = self.terms
         alone = one == other and len(one) == 1 and not self.is_shifted
         return one[0][0] if alone else None
@@ -133,7 +133,7 @@ def _of_stride(terms: dict[Atom, int], wanted: int) -> Terms:
 
 
 def _with_divided(atoms: set[Atom], fixed: Axis | None) -> set[Atom]:
-    """Determined atoms, with those that quotients and remainders among them determine."""
+    """Atoms with equal values, and those that follow from quotients and remainders among them."""
     known = atoms if fixed is None else {*atoms, fixed}
     found: set[Index] = set()
     while True:
@@ -155,7 +155,7 @@ def _with_divided(atoms: set[Atom], fixed: Axis | None) -> set[Atom]:
 
 
 def _divided(atom: Atom) -> Iterator[tuple[Index, int]]:
-    """(expression, divisor) for each division that an atom is made of, from the outside in."""
+    """(expression, divisor) of each division in an atom, the outermost first."""
     while not isinstance(atom, Axis | Gathered):
         yield atom.index, atom.divisor
         if len(atom.index.terms) != 1:

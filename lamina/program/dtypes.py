@@ -121,7 +121,7 @@ class _Checker:
     def __init__(self, where: str) -> None:
         self._where = where
         self._locals: dict[str, DType] = {}
-        # Checked scalars; they stay right, as locals stay defined.
+        # Checked scalars. They stay valid, because locals stay defined.
         self._checked: set[Scalar] = set()
 
     def refuse(self, problem: str) -> None:
@@ -144,7 +144,7 @@ class _Checker:
     def check_stage(self, stage: Stage) -> None:
         """Checks the combination of a stage, and defines its local."""
         if isinstance(stage, Sort | SegmentSum) and stage.key.dtype.kind != "int":
-            self.refuse(f"a key is no integer: {stage.key}")
+            self.refuse(f"a key is not an integer: {stage.key}")
         if isinstance(stage, Sort) and stage.dtype != position_dtype(stage.axis):
             self.refuse(f"positions cannot be {stage.dtype}: {stage}")
         if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
@@ -176,7 +176,7 @@ class _Checker:
                 self.refuse(problem)
 
     def _problems(self, scalar: Scalar) -> Iterator[str]:
-        """The problems of a scalar whose operands are right."""
+        """The problems of a scalar whose operands are valid."""
         if isinstance(scalar, Apply):
             yield from _misapplied(scalar)
         elif isinstance(scalar, Literal):

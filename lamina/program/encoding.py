@@ -2,8 +2,8 @@
 
 A program is written as a list of rows without repetitions: numbers and texts literally, tuples
 and records as the number of their kind and the numbers of earlier rows. The bytes depend on the
-program's contents alone, so that their checksum identifies it in every process. Reading makes
-tuples and the records that are listed here, and nothing else: no code comes out of a file.
+program's contents alone, so that their checksum identifies it in every process. Reading makes only
+tuples and the records that are listed here, so a file cannot contain code.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def decode(data: bytes) -> Program:
     """The program that was encoded.
 
     Raises:
-        FileFormatError: if the bytes are no program, or one that breaks a rule.
+        FileFormatError: if the bytes are not a program, or the program breaks a rule.
     """
     try:
         program = _decoded(data)
         verify(program)
     except _NONSENSE as error:
-        raise FileFormatError(f"this is no program: {error}") from None
+        raise FileFormatError(f"this is not a program: {error}") from None
     _note_checksum(program, data)
     return program
 
@@ -103,7 +103,7 @@ def _decoded(data: bytes) -> Program:
         if (named[constant].shape, named[constant].dtype) != (shape, as_dtype(dtype)):
             raise ValueError(f"{constant} has another shape than its buffer")
         size = int(np.prod(shape, dtype=np.int64))
-        # A copy, which is aligned as arrays are.
+        # A copy is aligned like other arrays.
         array = np.frombuffer(data, as_dtype(dtype).numpy, size, end).reshape(shape).copy()
         array.flags.writeable = False
         constants[constant] = array

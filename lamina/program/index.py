@@ -124,7 +124,7 @@ class Index:
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
             return Index(self.constant + other, self.terms) if other else self
-        # In most sums one side is a constant: no terms have to be merged.
+        # In most sums one side is a constant, so no terms have to be merged.
         if not other.terms:
             return self + other.constant
         if not self.terms:
@@ -181,7 +181,7 @@ class Index:
         return Index(0, ((Remainder(rest, divisor), 1),))
 
     def _common_factors(self, divisor: int) -> tuple[int, ...]:
-        """Factors that the divisor shares with a coefficient, the largest first."""
+        """Common factors of the divisor and a coefficient, the largest first."""
         shared = {math.gcd(c, divisor) for _, c in self.terms} - {1, divisor}
         return tuple(sorted(shared, reverse=True))
 
@@ -243,7 +243,7 @@ def flatten(coordinates: Sequence[Index], shape: Sequence[int]) -> Index:
     return _flattened(tuple(coordinates), tuple(shape))
 
 
-# Fusion flattens the same coordinates many times while it tries which tensors form one step.
+# Fusion flattens the same coordinates many times while it tries different groups of tensors.
 @lru_cache(maxsize=1 << 14)
 def _flattened(coordinates: tuple[Index, ...], shape: tuple[int, ...]) -> Index:
     offset = Index()

@@ -90,17 +90,17 @@ def overlaps(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterat
 def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
     """The axes along which the workers of a step may be split without a barrier.
 
-    A worker runs all stages for its range of these axes, one after the other. A stage that lacks
-    one of these axes is run by each worker that needs its result if it is a reduction, and by one
-    worker if it stores. All other axes are run by one worker for each point of these.
+    A worker runs all stages for its range of these axes, one after the other. If a stage lacks one
+    of the axes, one worker runs it if it stores; if it is a reduction, each worker that needs its
+    result runs it. One worker runs all other axes for each point of these.
 
     Args:
         program: a program that keeps the rules.
         number: of the step.
 
     Returns:
-        The step's own axes, followed by the inner axes of its writes along which no point reads an
-        element that another point overwrites.
+        The step's own axes, followed by inner axes of its writes: those along which no point reads
+        an element that another point overwrites.
     """
     step = program.steps[number]
     if isinstance(step, Contraction):
@@ -147,7 +147,7 @@ def _sorts(step: Step, stage: int) -> bool:
 
 
 def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]]:
-    """The loads and stores of each stage; of a contraction, of its operands and its epilogue."""
+    """The loads and stores of each stage; for a contraction, of its operands and its epilogue."""
     if isinstance(step, Contraction):
         yield loads(step.left, step.right), ()
         values = [store.value for store in step.stores]
@@ -176,7 +176,7 @@ def may_overlap(
         return False
     index, other_index = one.index, other.index
     if repeated is not None:
-        # An equal shift of both addresses by the iteration does not separate them.
+        # If the iteration shifts both addresses equally, the shift does not separate them.
         stride, rest = _without(index, repeated)
         other_stride, other_rest = _without(other_index, repeated)
         if stride * size == other_stride * other_size:

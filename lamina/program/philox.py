@@ -1,8 +1,8 @@
 """Philox 4x32-10: random numbers that are a function of a counter and a key.
 
-Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011). Any element can
-be computed by itself, so results do not depend on threads or on the order of computation. This is
-the definition of the scalar primitive `random_bits`, which every engine follows bit by bit.
+Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011). Each element can
+be computed alone, so results do not depend on threads or on the order of computation. This file
+defines the scalar primitive `random_bits`, which every engine follows bit by bit.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 
-# Each user of random numbers draws from streams of its own: random layers from 0, 1, 2, ..., the
-# others from these.
+# Each user of random numbers has its own streams: random layers 0, 1, 2, ..., the others these.
 INITIAL_VALUE_STREAMS = 0x8000_0000
 ORDER_STREAM = 0x6F726472
 SPLIT_STREAM = 0x73706C74
@@ -61,6 +60,7 @@ def random_bits(
 
     Element `position` is word `position % 4` of the block with the counter (position // 4, low
     word of step, high word of step, stream) and the key (low word of seed, high word of seed).
+    `step` is the number of the training step.
     """
     block = (position // 4).astype(np.uint32)
 

@@ -1,8 +1,8 @@
 """Index expressions computed at points, to find a point at which a program breaks a rule.
 
-Where ranges and digits do not prove that a rule is kept, a program is refused only for points at
-which it is broken. If there are few points, all of them are computed. If there are many, the
-points at both ends of the axes are, and a fault at other points is not found.
+If ranges and digits do not prove that a rule is kept, a program is refused only if a point breaks
+the rule. If there are few points, all of them are computed. If there are many, only the points at
+both ends of the axes are computed, and a fault at other points is not found.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def meeting(
     Args:
         one, other: indices into one buffer.
         one_axes, other_axes: the axes around each of them.
-        apart: the points must differ along one of these axes; with None, any points will do.
+        apart: the points must differ along one of these axes; None allows any points.
         fixed: an axis that has one value in both: the axis of a repeat.
     """
     around = () if fixed is None else (fixed,)
@@ -97,7 +97,7 @@ def _ends(offsets: Integers, keys: Integers) -> tuple[Integers, Integers, Intege
 class _Points:
     """A numbered list of points of some axes.
 
-    Gathered indices may be any number in their range: they are drawn at random.
+    Gathered indices are drawn at random from their range.
 
     Args:
         axes: of an extent of at least 1 each.
@@ -135,7 +135,7 @@ class _Points:
         if atom not in self._values:
             low, high = atom.bounds()
             drawn = self._random.integers(low, high + 1, self._count)
-            # Faults show at the ends first.
+            # The ends come first, because faults are most likely there.
             ends = self._random.choice([low, high], self._count)
             self._values[atom] = np.where(self._random.random(self._count) < 0.5, drawn, ends)
         return self._values[atom]
@@ -148,13 +148,13 @@ class _Points:
         return total
 
     def text(self, number: int) -> str:
-        """A point for people."""
+        """A point as text."""
         values = [f"{axis.name} = {self._values[axis][number]}" for axis in self._axes]
         return ", ".join(values) or "its only point"
 
 
 def _unguarded(load: Load) -> Load:
-    """The load at points where its bounds hold: loads inside its index need no such bounds."""
+    """The load at points where its bounds hold, so that loads inside its index need no bounds."""
     known: set[Bound] = set()
 
     def free(index: Index) -> Index:

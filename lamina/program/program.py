@@ -1,7 +1,7 @@
 """The program: buffers, steps in order, and the plan of the arena.
 
 A program is complete: an engine needs nothing else to compile and run it. `check.verify` checks
-the rules that engines rely on.
+the rules on which engines rely.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lamina.program.steps import Step
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, shape_text, size_of
 
-# The kinds of buffers: `temporary` ones are in the arena, all others in memory of their own that
-# outlives the program's run.
+# The kinds of buffers. Temporaries are in the arena. All others are in their own memory, which
+# outlives the run of the program.
 KINDS = ("input", "parameter", "state", "constant", "temporary")
 
 

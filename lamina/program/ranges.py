@@ -11,13 +11,13 @@ from functools import lru_cache
 from lamina.program.index import Atom, Index, Quotient
 from lamina.program.scalar import Bound
 
-# The most sets of bounds that are tried. Where there are more, the range may be too wide.
+# The most sets of bounds that are tried. If there are more, the range may be too wide.
 _MOST_KNOWN = 1 << 12
 
 
 @lru_cache(maxsize=1 << 12)
 def range_of(index: Index, bounds: tuple[Bound, ...]) -> tuple[int, int]:
-    """The smallest and the largest value that an index may have where all bounds hold."""
+    """The smallest and the largest value of an index where all bounds hold."""
     if not bounds:
         return index.bounds
     low = high = index.constant
@@ -55,8 +55,8 @@ def _range_together(
 ) -> tuple[int, int]:
     """The range of an index under bounds that share atoms.
 
-    Each bound is tried as the first one. The rest of the index does not depend on the order of
-    the bounds tried before it, so its range is kept in `known`.
+    Each bound is tried first. The range of the rest of the index does not depend on the order of
+    the bounds that were tried before, so it is kept in `known`.
     """
     key = index, bounds
     if key not in known:
@@ -74,7 +74,7 @@ def _range_together(
 
 
 def _multiples(index: Index, bound: Bound) -> Iterator[tuple[int, Bound]]:
-    """(factor, bound) for the bounded index, or a quotient of it, that the index has as a term."""
+    """(factor, bound) for each term of the index that is the bounded index or its quotient."""
     for atom, coefficient in bound.index.terms[:1]:
         factor, rest = divmod(dict(index.terms).get(atom, 0), coefficient)
         if factor and not rest:

@@ -25,8 +25,8 @@ from lamina.program.steps import (
 class Rewrite:
     """Replaces axes, buffers, locals and loads wherever they occur.
 
-    An expression without replacements stays the same object. One `Rewrite` keeps its results:
-    subexpressions that several scalars share are shared afterwards.
+    An expression without replacements stays the same object. A `Rewrite` keeps its results, so
+    subexpressions that several scalars share are still shared afterwards.
 
     The axes that a step or a stage iterates are not replaced; the caller sets the new ones.
     Windows along replaced axes are dropped.
@@ -36,10 +36,9 @@ class Rewrite:
         locals: the scalar that replaces each local, by name.
         buffer: returns the new name of a buffer. It is called in the order of the text: operands
             before stores, the index of a store before its value.
-        start: returns the index, in the new buffer, of the first element of a buffer, given by
-            its old name. Without it, both begin at the same element.
-        load: returns the scalar that replaces a load; everything inside the load is rewritten
-            before.
+        start: takes the old name of a buffer, and returns the index of its first element in the
+            new buffer. Without it, that index is 0.
+        load: returns the scalar that replaces a load, whose index and bounds are rewritten before.
 
     Example:
         >>> i, j = Axis("i", 12), Axis("j", 4)

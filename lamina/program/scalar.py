@@ -95,8 +95,8 @@ class Literal:
         # The shortest text that means the same number in the literal's own type.
         return str(self.dtype.numpy.type(self.value))
 
-    # As numbers, NaN equals nothing, and 0.0 equals -0.0 and False. Literals are equal only if
-    # dtype and text are.
+    # Compared as numbers, NaN equals nothing, and 0.0 equals -0.0 and False. So literals are
+    # compared by dtype and text.
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, Literal)
@@ -105,7 +105,7 @@ class Literal:
         )
 
     def __hash__(self) -> int:
-        # NaN equals itself here, but the hashes of two NaN differ.
+        # NaN equals itself here, but Python's hashes of two NaN differ.
         return hash((self.value if self.value == self.value else "nan", self.dtype))
 
 
@@ -204,7 +204,7 @@ class Apply:
         return True
 
     def __str__(self) -> str:
-        """The scalar for people; in a long one, shared subexpressions are named after "where"."""
+        """The scalar as text; in a long one, shared subexpressions are named after "where"."""
         if _written_out(self) <= LONGEST_WRITTEN_OUT:
             return text(self, {})
         names: dict[Scalar, str] = {}
@@ -218,8 +218,8 @@ class Apply:
         return f"Apply({self})"
 
 
-# The most subexpressions in a text that repeats shared ones. Such a text can double in length with
-# each level of an expression.
+# The most subexpressions in a text that repeats shared ones. The length of such a text can double
+# with each level of an expression.
 LONGEST_WRITTEN_OUT = 1000
 
 Scalar = Literal | Load | Local | Position | Within | Apply
@@ -241,7 +241,7 @@ _INFIX = {
 
 
 def text(scalar: Scalar, names: Mapping[Scalar, str]) -> str:
-    """The scalar for people; subexpressions that have a name are written as their name."""
+    """The scalar as text; subexpressions that have a name are written as their name."""
     texts = dict(names)
     pending = [scalar]
     while pending:
@@ -294,7 +294,7 @@ def postorder(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar
     """Every distinct scalar within the roots, operands before their users.
 
     Includes scalars inside gathered indices and bounds. Omits `known` scalars, and scalars that
-    only known ones use.
+    only `known` scalars use.
     """
     seen: set[Scalar] = set()
     for root in roots:
@@ -319,7 +319,7 @@ def postorder(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar
 
 
 def operands_of(scalar: Scalar) -> tuple[Scalar, ...]:
-    """The scalars that a scalar depends on directly, gathered indices included."""
+    """The scalars on which a scalar depends directly, gathered indices included."""
     if isinstance(scalar, Apply):
         return scalar.operands
     operands: tuple[Scalar, ...] = ()

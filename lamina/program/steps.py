@@ -11,14 +11,15 @@ stored. The engine chooses order, vectors and threads. Engines may rely on these
   of a `SegmentSum`, do not depend on how the work on one point is divided.
 - The inner axes of a `Write` that is not sequential are parallel among themselves, once all
   earlier stages of that point are done.
-- A step may overwrite elements that it reads: of a parameter, or of an operand whose memory the
-  result takes over. Such an element is loaded only at the index that stores it, by the same stage
-  or by an earlier one of the same point. A contraction's operands are never overwritten.
+- A step may overwrite elements that it reads: elements of a parameter, or of an operand whose
+  memory the result takes over. Such an element is loaded only at the index that stores it, by the
+  same stage or by an earlier stage of the same point. A contraction's operands are never
+  overwritten.
 
 So if an earlier stage of a point reads an element that a later stage overwrites, the point must
 not be split over workers that each repeat the earlier stage. `lamina.program.parallel` returns the
 axes along which the workers of a step may be split without a barrier. `lamina.program.check`
-refuses programs that can be shown to break these rules.
+refuses a program if it finds a point that breaks these rules.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from lamina.program.windows import Window
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, int32, int64, size_of
 
-# How a reduction combines values, and its result over no values; None: there must be at least one.
+# How a reduction combines values, and its result over no values; None if it needs at least one.
 COMBINERS: dict[str, float | None] = {
     "sum": 0,
     "product": 1,
@@ -53,9 +54,9 @@ class Store:
     """Writes a value to an element of a buffer; with accumulate, adds it to the element.
 
     The index is different for every point of the iteration space, and for every store of a stage.
-    Only accumulating stores may share an element: within a sequential `Write` at one point of the
-    loop, and two of one point of any stage. A later stage may overwrite an element that an earlier
-    stage of the same point stored.
+    Only accumulating stores may share an element: those of a sequential `Write` at one point of the
+    loop, and two stores at one point of any stage. A later stage may overwrite an element that an
+    earlier stage of the same point stored.
     """
 
     buffer: str
@@ -64,7 +65,7 @@ class Store:
     accumulate: bool = False
 
     def text(self, names: Mapping[Scalar, str]) -> str:
-        """One line; subexpressions of the value that have a name are written as their name."""
+        """The store in one line; subexpressions that have a name are written as their name."""
         sign = "+=" if self.accumulate else "="
         return f"{self.buffer}[{self.index}] {sign} {text(self.value, names)}"
 
@@ -76,7 +77,7 @@ class Reduce:
     Attributes:
         local: the name under which later stages use the result.
         combine: a name in `COMBINERS`.
-        axes: the axes that are combined, outermost first; with none, the local is the value.
+        axes: the axes that are combined, outermost first; without axes, the local is the value.
         value: the value to combine.
         dtype: of the result: the value's dtype, int64 for argmax and argmin.
     """
@@ -146,8 +147,8 @@ class Scan:
 class Sort:
     """Stores the order of an integer key along one axis; it is the only stage of its loop.
 
-    The first rank gets the position of the smallest key, the second that of the next, and so on;
-    the sort is stable. All keys of a point are read before any rank is stored.
+    The first rank gets the position of the smallest key, the second rank the position of the next
+    key, and so on. The sort is stable. All keys of a point are read before any rank is stored.
 
     Attributes:
         axis: iterates positions in the key, and ranks in the index.
@@ -165,7 +166,7 @@ class Sort:
 
     @property
     def positions(self) -> Scalar:
-        """A value with the dtype of the stored positions; sorting decides which position it is."""
+        """The position before sorting, in the dtype of the stored positions."""
         position = Position(axis_index(self.axis))
         return position if self.dtype == int64 else Apply("cast", (position,), self.dtype)
 
@@ -341,7 +342,7 @@ Step = Loop | Contraction
 
 
 def _store_lines(stores: tuple[Store, ...]) -> list[str]:
-    """The stores for people; shared subexpressions are named first."""
+    """The stores as text; shared subexpressions are named first."""
     names: dict[Scalar, str] = {}
     lines: list[str] = []
     for scalar in shared(*(store.value for store in stores)):
@@ -389,11 +390,11 @@ def loads_in_index(index: Index) -> tuple[Load, ...]:
 
 
 def reads_of(step: Step) -> frozenset[str]:
-    """The names of the buffers a step reads, including those of accumulating stores."""
+    """The names of the buffers that a step reads, including those of accumulating stores."""
     accumulated = {store.buffer for store in stores_of(step) if store.accumulate}
     return frozenset({load.buffer for load in loads_of(step)} | accumulated)
 
 
 def writes_of(step: Step) -> frozenset[str]:
-    """The names of the buffers a step writes."""
+    """The names of the buffers that a step writes."""
     return frozenset(store.buffer for store in stores_of(step))

@@ -28,8 +28,8 @@ class Target:
     """The costs of a device, as far as programs depend on them.
 
     Costs are for one element of a tensor. The cost of keeping an element is 1: storing a
-    float and loading it again. A value that costs more than 1 is computed once and stored; other
-    values may be computed again wherever they are needed.
+    float and loading it again. A value that costs more than 1 is computed once and stored. Other
+    values may be computed again for each use.
 
     Attributes:
         name: for people, and part of the key of cached programs.
@@ -40,16 +40,16 @@ class Target:
             written, or of unpacking it when it is read.
         cached_ratio: an operand costs nothing to read if the tensors computed from it are larger
             by at least this factor: it stays in a cache.
-        narrow_positions: whether indices are computed in 32 bits where all of them fit, because
-            64 bits take longer.
+        narrow_positions: whether indices are computed in 32 bits if all of them fit, because 64
+            bits take longer.
         keeps_products: whether products in an iteration of a recurrence are kept for the gradient.
-            If not, they are computed again. For other functions their costs decide.
+            If not, they are computed again. Other functions are kept by their costs.
         channels_last: whether convolutions are computed with their channels last, contiguous;
             otherwise in the order of axes that the user sees.
         depthwise_loops: whether a convolution with one channel in each group is a loop over
             windows; otherwise it is a batch of contractions, one for each channel.
-        attention_block_queries: the queries in a block of attention, unless there are too many
-            blocks; only the weights of one block are in memory at a time.
+        attention_block_queries: the queries in a block of attention, unless that makes too many
+            blocks. Only the weights of one block are in memory at a time.
         attention_most_blocks: the most blocks of attention; each is a few steps.
         scatter: how a scatter adds up values. "in order": one worker adds one value after the
             other; "sorted": the indices are sorted, then one worker for each result adds.

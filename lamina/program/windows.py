@@ -16,8 +16,8 @@ from lamina.program.index import Axis, Index, axes_of, axis_index
 from lamina.program.scalar import Apply, Bound, Load, Scalar, indices
 from lamina.records import frozen_dataclass
 
-# How a contraction uses the windows of an operand. A convolution sums over kernel elements. So
-# does the gradient of its data, with the kernel mirrored or with gaps between elements. The
+# How a contraction uses the windows of an operand. A convolution sums over kernel elements. The
+# gradient of its data does so too, with the kernel mirrored or with gaps between elements. The
 # gradient of its weights sums over output positions.
 FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT = "forward", "data gradient", "weight gradient"
 OPERANDS = ("left", "right")
@@ -28,8 +28,8 @@ class Window:
     """The windows along one dimension of an operand; the dimension has `extent` elements.
 
     At the output position `position` and the kernel element `element`, the operand's index along
-    the dimension is `(stride * position + dilation * element + offset) / divisor`. Where that is
-    no integer in 0 .. extent - 1, the operand is zero.
+    the dimension is `(stride * position + dilation * element + offset) / divisor`. The operand is
+    zero where that is not an integer in 0 .. extent - 1.
 
     Attributes:
         operand: `"left"` or `"right"`.
@@ -38,8 +38,8 @@ class Window:
             over output positions.
         position: the axis of the output positions; None if there is one position.
         element: the axis of the kernel elements; None if there is one element.
-        stride: between positions, at least 1.
-        dilation: between kernel elements, not 0.
+        stride: the distance between positions, at least 1.
+        dilation: the distance between kernel elements, not 0.
         offset: the index of the first kernel element at the first position, times the divisor.
         divisor: at least 1; a transposed convolution's stride.
         extent: the number of the operand's elements along the dimension.
@@ -127,7 +127,7 @@ def fitted(window: Window, view: Scalar) -> Window | None:
 
 
 def loaded(view: Scalar) -> Load | None:
-    """The load inside the casts of a view; None if the view is more than casts of a load."""
+    """The load inside the casts of a view; None if the view contains anything else."""
     while isinstance(view, Apply) and view.primitive == "cast":
         view = view.operands[0]
     return view if isinstance(view, Load) else None
@@ -141,12 +141,12 @@ def check_window(
     Args:
         window: of a contraction.
         view: the operand.
-        axes: the axes that the operand may depend on.
-        k_axes: the axes that the contraction sums over.
+        axes: the axes on which the operand may depend.
+        k_axes: the axes over which the contraction sums.
         where: the step, for errors.
 
     Raises:
-        InternalError: if it does not.
+        InternalError: if it does not agree.
     """
     numbers = (window.stride, window.dilation, window.offset, window.divisor, window.extent)
     plain = all(type(number) is int for number in numbers) and window.operand in OPERANDS

@@ -1,6 +1,6 @@
 """A function of two variables, sampled on a grid: as characters, and as a picture.
 
-Row 0 is the lowest, as on a plot, so that text and picture show the same thing.
+Row 0 is the lowest, as on a plot, so that text and picture agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lamina.errors import DataError
 from lamina.reports.figure import BLUE, INK, ORANGE, clean_axes, new_figure, save_figure
 
-# From low to high, by how much ink each has.
+# From low to high values: each has more ink than the one before.
 CHARACTERS = " .:-=+*#%@"
 
 

@@ -38,7 +38,7 @@ def plot_images(
         title: above them.
 
     Raises:
-        DataError: if these are no images, or the number of captions differs.
+        DataError: if these are not images, or the number of captions differs.
         MissingExtraError: without matplotlib.
     """
     pixels = np.asarray(images, dtype=np.float64)
@@ -63,7 +63,7 @@ def plot_images(
     down = math.ceil(count / across)
     gap = max(1, round(_GAP * width))
     below = gap + (round(_CAPTION * width) if captions else 0)
-    # One picture of all: a sheet of many axes takes seconds to lay out.
+    # All images are drawn as one picture: matplotlib takes seconds to lay out many axes.
     sheet = np.ones((down * (height + below) - gap, across * (width + gap) - gap, channels))
     corners = [(n // across * (height + below), n % across * (width + gap)) for n in range(count)]
     for image, (top, left) in zip(pixels, corners, strict=True):

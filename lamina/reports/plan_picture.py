@@ -15,7 +15,7 @@ from lamina.records import frozen_dataclass
 from lamina.reports.figure import INK, ORANGE, PALETTE, clean_axes, new_figure, save_figure
 from lamina.reports.tables import bytes_text
 
-_DRAWN = 0.68  # the part of the height without the title and the names of the steps
+_DRAWN = 0.68  # the share of the height without the title and the names of the steps
 _CHARACTER = 0.062  # inches that a character of a label is wide
 _LINE = 0.13  # inches that a line of a label is tall
 

@@ -31,7 +31,7 @@ def bytes_text(count: int) -> str:
 
 
 def count_text(count: int) -> str:
-    """A number of things: exact below ten million, then in M, G, T with three digits.
+    """A count: exact below ten million, then in M, G, T with three digits.
 
     Example:
         >>> count_text(431_080), count_text(25_557_032)

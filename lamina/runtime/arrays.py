@@ -27,11 +27,11 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
 
     Raises:
         DTypeError: for a dtype that is refused, with the conversion to write.
-        DataError: for nested lists that make no array.
+        DataError: for nested lists of uneven lengths.
         DefinitionError: for Lamina's own tensors.
     """
     plain = type(value) is np.ndarray  # the usual case
-    array: Array = value if plain else to_array(value, f"{name} makes no array")
+    array: Array = value if plain else to_array(value, f"{name} cannot be converted to an array")
     if not plain and (isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic)):
         kind = array.dtype.kind
         if kind in "fiub" and (wanted.is_float or kind != "f"):

@@ -71,14 +71,14 @@ def compile_for_batch(
     """Compiles the graph of one batch for a batch size. The caller holds the model's lock.
 
     Args:
-        graph: an inference, evaluation or training step.
+        graph: of inference, evaluation or a training step.
         batch: the number of examples.
         engine: runs the program.
         shared: the memories of its parameters and states.
         lock, arena: of the model; its programs share them.
         name: of the program.
         timed: whether to measure the time of each of its steps.
-        program: the planned program for the engine's target, if there is one already.
+        program: the planned program for the engine's target, if it was compiled before.
 
     Raises:
         EngineError: if it needs more memory than is available.
@@ -112,7 +112,7 @@ def require_room_for_program(
     needs = (*state, *needs_of_program(program))
     largest = max(needs, key=lambda need: need.bytes)
     require_room(
-        f"a step of {batch:,} example{'s' if batch > 1 else ''} needs",
+        f"a batch of {batch:,} example{'s' if batch > 1 else ''} needs",
         needs,
         engine.available_bytes,
         reused=arena.bytes,
@@ -120,7 +120,7 @@ def require_room_for_program(
         where=engine.device.engine,
         advice="Take a smaller network, or an optimizer with less state."
         if largest in state
-        else "Take a smaller batch; Network.max_batch_size says which one fits.",
+        else "Take a smaller batch; Network.max_batch_size returns the largest one that fits.",
     )
 
 
@@ -134,7 +134,7 @@ class RecentPrograms(Generic[Key]):
         self._latest: Key | None = None
 
     def __reduce__(self) -> tuple[type[RecentPrograms[Key]], tuple[()]]:
-        # A copy, also one unpickled on another machine, compiles programs of its own.
+        # A copy compiles its own programs, also if it is unpickled on another machine.
         return RecentPrograms, ()
 
     def __contains__(self, key: Key) -> bool:

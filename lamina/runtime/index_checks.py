@@ -1,7 +1,7 @@
 """Indices in data: refused before anything is computed if they are out of range.
 
-A program clamps indices, so that it never accesses memory outside its buffers. With clamped
-indices it would silently train on other data.
+A program clamps indices, so that it never accesses memory outside its buffers. But with clamped
+indices it would train on other data without notice.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def check_indices(checks: Sequence[IndexCheck], arrays: Sequence[Array]) -> None
         numbering = (
             f"or make it for {largest + 1}."
             if largest >= count
-            else "and give what has no number one of its own."
+            else "and give unknown values a number of their own."
         )
         raise DataError(
             f"{check.limit.what} out of range",

@@ -21,8 +21,8 @@ from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, DType, as_dtype, bind, float32, shape_text, size_of
 
-# The batch size of predictions is the largest power of two between these bounds with which every
-# tensor takes at most LARGEST_TENSOR_BYTES.
+# The batch size of predictions is a power of two between these bounds: the largest one with which
+# every tensor takes at most LARGEST_TENSOR_BYTES.
 LARGEST_BATCH, SMALLEST_BATCH = 4096, 16
 LARGEST_TENSOR_BYTES = 8 << 20
 
@@ -39,15 +39,15 @@ class Inference:
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
 
     def __reduce__(self) -> tuple[type[Inference], tuple[Parameters]]:
-        # A copy has programs, a seed and a step counter of its own.
+        # A copy has its own programs, its own seed, and its own counter for random numbers.
         return Inference, (self._parameters,)
 
     def __call__(self, inputs: Any) -> tuple[Array, ...]:
         """The outputs for arrays of inputs, computed in batches of 16 to 4,096 examples.
 
-        The batch size is chosen so that tensors take at most 8 MiB each, if 16 examples take no
-        more. The last batch may be smaller; batches are not padded, so a network that mixes the
-        examples of a batch sees real examples only.
+        The batch size is the largest with which no tensor takes more than 8 MiB, but at least 16.
+        The last batch may be smaller. Batches are not padded, so a network that mixes the examples
+        of a batch sees real examples only.
         """
         arrays = self._converted(inputs)
         names = [f"input {n}" for n in range(len(arrays))]
@@ -118,7 +118,7 @@ class Inference:
         for output in outputs:
             if output.shape[:1] != (batch,):
                 raise ShapeError(
-                    "an output without the batch as its first axis cannot be predicted in batches",
+                    "an output whose first axis is not the batch cannot be predicted in batches",
                     facts=(("found", shape_text(output.shape)),),
                     advice="Use lm.compile for functions of a whole batch.",
                 )
@@ -163,7 +163,7 @@ class Function:
         self._index_checks = index_checks(record.index_limits)
         if record.parameters or record.states:
             raise DefinitionError(
-                "a function of arrays has no parameters, and these tensors come from layers",
+                "a compiled function has no parameters, but its tensors come from layers",
                 facts=(("found", ", ".join((*record.parameters, *record.states))),),
                 where="compile",
                 advice="Make a network: lm.Model(lm.Network(inputs=..., outputs=...)).",
@@ -176,7 +176,7 @@ class Function:
             arrays: one for each input, batch first, all with the same number of examples.
 
         Raises:
-            LaminaError: where an array does not fit its input.
+            LaminaError: if an array does not fit its input.
         """
         specs = [(tensor.shape, tensor.dtype) for tensor in self._network.inputs]
         names = [f"input {n}" for n in range(len(specs))]

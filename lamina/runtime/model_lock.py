@@ -22,8 +22,8 @@ class Unread(Protocol):
 class ModelLock:
     """The lock of a model and the models that share its parameters: `with lock.mutex:`.
 
-    It is reentrant. Copies and forked children get a new lock, as the thread that holds this one
-    does not exist there.
+    It is reentrant. Copies and forked children get a new lock, because the thread that holds this
+    one does not exist there.
 
     Attributes:
         mutex: held while a program runs or memories are used.

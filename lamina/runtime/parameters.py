@@ -28,7 +28,7 @@ class _Values:
     """The memories of all values of a model, by name; models made by `part` share them.
 
     They are copied and pickled together under the lock, so a copy has the values between two
-    training steps. Copies of objects that share them share the copy.
+    training steps. If objects that share them are copied together, their copies share one copy.
     """
 
     def __init__(self, engine: Engine, values: Iterable[tuple[str, Array]]) -> None:
@@ -68,13 +68,13 @@ class Parameters:
     `with parameters.lock.mutex`.
 
     Args:
-        network: whose variables these are.
-        engine: holds them in its memory.
+        network: has these parameters and states.
+        engine: holds their values in its memory.
         dtype: float32 or float64.
         seed: of the initial values.
         values: known initial values, from a file; initializers make the others.
-        whole: parameters to share, of a network that contains the same layers; none are allocated
-            then.
+        whole: parameters of a network that contains the same layers; they are shared, and none are
+            allocated.
 
     Raises:
         DefinitionError, ShapeError: if `whole` does not have them.
@@ -95,8 +95,8 @@ class Parameters:
         self.engine = engine
         self.dtype = dtype
         self.seed = seed
-        # Models that share memories share the lock, never run at the same time, and so can share an
-        # arena too.
+        # Models that share memories share the lock. So they never run at the same time, and can
+        # share an arena too.
         self.arena = engine.arena() if whole is None else whole.arena
         record = network.variables(dtype)
         self.index_checks = index_checks(record.index_limits)
@@ -250,7 +250,7 @@ def _first_value(variable: Variable, seed: int, dtype: DType) -> Array:
             f"the initial value of {variable.name!r} has another shape",
             facts=(("expected", shape_text(shape)), ("found", shape_text(first.shape))),
             where=str(variable.tensor.origin),
-            advice="An initializer gives an array of the shape that it is called with.",
+            advice="An initializer returns an array of the shape that it is called with.",
         )
     return np.ascontiguousarray(first, dtype.numpy).reshape(shape)
 
@@ -262,14 +262,14 @@ def release_all(memories: Mapping[str, Memory]) -> None:
 
 
 def with_random_state(parameters: Parameters) -> dict[str, Memory]:
-    """The model's memories, and new ones for the seed and step counter of random numbers."""
+    """The model's memories, and new ones for the seed and the counter of random numbers."""
     return parameters.memories | allocate_states(parameters.engine, parameters.seed)
 
 
 def allocate_states(
     engine: Engine, seed: int, slots: Mapping[str, tuple[Tensor, float]] | None = None
 ) -> dict[str, Memory]:
-    """Memories of states that are not the model's: seed, step counter, the optimizer's states.
+    """Memories of states that are not the model's: seed, counter of training steps, optimizer.
 
     Args:
         engine: allocates them.

@@ -30,7 +30,7 @@ def profiled(
         make: compiles the program, with timers or without.
         arrays: its inputs and targets.
         parameters: of the model.
-        seconds: about how long each of the two is run.
+        seconds: about how long to run it untimed, and again with timers.
     """
     with parameters.lock.mutex:
         plain, timed = make(False), make(True)

@@ -1,4 +1,4 @@
-"""Training: losses, optimizers, schedules, metrics, clipping, and the fit loop."""
+"""Training: losses, optimizers, learning-rate schedules, metrics, clipping, and the fit loop."""
 
 from lamina.lazy import loaded_when_used
 

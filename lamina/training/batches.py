@@ -1,4 +1,4 @@
-"""Running training and evaluation steps on the parameters of a model."""
+"""Running the batches of a training or an evaluation on the parameters of a model."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from lamina.shapes import Array, DType, as_dtype
 
 @frozen_dataclass
 class Recorded:
-    """Losses and sums of metrics of several training or evaluation steps, one row for each.
+    """Losses and sums of metrics of several batches, one row for each.
 
     Attributes:
-        losses: of each batch, shape (steps,).
-        examples: the number of examples in each batch, shape (steps,).
-        statistics: the sums of each metric, by the name of its output, shape (steps, ...).
+        losses: of each batch, shape (batches,).
+        examples: the number of examples in each batch, shape (batches,).
+        statistics: the sums of each metric, by the name of its output, shape (batches, ...).
         summed: whether losses are sums over the examples of a batch; otherwise means.
     """
 
@@ -103,7 +103,8 @@ class BatchRunner:
         raise DefinitionError(
             f"{'an' if kind[0] == 'e' else 'a'} {kind} cannot be copied or pickled",
             where=type(self).__name__,
-            advice="Copy the model and attach another; state() and restore() carry the rest over.",
+            advice="Copy the model and make a new training of the copy. state() returns the "
+            "optimizer's state, and restore(state) sets it.",
         )
 
     def _program(self, batch: int) -> CompiledProgram:
@@ -205,7 +206,7 @@ class BatchRunner:
             engine.available_bytes,
             most=engine.target.largest_block_bytes,
             where=engine.device.engine,
-            advice="Give fewer examples at a time, or go through the batches with step.",
+            advice="Pass fewer examples at a time, or pass each batch to Training.step.",
         )
         resident: dict[str, Memory] = {}
         try:
@@ -221,7 +222,7 @@ class BatchRunner:
 
         Args:
             resident: the data set on the engine.
-            rows: int64 (steps, batch): the numbers of the examples in each batch.
+            rows: int64 (batches, batch size): the numbers of the examples in each batch.
         """
         with self._lock.mutex:
             self._require_alive()
@@ -236,7 +237,7 @@ class BatchRunner:
     def release(self) -> None:
         """Releases all memory that the model does not own; using this object is an error then."""
         with self._lock.mutex:
-            # Marked first: after an interruption by a signal the rest is garbage-collected.
+            # Marked first. If a signal interrupts the rest, the garbage collector frees it.
             self._released = True
             self._lock.settle()
             self._programs.release()
@@ -260,7 +261,7 @@ def _narrowed(model: DType, found: DType) -> DType:
 
 
 def batches_of_rows(rows: Array, size: int) -> list[Array]:
-    """Rows split into batches in their order: arrays (steps, batch), a smaller last batch apart."""
+    """Rows split into batches, in order: arrays (batches, batch size), a smaller last one apart."""
     whole = len(rows) // size * size
     groups = [rows[:whole].reshape(-1, size), rows[whole:].reshape(1, -1)]
     return [group for group in groups if group.size]

@@ -1,4 +1,4 @@
-"""Checkpoints: what `fit` writes after each epoch, and resumes from."""
+"""Checkpoints: the files that `fit` writes after each epoch and resumes from."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Checkpoint:
     Args:
         path: of the file.
         parameters: of the model.
-        terms: the options that a resumed fit must share with the fit that wrote the file.
+        options: those that must be equal in a resumed fit and in the fit that wrote the file.
 
     Raises:
         DataError: if the file could not be written.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], parameters: Parameters, terms: Mapping[str, Any]
+        self, path: str | os.PathLike[str], parameters: Parameters, options: Mapping[str, Any]
     ) -> None:
         require_writable(path)
         self._path = path
         self._parameters = parameters
-        self._terms = dict(terms)
+        self._options = dict(options)
 
     @property
     def exists(self) -> bool:
@@ -49,7 +49,7 @@ class Checkpoint:
     def write(self, training: Training, history: History) -> None:
         """Writes model, optimizer state and history atomically."""
         values, state = training.snapshot()
-        notes = {"history": history.values, "seconds": history.seconds, "terms": self._terms}
+        notes = {"history": history.values, "seconds": history.seconds, "terms": self._options}
         parameters = self._parameters
         network, dtype, seed = parameters.network, parameters.dtype, parameters.seed
         write_model(self._path, ModelFile(network, dtype, seed, values, state, notes))
@@ -59,41 +59,42 @@ class Checkpoint:
 
         Raises:
             FileFormatError: if the file is damaged, or no checkpoint.
-            DefinitionError: if it belongs to another network, or to a fit with other terms.
+            DefinitionError: if it belongs to another network, or to a fit with other options.
         """
         network = self._parameters.network
         saved = read_model(self._path, classes_of(network))
         notes = saved.notes
         if not {"history", "seconds"} <= notes.keys():
             raise FileFormatError(
-                "this file holds a model and no checkpoint to resume from",
-                facts=(("expected", "what fit(checkpoint=...) wrote"), ("found", "a saved model")),
+                "this file holds a model, not a checkpoint to resume from",
+                facts=(("expected", "a file of fit(checkpoint=...)"), ("found", "a saved model")),
                 where=os.fspath(self._path),
                 advice="Start from its parameters: lm.load(path), and leave resume out.",
             )
         if encode(saved.network)[0] != encode(network)[0]:
             raise DefinitionError(
-                "the checkpoint belongs to a network of other layers or hyper-parameters",
+                "the checkpoint belongs to a network with other layers or hyper-parameters",
                 facts=(("in the file", _outline(saved.network)), ("here", _outline(network))),
                 where=os.fspath(self._path),
                 advice="Resume with the network it was made with, or take another file.",
             )
-        self._require_same_terms(notes.get("terms", {}))
+        self._require_same_options(notes.get("terms", {}))
         training.restore(saved.extra, saved.values)
         return History(dict(notes["history"]), list(notes["seconds"]))
 
-    def _require_same_terms(self, before: Mapping[str, Any]) -> None:
-        terms = self._terms
-        differing = [name for name, value in terms.items() if before.get(name) != value]
+    def _require_same_options(self, before: Mapping[str, Any]) -> None:
+        options = self._options
+        differing = [name for name, value in options.items() if before.get(name) != value]
         if differing:
             raise DefinitionError(
-                "the checkpoint was written by a fit on other terms",
+                "the checkpoint was written by a fit with other options",
                 facts=tuple(
-                    (name, f"{before.get(name)} in the file, {terms[name]} here")
+                    (name, f"{before.get(name)} in the file, {options[name]} here")
                     for name in differing
                 ),
                 where=os.fspath(self._path),
-                advice="Resume with the same, or start anew from its parameters: lm.load(path).",
+                advice="Resume with the options in the file, or start a new fit from its "
+                "parameters: lm.load(path).",
             )
 
 

@@ -74,7 +74,7 @@ class Fit:
         Raises:
             DataError: if the checkpoint file could not be written.
             NonFiniteError: naming the training step at which the loss became NaN or infinite; the
-                model is put back to the end of the last good epoch.
+                model is restored to the end of the last good epoch.
         """
         checkpoint = None
         if self.checkpoint is not None:
@@ -87,7 +87,7 @@ class Fit:
         return history
 
     def _resume_options(self) -> dict[str, Any]:
-        """The options that a resumed fit must have in common with the fit that it continues."""
+        """The options that must be equal in a resumed fit and in the fit that it continues."""
         return {
             "optimizer": kind_of_optimizer(self.options.optimizer),
             "frozen": list(self.options.frozen),
@@ -98,7 +98,7 @@ class Fit:
         }
 
     def _begin(self, training: Training, checkpoint: Checkpoint | None) -> History:
-        """The history so far: that of the checkpoint, if there is one to resume from."""
+        """The history in the checkpoint if the fit is resumed, otherwise an empty one."""
         if checkpoint is None:
             return History()
         if not checkpoint.exists:
@@ -199,7 +199,7 @@ class Fit:
             rate = float(piece.examples.sum()) / max(now - before, 1e-6)
             shown.advance(len(piece.losses), summary(piece, self.options.metrics), rate)
             before = now
-        # The loss of the last training step is from before its update, which may have overflowed.
+        # The loss of the last training step was computed before its update, which may overflow.
         parameters = self.parameters
         for name, value in parameters.read(list(parameters.variables)).items():
             if not np.isfinite(value).all():
@@ -226,11 +226,11 @@ def _first_fault(dataset: Dataset) -> str:
 
 def _non_finite(what: str, epoch: int, step: int, steps: int, dataset: Dataset) -> NonFiniteError:
     return NonFiniteError(
-        f"{what} in step {epoch * steps + step + 1}",
+        f"{what} in training step {epoch * steps + step + 1}",
         facts=(
-            ("epoch", f"{epoch + 1}, its step {step + 1} of {steps}"),
+            ("epoch", f"{epoch + 1}, training step {step + 1} of {steps}"),
             ("data", _first_fault(dataset)),
-            ("model", "put back to where it was before this epoch"),
+            ("model", "restored to its state before this epoch"),
         ),
         where="fit",
         advice="Lower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or "

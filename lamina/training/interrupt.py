@@ -19,7 +19,7 @@ class Interrupt:
 
     Attributes:
         pressed: whether it was pressed.
-        handled: whether the caller ended its work for it.
+        handled: whether the caller ended its work because of it.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def held_interrupts() -> Generator[Interrupt]:
 
 
 def _settable(handler: _Handler) -> _Handler:
-    """The handler; the default one for None, a handler that was not set from Python."""
+    """The handler. None means a handler that was not set from Python; the default replaces it."""
     return signal.SIG_DFL if handler is None else handler
 
 

@@ -1,7 +1,7 @@
 """Metrics: measures of predictions, accumulated batch by batch.
 
 A metric is a frozen record. It builds sums over a batch from ops, so that they are computed on the
-device with the prediction; the sums of all batches are added, and `result` computes the number.
+device with the prediction. The sums of all batches are added, and `result` computes the metric.
 Classes are on axis 1 of the prediction, as for `CrossEntropy`.
 """
 
@@ -71,7 +71,7 @@ class Metric(Sourced, ABC):
 
 @frozen_dataclass
 class Accuracy(Metric):
-    """The share of examples whose highest score is that of the correct class.
+    """The share of examples whose correct class has the highest score.
 
     Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
     probabilities in the shape of the scores. Among equal scores the first counts.
@@ -167,7 +167,7 @@ class TopK(Metric):
         # Instead of sorting: the classes ranked before the correct one are counted.
         tie = ops.logical_and(ops.equal(prediction, score), numbers < labels)
         before = ops.sum(ops.logical_or(prediction > score, tie), 1, keepdims=True)
-        # Nothing is greater than NaN: a correct class with that score is excluded, as NaN != NaN.
+        # No score is greater than NaN. NaN != NaN excludes a correct class with that score.
         return _counted(ops.logical_and(before < self.k, ops.equal(score, score)), prediction)
 
     def result(self, sums: Mapping[str, Array]) -> float:
@@ -224,7 +224,7 @@ class _ByClass(Metric):
 
 @frozen_dataclass
 class Precision(_ByClass):
-    """Of the examples predicted to be of a class, the share that is of it.
+    """The share of the examples predicted to be of a class that are of that class.
 
     Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
     probabilities in the shape of the scores; with `"binary"` predictions of any shape, and targets
@@ -258,7 +258,7 @@ class Precision(_ByClass):
 
 @frozen_dataclass
 class Recall(_ByClass):
-    """Of the examples of a class, the share that was predicted to be.
+    """The share of the examples of a class that are predicted to be of that class.
 
     Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
     probabilities in the shape of the scores; with `"binary"` predictions of any shape, and targets

@@ -116,7 +116,7 @@ def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 
 def _may_be_terminal() -> bool:
-    """Whether to load rich, which takes longer than training a small network, for its answer."""
+    """Whether rich should be loaded to find out. Loading takes longer than a small training."""
     forced = ("FORCE_COLOR", "TTY_COMPATIBLE")
     # None in processes without a console.
     errors: TextIO | None = sys.stderr

@@ -1,8 +1,8 @@
-"""Schedules: learning rates that depend on the training step, public as `lamina.schedules`.
+"""Learning-rate schedules, public as `lamina.schedules`: rates that depend on the training step.
 
-A schedule is a frozen record that an optimizer takes as its `rate`. It builds the rate from ops, so
-the rate is computed on the device; `schedule.at(step)` evaluates the same graph for a number.
-Steps are training steps, counted from 0.
+A learning-rate schedule is a frozen record that an optimizer takes as its `rate`. It builds the
+rate from ops, so the rate is computed on the device; `schedule.at(step)` evaluates the same graph
+for a number. `step` and `steps` are training steps, counted from 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lamina.shapes import float64
 
 
 class Schedule(Sourced, ABC):
-    """The base of all schedules."""
+    """The base of all learning-rate schedules."""
 
     @abstractmethod
     def __call__(self, step: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Schedule(Sourced, ABC):
         """
 
     def at(self, step: NotNegative) -> float:
-        """The rate at one step, in float64; for plots and tests."""
+        """The rate of one training step, in float64; for plots and tests."""
         time = leaf("step", "input", (), float64)
         graph = Graph((time,), (("rate", self(time)),))
         outputs, _ = evaluate(graph, {"step": np.asarray(step, np.float64)})
@@ -48,10 +48,10 @@ class Schedule(Sourced, ABC):
 
 @frozen_dataclass
 class Constant(Schedule):
-    """The same rate in every step.
+    """The same rate in every training step.
 
     Args:
-        rate: the rate.
+        rate: the learning rate.
 
     Raises:
         DefinitionError: if the rate is negative or not finite.
@@ -75,7 +75,7 @@ class StepDecay(Schedule):
 
     Args:
         rate: at the start.
-        every: the number of steps with the same rate.
+        every: the number of training steps with the same rate.
         factor: by which the rate is multiplied after them.
 
     Raises:
@@ -93,7 +93,7 @@ class StepDecay(Schedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
-        # Half a step keeps the quotient away from whole numbers, where rounding would decide.
+        # Adding one half keeps the quotient away from whole numbers, where rounding would decide.
         times = ops.floor((step + 0.5) / float(self.every))
         return ops.pow(float(self.factor), times) * self.rate
 
@@ -104,8 +104,8 @@ class Exponential(Schedule):
 
     Args:
         rate: at the start.
-        factor: by which the rate is multiplied over `every` steps.
-        every: the number of those steps.
+        factor: the rate is multiplied by it over `every` training steps.
+        every: the number of those training steps.
 
     Raises:
         DefinitionError: for a number out of range.
@@ -134,7 +134,7 @@ class Cosine(Schedule):
 
     Args:
         rate: at the start.
-        steps: the number of steps until `final`.
+        steps: the number of training steps until `final`.
         final: the rate at the end.
 
     Raises:
@@ -162,7 +162,7 @@ class Linear(Schedule):
 
     Args:
         rate: at the start.
-        steps: the number of steps until `final`.
+        steps: the number of training steps until `final`.
         final: the rate at the end.
 
     Raises:
@@ -189,7 +189,7 @@ class Polynomial(Schedule):
 
     Args:
         rate: at the start.
-        steps: the number of steps until `final`.
+        steps: the number of training steps until `final`.
         power: 1 is a line, 2 a parabola.
         final: the rate at the end.
 
@@ -215,10 +215,10 @@ class Polynomial(Schedule):
 
 @frozen_dataclass
 class PiecewiseConstant(Schedule):
-    """rates[k] from step boundaries[k - 1] to before boundaries[k].
+    """rates[k] from training step boundaries[k - 1] to before boundaries[k].
 
     Args:
-        boundaries: rising step numbers, at which the rate changes.
+        boundaries: the training steps at which the rate changes, rising.
         rates: one more than boundaries.
 
     Raises:
@@ -255,14 +255,14 @@ class PiecewiseConstant(Schedule):
 
 @frozen_dataclass
 class Warmup(Schedule):
-    """Rises linearly to the first rate of another schedule, which then begins.
+    """Rises linearly to the first rate of another learning-rate schedule, which then begins.
 
-    The rate of step k is (k + 1) / steps times that first rate, so that the rate of the first step
-    is not 0. From Goyal et al.: Accurate, large minibatch SGD (2017), section 2.2.
+    The rate of training step k is (k + 1) / steps times that rate, so it does not begin at 0. From
+    Goyal et al.: Accurate, large minibatch SGD (2017), section 2.2.
 
     Args:
-        steps: the number of steps of the rise.
-        then: a schedule, whose steps count from the end of the rise, or a constant rate.
+        steps: the number of training steps of the rise.
+        then: a learning-rate schedule that counts from the end of the rise, or a constant rate.
 
     Raises:
         DefinitionError: for a number out of range.
@@ -274,7 +274,9 @@ class Warmup(Schedule):
     """
 
     steps: Count
-    then: Annotated[Schedule | float, AnyOf((Number("[0, inf)"), Function("a schedule")))]
+    then: Annotated[
+        Schedule | float, AnyOf((Number("[0, inf)"), Function("a learning-rate schedule")))
+    ]
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""

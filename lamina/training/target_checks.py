@@ -1,6 +1,6 @@
 """Checks of the shapes, dtypes and values of targets, and the weights of classes.
 
-Functions take the loss, whose class and source line the errors name.
+Functions take the loss, because errors name its class and source line.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _unfit(
 def check_values(
     loss: object, array: Array, fits: Array, *, expected: str, advice: str, problem: str = ""
 ) -> None:
-    """Raises DataError with the first target whose `fits` is false."""
+    """Raises DataError for the first target whose `fits` is false."""
     if np.all(fits):
         return
     index = tuple(np.argwhere(np.logical_not(fits))[0])
@@ -163,7 +163,7 @@ def check_labels(loss: object, array: Array, prediction_shape: Shape) -> None:
         + (
             f"or give its last layer {largest + 1} features."
             if largest >= classes
-            else "and leave out examples that have none."
+            else "and leave out examples that have no class."
         ),
     )
 

@@ -38,7 +38,7 @@ from lamina.shapes import Array, bind
 from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined, no_whole_batch
 from lamina.training.interrupt import Interrupt, held_interrupts
 
-# The native loop returns about this often, to show progress and notice Ctrl-C.
+# The native loop returns after about this time, to show progress and notice Ctrl-C.
 PIECE_SECONDS = 0.05
 # Several epochs of a small data set are shuffled and run in one call, of about this many examples.
 EXAMPLES_AT_ONCE = 1 << 15
@@ -53,7 +53,8 @@ class DeferredLoss:
     """The loss of a training step; `float(loss)`, sums and comparisons wait for the device.
 
     Args:
-        program: computed it, as the last program that its model ran; None for a known value.
+        program: the last program that the model ran, which computed the loss; None for a known
+            value.
         value: the loss, if it is known.
     """
 
@@ -267,7 +268,7 @@ class Training(BatchRunner):
     def _next_batches(
         self, dataset: Dataset, steps: int, seed: int, *, drop_last: bool
     ) -> Iterator[Array]:
-        """The batches after the training steps done so far, as arrays (steps, batch) of rows."""
+        """The batches after the training steps done so far: rows, arrays (batches, batch size)."""
         each = _steps_in(self.batches_of(dataset, seed, 0, drop_last=drop_last))
         if not each:
             raise no_whole_batch(dataset, self.batch_size)
@@ -306,7 +307,7 @@ class Training(BatchRunner):
     def batches_of(
         self, dataset: Dataset, seed: int, epoch: int, *, drop_last: bool = False
     ) -> list[Array]:
-        """The batches of an epoch, shuffled, as arrays (steps, batch) of rows.
+        """The batches of an epoch, shuffled, as arrays (batches, batch size) of rows.
 
         A smaller last batch is in an array of its own.
         """
@@ -318,10 +319,10 @@ class Training(BatchRunner):
     def pieces(
         self, resident: Mapping[str, Memory], batches: Iterable[Array], interrupt: Interrupt
     ) -> Iterator[Recorded]:
-        """Trains on rows of an uploaded data set, given as arrays (steps, batch).
+        """Trains on rows of an uploaded data set, given as arrays (batches, batch size).
 
-        Yields about every 50 ms the losses and metrics since, and ends early, between two training
-        steps, when Ctrl-C was pressed.
+        Yields about every 50 ms the losses and metrics of the batches since the last time. After
+        Ctrl-C it ends early, between two training steps.
         """
         self._require_alive()
         size = 1
@@ -382,7 +383,7 @@ class Training(BatchRunner):
                 raise DefinitionError(
                     "the optimizer of this training keeps no averages",
                     where="averaged_parameters",
-                    advice="Wrap it in one that does: lm.EMA(lm.Adam(1e-3), decay=0.999).",
+                    advice="Wrap it in EMA or SWA: lm.EMA(lm.Adam(1e-3), decay=0.999).",
                 )
             values = self._parameters.read(list(self._parameters.variables))
             if self.steps_done:
@@ -411,7 +412,7 @@ class Training(BatchRunner):
         state: Annotated[Mapping[str, Array], Instance(Mapping)],
         parameters: Annotated[Mapping[str, Array], Instance(Mapping)] | None = None,
     ) -> None:
-        """Continues from a state that `state` returned; checked before anything is written.
+        """Continues from a result of `state()`, which is checked before anything is written.
 
         Args:
             state: of this training, or of one with the same network and optimizer.

@@ -294,7 +294,7 @@ def test_only_regular_files_are_opened(
     with pytest.raises(DataError) as caught:
         open_regular(path)
     assert str(caught.value) == (
-        f"in {path}: this is not a file\n"
+        f"in {path}: this is not a regular file\n"
         "  expected  a file\n"
         f"  found     {'a folder' if kind == 'folder' else 'a pipe, socket or device'}\n"
         "  Name one file."

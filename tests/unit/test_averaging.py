@@ -128,7 +128,7 @@ def test_averaged_parameters_of_a_training_without_averages_are_refused() -> Non
             training.averaged_parameters()
     assert str(error.value) == (
         "in averaged_parameters: the optimizer of this training keeps no averages\n"
-        "  Wrap it in one that does: lm.EMA(lm.Adam(1e-3), decay=0.999)."
+        "  Wrap it in EMA or SWA: lm.EMA(lm.Adam(1e-3), decay=0.999)."
     )
 
 
@@ -201,7 +201,7 @@ def test_bad_numbers_are_refused() -> None:
 
 @pytest.mark.parametrize("optimizer", [0.999, lm.Adam])
 def test_averages_of_anything_but_an_optimizer_are_refused(optimizer: Any) -> None:
-    with pytest.raises(DefinitionError, match="in optimizer: this is no optimizer"):
+    with pytest.raises(DefinitionError, match="in optimizer: this is not an optimizer"):
         lm.EMA(optimizer)
 
 
@@ -212,7 +212,7 @@ def test_an_average_of_an_average_is_refused() -> None:
     text = str(error.value)
     assert text.startswith("in EMA (test_averaging.py:")
     assert text.endswith(
-        "the optimizer that is averaged keeps an average already\n"
+        "the wrapped optimizer keeps an average already\n"
         "  parameter  1.bias\n"
         "  optimizer  SWA\n"
         "  One of EMA and SWA is enough."

@@ -199,7 +199,7 @@ def test_invalid_amounts_of_memory_are_refused(text: str | float) -> None:
     with pytest.raises(Misfit) as caught:
         MemorySize().read(text)
     assert str(refused(caught.value, "memory", text, "plan")).partition(": ")[2] == (
-        "this is no amount of memory\n"
+        "this is not an amount of memory\n"
         '  expected  "2 GiB", "500 MB" or a number of bytes\n'
         f"  found     {text!r}"
     )

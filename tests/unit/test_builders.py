@@ -128,8 +128,12 @@ def test_structures_in_c99_give_the_expected_results(by_c99: Mapping[str, Array]
 @pytest.mark.parametrize(
     ("words", "lanes", "expected"),
     [
-        (C99, 4, "C99 has no vectors of 4 lanes\n  lanes it has  none\n  Write scalars, or"),
-        (OPENCL, 5, "OpenCL C has no vectors of 5 lanes\n  lanes it has  2, 3, 4, 8, 16\n  Write"),
+        (C99, 4, "C99 has no vectors of 4 lanes\n  supported lanes  none\n  Write scalars, or"),
+        (
+            OPENCL,
+            5,
+            "OpenCL C has no vectors of 5 lanes\n  supported lanes  2, 3, 4, 8, 16\n  Write",
+        ),
     ],
     ids=("c99", "opencl"),
 )

@@ -221,9 +221,9 @@ def test_without_a_home_folder_there_is_no_cache_and_one_warning(
         unused(Maker())
     (message,) = caplog.messages
     assert message == (
-        "Lamina compiles again in every process, as its cache cannot be used: "
+        "Lamina compiles again in every process, because its cache cannot be used: "
         "there is no home folder. "
-        "LAMINA_CACHE names another folder; LAMINA_CACHE=off does without."
+        "LAMINA_CACHE names another folder; LAMINA_CACHE=off turns the cache off."
     )
     assert not lacking.exists()
 

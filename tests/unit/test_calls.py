@@ -238,7 +238,7 @@ def test_lists_of_numbers_may_be_arrays(weights: Any) -> None:
 
 def test_a_regularizer_that_gives_no_number_is_refused() -> None:
     text = text_of(lambda: lm.Linear(3, weight_regularizer=lambda w: w * w)(lm.Input(4)))
-    assert "the regularizer of 'weight' gives no number" in text
+    assert "the regularizer of 'weight' does not return a number" in text
     assert "found     f32[3, 4]" in text
 
 

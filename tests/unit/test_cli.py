@@ -274,7 +274,7 @@ loss = lm.MSE()
     path = write("own.py", text)
     succeed("train", path, "--data", "table.csv", "--epochs", 1)
     message = fail("predict", "own.safetensors", "--data", "table.csv")
-    assert "Double, which is not among Lamina's layers" in message
+    assert "Double, which is not a layer of Lamina" in message
     succeed("predict", "own.safetensors", "--data", "table.csv", "--layers", path)
 
 
@@ -321,7 +321,7 @@ def test_check_finds_a_loss_that_does_not_fit():
         ("net = 3\n", "found     net = 3"),
         (
             "import lamina as lm\nmodel = lm.Sequential(lm.Input(2), lm.Linear(1))\n",
-            "model would do: call it net.",
+            "model: name the network net.",
         ),
         (TABLE + "loss = lm.MSE\n", "loss = lm.MSE(...)"),
         (TABLE + "optimizer = 0.1\n", "optimizer has a wrong value"),
@@ -365,7 +365,7 @@ def test_a_syntax_error_in_the_users_file_is_shown_with_its_line():
 
 def test_a_file_that_is_not_text_is_refused():
     message = fail("check", write("net.safetensors", "a\0b"))
-    assert message.startswith("SyntaxError in net.safetensors: this is no Python file: ")
+    assert message.startswith("SyntaxError in net.safetensors: this is not a Python file: ")
 
 
 def test_debug_shows_the_traceback():

@@ -122,7 +122,7 @@ def test_systems_without_futexes_or_condition_variables_have_one_thread(
         "several threads are not supported on this system\n"
         "  expected  LAMINA_THREADS=1\n"
         "  found     '2'\n"
-        "  They wait for each other on futexes or POSIX condition variables."
+        "  Threads wait for each other on futexes or POSIX condition variables."
     )
 
 

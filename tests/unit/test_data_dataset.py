@@ -55,8 +55,8 @@ class TestConstruction:
             "the inputs and the targets differ in the number of examples\n"
             "  inputs   5 examples, float32[5, 2]\n"
             "  targets  4 examples, int64[4]\n"
-            "  The first axis counts the examples and must have one extent in all; "
-            "several inputs make a tuple."
+            "  The first axis counts the examples; its extent must be the same in all arrays. "
+            "Pass several inputs as a tuple."
         )
 
     def test_inputs_of_different_lengths_are_named_by_their_index(self) -> None:
@@ -71,16 +71,20 @@ class TestConstruction:
             (np.zeros((3, 0), np.float32), DataError, "the inputs hold no data"),
             (np.array(1.0, np.float32), DataError, "the inputs have no axis of examples"),
             ({"a": 1.0}, DataError, "the inputs are not an array"),
-            ([[1.0], [1.0, 2.0]], DataError, "the inputs make no array"),
-            (([1.0], [[1.0], [1.0, 2.0]]), DataError, "the inputs[1] make no array"),
-            (["cat", "dog"], DTypeError, "the inputs have a dtype"),
+            ([[1.0], [1.0, 2.0]], DataError, "the inputs cannot be converted to an array"),
+            (
+                ([1.0], [[1.0], [1.0, 2.0]]),
+                DataError,
+                "the inputs[1] cannot be converted to an array",
+            ),
+            (["cat", "dog"], DTypeError, "the inputs have an unknown dtype"),
             ((), DataError, "the tuple of inputs is empty"),
-            (np.array([[1], [1, 2]], object), DTypeError, "the inputs have a dtype"),
-            (np.zeros(3, np.float16), DTypeError, "the inputs have a dtype"),
-            (np.zeros(3, np.int8), DTypeError, "the inputs have a dtype"),
-            (np.zeros(3, np.uint32), DTypeError, "the inputs have a dtype"),
-            (np.zeros(3, np.complex64), DTypeError, "the inputs have a dtype"),
-            (np.array(["cat", "dog"]), DTypeError, "the inputs have a dtype"),
+            (np.array([[1], [1, 2]], object), DTypeError, "the inputs have an unknown dtype"),
+            (np.zeros(3, np.float16), DTypeError, "the inputs have an unknown dtype"),
+            (np.zeros(3, np.int8), DTypeError, "the inputs have an unknown dtype"),
+            (np.zeros(3, np.uint32), DTypeError, "the inputs have an unknown dtype"),
+            (np.zeros(3, np.complex64), DTypeError, "the inputs have an unknown dtype"),
+            (np.array(["cat", "dog"]), DTypeError, "the inputs have an unknown dtype"),
             (np.zeros(3, ">f4" if np.little_endian else "<f4"), DTypeError, "the inputs have an"),
         ],
     )
@@ -97,7 +101,7 @@ class TestConstruction:
         with pytest.raises(DTypeError) as caught:
             Dataset(np.zeros((2, 3), np.float16))
         assert str(caught.value) == (
-            "the inputs have a dtype that Lamina does not have\n"
+            "the inputs have an unknown dtype\n"
             "  expected  float32, float64, int32, int64, uint8, bool\n"
             "  found     float16[2, 3]\n"
             "  Convert first: array.astype('float32')."
@@ -126,7 +130,9 @@ class TestConstruction:
             Dataset(lm.Input(3), np.zeros(2))
         first, *others = str(caught.value).splitlines()
         assert first.startswith("in test_data_dataset.py:")
-        assert first.endswith(": data is an array, and this is a tensor, which holds no data yet")
+        assert first.endswith(
+            ": data is an array, but this is a symbolic tensor, which holds no data"
+        )
         assert others == [
             "  expected  an array",
             "  found     Tensor(f32[batch, 3], leaf)",
@@ -140,13 +146,13 @@ class TestConstruction:
         assert repr(data) == "2 examples: x f32[3], y i64[]"
         with pytest.raises(DataError) as caught:
             Dataset(torch.zeros(2, 3).bfloat16())
-        assert caught.value.problem == "the inputs make no array"
+        assert caught.value.problem == "the inputs cannot be converted to an array"
         assert caught.value.advice == "Give it as an array: tensor.float().cpu().numpy()."
 
     def test_from_arrays_refuses_uneven_rows(self) -> None:
         with pytest.raises(DataError) as caught:
             Dataset.from_arrays([[1.0], [2.0, 3.0]])
-        assert caught.value.problem == "the inputs make no array"
+        assert caught.value.problem == "the inputs cannot be converted to an array"
 
 
 class TestAsDataset:

@@ -128,7 +128,7 @@ def test_a_changed_byte_in_a_gzip_stream_fails_its_checksum(tmp_path: Path) -> N
 )
 def test_another_kind_of_file(tmp_path: Path, content: bytes, found: str) -> None:
     error = fault(tmp_path / "file", content)
-    assert error.problem == "the file does not begin as an IDX file does"
+    assert error.problem == "the file does not begin like an IDX file"
     assert dict(error.facts)["found"] == found
 
 

@@ -64,7 +64,7 @@ class TestNumPy:
     def test_unknown_names_are_listed(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", b=X, a=Y, c=Y)
         assert str(fault(tmp_path / "a.npz", DataError)) == (
-            f"in {tmp_path / 'a.npz'}: the file does not say which arrays are inputs and targets\n"
+            f"in {tmp_path / 'a.npz'}: the names of the arrays do not tell inputs from targets\n"
             "  expected  x/y, inputs/targets, images/labels\n"
             "  found     a, b, c\n"
             "  Name the targets, load(path, targets='name'), or save the arrays as x and y."
@@ -123,7 +123,7 @@ class TestNumPy:
         header = {"descr": "<f8", "fortran_order": False, "shape": (2**40, 2**40)}
         np.lib.format.write_array_header_1_0(stream, header)
         (tmp_path / "a.npy").write_bytes(stream.getvalue())
-        assert "declares" in fault(tmp_path / "a.npy", FileFormatError).problem
+        assert "does not match its header" in fault(tmp_path / "a.npy", FileFormatError).problem
 
     def test_a_zip_bomb_is_refused(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -415,7 +415,7 @@ class TestUnknown:
         image.new("L", (3, 2)).save(tmp_path / "cats" / "a.png")
         os.mkfifo(tmp_path / "cats" / "x.png")
         assert str(fault(tmp_path, DataError)) == (
-            f"in {tmp_path / 'cats' / 'x.png'}: this is not a file\n"
+            f"in {tmp_path / 'cats' / 'x.png'}: this is not a regular file\n"
             "  expected  a file\n"
             "  found     a pipe, socket or device\n"
             "  Name one file."

@@ -152,7 +152,7 @@ def test_an_op_without_a_derivative_on_the_path_is_named_with_its_line() -> None
     y = apply(ROUGH, ops.exp(x))
     with pytest.raises(GradientError) as caught:
         gradients(y * 2.0, [x])
-    assert caught.value.problem == "rough has no derivative, and the output depends on it"
+    assert caught.value.problem == "rough has no derivative, but the output depends on it"
     assert caught.value.where == y.origin.source
     assert caught.value.where.startswith("test_differentiate.py:")
     assert caught.value.advice == ("Stop the gradient with ops.stop_gradient, or use a smooth op.")

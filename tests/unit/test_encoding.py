@@ -146,7 +146,7 @@ def test_bytes_of_another_length_are_refused() -> None:
         data = encode(make())
         lengths = [*range(0, len(data), 97), len(data) - 1]
         for damaged in (*(data[:length] for length in lengths), data + b"x"):
-            with pytest.raises(FileFormatError, match="this is no program"):
+            with pytest.raises(FileFormatError, match="this is not a program"):
                 decode(damaged)
 
 
@@ -164,7 +164,7 @@ def test_rows_of_unknown_kinds_are_refused() -> None:
         [*rows[:-1], rows[-1][:-1]],
     ]
     for damaged in wrong:
-        with pytest.raises(FileFormatError, match="this is no program"):
+        with pytest.raises(FileFormatError, match="this is not a program"):
             decode(with_rows(damaged))
 
 

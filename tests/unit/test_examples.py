@@ -81,12 +81,12 @@ def test_softmax_trains_on_idx_files(run, tmp_path):
 def test_a_training_shares_the_weights_of_its_model(run):
     output = run("shared_weights")
     assert number(r"given weights: +([\d.]+)", output) == 0.4352
-    assert number(r"after one step: +([\d.]+)", output) > 0.4352
+    assert number(r"after one training step: +([\d.]+)", output) > 0.4352
     assert number(r"after a hundred more: +([\d.]+)", output) == pytest.approx(0.9, abs=1e-3)
     assert number(r"parameters, shared: +(\d+) bytes", output) == 17 * 4
-    last_step = number(r"and one more step: +([\d.]+)", output)
-    assert last_step > number(r"bias set to -3: +([\d.]+)", output)
-    assert number(r"released, still answers: +([\d.]+)", output) == last_step
+    last = number(r"and one more training step: +([\d.]+)", output)
+    assert last > number(r"bias set to -3: +([\d.]+)", output)
+    assert number(r"released, still answers: +([\d.]+)", output) == last
     assert "ReleasedError in Training: " in output
 
 

@@ -104,10 +104,10 @@ def test_listings_of_unknown_steps_and_languages_are_refused() -> None:
     with pytest.raises(lm.errors.DefinitionError) as caught:
         explanation.listing(0, "assembly")
     assert str(caught.value) == (
-        "in listing: the engine does not show its steps in 'assembly'\n"
+        "in listing: the engine has no listing in the language 'assembly'\n"
         "  expected  program\n"
         "  found     'assembly'\n"
-        "  This is what the interpreter engine has."
+        "  The engine is interpreter; others have other languages."
     )
 
 

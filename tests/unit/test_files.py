@@ -290,14 +290,14 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert refused(tmp_path).problem == "the file cannot be read: this is not a file"
+    assert refused(tmp_path).problem == "the file cannot be read: this is not a regular file"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     error = refused(tmp_path / "pipe")
-    assert error.problem == "the file cannot be read: this is not a file"
+    assert error.problem == "the file cannot be read: this is not a regular file"
     assert error.facts[1] == ("found", "a pipe, socket or device")
 
 
@@ -320,14 +320,14 @@ def test_a_safetensors_file_of_someone_else_is_refused(tmp_path: Path) -> None:
         f"in {tmp_path / 'model'}: this is not a model file of Lamina\n"
         "  expected  lamina-model-1\n"
         "  found     None\n"
-        "  lm.load reads what Model.save wrote."
+        "  lm.load reads files that Model.save or a checkpoint of fit has written."
     )
 
 
 def test_a_users_layer_must_be_passed(tmp_path: Path) -> None:
     lm.Model(chain(Own(1.0))).save(tmp_path / "model")
     error = refused(tmp_path / "model")
-    assert error.problem == "the network contains a Own, which is not among Lamina's layers"
+    assert error.problem == "the network contains a Own, which is not a layer of Lamina"
     assert error.advice == "If it is your own, pass its class: lm.load(path, layers=[Own])."
 
 

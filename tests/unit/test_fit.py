@@ -205,10 +205,10 @@ def test_a_loss_that_overflows_is_named_with_its_training_step() -> None:
     with pytest.raises(NonFiniteError) as caught:
         fit(lm.Model(network()), train, loss=lm.MSE())
     assert str(caught.value) == (
-        f"in fit: the loss became inf in step {step + 1}\n"
-        f"  epoch  1, its step {step + 1} of 7\n"
+        f"in fit: the loss became inf in training step {step + 1}\n"
+        f"  epoch  1, training step {step + 1} of 7\n"
         "  data   all finite\n"
-        "  model  put back to where it was before this epoch\n"
+        "  model  restored to its state before this epoch\n"
         "  Lower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or "
         "look for NaN in the data."
     )
@@ -248,7 +248,7 @@ def test_nan_in_the_data_is_noticed_and_changes_nothing() -> None:
     x[17, 2] = np.nan
     model = lm.Model(network())
     before = model.parameters()
-    with pytest.raises(NonFiniteError, match="the loss became nan in step"):
+    with pytest.raises(NonFiniteError, match="the loss became nan in training step"):
         fit(model, (x, TRAIN.targets))
     assert same(model.parameters(), before)
 
@@ -260,7 +260,8 @@ def test_an_update_that_overflows_in_the_last_training_step_is_noticed() -> None
     with pytest.raises(NonFiniteError) as caught:
         fit(model, (x, x), loss=lm.MSE(), optimizer=lm.SGD(3e38), epochs=1)
     assert str(caught.value).startswith(
-        "in fit: the parameter '1.weight' overflowed in step 1\n  epoch  1, its step 1 of 1\n"
+        "in fit: the parameter '1.weight' overflowed in training step 1\n"
+        "  epoch  1, training step 1 of 1\n"
     )
     assert same(model.parameters(), before)
 
@@ -366,7 +367,7 @@ def test_resuming_with_other_layers_is_refused_and_changes_nothing(tmp_path: Pat
     before = model.parameters()
     with pytest.raises(DefinitionError) as error:
         fit(model, checkpoint=path, resume=True)
-    assert "the checkpoint belongs to a network of other layers" in str(error.value)
+    assert "the checkpoint belongs to a network with other layers" in str(error.value)
     assert "Tanh()" in str(error.value)
     assert "ReLU()" in str(error.value)
     assert same(model.parameters(), before)
@@ -387,7 +388,7 @@ def test_resuming_with_other_options_is_refused(
     fit(lm.Model(network()), checkpoint=path, epochs=1)
     with pytest.raises(DefinitionError) as error:
         fit(lm.Model(network()), checkpoint=path, resume=True, **changed)
-    assert "the checkpoint was written by a fit on other terms" in str(error.value)
+    assert "the checkpoint was written by a fit with other options" in str(error.value)
     assert " ".join(named.split()) in " ".join(str(error.value).split())
 
 

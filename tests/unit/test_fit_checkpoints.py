@@ -192,8 +192,8 @@ def test_resuming_from_a_saved_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError) as caught:
         fit(lm.Model(network()), checkpoint=path, resume=True)
     assert str(caught.value) == (
-        f"in {path}: this file holds a model and no checkpoint to resume from\n"
-        "  expected  what fit(checkpoint=...) wrote\n"
+        f"in {path}: this file holds a model, not a checkpoint to resume from\n"
+        "  expected  a file of fit(checkpoint=...)\n"
         "  found     a saved model\n"
         "  Start from its parameters: lm.load(path), and leave resume out."
     )

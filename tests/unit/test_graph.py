@@ -241,7 +241,7 @@ def test_a_tensor_has_no_truth_value() -> None:
 @pytest.mark.parametrize(
     ("call", "problem", "advice"),
     [
-        (np.exp, "exp() needs numbers, and a tensor holds no data yet", ": lm.ops.exp."),
+        (np.exp, "exp() needs numbers, but a tensor holds no data yet", ": lm.ops.exp."),
         (np.mean, "mean() needs numbers", ": lm.ops.mean."),
         (lambda x: np.clip(x, 0, 1), "clip() needs numbers", ": lm.ops.clip."),
         (lambda x: np.concatenate([x, x]), "concatenate() needs numbers", ": lm.ops.concat."),
@@ -293,8 +293,8 @@ def test_an_open_batch_size_is_no_number() -> None:
         x / cast(Any, x.shape[0])
     assert re.sub(r"py:\d+", "py:N", str(caught.value)) == (
         "in test_graph.py:N: the batch size is not known while a network is defined\n"
-        "  ops.mean(x, 0) averages over it; ops.element_count(x, 0, 'float32') is the number as "
-        "a tensor."
+        "  ops.mean(x, 0) averages over the batch; ops.element_count(x, 0, 'float32') is the batch "
+        "size as a tensor."
     )
 
 

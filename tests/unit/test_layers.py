@@ -165,7 +165,9 @@ def test_reshape_to_another_number_of_elements_is_refused() -> None:
 
 @pytest.mark.parametrize("dimensions", [(0,), (-2,), (-1, -1), (2.0,)])
 def test_reshape_checks_its_dimensions(dimensions: tuple[int, ...]) -> None:
-    with pytest.raises(DefinitionError, match="these are no dimensions of an example") as error:
+    with pytest.raises(
+        DefinitionError, match="these are not the dimensions of an example"
+    ) as error:
         lm.Reshape(*dimensions)
     assert str(error.value).startswith("in Reshape (test_layers.py:")
 
@@ -288,7 +290,7 @@ def test_a_gaussian_sample_needs_a_variance_for_each_mean() -> None:
         lm.GaussianSample()(lm.Input(3), lm.Input(1))
     assert "GaussianSample needs a variance for each mean" in str(error.value)
     assert "log_variance  f32[batch, 1]" in str(error.value)
-    with pytest.raises(DTypeError, match="GaussianSample calculates with floats"):
+    with pytest.raises(DTypeError, match="GaussianSample takes floats"):
         lm.GaussianSample()(lm.Input(3), lm.Input(3, dtype="int64"))
 
 
@@ -302,7 +304,7 @@ def test_random_layers_refuse_wrong_arguments_and_operands() -> None:
     with pytest.raises(ShapeError, match="SpatialDropout needs an axis of channels"):
         lm.SpatialDropout(0.1)(lm.Input())
     for layer in RANDOM:
-        with pytest.raises(DTypeError, match=f"{type(layer).__name__} calculates with floats"):
+        with pytest.raises(DTypeError, match=f"{type(layer).__name__} takes floats"):
             layer(lm.Input(3, dtype="int64"))
 
 

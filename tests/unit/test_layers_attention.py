@@ -216,7 +216,7 @@ def test_operands_that_do_not_fit_are_named(layer: Layer, shapes: Any, expected:
 
 
 def test_attention_refuses_integers() -> None:
-    with pytest.raises(DTypeError, match="MultiHeadAttention calculates with floats"):
+    with pytest.raises(DTypeError, match="MultiHeadAttention takes floats"):
         lm.MultiHeadAttention(2)(lm.Input(5, 8, dtype="int64"))
     with pytest.raises(DTypeError, match=r"Put an lm\.Embedding\(count, features\) before it"):
         lm.MultiHeadAttention(2)(lm.Input(5, dtype="int64"))
@@ -239,14 +239,14 @@ def test_integers_in_place_of_a_mask_or_a_sequence_are_refused() -> None:
     x, indices = lm.Input(5, 8), lm.Input(5, dtype="int64")
     with pytest.raises(DTypeError) as error:
         lm.MultiHeadAttention(2)(x, indices)
-    assert "ops.not_equal(mask, 0). Or, if it is a second sequence: put an lm.Embedding(" in str(
+    assert "ops.not_equal(mask, 0). If it is a second sequence, put an lm.Embedding(" in str(
         error.value
     )
     with pytest.raises(DTypeError) as error:
         lm.TransformerEncoderBlock(2, 4)(x, indices)
     assert str(error.value).endswith("ops.not_equal(mask, 0).")
     for layer in (lm.MultiHeadAttention(2), lm.TransformerDecoderBlock(2, 4)):
-        with pytest.raises(DTypeError, match=f"{type(layer).__name__} calculates with floats"):
+        with pytest.raises(DTypeError, match=f"{type(layer).__name__} takes floats"):
             layer(x, lm.Input(7, 8, dtype="int64"))
 
 
@@ -254,7 +254,7 @@ def test_a_mask_in_place_of_the_memory_of_a_decoder_is_refused() -> None:
     layer, x = lm.TransformerDecoderBlock(2, 4), lm.Input(5, 8)
     with pytest.raises(DTypeError) as error:
         layer(x, lm.Input(7, dtype="int64"))
-    assert "calculates with floats" in str(error.value)
+    assert "takes floats" in str(error.value)
     assert "Put an lm.Embedding(count, features) before it" in str(error.value)
     with pytest.raises(ShapeError, match="TransformerDecoderBlock needs sequences"):
         layer(x, lm.Input(7))

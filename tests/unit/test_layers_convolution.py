@@ -149,7 +149,7 @@ def test_the_maximum_of_a_window_may_be_infinite_or_nan() -> None:
 _NUMBERS = "must be a whole number, or one for each of 2 axes"
 _PAIRS = "padding must be a whole number, or for each of 2 axes one or a pair"
 _GROUPS = "the channels cannot be divided into groups"
-_MULTIPLES = "Both the channels given and those made must be multiples of groups."
+_MULTIPLES = "The channels of the input and of the result must be multiples of groups."
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ _MULTIPLES = "Both the channels given and those made must be multiples of groups
                 "output_padding  (2, 2)",
                 "stride          (2, 3)",
                 "dilation        1",
-                "to the same one.",
+                "output_padding chooses one of them.",
             ],
         ),
         (
@@ -264,13 +264,13 @@ ImageError = tuple[type[LaminaError], list[str]]
             lm.Conv2d(4, 3),
             (1, 28, 28),
             "uint8",
-            (DTypeError, ["Conv2d calculates with floats", "add lm.Rescale(1.0) before it"]),
+            (DTypeError, ["Conv2d takes floats", "add lm.Rescale(1.0) before it"]),
         ),
         (
             lm.GlobalAvgPool(),
             (3, 4),
             "int64",
-            (DTypeError, ["GlobalAvgPool calculates with floats"]),
+            (DTypeError, ["GlobalAvgPool takes floats"]),
         ),
         (
             lm.Conv2d(4, 3, groups=2),
@@ -307,9 +307,9 @@ ImageError = tuple[type[LaminaError], list[str]]
             (
                 ShapeError,
                 [
-                    "nothing is left of the result",
+                    "the result would be empty",
                     "padding  3",
-                    "The padding is cropped from the result: give less.",
+                    "The padding is cropped from the result: use a smaller one.",
                 ],
             ),
         ),
@@ -414,7 +414,7 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
         ),
         (
             lambda: ops.conv(X, weight(4, 3, 3, 3), (1, 1), NONE, (1, 1)),
-            ["conv: 3 channels are expected, and there are 4", "weight  f32[4, 3, 3, 3]"],
+            ["conv: expected 3 channels, found 4", "weight  f32[4, 3, 3, 3]"],
         ),
         (
             lambda: ops.conv(X, weight(4, 4, 3, 3, dtype=float64), (1, 1), NONE, (1, 1)),
@@ -422,12 +422,12 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
         ),
         (
             lambda: ops.conv_transpose(X, weight(5, 4, 3, 3), (8, 8), (1, 1), NONE, (1, 1)),
-            ["conv_transpose: 5 channels are expected, and there are 4"],
+            ["conv_transpose: expected 5 channels, found 4"],
         ),
         (
             lambda: ops.conv_transpose(X, weight(4, 4, 3, 3), (8, 9), (1, 1), NONE, (1, 1)),
             [
-                "no convolution of the result has the shape of the tensor",
+                "the convolution of the result does not have the shape of the tensor",
                 "extents of the result  (8, 9)",
                 "a convolution of it    (6, 7)",
                 "and up to stride - 1 more.",
@@ -436,7 +436,7 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
         (
             lambda: ops.window_max(X, [Window(2, before=2)]),
             [
-                "window_max: there must be an element in every window",
+                "window_max: a window may contain nothing but padding",
                 "padding  2 before and 0 after",
                 "Pad by at most half of the window.",
             ],

@@ -139,7 +139,7 @@ def test_an_index_out_of_range_is_named_with_its_example_and_the_fix() -> None:
     with pytest.raises(DataError) as error:
         model.predict(x)
     assert "found     -3 at example 11 of input 0" in str(error.value)
-    assert "and give what has no number one of its own." in str(error.value)
+    assert "and give unknown values a number of their own." in str(error.value)
 
 
 def test_slices_of_an_input_are_checked_by_their_own_layers() -> None:
@@ -242,7 +242,7 @@ def test_positions_need_their_axes_and_floats(layer: Layer) -> None:
     assert "needs an axis of positions and one of features" in str(shape_error.value)
     with pytest.raises(DTypeError) as dtype_error:
         layer(lm.Input(4, 3, dtype="int64"))
-    assert "calculates with floats" in str(dtype_error.value)
+    assert "takes floats" in str(dtype_error.value)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_positions_need_their_axes_and_floats(layer: Layer) -> None:
         (lambda: lm.Embedding(0, 3), "count must be a whole number of at least 1"),
         (lambda: lm.Embedding(3, 0), "features must be a whole number of at least 1"),
         (lambda: lm.Embedding(3, 2, -1), "padding must be a whole number of at least 0"),
-        (lambda: lm.Embedding(3, 2, 3), "padding is none of the indices"),
+        (lambda: lm.Embedding(3, 2, 3), "padding is out of the range of indices"),
         (lambda: lm.OneHot(2.5), "classes must be a whole number of at least 1"),
     ],
 )

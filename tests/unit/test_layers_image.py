@@ -110,17 +110,17 @@ def test_a_saved_model_has_the_same_layer(layer: Layer, tmp_path: Path) -> None:
     [
         (lm.Upsample(2), (3,), "Upsample in mode 'nearest' takes images"),
         (lm.Upsample(2, "bilinear"), (3, 4), "Upsample in mode 'bilinear' takes images"),
-        (lm.Upsample((2, 2, 2)), (3, 4, 4), "another number of factors than the tensor has axes"),
+        (lm.Upsample((2, 2, 2)), (3, 4, 4), "a wrong number of factors for this tensor"),
         (lm.PixelShuffle(2), (6, 3, 3), "expected  a multiple of 4 channels"),
         (lm.PixelShuffle(2), (4, 3), "PixelShuffle takes images"),
         (lm.PixelUnshuffle(2), (1, 4, 5), "expected  multiples of 2"),
         (lm.PixelUnshuffle(2), (1, 4), "PixelUnshuffle takes images"),
-        (lm.Pad(1), (5,), "Pad has widths for more axes than there are"),
+        (lm.Pad(1), (5,), "Pad has widths for more axes than the tensor has"),
         (lm.Pad((1, 1)), (5,), "expected  2 axes after the batch"),
         (lm.Pad(3, "reflect"), (1, 3, 8), "expected  at most 2 on each side for mode 'reflect'"),
         (lm.Pad(4, "circular"), (1, 3, 8), "axis 2 has too few elements for this padding"),
-        (lm.Crop(2), (1, 4, 8), "nothing is left of an axis that is cropped"),
-        (lm.Crop((1, 1)), (5,), "Crop has widths for more axes than there are"),
+        (lm.Crop(2), (1, 4, 8), "a cropped axis would be empty"),
+        (lm.Crop((1, 1)), (5,), "Crop has widths for more axes than the tensor has"),
     ],
     ids=str,
 )
@@ -134,7 +134,7 @@ def test_shapes_that_do_not_fit_are_refused(
 
 
 def test_bilinear_upsampling_refuses_integers() -> None:
-    with pytest.raises(DTypeError, match="Upsample calculates with floats"):
+    with pytest.raises(DTypeError, match="Upsample takes floats"):
         lm.Upsample(2, "bilinear")(lm.Input(3, 4, 4, dtype="uint8"))
 
 

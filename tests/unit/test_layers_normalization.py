@@ -229,7 +229,7 @@ def test_shapes_that_cannot_be_normalised_are_refused(
 def test_integers_are_refused(layer: Layer) -> None:
     with pytest.raises(DTypeError) as error:
         layer(lm.Input(4, 3, dtype="uint8"))
-    assert f"{type(layer).__name__} calculates with floats" in str(error.value)
+    assert f"{type(layer).__name__} takes floats" in str(error.value)
     assert "found     u8[batch, 4, 3]" in str(error.value)
 
 

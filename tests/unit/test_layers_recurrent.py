@@ -75,7 +75,7 @@ def test_lengths_out_of_range_are_refused(wrong: int) -> None:
     assert lines[1:] == [
         "  expected  0..5",
         f"  found     {wrong} at example 3 of input 1",
-        "  The sequences have room for 5 steps; 0 is the length of an empty one.",
+        "  The sequences have 5 positions; 0 is the length of an empty sequence.",
     ]
 
 
@@ -93,7 +93,7 @@ def test_a_mask_in_place_of_lengths_is_refused_with_the_conversion() -> None:
     x, mask = lm.Input(LENGTH, INPUTS), lm.Input(LENGTH, dtype="bool")
     with pytest.raises(ShapeError) as error:
         lm.LSTM(4)(x, mask)
-    assert 'A mask has them as sums: ops.sum(ops.cast(mask, "int64"), 1).' in str(error.value)
+    assert 'Lengths follow from a mask: ops.sum(ops.cast(mask, "int64"), 1).' in str(error.value)
     assert lm.LSTM(4)(x, ops.sum(ops.cast(mask, "int64"), 1)).shape[1:] == (LENGTH, 4)
 
 
@@ -190,7 +190,7 @@ def test_recurrent_layers_on_indices_advise_an_embedding(layer: type[lm.LSTM]) -
 def test_recurrent_layers_refuse_integers() -> None:
     with pytest.raises(DTypeError) as error:
         lm.GRU(4)(lm.Input(12, 3, dtype="int64"))
-    assert "GRU calculates with floats" in str(error.value)
+    assert "GRU takes floats" in str(error.value)
     assert "Leave dtype out of lm.Input" in str(error.value)
 
 

@@ -169,7 +169,9 @@ def test_a_layer_that_was_not_applied_before_cannot_share() -> None:
     x = lm.Input(8)
     with pytest.raises(DefinitionError) as error:
         lm.TiedLinear(lm.Linear(3))(lm.Linear(3)(x))
-    assert "shares parameters with Linear, and does not come after it" in str(error.value)
+    assert "it shares parameters with Linear, but its operands do not depend on that layer" in str(
+        error.value
+    )
     assert "Apply Linear, the same object" in str(error.value)
     assert "net/2:TiedLinear" in str(error.value)
 
@@ -187,7 +189,7 @@ def test_another_number_of_features_than_that_of_the_shared_weights_is_refused()
         lm.TiedLinear(embedding)(lm.Linear(WIDTH + 1)(embedding(tokens)))
     assert f"expected  [batch, ..., {WIDTH}]" in str(error.value)
     assert f"Add lm.Linear({WIDTH}) before it." in str(error.value)
-    with pytest.raises(DTypeError, match="TiedLinear calculates with floats"):
+    with pytest.raises(DTypeError, match="TiedLinear takes floats"):
         lm.TiedLinear(embedding)(lm.ops.cast(embedding(tokens), "int64"))
 
 

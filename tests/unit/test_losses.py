@@ -432,7 +432,7 @@ def test_labels_out_of_range_are_found_with_their_example() -> None:
     labels[37] = -1
     text = error_text(DataError, lambda: losses.NLL().check_target(labels, (BATCH, 10)))
     assert "found     -1 at example 37" in text
-    assert "leave out examples that have none" in text
+    assert "leave out examples that have no class" in text
     losses.CrossEntropy().check_target(LABELS, (BATCH, 4))
     losses.CrossEntropy().check_target(SHARES, (BATCH, 4))
 

@@ -149,7 +149,7 @@ def test_a_buffer_that_is_larger_than_every_block_is_named() -> None:
         "  buffer  temporary b0 f64[1000], 8,000 bytes\n"
         "  limit   7,936 bytes in one block\n"
         "  Take a smaller batch (Network.max_batch_size returns the largest that fits), "
-        "or another engine: not all have such a limit."
+        "or another engine: some have no such limit."
     )
 
 
@@ -180,7 +180,7 @@ def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks: tuple[int, ..
     program = program_of(large_rows(), largest_block=8192)
     changed = Plan(blocks, program.plan.largest_live_bytes, program.plan.allocations)
     data = encode(Program("x", program.buffers, program.steps, program.outputs, {}, changed))
-    with pytest.raises(FileFormatError, match="this is no program"):
+    with pytest.raises(FileFormatError, match="this is not a program"):
         decode(data)
 
 

@@ -192,7 +192,7 @@ def test_a_dtype_that_lamina_does_not_have_is_refused_with_the_input(dtype: str)
 def test_rows_of_uneven_length_are_refused() -> None:
     with pytest.raises(DataError) as caught:
         lm.Model(network()).predict([[1.0, 2.0, 3.0, 4.0], [1.0]])
-    assert caught.value.problem == "input 0 makes no array"
+    assert caught.value.problem == "input 0 cannot be converted to an array"
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, "0"), ((), "0"), ((1, 2), "2")])
@@ -217,7 +217,7 @@ def test_inputs_that_differ_in_their_number_of_examples_are_refused() -> None:
 
 def test_an_output_without_a_batch_axis_is_refused() -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), lambda x: ops.mean(x)))
-    with pytest.raises(ShapeError, match="without the batch as its first axis"):
+    with pytest.raises(ShapeError, match="whose first axis is not the batch"):
         model.predict(normal(4, 4))
 
 
@@ -299,7 +299,7 @@ def test_tensors_of_pytorch_are_parameters() -> None:
     np.testing.assert_array_equal(model.parameters()["1.weight"], linear.weight.detach().numpy())
     with pytest.raises(DataError) as caught:
         model.set_parameters({"1.weight": linear.weight.bfloat16()})
-    assert "parameter '1.weight' makes no array" in str(caught.value)
+    assert "parameter '1.weight' cannot be converted to an array" in str(caught.value)
     assert str(caught.value).endswith("Give it as an array: tensor.float().cpu().numpy().")
 
 

@@ -72,19 +72,19 @@ def test_a_model_of_integers_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"loss": lm.MSE}, "in loss: this is no loss"),
-        ({"loss": "mse"}, "in loss: this is no loss"),
-        ({"optimizer": "adam"}, "in optimizer: this is no optimizer"),
-        ({"optimizer": lm.SGD}, "in optimizer: this is no optimizer"),
-        ({"metrics": lm.R2()}, "in metrics: this is no list of metrics"),
-        ({"metrics": [lm.R2]}, "in metric: this is no metric"),
-        ({"clip": 1.0}, "in gradients: this is no function that clips gradients"),
+        ({"loss": lm.MSE}, "in loss: this is not a loss"),
+        ({"loss": "mse"}, "in loss: this is not a loss"),
+        ({"optimizer": "adam"}, "in optimizer: this is not an optimizer"),
+        ({"optimizer": lm.SGD}, "in optimizer: this is not an optimizer"),
+        ({"metrics": lm.R2()}, "in metrics: this is not a list of metrics"),
+        ({"metrics": [lm.R2]}, "in metric: this is not a metric"),
+        ({"clip": 1.0}, "in gradients: this is not a function that clips gradients"),
         ({"batch_size": "8"}, "a batch has at least one example"),
         ({"batch_size": None}, "a batch has at least one example"),
         ({"epochs": 1.5}, "epochs must be a whole number of at least 1"),
         ({"epochs": True}, "epochs must be a whole number of at least 1"),
-        ({"callbacks": print}, "in callbacks: this is no list of callbacks"),
-        ({"callbacks": [3]}, "in callbacks: this is no list of callbacks"),
+        ({"callbacks": print}, "in callbacks: this is not a list of callbacks"),
+        ({"callbacks": [3]}, "in callbacks: this is not a list of callbacks"),
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_named(wrong: dict[str, Any], problem: str) -> None:
@@ -102,7 +102,7 @@ def test_a_callback_alone_is_asked_for_in_a_list() -> None:
             callbacks=print,
         )
     assert str(caught.value) == (
-        "in callbacks: this is no list of callbacks\n"
+        "in callbacks: this is not a list of callbacks\n"
         "  expected  [a function of the history]\n"
         "  found     <built-in function print>"
     )
@@ -146,7 +146,7 @@ def test_lists_are_accepted_as_data() -> None:
     model.fit(lists, loss=lm.MSE(), optimizer=lm.SGD(0.1))
     assert model.evaluate(lists, lm.MSE()) == model.evaluate(data, lm.MSE())
     np.testing.assert_array_equal(model.predict(x.tolist()), model.predict(x))
-    with pytest.raises(DataError, match="the inputs make no array"):
+    with pytest.raises(DataError, match="the inputs cannot be converted to an array"):
         model.fit(([[1.0], [1.0, 2.0]], [0, 1]), loss=lm.MSE(), optimizer=lm.SGD(0.1))
 
 
@@ -182,7 +182,7 @@ def test_tensors_as_data_are_refused() -> None:
     for call in (model.predict, lambda x: model.set_parameters({"1.weight": x})):
         with pytest.raises(DefinitionError) as caught:
             call(x)
-        assert caught.value.problem.startswith("data is an array, and this is a tensor, which")
+        assert caught.value.problem.startswith("data is an array, but this is a symbolic tensor")
         assert str(caught.value).endswith("and tensors to the network: model.network(x).")
 
 

@@ -129,7 +129,7 @@ def test_a_layer_that_is_applied_to_two_shapes_is_refused_when_written_down() ->
         f"in net/3:Linear ({FILE}:{line}): the parameter 'weight' is used in two shapes\n"
         "  first  [3, 4]\n"
         "  now    [3, 5]\n"
-        "  A layer that is used twice shares its parameters; make two layers."
+        "  A layer that is used twice has one set of parameters: make two layers."
     )
 
 
@@ -179,10 +179,10 @@ def test_a_network_applied_to_another_shape_is_refused() -> None:
         inner(lm.Input(5))
     assert str(caught.value) == (
         f"in {FILE}:{raised_line(caught)}: "
-        "input 0 of the network that is applied has another shape\n"
+        "input 0 of the applied network has another shape\n"
         "  expected  [batch, 4]\n"
         "  found     f32[batch, 5]   from net/0:Input\n"
-        f"  It was made at {FILE}:{line}; its layers hold for that shape."
+        f"  The network was defined for that shape, at {FILE}:{line}."
     )
 
 

@@ -194,7 +194,7 @@ def test_an_array_given_to_a_layer_is_refused() -> None:
 
 def test_a_comparison_of_tensors_by_identity_is_refused_as_an_operand() -> None:
     x, other = lm.Input(4), lm.Input(4)
-    with pytest.raises(DefinitionError, match=r"compared by lm\.ops\.equal and lm\.ops\.not_equal"):
+    with pytest.raises(DefinitionError, match=r"with lm\.ops\.equal and lm\.ops\.not_equal"):
         lm.Linear(3)(x != other)
 
 
@@ -207,7 +207,7 @@ def test_a_tensor_given_to_a_layer_by_name_is_refused() -> None:
         "a layer takes its tensors as positional arguments\n"
         "  expected  layer(x, ...)\n"
         "  found     layer(..., mask=...)\n"
-        "  Leave the name out, layer(x, mask), or give an option where the layer is made: "
+        "  Pass tensors without names, layer(x, mask), and options when the layer is made: "
         "MultiHeadAttention(...)."
     )
 

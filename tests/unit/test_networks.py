@@ -253,7 +253,7 @@ ERRORS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: dcgan(8, (1, 28, 28)),
         (
-            "the images of a DCGAN are squares of some sizes only\n"
+            "a DCGAN is defined for square images of some sizes only\n"
             "  expected  8 x 8, 16 x 16, 32 x 32, ..\n"
             "  found     28 x 28\n"
             "  Enlarge or pad the images: lm.Upsample, lm.Pad."
@@ -275,7 +275,7 @@ def test_unsupported_variants_are_refused_at_the_users_line(
 
 @pytest.mark.parametrize("image", [(1, 4, 4), (1, 8, 16), (1, 24, 24)])
 def test_a_dcgan_of_other_images_than_squares_is_refused(image: tuple[int, int, int]) -> None:
-    with pytest.raises(DefinitionError, match="squares of some sizes only"):
+    with pytest.raises(DefinitionError, match="square images of some sizes only"):
         dcgan(8, image)
 
 
@@ -452,7 +452,7 @@ def test_a_network_of_images_takes_channels_first(make: Callable[..., lm.Network
         make(input=(64, 64, 3))
     lines = str(error.value).splitlines()
     assert " (test_networks.py:" in lines[0]
-    assert lines[0].endswith(": this is no shape of images")
+    assert lines[0].endswith(": this is not a shape of images")
     assert lines[1:] == [
         "  expected  input=(channels, height, width)",
         "  found     (64, 64, 3)",

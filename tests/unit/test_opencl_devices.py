@@ -295,7 +295,7 @@ def test_arrays_larger_than_one_allocation_are_refused_by_name(
     assert "this data set needs more memory in one allocation than the device allows" in text
     assert "at most  4 KiB" in text
     assert "f32[100, 64]" in text
-    assert "Give fewer examples at a time" in text
+    assert "Pass fewer examples at a time" in text
     with pytest.raises(EngineError) as caught:
         lm.Model(lm.Sequential(lm.Input(64), lm.Linear(64)), engine=opencl_name)
     assert "this model needs more memory in one allocation" in str(caught.value)

@@ -308,8 +308,8 @@ def failure(status: str, routine: str) -> Exception:
 @pytest.mark.parametrize(
     ("refused", "doing"),
     [
-        ("CommandQueue", "running a step"),
-        ("enqueue_nd_range_kernel", "running a step"),
+        ("CommandQueue", "running a program"),
+        ("enqueue_nd_range_kernel", "running a program"),
         ("Kernel", "creating a program's kernels"),
     ],
 )
@@ -345,7 +345,7 @@ def test_a_data_set_that_cannot_be_gathered_is_an_engine_error(
     executable, _ = made(engine)
     resident = {name: engine.allocate(shape, X.dtype) for name, shape in DATA.items()}
     monkeypatch.setattr(module.cl, "Kernel", refuse)
-    with pytest.raises(EngineError, match="failed at preparing to run steps"):
+    with pytest.raises(EngineError, match="failed at preparing runs of a program"):
         executable.run_many(resident, np.zeros((2, 3), "int64"), ["result"])
 
 

@@ -222,7 +222,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], list[str]]] = [
     (
         lambda: ops.transpose(tensor(2, 3), (0, 0)),
         ShapeError,
-        ["the axes are no permutation", "(0, 0)"],
+        ["the axes are not a permutation", "(0, 0)"],
     ),
     (
         lambda: tensor(2, 3) + tensor(2, 4),
@@ -246,7 +246,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], list[str]]] = [
         lambda: ops.concat([tensor(2, 3), tensor(3, 3)], 1),
         ShapeError,
         [
-            *("differ in another axis than 1", "tensor 0  f32[2, 3]", "tensor 1  f32[3, 3]"),
+            *("differ in an axis other than 1", "tensor 0  f32[2, 3]", "tensor 1  f32[3, 3]"),
             "Axis 0 differs, 2 against 3: only axis 1 may differ.",
         ],
     ),
@@ -273,7 +273,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], list[str]]] = [
         lambda: tensor(B, 3) @ tensor(4, 5),
         ShapeError,
         [
-            "matmul: two axes that belong together differ, 3 against 4",
+            "matmul: two axes that must be equal differ, 3 against 4",
             "left   f32[batch, 3]",
             "right  f32[4, 5]",
             "ops.transpose",
@@ -293,7 +293,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], list[str]]] = [
     (
         lambda: ops.einsum("ij,jk->ik", tensor(2, 3), tensor(4, 5)),
         ShapeError,
-        ["einsum: two axes that belong together differ, 3 against 4"],
+        ["einsum: two axes that must be equal differ, 3 against 4"],
     ),
     (
         lambda: ops.take(tensor(2, 3), tensor(2)),

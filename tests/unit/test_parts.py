@@ -390,8 +390,8 @@ def test_a_layer_that_is_only_equal_is_refused() -> None:
             "  in the part   1.weight\n"
             "  in the whole  1.weight, 1.bias, 3.weight, 3.bias, 4.weight, 4.bias, 5.weight, "
             "5.bias, 7.weight, 7.bias, 5.running_mean, 5.running_variance\n"
-            "  A part is made of the same layers, not of equal ones: apply the layers or networks "
-            "themselves again."
+            "  Apply the same layer objects again, or the same networks; equal layers are other "
+            "layers."
         )
 
 

@@ -120,7 +120,7 @@ def test_optimizers_by_path_are_a_dict(patterns: Any) -> None:
 @pytest.mark.parametrize("wrong", [0.1, lm.Adam])
 def test_a_pattern_with_anything_but_an_optimizer_is_refused(wrong: Any) -> None:
     for how in ({"patterns": {"1.*": wrong}, "default": lm.Adam()}, {"default": wrong}):
-        with pytest.raises(DefinitionError, match=r"in ByPath .*: this is no optimizer"):
+        with pytest.raises(DefinitionError, match=r"in ByPath .*: this is not an optimizer"):
             lm.ByPath(**{"patterns": {}, **how})
 
 
@@ -304,7 +304,7 @@ def test_freezing_everything_leaves_nothing_to_train() -> None:
     with pytest.raises(DefinitionError) as error:
         network().plan(8, LOSS, lm.SGD(0.1), frozen=["1.*", "4.*"])
     assert str(error.value) == (
-        "there is nothing to train: every parameter that the loss depends on is frozen\n"
+        "there is nothing to train: all parameters on which the loss depends are frozen\n"
         "  frozen      '1.*', '4.*'\n"
         "  parameters  1.weight, 1.bias, 4.weight, 4.bias\n"
         "  Leave some parameters out of `frozen`."

@@ -258,7 +258,7 @@ def test_a_constant_without_its_value_is_found(value: np.ndarray | None, problem
 
 def test_a_value_of_a_buffer_that_is_no_constant_is_found() -> None:
     broken = replace(program(), constants={"x": np.zeros(4, "float32")})
-    assert "in x: has a value, and is no constant buffer" in problem_of(broken)
+    assert "in x: has a value, but is not a constant buffer" in problem_of(broken)
 
 
 def test_an_update_under_a_bound_that_always_holds_is_allowed() -> None:

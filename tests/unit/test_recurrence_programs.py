@@ -275,7 +275,7 @@ def test_a_recurrence_needs_a_sequence_and_a_positive_truncation() -> None:
     x = Leaves()
     text = error_of(summing, [x.add(3)], [])
     assert "a recurrence needs a sequence" in text
-    assert "ops.arange(n) will do" in text
+    assert "for example ops.arange(n)" in text
     assert "truncate must be a whole number of at least 1" in error_of(
         summing, [x.add(3)], [x.add(4, 3)], truncate=0
     )
@@ -304,7 +304,7 @@ def test_a_state_that_changes_its_shape_or_dtype_is_refused() -> None:
 def test_an_iteration_with_another_number_of_states_is_refused() -> None:
     x = Leaves()
     text = error_of(lambda s, e, _: ([s[0], e[0]], []), [x.add(3)], [x.add(4, 3)])
-    assert "an iteration returns another number of states than it takes" in text
+    assert "an iteration must return as many states as it takes" in text
     assert "taken     1" in text
     assert "returned  2" in text
 
@@ -313,7 +313,7 @@ def test_an_iteration_that_uses_other_tensors_is_refused() -> None:
     x = Leaves()
     weight = x.add(3)
     text = error_of(lambda s, e, _: ([s[0] * weight + e[0]], []), [x.add(3)], [x.add(4, 3)])
-    assert "`step` uses a tensor that it was not passed" in text
+    assert "`step` uses a tensor that was not passed to it" in text
     assert "Pass it as one of the constants." in text
 
 
@@ -331,5 +331,5 @@ def test_an_iteration_that_applies_a_layer_is_refused() -> None:
 
 def test_the_length_of_a_sequence_does_not_depend_on_the_batch() -> None:
     text = error_of(summing, [ops.full((4,), 0.0)], [lm.Input(4)])
-    assert "the first axis of a sequence is the time, and here it is the batch" in text
+    assert "the first axis of a sequence must be the time, but it is the batch" in text
     assert "ops.transpose(x, (1, 0, 2)) brings another axis to the front" in text

@@ -198,13 +198,13 @@ def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[i
     with pytest.raises(EngineError) as caught:
         attach(model, 1_000_000)
     assert str(caught.value) == (
-        f"in {engine}: a step of 1,000,000 examples needs more memory than there is\n"
+        f"in {engine}: a batch of 1,000,000 examples needs more memory than there is\n"
         "  available   1 MiB\n"
         "  needed      179.29 MiB\n"
         "  needed for  inputs and targets: 160.22 MiB, arena: 19.07 MiB, "
         "state of the optimizer: 984 B\n"
         "  largest     input input0 f32[1000000, 40], 152.59 MiB\n"
-        "  Take a smaller batch; Network.max_batch_size says which one fits."
+        "  Take a smaller batch; Network.max_batch_size returns the largest one that fits."
     )
 
 
@@ -224,7 +224,7 @@ def test_a_training_needs_exactly_the_memory_of_its_bill(monkeypatch: pytest.Mon
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed)
     attach(model, 64).release()
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed - 32)
-    with pytest.raises(EngineError, match="a step of 64 examples needs more memory"):
+    with pytest.raises(EngineError, match="a batch of 64 examples needs more memory"):
         attach(model, 64)
 
 
@@ -234,8 +234,8 @@ def running_sum(engine: str) -> Any:
 
 
 USES: dict[str, Callable[[lm.Model, Any], object]] = {
-    "a step of 2,000 examples": lambda model, _: model.predict(np.ones((2000, 4), "float32")),
-    "a step of 4,000 examples": lambda _, run: run(np.ones(4000, "float32")),
+    "a batch of 2,000 examples": lambda model, _: model.predict(np.ones((2000, 4), "float32")),
+    "a batch of 4,000 examples": lambda _, run: run(np.ones(4000, "float32")),
     "this data set": lambda model, _: model.evaluate((X, Y), lm.CrossEntropy()),
     "this model": lambda model, _: model.profile(1, seconds=0.01),
 }
@@ -264,7 +264,7 @@ def test_a_data_set_that_does_not_fit_is_refused(leave: Callable[[int], None]) -
         "  needed      192 B\n"
         "  needed for  examples: 192 B\n"
         "  largest     input input0 f32[8, 4], 128 B\n"
-        "  Give fewer examples at a time, or go through the batches with step."
+        "  Pass fewer examples at a time, or pass each batch to Training.step."
     )
 
 

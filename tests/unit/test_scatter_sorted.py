@@ -78,10 +78,10 @@ def test_every_value_is_added_once() -> None:
 def test_keys_are_integers() -> None:
     sort, total = stages(scatter())
     wrong = Literal(0.5, float32)
-    assert "a key is no integer: 0.5" in problem_of(
+    assert "a key is not an integer: 0.5" in problem_of(
         with_stage(scatter(), 0, replace(sort, key=wrong))
     )
-    assert "a key is no integer: 0.5" in problem_of(
+    assert "a key is not an integer: 0.5" in problem_of(
         with_stage(scatter(), 1, replace(total, key=wrong))
     )
 

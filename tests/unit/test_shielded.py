@@ -169,7 +169,8 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
         "a thread cannot be started\n"
         "  thread  another\n"
         "  reason  can't start new thread\n"
-        "  Raise the limit of threads (ulimit -u); at the end of a process, make the model before."
+        "  Raise the limit of threads (ulimit -u). At the end of a process no thread can be "
+        "started: make the model earlier."
     )
     monkeypatch.setattr("lamina.shielded._writes", ShieldedThread("a third"))
     assert shielded(lambda: 3) == 3

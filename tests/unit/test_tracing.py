@@ -89,5 +89,5 @@ def test_a_definition_runs_forward_even_if_an_equal_layer_was_applied() -> None:
 def test_a_layer_that_shares_parameters_is_checked_at_each_application() -> None:
     first, other = lm.Linear(2), lm.Linear(2)
     lm.Sequential(lm.Input(4), first, lm.TiedLinear(first))
-    with pytest.raises(lm.errors.DefinitionError, match="does not come after it"):
+    with pytest.raises(lm.errors.DefinitionError, match="its operands do not depend on that layer"):
         lm.Sequential(lm.Input(4), other, lm.TiedLinear(first))

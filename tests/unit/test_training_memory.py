@@ -357,7 +357,8 @@ def test_a_training_is_not_copied() -> None:
         copy.deepcopy(trainer)
     assert str(caught.value) == (
         "in Training: a training cannot be copied or pickled\n"
-        "  Copy the model and attach another; state() and restore() carry the rest over."
+        "  Copy the model and make a new training of the copy. state() returns the optimizer's "
+        "state, and restore(state) sets it."
     )
 
 

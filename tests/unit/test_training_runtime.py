@@ -212,7 +212,7 @@ REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
     "one example": (normal(4), Y[0], ShapeError, "input 0 has another shape"),
     "double precision": (np.zeros((8, 4)), Y, DTypeError, "input 0 has the wrong dtype"),
     "text": (np.full((8, 4), "a"), Y, DTypeError, "there is no dtype"),
-    "uneven rows": ([[1.0], [1.0, 2.0]], Y, DataError, "input 0 makes no array"),
+    "uneven rows": ([[1.0], [1.0, 2.0]], Y, DataError, "input 0 cannot be converted to an array"),
     "fewer labels": (X, Y[:7], DataError, "differ in their number of examples"),
     "no examples": (X[:0], Y[:0], DataError, "there are no examples"),
     "no labels": (X, None, DataError, "another number of targets"),

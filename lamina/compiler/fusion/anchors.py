@@ -68,7 +68,7 @@ _SEPARATE = Contracting | Scanning | Scattering | Repeating
 
 
 def required(context: PassContext, anchors: Anchors) -> Anchors:
-    """Results, and reductions, contractions, scans, scatters, loops, which are no expressions."""
+    """Results, and ops that are not expressions: reductions, contractions, scans and the like."""
     loops = Reduction | Contracting | Scanning | Scattering | Repeating
     found = {
         node: None
@@ -81,8 +81,8 @@ def required(context: PassContext, anchors: Anchors) -> Anchors:
 def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
     """Sums of contractions to which further contractions are added.
 
-    To store the running sum moves the same bytes as to store each contraction, and keeps one tensor
-    alive at a time rather than all.
+    Storing the running sum moves as many bytes as storing each contraction, and keeps one tensor
+    alive at a time instead of all.
     """
     terms: dict[Tensor, int] = {}
     for node in context.nodes:
@@ -114,7 +114,7 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
                 continue
             narrow = _readers(context.users[node], anchors, context.users)
             others = [user for user in context.users[source] if user is not node]
-            # Other readers may be computed in the anchor's own step, and then load nothing.
+            # Other readers may be computed in the anchor's own step. Then they load nothing.
             wide = {
                 reader
                 for reader in _readers(others, anchors, context.users)
@@ -174,7 +174,7 @@ def reordered(context: PassContext, anchors: Anchors) -> Anchors:
 
 
 def _last_order(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[Tensor]]) -> Tensor:
-    """The last transpose among the chain of single users; the tensor itself without one."""
+    """The last transpose in the chain of single users; the tensor itself if there is none."""
     last = above = node
     while isinstance(above.op.lowering, Elementwise | Movement) and len(users[above]) == 1:
         (above,) = users[above]

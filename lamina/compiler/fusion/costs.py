@@ -1,4 +1,4 @@
-"""The cost by which fusion decides.
+"""The costs that fusion compares.
 
 A program costs
 
@@ -6,17 +6,17 @@ A program costs
     + the operations that are repeated where a tensor is computed again or a narrow one is packed,
     + the launches of its steps,
 
-all in one unit, the time in which a byte is moved. Two decisions compare costs: whether a tensor is
-stored or computed again (`Sharing`), and whether a cast to fewer bytes is stored, in addition to
-its operand or instead of it (`Narrowing`). Other decisions need no comparison: to store a running
-sum, or another order of axes, moves the same bytes, and a join repeats nothing and saves a launch.
+all in one unit, the time to move a byte. Two decisions compare costs: whether a tensor is stored or
+computed again (`Sharing`), and whether a cast to fewer bytes is stored, in addition to its operand
+or instead of it (`Narrowing`). Other decisions need no comparison. Storing a running sum, or
+another order of axes, moves the same bytes. A join repeats nothing and saves a launch.
 
 Of two choices of equal cost, the one with fewer live bytes is taken. Only `join_small` pays a
-launch for fewer live bytes: where a join would keep more bytes alive than a launch costs.
+launch for fewer live bytes: it omits a join that would keep more bytes alive than a launch costs.
 
 Legality is a constraint, not a cost: a group has to be one step, which lowering decides;
-contractions read their operands through views; the depth of expressions is bounded. So is the
-promise that generated tensors, such as dropout masks, take no memory.
+contractions read their operands through views; the depth of expressions is bounded; generated
+tensors, such as dropout masks, take no memory.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Operations:
 class Sharing:
     """The costs of storing a tensor that is needed several times, and of recomputing it.
 
-    Either way each step that needs the tensor reads one tensor: this one, or the largest of its
-    sources. Both count the same and are omitted, which is not exact if their elements differ in
+    In both cases each step that needs the tensor reads one tensor: this one, or the largest of its
+    sources. These reads are omitted on both sides, which is not exact if their elements differ in
     size.
 
     Attributes:
@@ -82,7 +82,7 @@ class Sharing:
         times: how often each element is needed.
         other_bytes: read for one element from the sources, without the largest one.
         operations: the cost of computing one element, in bytes.
-        reads_only_leaves: whether all sources are leaves, so that storing takes a step of its own.
+        reads_only_leaves: whether all sources are leaves; storing then takes an additional step.
     """
 
     elements: int
@@ -133,7 +133,7 @@ class Narrowing:
         return self.elements * (1 + self.steps) * (self.narrow + packing)
 
     def recomputing_cost(self) -> float:
-        """In bytes: the wide tensor is read and cast by each step, and written if it is not yet."""
+        """In bytes: each step reads and casts the wide tensor; it is written if it is not yet."""
         written = 0 if self.is_stored else self.wide
         read = (self.steps - self.also_wide) * self.wide
         return self.elements * (written + read + (self.steps - 1) * self.operations)

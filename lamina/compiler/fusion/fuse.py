@@ -36,8 +36,8 @@ from lamina.program.target import Target
 from lamina.records import frozen_dataclass
 
 # The passes that choose anchors, in the order in which they run. Tensors that must be stored come
-# first, as the cost of storing any other tensor depends on them. `readable` comes last: it handles
-# the operands that no other pass has made views.
+# first, because the cost of storing others depends on them. `readable` comes last: it handles the
+# operands that no other pass has made views.
 ANCHOR_PASSES: tuple[Pass, ...] = (
     required,
     running_sums,
@@ -92,7 +92,7 @@ def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] = _NO
     Args:
         graph: what is computed.
         target: the costs of the device.
-        given: the locations of leaves that have no buffer of their own.
+        given: the locations of leaves without a buffer.
     """
     distinct, groups = _separate(graph, target, given)
     groups.begin_joining()

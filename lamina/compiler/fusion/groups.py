@@ -29,13 +29,13 @@ def bytes_of(node: Tensor) -> int:
 class Groups:
     """The groups, the tensors they read, and the order in which they must run.
 
-    Initially each anchor is a group of its own, but all results of one recurrence are one group.
+    At first each anchor is a group, except that all results of one recurrence are one group.
 
     Args:
         distinct: the graph.
         anchors: in the order of the graph.
         target: the costs of the device.
-        given: the locations of leaves that have no buffer of their own.
+        given: the locations of leaves without a buffer.
 
     Attributes:
         anchors: all anchors.
@@ -66,7 +66,7 @@ class Groups:
         for anchor, sources in self.sources.items():
             for source in sources:
                 self.users.setdefault(source, set()).add(anchor)
-        # Without the numbers that become literals in expressions.
+        # Numbers are omitted: they become literals in expressions.
         read = {
             anchor: dict.fromkeys(one for one in sources if not is_number(one))
             for anchor, sources in self.sources.items()
@@ -109,8 +109,8 @@ class Groups:
     def blocked(self) -> set[Tensor]:
         """Leaves that cannot be overwritten in place.
 
-        Either the new value reads the old one at other indices, as in `p <- flip(p)`, or several
-        leaves wait for each other, as in `p <- q, q <- p`: then the smallest of them is returned.
+        Either the new value reads the old one at other indices, as in `p <- flip(p)`; or several
+        leaves wait for each other, as in `p <- q, q <- p`, and the smallest of them is returned.
         """
         elsewhere = {
             target for anchor, target in self.in_place.items() if self.lowered((anchor,)) is None

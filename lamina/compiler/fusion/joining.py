@@ -13,7 +13,7 @@ from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Contracting, Reduction, Repeating
 from lamina.shapes import size_of, static
 
-# The number of following groups, over equally many points, that each group is tried with.
+# The number of following groups, over equally many points, with which each group is tried.
 SIBLINGS_TRIED = 8
 
 
@@ -43,8 +43,8 @@ def join_siblings(groups: Groups) -> None:
 def join_small(groups: Groups) -> None:
     """Joins groups over equally many points that share no tensor, if one of them is small.
 
-    A join saves a launch. The launch must cost more than the bytes that stay alive longer, which
-    the smaller group writes.
+    A join saves a launch, and keeps the bytes that the smaller group writes alive for longer. The
+    launch must cost more than these bytes.
     """
     _join_over_same_points(groups, _writes_less_than_a_launch)
 

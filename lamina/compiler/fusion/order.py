@@ -21,7 +21,7 @@ def execution_order(groups: Groups) -> tuple[int, ...]:
     for number, needed in groups.predecessors.items():
         for one in needed:
             successors[one].append(number)
-    # While groups finish, the growth of others only falls. A group is pushed again each time.
+    # When a group finishes, the growth of others can only fall. They are pushed again each time.
     heap: list[tuple[tuple[int, int], int]] = []
     ready: set[int] = set()
 

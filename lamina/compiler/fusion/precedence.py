@@ -1,7 +1,7 @@
 """The order in which groups must run, while groups are joined.
 
-The transitive relation is kept as a set of bits for each group. Whether two groups can be joined is
-checked several times for each group, and the bits answer it without a walk through the graph.
+The transitive relation is kept as a set of bits for each group. Each group is checked several times
+for a join, and the bits make a check possible without a traversal of the graph.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Precedence:
         return order
 
     def has_between(self, first: int, second: int) -> bool:
-        """Whether a third group must come after one of two groups and before the other."""
+        """Whether a third group must run between two groups."""
         return self._precedes_indirectly(first, second) or self._precedes_indirectly(second, first)
 
     def _precedes_indirectly(self, start: int, end: int) -> bool:

@@ -1,7 +1,7 @@
-"""Distinct results: each result is a tensor of its own, and leaves are updated in place.
+"""Distinct results: each result is a separate tensor, and leaves are updated in place.
 
-All readers of a leaf's old value run before its update. Where they cannot, the new value is stored
-elsewhere first and then copied.
+All readers of a leaf's old value run before its update. If that is impossible, the new value is
+first stored elsewhere and then copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Users = Mapping[Tensor, Sequence[Tensor]]
 
 @frozen_dataclass
 class DistinctResults:
-    """A graph in which every result is a tensor of its own.
+    """A graph in which every result is a separate tensor.
 
     Attributes:
         graph: the graph, with an identity op for each result that needs a buffer of its own.
@@ -36,11 +36,11 @@ class DistinctResults:
 def with_distinct_results(
     graph: Graph, blocked: AbstractSet[Tensor] = frozenset()
 ) -> DistinctResults:
-    """The graph with a tensor of its own for every result.
+    """The graph with a separate tensor for every result.
 
-    An identity op is added to an output that is a leaf, and to the new value of a leaf if that is
-    itself a leaf, the result of a recurrence or another leaf's new value as well, or if a tensor
-    that depends on it may read the old value.
+    An identity op is added to an output that is a leaf. It is also added to the new value of a leaf
+    if that value is a leaf itself, the result of a recurrence, or also another leaf's new value; or
+    if a tensor that depends on it may read the old value.
 
     Args:
         graph: a simplified graph.

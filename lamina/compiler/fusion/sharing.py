@@ -17,9 +17,9 @@ from lamina.ops.movement import RESHAPE
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
-# The levels that an op with deep index expressions adds to an expression: a gather, whose index is
-# loaded, and a reshape, each of whose coordinates depends on all axes. Without this bound, each op
-# in a chain of reshapes and transposes would double the size of an index.
+# The levels that an op with deep index expressions adds to an expression. Such ops are gathers,
+# whose index is loaded, and reshapes, whose coordinates depend on all axes. Without this bound,
+# each op in a chain of reshapes and transposes would double the size of an index.
 GATHER_DEPTH, RESHAPE_DEPTH = 20, 12
 
 # Movements that read no element twice, though their results may be larger than their operands.
@@ -62,7 +62,7 @@ def _is_worth_storing(
         one.dtype.itemsize for one in expression.sources if size_of(static(one.shape)) > cached_size
     ]
     if size > 1 and not read:
-        # Generated tensors are promised to take no memory.
+        # Generated tensors must not take memory.
         return False
     sharing = Sharing(
         elements=size,
@@ -78,7 +78,7 @@ def _is_worth_storing(
 
 @final
 class _Demand:
-    """How often tensors are needed, if all tensors that are no anchors yet are computed again.
+    """How often tensors are needed, if all tensors that are not anchors yet are computed again.
 
     Args:
         context: holds the graph.
@@ -92,8 +92,8 @@ class _Demand:
     def of(self, node: Tensor) -> tuple[int, float]:
         """The number of steps that need a tensor, at most 2, and how often they need each element.
 
-        A tensor with a single user of no more bytes counts as needed by one step: the user may be
-        stored instead.
+        If a tensor has a single user that has no more bytes, the number is 1, because the user may
+        be stored instead.
         """
         users = self._users[node]
         several = node in self._needed_by_several and (
@@ -120,7 +120,7 @@ def _needed_by_several(context: PassContext, anchors: Anchors) -> set[Tensor]:
             found = set[Tensor]().union(
                 *({u} if u in anchors else consumers[u] for u in users[node])
             )
-            # At most two are kept: it only matters whether there are several.
+            # At most two are kept, because only the existence of several matters.
             consumers[node] = set(islice(found, 2))
     sliced_tensors = _only_sliced(context.nodes, users)
     return {
@@ -131,8 +131,8 @@ def _needed_by_several(context: PassContext, anchors: Anchors) -> set[Tensor]:
 def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
     """The tensors that are only sliced, into no more elements than they have.
 
-    If they are not stored, no more elements are computed than if they are. A tensor whose only user
-    is elementwise and itself only sliced counts as only sliced.
+    Without storing them, no more elements are computed than with storing. A tensor whose only user
+    is elementwise and only sliced is also one of them.
     """
     found: set[Tensor] = set()
     for node in reversed(nodes):
@@ -173,7 +173,7 @@ def _expression(node: Tensor, anchors: Anchors) -> _Expression:
 
 
 def _read(node: Tensor) -> tuple[Tensor, ...]:
-    """The operands that a tensor's expression reads; an ordering operand is not read."""
+    """The operands that a tensor's expression reads, without operands that only order it."""
     lowering = node.op.lowering
     ordered = isinstance(lowering, Movement) and lowering.ordered
     return node.operands[:1] if ordered else node.operands

@@ -17,7 +17,7 @@ class SubgraphSignatures:
     """Computes signatures. Only those of one object can be compared.
 
     Args:
-        given: stored tensors that are part of the signature themselves, not only by their shapes.
+        given: stored tensors that are themselves part of the signature, not only their shapes.
     """
 
     def __init__(self, given: Container[Tensor] = ()) -> None:
@@ -33,7 +33,7 @@ class SubgraphSignatures:
             root: the tensor.
             stored: tensors at which the expression ends.
         """
-        # None lies on top of a tensor that is visited again after its operands.
+        # None on the stack marks that the tensor below it is visited again, after its operands.
         pending: list[Tensor | None] = [root]
         rows: list[Hashable] = []
         numbers: dict[Tensor, int] = {}

@@ -1,7 +1,7 @@
-"""Trials: whether one step can compute some anchors, and that step.
+"""Trials: lowering finds whether one step can compute some anchors, and returns that step.
 
-Each signature is lowered once. The resulting step is used for every group of that signature: it
-names its buffers by numbers, which each group replaces by the names of its own buffers.
+Each signature is lowered once. All groups of a signature use the resulting step. It names its
+buffers by numbers, which each group replaces by the names of its own buffers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Trials:
     Args:
         sources: for each anchor, the stored tensors that its expression reads.
         in_place: for each anchor that overwrites a leaf's buffer, that leaf.
-        given: the locations of leaves that have no buffer of their own.
+        given: the locations of leaves without a buffer.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class Trials:
     def _signature(
         self, members: Sequence[Tensor], stored: Sequence[Tensor]
     ) -> tuple[Hashable, dict[Tensor, int]]:
-        """A key of all that determines the step, and the number of each tensor's buffer.
+        """A key of everything that determines the step, and the number of each tensor's buffer.
 
         The key has a row for each member: the signature of its own expression, the buffer that it
         writes, and the members and buffers that it reads.
         """
-        # In a row, a member is referred to by its number, and buffer n that it reads by -1 - n.
+        # A row refers to a member by the member's number, and to buffer n that it reads by -1 - n.
         member_ids = {member: number for number, member in enumerate(members)}
         written = set(stored)
         buffer_ids: dict[Tensor, int] = {}

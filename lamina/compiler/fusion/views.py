@@ -15,9 +15,9 @@ from lamina.shapes import size_of, static
 
 
 def viewed_operands(node: Tensor) -> tuple[Tensor, ...]:
-    """The operands that are read through views: all of contractions, and those of recurrences.
+    """The operands that a tensor reads through views: those of contractions and recurrences.
 
-    The initial states of a recurrence are no views.
+    The initial states of a recurrence are not read through views.
     """
     if isinstance(node.op.lowering, Contracting):
         return node.operands
@@ -41,12 +41,12 @@ def reached_ends(
     is_end: Callable[[Tensor], bool],
     onward: Callable[[Tensor], Iterable[Tensor]],
 ) -> set[Tensor]:
-    """The ends reached first on all paths from some tensors, which may be ends themselves.
+    """The first ends on all paths from some tensors, which may be ends themselves.
 
     Args:
         nodes: where the paths begin.
         is_end: whether a path ends at a tensor.
-        onward: the next tensors after one that is no end.
+        onward: the next tensors after one that is not an end.
     """
     found: set[Tensor] = set()
     seen: set[Tensor] = set()
@@ -68,7 +68,7 @@ class Views:
     """Decides whether tensors can be read through views, and keeps the answers.
 
     Args:
-        given: the locations of leaves that have no buffer of their own.
+        given: the locations of leaves without a buffer.
     """
 
     def __init__(self, given: Mapping[Tensor, Location]) -> None:
@@ -87,7 +87,7 @@ class Views:
         """The tensor that must be stored to make an operand a view; None if it is one already."""
         below = operand
         while not self.is_readable(below, anchors):
-            # Below a movement that is a view of its operand, the operand may be stored instead.
+            # If a movement is a view of its operand, the operand may be stored instead.
             if not isinstance(below.op.lowering, Movement) or len(below.operands) != 1:
                 return below
             (source,) = below.operands

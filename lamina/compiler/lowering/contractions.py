@@ -40,7 +40,7 @@ def lower_contraction(
         contractions: the contractions among the members.
 
     Raises:
-        NotOneStep: if there is a second contraction or a reduction, or an operand is no view.
+        NotOneStep: if there is a second contraction or a reduction, or an operand is not a view.
     """
     node = contractions[0]
     if len(contractions) > 1 or any(isinstance(m.op.lowering, Reduction) for m in members):
@@ -68,7 +68,7 @@ def lower_contraction(
     left_view, left_slidings = view(left, left_labels)
     right_view, right_slidings = view(right, right_labels)
     strides = _strides(load_of_view(left_view).index)
-    # The sum goes through the left operand in the order of memory.
+    # The axes of K are in the order of memory of the left operand.
     k_axes = sorted(axes_of_labels(k_labels), key=lambda axis: -abs(strides.get(axis, 0)))
     return Contraction(
         name=name,
@@ -93,7 +93,7 @@ def lower_contraction(
 def _labelled_operands(node: Tensor) -> tuple[_Labelled, _Labelled]:
     """The operands with their labels, swapped if needed so that the right one has the last label.
 
-    Then the elements of one row of the result are adjacent in memory.
+    Then elements along N are adjacent in the result.
     """
     left, right = node.operands
     left_labels: tuple[str, ...] = node.attributes["left"]
@@ -164,8 +164,8 @@ def load_of_view(scalar: Scalar) -> Load:
 def _has_constant_strides(load: Load) -> bool:
     """Whether each axis has a constant stride in the buffer, except where bounds stop the load.
 
-    Reshapes that split or merge axes across those of the buffer have none. Then a contraction reads
-    a copy faster.
+    Axes of a reshape that do not match those of the buffer have no constant stride. A contraction
+    then reads a copy faster.
     """
     atoms = [atom for atom, _ in load.index.terms]
     if not load.bounds:

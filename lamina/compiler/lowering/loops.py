@@ -22,7 +22,7 @@ from lamina.program.steps import Loop, Reduce, Stage, Store, Write
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
 
-# A concat is stored operand by operand if each operand gives at least this many adjacent elements.
+# A concat is stored operand by operand if each operand has at least so many adjacent elements.
 SHORTEST_RUN = 16
 
 
@@ -33,8 +33,8 @@ class Space:
     Attributes:
         outer: the parallel axes.
         inner: the axes that its reductions combine; empty without reductions.
-        full: the anchors that are computed at every inner point. Reductions, and anchors of their
-            size, are computed once for each outer point.
+        full: the anchors that are computed at every inner point. All others, reductions and anchors
+            of their size, are computed once for each outer point.
     """
 
     outer: tuple[Axis, ...]
@@ -181,7 +181,7 @@ def _loop_space(members: Sequence[Tensor]) -> Space:
 
 
 def _pattern(reduction: Tensor) -> tuple[tuple[int, bool], ...]:
-    """(extent, whether it is combined) for each axis of a reduction's operand of extent not 1."""
+    """(extent, whether it is combined) for each axis of a reduction's operand, except extents 1."""
     shape = static(reduction.operands[0].shape)
     axes: tuple[int, ...] = reduction.attributes["axes"]
     return tuple((extent, axis in axes) for axis, extent in enumerate(shape) if extent != 1)
@@ -191,7 +191,7 @@ def _space(members: Sequence[Tensor], outer: tuple[Axis, ...], inner: tuple[Axis
     """The space of these axes, with the members that are computed at every inner point.
 
     Raises:
-        NotOneStep: if the size of a member is neither that of the outer axes nor of all axes.
+        NotOneStep: if a member has neither the size of the outer axes nor that of all axes.
     """
     outer_size = size_of([axis.extent for axis in outer])
     full_size = outer_size * size_of([axis.extent for axis in inner])

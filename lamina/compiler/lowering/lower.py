@@ -2,8 +2,8 @@
 
 A group computes some *anchors* (reductions, contractions and all tensors that must be stored) in
 one loop nest. All other tensors are folded into the expressions that use them: a tensor's scalar at
-given coordinates is pulled from its operands, down to loads. A group is legal exactly if it can be
-lowered, so fusion proposes groups and this folder accepts or refuses them.
+some coordinates is pulled from its operands, down to loads. A group is legal if and only if it can
+be lowered. So fusion proposes groups, and this folder accepts or refuses them.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def lower_group(
 
 
 def _check_own_reads(step: Step) -> None:
-    """Refuses steps that load from a buffer they store, except at the index that they store.
+    """Refuses a step that loads from a buffer that it stores, except at the stored index.
 
-    A step may not load from a buffer to which it adds (`accumulate`) at all.
+    A step must not load from a buffer to which it adds (`accumulate`).
 
     Raises:
-        NotOneStep: if the step does.
+        NotOneStep: for such a step.
     """
     store_indices: dict[str, set[Index]] = {}
     for store in stores_of(step):

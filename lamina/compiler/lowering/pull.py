@@ -1,6 +1,6 @@
 """Pulling: the scalar of a tensor at coordinates, composed of its operands' scalars, down to loads.
 
-Here it is also decided at which coordinates each member of a group is computed.
+This file also chooses the coordinates at which each member of a group is computed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lamina.shapes import size_of, static
 # A tensor with a deeper expression is stored, so that kernels stay small and readable.
 DEEPEST_EXPRESSION = 96
 
-# The most nested calls of pulling. A scalar at a greater depth is pulled first, by itself, so the
-# use of Python's stack does not grow with the depth of graphs and expressions.
+# The most nested calls of pulling. A scalar at a greater depth is pulled separately before, so that
+# the use of Python's stack does not grow with the depth of graphs and expressions.
 MOST_NESTED_PULLS = 12
 
 
@@ -52,8 +52,7 @@ class IterationRow:
         return self.start + flatten(coordinates, shape)
 
 
-# A tensor's location: a buffer of its own, a row of a buffer, or a function from its coordinates to
-# scalars.
+# A tensor's location: its own buffer, a row of a buffer, or a function from coordinates to scalars.
 Location = str | IterationRow | Callable[[Coordinates], Scalar]
 
 
@@ -66,7 +65,7 @@ class Puller:
     Attributes:
         computed_at: the coordinates at which each member of the group is computed.
         locals: the local that holds the result of a member, for members that have one.
-        slidings: the windows met on the way, in order, each once.
+        slidings: the windows through which tensors were pulled, in order, each once.
     """
 
     def __init__(
@@ -76,11 +75,11 @@ class Puller:
         self.computed_at: dict[Tensor, Coordinates] = {}
         self.locations = locations
         self.locals: dict[Tensor, Local] = {}
-        # Each scalar and its height, the most operations nested in it; the height so far of the
+        # The height of each scalar: the most operations nested in it. Then the height so far of the
         # scalar that is being pulled.
         self._known: dict[tuple[Tensor, Coordinates], tuple[Scalar, int]] = {}
         self._height = 0
-        # The number of nested pulls under way.
+        # The number of nested pulls at the moment.
         self._nested = 0
         self.slidings: dict[Sliding, None] = {}
 
@@ -93,7 +92,7 @@ class Puller:
         return self._deepest_first(lambda: self._pull(node, coordinates))
 
     def expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
-        """The same scalar, but computed even if the tensor itself is stored or has a local."""
+        """The same scalar, computed even if the tensor itself is stored or has a local."""
         return self._deepest_first(lambda: self._expression(node, coordinates))
 
     def _deepest_first(self, pulling: Callable[[], Scalar]) -> Scalar:
@@ -157,7 +156,7 @@ class Puller:
 
     def _expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         if size_of(static(node.shape)) == 0:
-            # Never computed. Its operands may have no element to pull.
+            # It is never computed, and its operands may have no element to pull.
             return Literal(0, node.dtype)
         lowering = node.op.lowering
         if isinstance(lowering, Elementwise):
@@ -174,7 +173,7 @@ class Puller:
             )
         if node.op is CONSTANT and size_of(static(node.shape)) == 1:
             return Literal(node.attributes["value"].array.reshape(()).item(), node.dtype)
-        # A reduction or contraction that this group computes later, or not at all.
+        # This group computes the reduction or contraction later, or not at all.
         raise NotOneStep
 
 
@@ -232,8 +231,8 @@ def candidate_coordinates(
 ) -> Iterator[Coordinates]:
     """Coordinates at which a member may be computed.
 
-    First those in row-major order, then those at which a tensor below it, reached through
-    transposes, reshapes and elementwise ops, is in row-major order.
+    The first ones are those in row-major order. Others are the coordinates at which a tensor below
+    it, reached through transposes, reshapes and elementwise ops, is in row-major order.
     """
     yield coordinates_in_order(member, axes)
     seen: set[Tensor] = set()

@@ -20,7 +20,7 @@ def windows_of(
 ) -> tuple[Window, ...]:
     """The windows of an operand that slide along single axes of the contraction.
 
-    A window of one element at stride 1 without padding is omitted, as it is a plain axis.
+    A window of one element at stride 1 without padding is omitted, because it is a plain axis.
 
     Args:
         operand: `"left"` or `"right"`.

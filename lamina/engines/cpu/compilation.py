@@ -1,7 +1,7 @@
 """From a program to machine code and its layout, through the cache on disk.
 
-The key of an entry is made from the program itself, so that no text is written for a program that
-was compiled before.
+The key of an entry is made from the program itself, so no text is written for a program that was
+compiled before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compile_program(
     """
 
     def make() -> bytes:
-        # Imported late: with cached machine code, half of this folder is not needed.
+        # Imported only here: with cached machine code, half of this folder is not needed.
         with loading:
             from lamina.engines.cpu.emit.native_program import write_program
 
@@ -52,8 +52,8 @@ def compile_program(
         return length + layout + assemble(native.text, processor)
 
     if SOURCES.checksum and folder() is not None:
-        # Decisions follow from the program, the processor and our sources: the key needs none of
-        # them.
+        # Decisions follow from the program, the processor and these sources, so the key does not
+        # contain them.
         how = repr(schedule) if schedule is not None else "chosen"
         inputs = (checksum(program), repr(processor), how, str(timed))
         key = key_of((*inputs, SOURCES.checksum, *VERSIONS))

@@ -1,4 +1,4 @@
-"""The CPU engine: programs as native code for this processor, run by all its cores together."""
+"""The CPU engine: programs as native code for this processor, run by all of its cores together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @final
 class CpuEngine:
-    """Compiles programs for the processor it runs on."""
+    """Compiles programs for the processor on which it runs."""
 
     def __init__(self) -> None:
         self.processor = host()
@@ -77,7 +77,7 @@ class CpuEngine:
     def listing(self, program: Program, step: int | None, language: str) -> str:
         if language == "program":
             return str(program) if step is None else str(program.steps[step])
-        # Imported late, as in compilation.py.
+        # Imported only here, as in compilation.py.
         from lamina.engines.cpu.decide.program import decide
         from lamina.engines.cpu.emit.native_program import text_of
 
@@ -93,7 +93,7 @@ class CpuEngine:
         return write_program(program, self.processor).layout.total_bytes
 
     def peaks(self, dtype: DType) -> Peaks:
-        # Imported late: only measurements need it.
+        # Imported only here: only measurements need it.
         from lamina.engines.cpu.run.peaks import measured_peaks
 
         return measured_peaks(self.processor, dtype)

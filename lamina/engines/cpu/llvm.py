@@ -1,10 +1,9 @@
 """All calls into LLVM: the only file that uses llvmlite.
 
-An object of llvmlite frees its memory when it is closed, or else when it is collected. If the
-handler of a signal raises after the memory is freed and before the object notes that, it is freed
-twice. So all calls are made in one thread, which signals do not reach. No object of llvmlite leaves
-that thread: callers that load code get the addresses of its functions, and no object that could
-free the code elsewhere.
+An object of llvmlite frees its memory when it is closed or collected. If a signal handler raises
+after the memory is freed and before the object notes that, it is freed twice. So all calls are made
+in one thread, which signals do not reach. No object of llvmlite leaves that thread: callers that
+load code get the addresses of its functions, and no object that could free the code elsewhere.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ Result = TypeVar("Result")
 # llvmlite has no types.
 binding: Any = _binding
 
-# The IR is written with explicit vectors and registers, so that no passes over it pay; the code
-# generator selects, schedules and allocates at its default level.
+# The IR is written with explicit vectors and registers, so optimisation passes over it do not pay.
+# The code generator selects, schedules and allocates at its default level.
 _CODE_GENERATION = 2
-# The versions that machine code depends on, in addition to the text and the processor.
+# The versions on which machine code depends, in addition to the text and the processor.
 VERSIONS = (llvmlite.__version__, str(binding.llvm_version_info), str(_CODE_GENERATION))
 
 
 @frozen_dataclass
 class Target:
-    """The processor that code is generated for.
+    """The processor for which code is generated.
 
     Attributes:
         name: LLVM's name of the processor, `"znver4"`.
@@ -64,7 +63,7 @@ class LoadedCode:
 
 
 def host_target() -> tuple[str, dict[str, bool], str]:
-    """LLVM's names of this processor, of each feature and whether it is there, and the triple."""
+    """LLVM's name of this processor, its features and whether they are there, and the triple."""
     return _thread_call(
         lambda: (
             str(binding.get_host_cpu_name()),
@@ -80,7 +79,7 @@ def assemble(text: str, target: Target) -> bytes:
 
 
 def listing(text: str, target: Target) -> str:
-    """The machine code of a module in the processor's assembly language, for people."""
+    """The machine code of a module as text in the processor's assembly language."""
     return _thread_call(lambda: _translated(text, target, "emit_assembly"))
 
 
@@ -102,8 +101,8 @@ def unload(code: LoadedCode) -> None:
 def _hold_during_forks() -> None:
     """Holds llvmlite's lock while the process forks: in the child it would stay locked forever.
 
-    A ShieldedThread already waits for forks; this is for other users of llvmlite. It has a lock for
-    all its functions, but no public function that takes it.
+    A ShieldedThread already waits for forks; this is for other users of llvmlite. llvmlite has a
+    lock for all its functions, but no public function that takes it.
     """
     lock = getattr(binding.ffi.lib, "_lock", None)
     if lock is not None and hasattr(os, "register_at_fork"):
@@ -116,8 +115,8 @@ def _hold_during_forks() -> None:
         )
 
 
-# Before the thread is made: handlers before a fork run in the reverse order of registration, and
-# the thread needs this lock to finish its work.
+# Called before the thread is made: handlers before a fork run in the reverse order of registration,
+# and the thread needs this lock to finish its work.
 _hold_during_forks()
 _thread = ShieldedThread("lamina-llvm")
 _numbers = count()
@@ -133,7 +132,7 @@ class _End(weakref.ref[LoadedCode]):
 
 # The loaded code by its number: linker, tracker, and the weak reference.
 _loaded: dict[int, tuple[Any, Any, _End]] = {}
-# Appended to wherever garbage is collected, by a function that no signal can interrupt.
+# A function that no signal can interrupt appends to it, wherever garbage is collected.
 _ended: deque[_End] = deque()
 
 
@@ -180,10 +179,11 @@ def _load(code: bytes, exported: tuple[str, ...]) -> LoadedCode:
     builder = binding.JITLibraryBuilder().add_object_img(code)
     for name in exported:
         builder.export_symbol(name)
-    # A linker for each object, as it keeps memory of code until it is closed. JITLink puts all
-    # sections of an object into one block of memory. LLVM's older linker allocates each section
-    # separately: in a process with large arenas these may be over 2 GiB apart, too far for relative
-    # addresses, and it then ends the process. On Windows JITLink is not complete.
+    # Each object has a linker, because a linker keeps memory of code until it is closed. JITLink
+    # puts all sections of an object into one block of memory. LLVM's older linker allocates each
+    # section separately. In a process with large arenas, sections may then be over 2 GiB apart, too
+    # far for relative addresses, and that linker ends the process. On Windows JITLink is not
+    # complete.
     linker = binding.create_lljit_compiler(use_jit_link=os.name == "posix")
     try:
         tracker = builder.link(linker, "lamina")

@@ -18,14 +18,14 @@ def assemble(text: str, processor: Processor) -> bytes:
 def compiled(text: str, processor: Processor) -> bytes:
     """The object code of a module, from the cache on disk if it was assembled before.
 
-    The text holds all decisions of Lamina, so the key needs no version but LLVM's.
+    The text holds all decisions of Lamina, so LLVM's version is the only one in the key.
     """
     target = (processor.triple, processor.name, processor.features)
     return cached(key_of((*VERSIONS, *target, text)), lambda: assemble(text, processor))
 
 
 def listing(text: str, processor: Processor) -> str:
-    """The machine code of a module in the processor's assembly language, for people."""
+    """The machine code of a module as text in the processor's assembly language."""
     return llvm.listing(text, _target(processor))
 
 

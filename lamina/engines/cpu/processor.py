@@ -28,19 +28,19 @@ _VECTORS = {
 _CAN_WAIT = os.name == "posix"
 # The size of a cache line.
 LINE_BYTES = 64
-# Defaults where the system does not report sizes: present processors have at least these.
+# Defaults if the system does not report sizes: today's processors have at least these.
 _LEVEL1_BYTES, _LEVEL2_BYTES = 32 << 10, 256 << 10
 
 
 @frozen_dataclass
 class Processor:
-    """The processor that programs are compiled for.
+    """The processor for which programs are compiled.
 
     Attributes:
         name: LLVM's name of the processor, `"znver4"`.
         triple: LLVM's name of the machine and the system.
         features: LLVM's list of features, `"+avx2,-avx512f,..."`.
-        description: the name for people.
+        description: the name that users see.
         vectors: `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
         vector_bytes: the size of a vector register.
         registers: the number of vector registers.
@@ -65,15 +65,16 @@ class Processor:
 
 
 def host() -> Processor:
-    """The processor this runs on.
+    """The processor of this machine.
 
     The environment variable LAMINA_THREADS limits the number of threads, LAMINA_VECTORS the kind of
     vectors.
 
     Raises:
-        EngineError: if LAMINA_THREADS or LAMINA_VECTORS has a value that is not possible here.
+        EngineError: if LAMINA_THREADS or LAMINA_VECTORS has a value that this machine does not
+            support.
     """
-    # Imported late: llvmlite takes longer to import than all of Lamina.
+    # Imported only here: llvmlite takes longer to import than all of Lamina.
     with loading:
         from lamina.engines.cpu.llvm import host_target
 
@@ -110,7 +111,7 @@ def host() -> Processor:
 def _chosen_vectors(present: set[str]) -> str:
     possible = [name for name, needed in _NEEDED.items() if present.issuperset(needed)]
     if not possible:
-        # Every 64-bit x86 processor has SSE2 and every 64-bit ARM one NEON, listed or not.
+        # Every 64-bit x86 processor has SSE2, and every 64-bit ARM processor NEON, listed or not.
         possible = ["neon" if platform.machine().lower() in ("arm64", "aarch64") else "sse2"]
     wanted = os.environ.get("LAMINA_VECTORS", "")
     if not wanted:
@@ -137,7 +138,7 @@ def _threads() -> int:
             raise EngineError(
                 "several threads are not supported on this system",
                 facts=(("expected", "LAMINA_THREADS=1"), ("found", repr(wanted))),
-                advice="They wait for each other on futexes or POSIX condition variables.",
+                advice="Threads wait for each other on futexes or POSIX condition variables.",
             )
         return int(wanted)
     if not _CAN_WAIT:
@@ -163,7 +164,7 @@ def _caches() -> tuple[int, int, int]:
 
 
 def _description() -> str:
-    """The vendor's name of the processor; empty where the system does not report it."""
+    """The vendor's name of the processor; empty if the system does not report it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The target of CPUs: what is expensive and what is cheap there. Imports no code generator."""
+"""The target of CPUs: the costs of operations there. Imports no code generator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU = Target(
     narrow_positions=False,
     # A matrix product would otherwise read all of its operands again.
     keeps_products=True,
-    # Vectors of channels are full whatever the window.
+    # Vectors of channels are full for any window.
     channels_last=True,
     # A contraction with one row and one column for each channel would fill no tile of registers.
     depthwise_loops=True,

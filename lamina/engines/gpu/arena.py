@@ -23,7 +23,7 @@ class Tenant(Protocol):
         ...
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
-        """Uses the first bytes of these blocks from now on, whatever they hold."""
+        """Uses the first bytes of these blocks from now on; their contents are undefined."""
         ...
 
 
@@ -33,7 +33,7 @@ class DeviceArena:
 
     Each block is as large as the executable that needs most of it. Blocks are released before
     larger or smaller ones are allocated, so that both need not fit at once. If the device then
-    refuses the new ones, the arena has none: executables call `restore` when they are run.
+    refuses the new blocks, the arena has none, and executables call `restore` when they are run.
 
     Args:
         opened: returns the driver of the device, always the same one.
@@ -44,7 +44,7 @@ class DeviceArena:
         self.driver = opened()
         self._blocks: list[Block] = []
         self._sizes: tuple[int, ...] = ()
-        # Weak: executables that were collected no longer count.
+        # Weak references: executables that were collected no longer count.
         self._needs: weakref.WeakKeyDictionary[Tenant, tuple[int, ...]] = (
             weakref.WeakKeyDictionary()
         )
@@ -77,7 +77,7 @@ class DeviceArena:
 
     def _restore(self) -> None:
         if not self._resize():
-            # The blocks exist, but executables that were refused do not use them yet.
+            # The blocks exist, but refused executables do not use them yet.
             for tenant in list(self._needs):
                 tenant.move_to([block.buffer for block in self._blocks])
 
@@ -88,7 +88,7 @@ class DeviceArena:
     def _leave(self, tenant: Tenant) -> None:
         self._needs.pop(tenant, None)
         tenant.detach()
-        # The other executables meet the error when they are run.
+        # The other executables raise the error when they are run.
         with suppress(EngineError):
             self._resize()
 

@@ -1,6 +1,6 @@
 """Kernels of contractions: a work item keeps a register tile of sums.
 
-The operands are read through their views, each number once for each m or n of the tile. At the
+The operands are read through their views, each element once for each m or n of the tile. At the
 edges of the result, work items compute the last row or column again, and store it once.
 """
 
@@ -46,7 +46,7 @@ class _TiledAxis:
     """The m or the n of a contraction, split into tiles.
 
     Attributes:
-        axis: m or n of the contraction, all of its own axes as one.
+        axis: M or N of the contraction, all of its axes merged to one.
         tiles: counts the tiles along it.
         size: the extent of a tile.
     """

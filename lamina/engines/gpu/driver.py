@@ -1,7 +1,7 @@
-"""The protocol of drivers: the functions of OpenCL, or of CUDA, that engines for GPUs need.
+"""The protocol of drivers: the functions of a device's API, such as OpenCL, that engines need.
 
-A driver opens one device, and returns its own handles of buffers, modules, kernels and sequences:
-the engine passes these on and never looks inside. None stands for a buffer without bytes.
+A driver opens one device, and returns its own handles of buffers, modules, kernels and sequences.
+The engine passes these on and never looks inside. None stands for a buffer without bytes.
 
 Ownership: each handle is released when its last reference is gone. A sub-buffer keeps the
 whole buffer, a kernel its module and its buffers, a sequence its kernels.
@@ -65,8 +65,8 @@ class Driver(Protocol):
     """A device in use.
 
     Attributes:
-        record: its description, for people.
-        traits: the properties that kernels are written for.
+        record: its description.
+        traits: the properties for which kernels are written.
         words: of the language that `build` takes.
         allocated: the count of its allocated bytes.
     """
@@ -78,7 +78,7 @@ class Driver(Protocol):
 
     @property
     def queue(self) -> Queue:
-        """The one queue of all commands, so that a read sees all writes before it.
+        """The queue of all commands. There is one, so that a read sees all earlier writes.
 
         Raises:
             EngineError: in a process that was forked from the one that has opened the device.
@@ -92,11 +92,11 @@ class Driver(Protocol):
     # Memory
 
     def available_bytes(self) -> int:
-        """How many bytes can still be allocated."""
+        """The bytes that can still be allocated."""
         ...
 
     def allocate(self, size: int) -> Buffer:
-        """Allocates bytes, at least one, that the device really has, filled with zeros."""
+        """Allocates bytes, at least one, filled with zeros; raises if the device lacks them."""
         ...
 
     def sub_buffer(self, buffer: Buffer, offset: int, size: int) -> Buffer:
@@ -124,10 +124,10 @@ class Driver(Protocol):
         """A kernel with its arguments, for at least `items` work items.
 
         Args:
-            module: where its function is.
+            module: contains its function.
             name: of the function.
             buffers: the first arguments.
-            items: how many work items have work, at least one.
+            items: the number of work items that have work, at least one.
             numbered: whether an int follows as the last argument, which each launch sets.
         """
         ...
@@ -135,7 +135,7 @@ class Driver(Protocol):
     def sequence(self, launches: Sequence[tuple[Kernel, int | None]]) -> LaunchSequence:
         """Kernels in the order in which they are launched, each with its number if it has one.
 
-        It is run many times: work that can be done once, before the first run, is done here.
+        The sequence is run many times, so work that can be done once is done here.
         """
         ...
 

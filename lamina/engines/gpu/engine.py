@@ -1,4 +1,4 @@
-"""The engine of a device that runs kernels, whatever its driver."""
+"""The engine of a device that runs kernels, for any driver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GpuEngine:
         self._driver = opened()
 
     def __reduce__(self) -> tuple[type[GpuEngine], tuple[str, Callable[[], Driver]]]:
-        # Where it is unpickled there may be other devices.
+        # The machine that unpickles it may have other devices.
         return GpuEngine, (self._language, self._opened)
 
     @property
@@ -77,7 +77,7 @@ class GpuEngine:
 
     def _launches(self, program: Program, schedule: Schedule | None = None) -> Launches:
         self._require_dtypes(_dtypes_of(program))
-        # Imported late: listing devices does not need it.
+        # Imported only here: listing devices does not need it.
         from lamina.engines.gpu.kernels import write_kernels
 
         driver = self._driver

@@ -53,7 +53,7 @@ class GpuProgram:
         driver = arena.driver
         self._program, self._launches, self._driver, self._arena = program, launches, driver, arena
         require_room(
-            "this step needs",
+            "this program needs",
             needs_of_program(program),
             driver.available_bytes,
             reused=arena.bytes,
@@ -93,7 +93,7 @@ class GpuProgram:
     def move_to(self, blocks: Sequence[Buffer]) -> None:
         driver, locations = self._driver, self._layout.locations
         with driver.errors("creating a program's kernels"):
-            # Buffers at one location are one buffer, also for the driver.
+            # Program buffers at one location are one buffer of the driver.
             found = {
                 (block, offset, size): driver.sub_buffer(blocks[block], offset, size)
                 for block, offset, size in set(locations.values())
@@ -124,10 +124,10 @@ class GpuProgram:
     def run(self, inputs: Sequence[Array]) -> None:
         self._require_blocks()
         for buffer, array in zip(self._program.of_kind("input"), inputs, strict=True):
-            # Waits: the caller may change the array, and the queue holds at most one run.
+            # It waits, because the caller may change the array; the queue holds at most one run.
             target = self._buffers[buffer.name]
             write_buffer(self._driver, target, buffer.shape, buffer.dtype.numpy, array)
-        with self._driver.errors("running a step"):
+        with self._driver.errors("running a program"):
             self._shield_updates(self._run)
 
     def _shield_updates(self, work: Callable[[], None]) -> None:
@@ -160,7 +160,7 @@ class GpuProgram:
                 output = self._outputs[name]
                 shape = (len(rows), *output.shape)
                 records[name] = DeviceMemory(driver, shape, output.dtype.numpy)
-            with driver.errors("preparing to run steps"):
+            with driver.errors("preparing runs of a program"):
                 gathers = self._gathers(resident, examples)
             self._run_pieces(len(rows), gathers, records)
             return {name: record.read() for name, record in records.items()}
@@ -190,12 +190,12 @@ class GpuProgram:
     def _run_pieces(
         self, count: int, gathers: Sequence[Kernel], records: Mapping[str, DeviceMemory]
     ) -> None:
-        """Makes the runs in pieces, between which signals are handled."""
+        """Does the runs in pieces. Signals are handled between the pieces."""
         done, size = 0, 1
         while done < count:
             runs = range(done, min(done + size, count))
             started = time.perf_counter()
-            with self._driver.errors("running steps"):
+            with self._driver.errors("running a program"):
                 self._shield_updates(partial(self._run_piece, runs, gathers, records))
             seconds = max(time.perf_counter() - started, 1e-6)
             size = max(1, min(int(len(runs) * PIECE_SECONDS / seconds), 2 * size))

@@ -14,7 +14,7 @@ def write_gather(module: Module, buffer: Buffer) -> Gather:
     """Writes the kernel of an input that has elements; inputs of one size share it."""
     batch = buffer.shape[0]
     each = buffer.bytes // batch
-    # The largest word whose size divides an example: examples are then whole, aligned words.
+    # The largest word whose size divides an example, so that examples are whole, aligned words.
     element = next(Type(f"i{bits}") for bits in (64, 32, 8) if each % (bits // 8) == 0)
     words = each // element.bytes
     name = f"gather_{batch}_{words}_{element.element}"

@@ -1,7 +1,7 @@
 """A program as kernels in a language like C.
 
 A work item computes a point of a loop, or a register tile of a contraction. Steps of equal
-signature share their kernels: these are written for a step whose buffers are numbered.
+signature share their kernels, which are written for a step with numbers for buffers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
     """Writes the kernels of a program.
 
     Args:
-        program: whose steps become kernels.
-        schedule: how its steps are run.
+        program: its steps become kernels.
+        schedule: how the steps are run.
         traits: of the device.
         words: of the language.
     """
@@ -71,7 +71,7 @@ class _Writer:
     def __init__(self, program: Program, module: Module) -> None:
         self.module = module
         self._signatures = Signatures(program)
-        # The name of each kernel, and how many work items it has.
+        # The name of each kernel, and the number of its work items.
         self._written: dict[StepSignature, tuple[str, int]] = {}
 
     def launches(

@@ -7,7 +7,7 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Traits:
-    """The properties of a device that kernels are written for.
+    """The properties of a device for which kernels are written.
 
     Attributes:
         has_float64: whether the device computes with float64.
@@ -36,7 +36,7 @@ class Launch:
         kernel: the name of its function in the text.
         buffers: the function's first arguments, in order: buffers of the program. One without
             elements is a null pointer.
-        items: how many work items have work, at least one. Work items beyond these do nothing.
+        items: the number of work items that have work, at least one. Further ones do nothing.
         step: the number of its step in the program.
     """
 
@@ -53,7 +53,7 @@ class RepeatedLaunches:
     Each of their kernels takes the number of the iteration as its last argument, an int.
 
     Attributes:
-        first, last: the first of the launches, and the one after the last.
+        first, last: the first of the launches, and the launch after the last.
         count: the number of iterations.
     """
 
@@ -72,7 +72,7 @@ class Gather:
     Attributes:
         kernel: the name of its function in the text.
         input: the buffer of the program.
-        items: how many work items have work.
+        items: the number of work items that have work.
     """
 
     kernel: str
@@ -85,7 +85,7 @@ class Launches:
     """A program as kernels.
 
     Attributes:
-        text: the functions, in OpenCL C (or CUDA C).
+        text: the functions, in the driver's language.
         launches: in the order in which they run.
         repeats: ranges of launches that are repeated, in order and without overlap.
         gathers: one for each input that has examples with elements.

@@ -23,7 +23,7 @@ class Block:
         size: in bytes, at least 1.
 
     Raises:
-        EngineError: if the device does not have them, or not in one allocation.
+        EngineError: if the device lacks the memory, or does not allow one such allocation.
     """
 
     def __init__(self, driver: Driver, size: int) -> None:
@@ -105,7 +105,7 @@ def write_buffer(
 ) -> None:
     """Copies an array to a buffer after all commands so far, and waits for that.
 
-    The array has the dtype and size of the buffer: its bytes are copied unchanged.
+    The array has the dtype and size of the buffer, so its bytes are copied unchanged.
     """
     array = array.astype(dtype, casting="no", copy=False).reshape(shape)
     if buffer is not None:

@@ -1,4 +1,4 @@
-"""Measured peaks of a device: the roofline that steps are compared with."""
+"""Measured peaks of a device: the roofline with which steps are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.engines.gpu.memory import Block
 from lamina.engines.gpu.work_item import items_below
 from lamina.shapes import DType
 
-# The fastest of several runs counts: other processes may use the machine as well.
+# The fastest of several runs counts, because other processes may use the machine too.
 _RUNS = 5
 _LEAST_SECONDS = 0.005
 _CHAINS, _CALLS = 12, 256

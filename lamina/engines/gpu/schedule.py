@@ -1,6 +1,6 @@
-"""How each step of a program is run on a device: all decisions are made here.
+"""The schedule of each step on a device that runs kernels. This file makes all decisions.
 
-A schedule is a frozen record that can be printed; kernels are written from it, and a test may force
+A schedule is a frozen record that can be printed. Kernels are written from it, and a test may force
 another one.
 """
 
@@ -19,7 +19,7 @@ from lamina.shapes import size_of
 
 # The largest register tile.
 MOST_TILE_M, MOST_TILE_N = 4, 4
-# Positions up to this fit 32 bits, intermediate sums included.
+# Positions up to this fit into 32 bits, intermediate sums included.
 NARROW = 2**30
 
 
@@ -28,7 +28,7 @@ class LoopSchedule:
     """A work item computes all stages at one point of a loop.
 
     Attributes:
-        position_bits: in how many bits positions are computed.
+        position_bits: the bits in which positions are computed.
     """
 
     position_bits: int
@@ -42,7 +42,7 @@ class SortSchedule:
     """A work item finds the rank of one element of a sort by counting those before it.
 
     Attributes:
-        position_bits: in how many bits positions are computed.
+        position_bits: the bits in which positions are computed.
     """
 
     position_bits: int
@@ -57,7 +57,7 @@ class ContractionSchedule:
 
     Attributes:
         tile_m, tile_n: the tile's rows and columns.
-        position_bits: in how many bits positions are computed.
+        position_bits: the bits in which positions are computed.
     """
 
     tile_m: int
@@ -117,7 +117,7 @@ def _decided(step: Step, target: Target) -> StepSchedule:
 
 
 def _is_narrow(step: Step) -> bool:
-    """Whether all positions of a step fit 32 bits."""
+    """Whether all positions of a step fit into 32 bits."""
     axes: Iterable[Axis]
     if isinstance(step, Contraction):
         axes = (*step.batch, *step.m, *step.n, *step.k)

@@ -1,4 +1,4 @@
-"""The target of devices that run kernels: what is expensive and what is cheap there."""
+"""The target of devices that run kernels: the costs of operations there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def target_for(traits: Traits, name: str) -> Target:
 
     Args:
         traits: of the device.
-        name: of the engine, for people.
+        name: of the engine.
     """
     return Target(
         name=name,

@@ -1,1 +1,1 @@
-"""The interpreter engine: programs in NumPy, the specification of what a program means."""
+"""The interpreter engine: programs in NumPy. It specifies the meaning of programs."""

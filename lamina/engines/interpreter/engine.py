@@ -1,6 +1,6 @@
 """The interpreter engine: programs run step by step in NumPy, over the planned arena.
 
-It is the specification of what a program means, and needs nothing but NumPy.
+It specifies the meaning of programs, and needs only NumPy.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class InterpreterEngine:
     """Runs programs in NumPy.
 
     Args:
-        poison: expose faults of a program: fill the arena with NaN before every run, which
-            exposes reads of unwritten memory, and run the points of steps in an adversarial
-            order, which exposes points that depend on each other. It takes several times as long;
-            results of programs that keep the rules have the same bits.
-        target: of the programs that are compiled for it; it runs those for any target.
+        poison: whether to expose faults of a program. The arena is filled with NaN before every
+            run, which exposes reads of unwritten memory. The points of steps are run in an
+            adversarial order, which exposes points that depend on each other. A run takes several
+            times as long; a program that keeps the rules gives the same bits.
+        target: of the programs that are compiled for it; it can run programs for any target.
     """
 
     def __init__(self, *, poison: bool = False, target: Target = DEFAULT_TARGET) -> None:
@@ -79,11 +79,11 @@ class InterpreterEngine:
         return ("program",)
 
     def listing(self, program: Program, step: int | None, language: str) -> str:
-        # It runs the program itself, and generates nothing.
+        # The interpreter runs the program itself, and generates nothing.
         return str(program) if step is None else str(program.steps[step])
 
     def workspace_bytes(self, program: Program) -> None:
-        # NumPy allocates temporaries of its own.
+        # NumPy allocates further temporaries, whose size is not known.
         return None
 
     def peaks(self, dtype: DType) -> None:
@@ -106,7 +106,7 @@ class InterpretedProgram:
     ) -> None:
         self._program = program
         self._poison = poison
-        # The axes along which workers of each step may be split; not needed in order.
+        # The axes along which workers of each step may be split; not needed if points run in order.
         steps = range(len(program.steps)) if poison else ()
         self._parallel = [parallel_axes(program, number) for number in steps]
         self._memories = memories
@@ -126,7 +126,7 @@ class InterpretedProgram:
         self._last: dict[str, Array] = {}
 
     def run(self, inputs: Sequence[Array]) -> None:
-        # A step that a signal interrupts would leave some parameters new and others old.
+        # An interrupted run would leave some parameters new and others old.
         shielded(lambda: self._run(inputs))
 
     def _run(self, inputs: Sequence[Array]) -> None:

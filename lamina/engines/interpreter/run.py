@@ -3,11 +3,11 @@
 A scalar expression is computed for all points of an iteration space at once: an array with one
 axis for each loop axis, of extent 1 where the expression does not depend on it.
 
-In an adversarial order, the points along all axes that workers may be split along
-(`lamina.program.parallel`) are dealt at random to a few workers, which run one after the other. For
-each worker all stages are computed again from the present contents of memory, and stored only at
-its own points. So a program in which points depend on each other gives wrong results, and any other
-program gives the same bits as in order.
+In an adversarial order, the points along all axes along which workers may be split
+(`lamina.program.parallel`) are assigned at random to a few workers, which run one after the other.
+For each worker all stages are computed again from the present contents of memory, and stored only
+at the worker's points. So a program in which points depend on each other gives wrong results, and
+any other program gives the same bits as in order.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ Flat = Mapping[str, Array]
 Iteration = Mapping[Axis, int]
 
 
-# The number of workers that the points of a step are dealt to, and of chunks that the inner points
-# of a write are dealt to.
+# The number of workers to which the points of a step are assigned, and of chunks to which the inner
+# points of a write are assigned.
 WORKERS = 3
 
 
 @frozen_dataclass
 class Adversary:
-    """Deals the points of a step to workers.
+    """Assigns the points of a step to workers.
 
     Attributes:
-        generator: of the random worker of each point.
-        axes: along which workers may be split: the step's own, and inner axes of its writes.
+        generator: draws the worker of each point.
+        axes: those along which workers may be split: the step's own, and inner axes of its writes.
     """
 
     generator: np.random.Generator
@@ -73,9 +73,9 @@ class _WorkerPoints:
     """The points of one worker.
 
     Attributes:
-        axes: along which workers are split, the step's own ones first.
-        mask: over these axes, whether a point is the worker's; of extent 1 where all are.
-        adversary: dealt the points; None in order.
+        axes: those along which workers are split, the step's own ones first.
+        mask: over these axes, whether a point is the worker's; of extent 1 if all points are.
+        adversary: has assigned the points; None if points run in order.
     """
 
     axes: tuple[Axis, ...]
@@ -83,9 +83,9 @@ class _WorkerPoints:
     adversary: Adversary | None
 
     def of_stage(self, outer: int, inner: Sequence[Axis]) -> Array:
-        """The mask of the worker's points of a stage, over outer axes of the step and inner ones.
+        """The mask of the worker's points of a stage, over outer axes of the step and inner axes.
 
-        Values that a stage has once for all points of other axes are stored by one worker.
+        If a stage has one value for all points of other axes, one worker stores it.
         """
         mask = self.mask
         for number in reversed(range(outer, len(self.axes))):
@@ -122,7 +122,7 @@ def run_step(
 
 
 def _points_of_workers(own: tuple[Axis, ...], adversary: Adversary | None) -> list[_WorkerPoints]:
-    """The points of each worker; in order there is one worker."""
+    """The points of each worker; there is one worker if points run in order."""
     if adversary is None:
         return [_WorkerPoints(own, np.ones((1,) * len(own), bool), None)]
     axes = (*own, *(axis for axis in adversary.axes if axis not in own and axis.extent))
@@ -195,7 +195,7 @@ def _segment_sum(
     locals_: Mapping[str, Array],
     iteration: Iteration,
 ) -> Array:
-    """The sum for every outer point: rank after rank is added where its key is the index."""
+    """The sum for every outer point: each rank is added to the point whose index is its key."""
     points = _Points((*outer, stage.axis), buffers, locals_, iteration)
     keys, values = points.everywhere(stage.key), points.everywhere(stage.value)
     indices = _Points(outer, buffers, locals_, iteration).everywhere(Position(stage.segment))
@@ -260,12 +260,12 @@ class _Points:
     def everywhere(self, scalar: Scalar) -> Array:
         """The scalar at every point, in the full shape of the space."""
         if 0 in self.extents:
-            # There are no points: indices read from data must not be computed.
+            # Without points, indices read from data must not be computed.
             return np.zeros(self.extents, scalar.dtype.numpy)
         return np.broadcast_to(self.value(scalar), self.extents)
 
     def value(self, scalar: Scalar) -> Array:
-        """The scalar at every point, of extent 1 along axes it does not depend on."""
+        """The scalar at every point, of extent 1 along axes on which it does not depend."""
         if scalar not in self._known:
             for inner in postorder(scalar, known=self._known):
                 self._known[inner] = np.asarray(self._computed(inner))

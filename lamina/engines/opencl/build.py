@@ -1,7 +1,7 @@
 """From text in OpenCL C to a program of the driver, through the cache on disk.
 
-Drivers with a build cache of their own use that one. PoCL compiles a kernel at its first launch,
-for the sizes of that launch; creating a binary would compile all kernels once more.
+Drivers that have a build cache use that one. PoCL compiles a kernel at its first launch, for the
+sizes of that launch; making a binary would compile all kernels once more.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def build(context: cl.Context, handle: cl.Device, text: str) -> cl.Program:
 
 def _built(program: cl.Program, options: str) -> cl.Program:
     with _filters, warnings.catch_warnings():
-        # Compilers also write to the log for programs that they accept.
+        # Compilers write to the log also for programs that they accept.
         warnings.simplefilter("ignore", cl.CompilerWarning)
         # False turns off pyopencl's own cache, which other users may be able to change.
         return program.build(options, cache_dir=False)  # pyright: ignore[reportArgumentType]

@@ -26,8 +26,8 @@ class Found:
     """A device that was found, whether or not it can be used.
 
     Attributes:
-        record: its description, for people.
-        handle: the driver's own object; None for a driver that fails to list its devices.
+        record: its description.
+        handle: the driver's object; None for a driver that fails to list its devices.
     """
 
     record: Device
@@ -35,7 +35,7 @@ class Found:
 
 
 def chosen(name: str, found: Sequence[Found]) -> Found:
-    """The device of that name, among the devices found.
+    """The device of that name, among the found devices.
 
     Raises:
         EngineError: if there is none, or it cannot be used.
@@ -69,7 +69,7 @@ def found_devices() -> tuple[Found, ...]:
         EngineError: if there is none, or in a process forked from one that has used OpenCL.
     """
     require_own_process()
-    # Drivers start threads when devices are listed; a forked child has none of them.
+    # Drivers start threads when devices are listed. A forked child lacks these threads.
     _fork.matters = True
     with _asking:
         return _found()
@@ -90,7 +90,7 @@ def _found() -> tuple[Found, ...]:
         try:
             handles += platform.get_devices()
         except cl.Error as error:
-            # This code means that a platform has no device.
+            # This error code means that a platform has no device.
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
                 broken.append((platform.name, f"the driver fails: {status_text(error)}"))
     if not handles and not broken:
@@ -162,6 +162,6 @@ def require_own_process() -> None:
         raise EngineError(
             "OpenCL cannot be used in a process that was forked from one that has used it",
             where="opencl",
-            advice="Start processes afresh: multiprocessing.get_context('spawn'); or use OpenCL "
-            "in the children alone.",
+            advice="Start new processes: multiprocessing.get_context('spawn'); or use OpenCL in "
+            "the children only.",
         )

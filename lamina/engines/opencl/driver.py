@@ -37,7 +37,7 @@ class _Kernel:
     """A kernel that has its arguments.
 
     Attributes:
-        handle: the driver's own object.
+        handle: the driver's object.
         size: the number of work items, including those without work.
         group: the number of work items in a work group.
         number: the position of the argument that a launch sets, if it has one.
@@ -110,7 +110,7 @@ class OpenClDriver:
         require_own_process()
         self.record = found.record
         self.allocated = Allocated()
-        # `chosen` returns no others.
+        # `chosen` returns no device without a handle.
         assert found.handle is not None
         self._handle = found.handle
         with self.errors("opening the device"):
@@ -136,8 +136,8 @@ class OpenClDriver:
                     ("device", self.record.description),
                 ),
                 where=self.record.engine,
-                advice="If it is memory that lacks, take a smaller batch; otherwise update the "
-                "driver.",
+                advice="If the device has too little memory, take a smaller batch. Otherwise "
+                "update the driver.",
             ) from error
 
     def available_bytes(self) -> int:
@@ -149,7 +149,7 @@ class OpenClDriver:
 
     def allocate(self, size: int) -> cl.Buffer:
         buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
-        # Drivers allocate at the first use of a buffer: the fill reports a lack of memory here.
+        # Drivers allocate at the first use of a buffer, so a lack of memory is an error here.
         self.queue.fill(buffer, size)
         return buffer
 
@@ -207,7 +207,7 @@ def open_device(name: str) -> OpenClDriver:
 
 
 _opened = cache(OpenClDriver)
-# Without it, threads that call at the same time would get drivers of their own.
+# Without it, threads that call at the same time would get different drivers.
 _opening = Lock()
 
 

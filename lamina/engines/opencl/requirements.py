@@ -36,7 +36,7 @@ def require_package() -> None:
 
 
 def no_device(found: str) -> EngineError:
-    """The error for a machine without OpenCL devices; `found` describes what is there instead."""
+    """The error for a machine without OpenCL devices; `found` describes the drivers that it has."""
     facts = [
         ("expected", "a driver, listed in /etc/OpenCL/vendors or named by OCL_ICD_VENDORS"),
         ("found", found),
@@ -46,8 +46,8 @@ def no_device(found: str) -> EngineError:
     if named is not None:
         facts.append(("OCL_ICD_VENDORS", named))
         advice = (
-            "OCL_ICD_VENDORS hides all other drivers: unset it, or name a driver that is there and "
-            f"can be loaded. Or install {_DRIVERS}"
+            "OCL_ICD_VENDORS hides all other drivers: unset it, or name a driver that can be "
+            f"loaded. Or install {_DRIVERS}"
         )
     return EngineError(
         "there is no OpenCL device on this machine",

@@ -67,7 +67,7 @@ class Loss(Sourced, ABC):
             prediction_shape: of the network's output, batch first.
 
         Raises:
-            DataError: for values that the loss is not defined for.
+            DataError: for values for which the loss is not defined.
         """
 
 
@@ -85,7 +85,7 @@ def reduced(each: Tensor, reduction: str) -> Tensor:
 
 
 def weighted(each: Tensor, weights: Tensor | None, reduction: Reduction) -> Tensor:
-    """The sum of losses that are weighted already, or their sum divided by that of the weights."""
+    """The sum of losses that are weighted already; for the mean, divided by the sum of weights."""
     if weights is None or reduction == "sum":
         return reduced(each, reduction)
     return ops.sum(each) / ops.sum(weights)

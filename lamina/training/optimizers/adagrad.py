@@ -26,8 +26,8 @@ class Adagrad(Optimizer):
     From Duchi, Hazan, Singer: Adaptive subgradient methods (JMLR 12, 2011).
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
-        rate_decay: the rate is divided by 1 + rate_decay * step.
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        rate_decay: after n training steps the rate is divided by 1 + rate_decay * n.
         weight_decay: this multiple of the parameter is added to its gradient.
         initial_sum: the first value of s.
         epsilon: keeps the divisor above zero.
@@ -72,11 +72,11 @@ class RMSProp(Optimizer):
     centred as in Graves: Generating sequences with recurrent neural networks (2013).
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
-        decay: how much of the running means is kept in each step; PyTorch's `alpha`.
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        decay: how much of the running means each training step keeps; PyTorch's `alpha`.
         epsilon: keeps the divisor above zero.
         weight_decay: this multiple of the parameter is added to its gradient.
-        momentum: how much of the last step is kept.
+        momentum: how much of the last update is kept.
         centered: divides by the standard deviation of the gradient instead of its size.
 
     Raises:
@@ -131,9 +131,9 @@ class Adadelta(Optimizer):
     algorithm 1, which has no rate.
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
-        decay: how much of the running means is kept in each step; PyTorch's `rho`.
-        epsilon: makes the first steps longer than 0, and keeps the divisor above it.
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        decay: how much of the running means each training step keeps; PyTorch's `rho`.
+        epsilon: makes the first updates larger than 0, and keeps the divisor above it.
         weight_decay: this multiple of the parameter is added to its gradient.
 
     Raises:

@@ -30,9 +30,9 @@ class Adam(Optimizer):
     from Reddi, Kale, Kumar: On the convergence of Adam and beyond (2018).
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
-        beta1: how much of m is kept in each step.
-        beta2: how much of v is kept in each step.
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of m each training step keeps.
+        beta2: how much of v each training step keeps.
         epsilon: keeps the divisor above zero.
         weight_decay: this multiple of the parameter is added to its gradient; see `AdamW`.
         amsgrad: divides by the largest v so far.
@@ -73,11 +73,11 @@ class AdamW(Optimizer):
     From Loshchilov, Hutter: Decoupled weight decay regularization (2019), algorithm 2.
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
-        beta1: how much of m is kept in each step.
-        beta2: how much of v is kept in each step.
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of m each training step keeps.
+        beta2: how much of v each training step keeps.
         epsilon: keeps the divisor above zero.
-        weight_decay: this multiple of the parameter is subtracted in a step of length 1.
+        weight_decay: rate times this multiple of the parameter is subtracted.
         amsgrad: divides by the largest v so far.
 
     Raises:
@@ -118,9 +118,9 @@ class Adamax(Optimizer):
     From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 2.
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
-        beta1: how much of m is kept in each step.
-        beta2: how much of u is kept in each step.
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of m each training step keeps.
+        beta2: how much of u each training step keeps.
         epsilon: is added to the gradient's absolute value.
         weight_decay: this multiple of the parameter is added to its gradient.
 
@@ -161,13 +161,13 @@ class Adamax(Optimizer):
 class NAdam(Optimizer):
     """Adam with Nesterov momentum; the momentum grows towards beta1.
 
-    From Dozat: Incorporating Nesterov momentum into Adam (2016); the momentum of step t is
-    beta1 (1 - 0.5 * 0.96^(t momentum_decay)).
+    From Dozat: Incorporating Nesterov momentum into Adam (2016). The momentum of training step t,
+    counted from 1, is beta1 (1 - 0.5 * 0.96^(t momentum_decay)).
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
-        beta1: how much of the mean of gradients is kept in each step.
-        beta2: how much of the mean of squared gradients is kept in each step.
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of the mean of gradients each training step keeps.
+        beta2: how much of the mean of squared gradients each training step keeps.
         epsilon: keeps the divisor above zero.
         weight_decay: this multiple of the parameter is added to its gradient.
         momentum_decay: how fast the momentum grows.
@@ -232,9 +232,9 @@ class LAMB(Optimizer):
     algorithm 2, with the identity for its function phi. The quotient is 1 where a norm is 0.
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
-        beta1: how much of the mean of gradients is kept in each step.
-        beta2: how much of the mean of squared gradients is kept in each step.
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of the mean of gradients each training step keeps.
+        beta2: how much of the mean of squared gradients each training step keeps.
         epsilon: keeps the divisor above zero.
         weight_decay: this multiple of the parameter is added to the direction.
 

@@ -40,7 +40,7 @@ class Averaging(Optimizer):
         """Builds the new average of one parameter.
 
         Args:
-            before: the average after the training step before; undefined in the first.
+            before: the average after the previous training step; undefined in the first.
             parameter: its value after this training step.
             step: i64[], the number of training steps finished before this one.
         """
@@ -66,7 +66,7 @@ class Averaging(Optimizer):
         for name, optimizer in chosen.items():
             if AVERAGE in optimizer.slots():
                 raise DefinitionError(
-                    "the optimizer that is averaged keeps an average already",
+                    "the wrapped optimizer keeps an average already",
                     facts=(("parameter", name), ("optimizer", type(optimizer).__name__)),
                     where=origin_text(self),
                     advice="One of EMA and SWA is enough.",
@@ -85,7 +85,7 @@ class EMA(Averaging):
 
     Args:
         optimizer: changes the parameters.
-        decay: how much of the average is kept in each step.
+        decay: how much of the average each training step keeps.
 
     Raises:
         DefinitionError: for a number out of range, or if `optimizer` is not an optimizer.
@@ -106,7 +106,7 @@ class EMA(Averaging):
 
 @frozen_dataclass
 class SWA(Averaging):
-    """Stochastic weight averaging: the mean of the parameters after some of the steps.
+    """Stochastic weight averaging: the mean of the parameters after some of the training steps.
 
     These are the training steps `start`, `start + every`, `start + 2 every` and so on, counted from
     1. Before them the average is the parameters themselves. Training itself is not affected;

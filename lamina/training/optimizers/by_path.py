@@ -24,8 +24,8 @@ class ByPath(Optimizer):
         default: the optimizer of all other parameters.
 
     Raises:
-        DefinitionError: for a value that is not an optimizer; and when a training is compiled, for
-            a pattern that fits no parameter, or only ones that earlier patterns fit.
+        DefinitionError: for a value that is not an optimizer; when a training is compiled, also
+            for a pattern that fits no parameter, or only parameters that earlier patterns fit.
 
     Example:
         >>> import lamina as lm

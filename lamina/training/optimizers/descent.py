@@ -27,9 +27,9 @@ class SGD(Optimizer):
     """Stochastic gradient descent: w - rate g, or w - rate b with b = momentum b + g.
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
-        momentum: how much of the last step is kept (Polyak 1964).
-        dampening: how much of the gradient is left out of the momentum, from the second step on.
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        momentum: how much of b each training step keeps (Polyak 1964).
+        dampening: from the second training step on, b adds g times 1 - dampening.
         nesterov: Nesterov momentum, g + momentum b (Nesterov 1983; Sutskever et al. 2013).
         weight_decay: this multiple of the parameter is added to its gradient.
 
@@ -85,17 +85,17 @@ class SGD(Optimizer):
 
 @frozen_dataclass
 class Lion(Optimizer):
-    """w - rate (sign(c) + decay w), c being a mean of g and the running mean of gradients.
+    """w - rate (sign(c) + decay w), where c is a mean of g and the running mean of gradients.
 
     From Chen et al.: Symbolic discovery of optimization algorithms (2023), algorithm 2. All
     elements move by the same length, so the rate is 3 to 10 times smaller than that of AdamW,
     and the weight decay as much larger.
 
     Args:
-        rate: the step length: a number, or a function of the step (see `lamina.schedules`).
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
         beta1: how much of the mean is in c; the rest is the gradient.
-        beta2: how much of the mean is kept in each step.
-        weight_decay: this multiple of the parameter is subtracted in a step of length 1.
+        beta2: how much of the mean each training step keeps.
+        weight_decay: rate times this multiple of the parameter is subtracted.
 
     Raises:
         DefinitionError: for a number out of range.
@@ -163,7 +163,7 @@ class Rprop(Optimizer):
             raise refused(misfit, "longest", self.longest, "Rprop") from None
 
     def slots(self) -> dict[str, float]:
-        """`gradient`, the last one, 0 for elements that were not updated; and `length`."""
+        """`gradient`, the previous one, 0 for elements that were not updated; and `length`."""
         return {"gradient": 0.0, "length": float(self.rate)}
 
     def update(

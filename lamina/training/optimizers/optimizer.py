@@ -16,7 +16,7 @@ from lamina.protocols import Optimizer as AnyOptimizer
 from lamina.protocols import PerParameter
 from lamina.shapes import DType
 
-_RATE = AnyOf((Number("[0, inf)"), Function("a function of the step")))
+_RATE = AnyOf((Number("[0, inf)"), Function("a function of the training step")))
 Rate = Annotated[float | Callable[[Tensor], TensorLike], _RATE]
 Slots = dict[str, Tensor]
 
@@ -94,8 +94,8 @@ def rate_at(optimizer: Optimizer, rate: Rate, step: Tensor, dtype: DType) -> Ten
 
 def _no_rate(optimizer: Optimizer, found: str) -> DefinitionError:
     return DefinitionError(
-        "the function of the step gives no learning rate",
-        facts=(("expected", "a number, or a tensor made from the step"), ("found", found)),
+        "the function of the training step does not return a learning rate",
+        facts=(("expected", "a number, or a tensor made from its argument"), ("found", found)),
         where=origin_text(optimizer),
         advice="Use numbers, + - * / **, and lm.ops: 0.1 * 0.5 ** lm.ops.floor(step / 10).",
     )

@@ -1,4 +1,4 @@
-"""Other correct schedules for the steps of a program, which tests force whatever the sizes are.
+"""Other correct schedules for the steps of a program, which tests force for all sizes.
 
 There are a few for each step, odd on purpose: every algorithm that can compute it, with small
 tiles, uneven chunks and splits, packed and direct operands, narrow vectors.
@@ -46,7 +46,7 @@ from lamina.program.steps import Contraction, Loop, Reduce, Step
 
 # Stages with nothing unrolled, and with all windows unrolled.
 _LOOPS, _UNROLLED = Style(0, 0, 0), Style(0, 8, 32)
-# The blocks of reductions: an odd number, so that most leave a rest.
+# The blocks of reductions: an odd number, so that it does not divide most extents.
 _BLOCKS = 3
 # Any operand can be packed in these two orders.
 _K_BY_K, _MEMORY_ORDER = Packing(False, in_memory_order=False), Packing(False, in_memory_order=True)

@@ -1,6 +1,6 @@
 """Fused column sums: loops over the output of a contraction, run panel by panel.
 
-The gradient of a bias is a column sum, over the examples, of the gradient that the layer before
+The gradient of a bias is a column sum, over the examples, of the gradient that the previous layer
 receives. Its loop runs as soon as a panel of the contraction is stored, on the same worker, while
 the panel is in that core's cache.
 """
@@ -23,7 +23,7 @@ from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, wr
 def fused_column_sums(
     program: Program, schedules: Sequence[StepSchedule], signatures: Signatures
 ) -> dict[int, int]:
-    """For each loop that can be fused, by its number, the number of its contraction.
+    """The numbers of loops that can be fused, each with the number of its contraction.
 
     Args:
         program: the program with the loops.
@@ -56,7 +56,7 @@ def fused_column_sums(
 
 @final
 class _Carriers:
-    """Checks which loops can be fused with which contractions; once for equal pairs.
+    """Checks whether loops can be fused with contractions, once for each pair of equal steps.
 
     Args:
         extents: of the program's buffers.
@@ -91,7 +91,7 @@ class _Carriers:
 
 
 def _carries(step: Contraction, loop: Loop, overlapping: Collection[tuple[str, str]]) -> bool:
-    """The same for steps with numbered buffers; `overlapping` are pairs that share memory."""
+    """The same for steps with numbered buffers; `overlapping` pairs share memory."""
     if step.extents[0] != 1:
         return False
     loop = merged_axes(loop)

@@ -1,9 +1,9 @@
 """The algorithm of a contraction, its register tiles, panels, chunks of K, and split of M.
 
 Most contractions are matrix products in register tiles: a panel of the right operand is packed, or
-was packed before the step, and the tiles of all M pass over it. Small contractions are loops. Where
-N is too small to fill lanes, tiles are made of dot products. Contractions over windows have
-algorithms of their own (`convolutions.py`).
+was packed before the step, and the tiles of all M pass over it. Small contractions are loops. If N
+is too small to fill lanes, tiles are made of dot products. Contractions over windows have other
+algorithms (`convolutions.py`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from lamina.program.steps import Contraction
 
 # Contractions with less work than this, in multiply-adds, are loops: tiles would not pay.
 SMALLEST_WORK = 8192
-# A long K is summed in chunks, so that a panel stays in the second cache. A chunk has at least this
-# many k, as it loads and stores the sums of each tile.
+# A long K is summed in chunks, so that a panel stays in the L2 cache. A chunk has at least so many
+# k, because it loads and stores the sums of each tile.
 SHORTEST_CHUNK = 512
 # For the choice between tiles and dots: cycles to pack a vector and to add up its lanes, and the
-# share of the tiles' cycles that dots may have at most.
+# largest ratio of the cycles of dots to those of tiles.
 _PACKED_VECTOR, _SUM_OF_LANES, _DOTS_MUST_GAIN = 2.5, 5, 0.8
 # Cycles to pack an element of the left operand.
 _PACKED_ELEMENT = 1.5 / 8
@@ -97,13 +97,13 @@ def _is_plain(matrix: Matrix) -> bool:
 def _prefers_dots(matrix: Matrix, panels: Panels, *, prepacked: bool) -> bool:
     """Whether lanes run along K, to be added up at the end, without packing.
 
-    That is better where a small N would leave lanes empty, or a small M would use a packed panel
-    too rarely. Both operands must be contiguous along K.
+    That is better if a small N would leave lanes empty, or a small M would use a packed panel too
+    rarely. Both operands must be contiguous along K.
     """
     if not can_be_dots(matrix):
         return False
     m, n, k = matrix.m.extent, matrix.n.extent, matrix.k.extent
-    # Rough cycles: one for a multiply-add, some for packing a vector, a few for a sum of lanes.
+    # Rough cycles: one for a multiply-add, more for packing a vector and for a sum of lanes.
     vectors = -(-n // panels.lanes)
     tiles = m * vectors * k + (0 if prepacked else _PACKED_VECTOR * vectors * k)
     dots = m * n * (-(-k // panels.lanes) + _SUM_OF_LANES)
@@ -189,7 +189,7 @@ def gemm_schedule(
 
 
 def _longest_chunk(matrix: Matrix, panels: Panels, processor: Processor) -> int:
-    """The k that are summed in one pass: as many as let a panel take half of the second cache.
+    """The k that are summed in one pass: so many that a panel takes half of the L2 cache.
 
     The chunks of a sum are about equally long.
     """
@@ -223,7 +223,7 @@ def _direct_left(matrix: Matrix, panels: Panels, processor: Processor) -> Plain 
 def _largest_tile_m(
     matrix: Matrix, left: Plain | None, panels: Panels, processor: Processor
 ) -> int:
-    """The most rows of a tile: limited by registers and by the first cache."""
+    """The most rows of a tile: limited by registers and by the L1 cache."""
     largest = largest_tile_m(processor, panels.vectors)
     if left is None:
         return largest
@@ -231,8 +231,8 @@ def _largest_tile_m(
     if left.stride == 1 and left.k_stride * itemsize % LINE_BYTES == 0:
         # A power of two: tiles do not share cache lines.
         return 1 << (largest.bit_length() - 1)
-    # Rows a page multiple apart map to the same sets of the first cache. The right operand needs
-    # some of it, too.
+    # Rows a page multiple apart map to the same sets of the L1 cache. The right operand needs some
+    # sets, too.
     stride = gcd(left.stride * itemsize, _PAGE)
     return min(largest, max(3 * processor.level1_bytes // (4 * stride), 4))
 

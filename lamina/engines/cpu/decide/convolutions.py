@@ -50,13 +50,13 @@ from lamina.program.windows import WEIGHT_GRADIENT as OF_WEIGHTS
 from lamina.program.windows import loaded
 from lamina.shapes import size_of
 
-# The rows of a work item, about, so that loading a panel from a far cache pays.
+# About so many rows in a work item make loading a panel from a far cache pay.
 ITEM_M = 128
-# The images of a work item take 1 / this of the second cache.
+# The images of a work item take 1 / this of the L2 cache.
 IMAGE_SHARE = 3
-# The fewest work items where there are few tiles, whatever the number of workers.
+# The fewest work items if there are few tiles, for any number of workers.
 ITEMS_OF_FEW_TILES = 16
-# The fewest k that are summed before sums go back to memory.
+# The fewest k that are summed before sums are stored to memory.
 SHORTEST_CHUNK = 256
 # Implicit GEMM is taken up to this ratio of its work to col2im's, because col2im loads and stores
 # sums more often.
@@ -90,10 +90,10 @@ def schedule_windows(
 def _k_runs_outermost(step: Contraction) -> bool:
     """Whether K runs outermost, with the sums of all M in memory, instead of innermost.
 
-    It does for gradients of weights: the kind of a sliding window states whether positions are
-    summed. Where windows do not overlap, the program has no windows, and both algorithms compute
-    the contraction. Then the algorithm is taken whose blocks are contiguous in memory. Blocks split
-    the positions, so the contiguous axis must not be one of them: it is an axis of M in a weight
+    It does so for gradients of weights: the kind of a sliding window states whether positions are
+    summed. If windows do not overlap, the program has no windows, and both algorithms can compute
+    the contraction. The one whose blocks are contiguous in memory is taken. Blocks split the
+    positions, so the contiguous axis must not be one of them: it is an axis of M in a weight
     gradient, and of K otherwise.
     """
     kinds = {window.kind for window in step.windows_in("left")}
@@ -108,7 +108,7 @@ def _col2im_pays(windowed: Windowed) -> bool:
     """Whether col2im is less work than gathering."""
     gathered = size_of([one.m.extent for one in windowed.spreads])
     spread = size_of([one.position.extent for one in windowed.spreads])
-    return any(one.scale > 1 for one in windowed.spreads) or gathered > GATHERING_PAYS * spread
+    return any(one.stride > 1 for one in windowed.spreads) or gathered > GATHERING_PAYS * spread
 
 
 def schedule_by(
@@ -200,7 +200,7 @@ def window_schedule(
 def _copied(
     windowed: Windowed, algorithm: str, block: int, channels: int, panels: Panels
 ) -> int | None:
-    """The side along which the image of a block is copied in vectors; None if there is no image."""
+    """The side along which the image of a block is copied in vectors; None without an image."""
     if windowed.image.is_direct:
         return None
     lengths = windowed.image.lengths(block * RESULTS if is_winograd(algorithm) else block)
@@ -304,7 +304,7 @@ def _splits(
 def _tile_chunks(
     windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
 ) -> tuple[int, int]:
-    """The largest chunks of tiles that fit the cache and give all workers some, as `_even` does."""
+    """The largest chunks of tiles, made by `_even`, that fit the cache and leave work for all."""
     threads = processor.threads
     fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
     high, wide = (axis.extent // RESULTS for axis in windowed.image.positions)

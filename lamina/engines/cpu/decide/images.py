@@ -1,10 +1,10 @@
 """The left operand of a contraction over windows, as tiles read it: an address and strides.
 
-Along some axes of a buffer the view reads coordinate `scale * position + slope * element`, so it
-reads most elements of the buffer many times. Without bounds, tiles read the buffer itself. With
-bounds (padding), the input of a block of output positions is copied once, with zeros around it,
-into a small image in the thread's own memory. An input element is copied once whatever the size of
-the windows.
+Along some axes of a buffer the view reads coordinate `stride * position + dilation * element`
+(`lamina.program.windows`), so it reads most elements of the buffer many times. Without bounds,
+tiles read the buffer itself. With bounds (padding), the input of a block of output positions is
+copied once, with zeros around it, into a small image in the thread's memory. An input element is
+copied once for any size of windows.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ class Side:
     """One dimension of an image.
 
     Attributes:
-        axis: runs along it.
-        position, element: the axes of the view that move along it, if there are such.
-        scale, slope: how far one step along each moves.
-        shift: the coordinate of the first element of the first position.
+        axis: iterates its coordinates.
+        position, element: the axes of the view that move along it; None if there is no such axis.
+        stride, dilation: the distances between two positions, and between two elements.
+        start: the coordinate of the first element of the first position: above 0 if the dilation
+            is negative.
     """
 
     axis: Axis
     position: Axis | None
     element: Axis | None
-    scale: int = 1
-    slope: int = 1
-    shift: int = 0
+    stride: int = 1
+    dilation: int = 1
+    start: int = 0
 
     def length(self, positions: int) -> int:
         """Its length for a number of positions."""
         elements = self.element.extent if self.element else 1
-        return self.scale * (positions - 1) + abs(self.slope) * (elements - 1) + 1
+        return self.stride * (positions - 1) + abs(self.dilation) * (elements - 1) + 1
 
 
 @frozen_dataclass
@@ -49,12 +50,12 @@ class Image:
     """A view as an address and strides.
 
     Attributes:
-        view: over the axes of the sides; where it is read directly, over the outer axes alone.
-        outer: the axes of positions outside an image: each of their points has images of its own.
+        view: over the axes of the sides; if it is read directly, over the outer axes alone.
+        outer: the axes of positions outside an image: each of their points has its own images.
         positions: the axes of positions inside an image; it covers a block along the first.
         elements: the axes of a window's elements.
-        sides: of an image, channels among them; none where the view is read directly.
-        strides: of positions and elements where the view is read directly.
+        sides: of an image, channels among them; empty if the view is read directly.
+        strides: of positions and elements, if the view is read directly.
     """
 
     view: Scalar
@@ -90,10 +91,10 @@ class Image:
         start, pitch = 0, 1
         for side, length in zip(reversed(self.sides), reversed(self.lengths(block)), strict=True):
             if side.position is not None:
-                strides[side.position] = side.scale * pitch
+                strides[side.position] = side.stride * pitch
             if side.element is not None:
-                strides[side.element] = side.slope * pitch
-            start += side.shift * pitch
+                strides[side.element] = side.dilation * pitch
+            start += side.start * pitch
             pitch *= length
         return strides, start
 
@@ -106,13 +107,13 @@ def image_of(
     *,
     direct_outer: int,
 ) -> Image | None:
-    """The view as an image; None if it cannot be one.
+    """The view as an image; None if that is impossible.
 
     Args:
         view: a load, possibly cast.
         windows: of the view.
         positions, elements: its axes, apart from those of a batch.
-        direct_outer: how many axes of positions are outer ones where the view is read directly.
+        direct_outer: the number of outer axes among the positions, if the view is read directly.
     """
     load = loaded(view)
     if load is None:
@@ -163,7 +164,7 @@ def image_of(
 def copied_along(lengths: Sequence[int], lanes: int) -> int:
     """The number of the side along which an image is copied in vectors of `lanes` lanes.
 
-    It is the last side, which is contiguous, unless it is short: then it is the longest side.
+    It is the last side, which is contiguous. If that one is short, it is the longest side.
     """
     last = len(lengths) - 1
     return last if lengths[last] * 2 >= lanes else max(range(last + 1), key=lengths.__getitem__)
@@ -173,8 +174,8 @@ def _side(number: int, window: Window) -> Side:
     """The side along which windows slide."""
     numbers = (window.position, window.element, window.stride, window.dilation)
     elements = window.element.extent if window.element else 1
-    shift = -min(window.dilation * (elements - 1), 0)
-    side = Side(Axis(f"side{number}", 0), *numbers, shift)
+    start = -min(window.dilation * (elements - 1), 0)
+    side = Side(Axis(f"side{number}", 0), *numbers, start)
     length = side.length(window.position.extent if window.position else 1)
     return replace(side, axis=Axis(f"side{number}", length))
 
@@ -185,14 +186,14 @@ def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
     for side in sides:
         # Bounds and indices of a side with both axes depend on both: the position alone moves
         # along the side, and the element is 0.
-        along = axis_index(side.axis) - side.shift
+        along = axis_index(side.axis) - side.start
         if side.element is not None:
             replacements[side.element] = along if side.position is None else Index()
         if side.position is not None:
             replacements[side.position] = along
-    scaled = {axis: side.scale for side in sides for axis in [side.position] if axis is not None}
+    scaled = {axis: side.stride for side in sides for axis in [side.position] if axis is not None}
     scaled |= {
-        axis: side.slope
+        axis: side.dilation
         for side in sides
         for axis in [side.element]
         if axis is not None and side.position is None

@@ -26,8 +26,8 @@ from lamina.shapes import size_of
 
 # Reductions of at most this many iterations are unrolled.
 MOST_UNROLLED = 8
-# Windows of at most this many elements are unrolled; the second limit holds where neighbouring
-# points share the gathered weights.
+# Windows of at most this many elements are unrolled; the second limit is for loops in which
+# neighbouring points share the gathered weights.
 LARGEST_WINDOW, LARGEST_SHARED_WINDOW = 9, 32
 # A gather does not count if at least this many points share it.
 POINTS_PER_GATHER = 32
@@ -44,10 +44,10 @@ class Vectors:
     """The vectors of a loop nest.
 
     Attributes:
-        lane: the parallel axis along the lanes, if there is one.
-        along_inner_axis: whether instead the last inner axis of each stage runs along the lanes.
+        lane: the parallel axis along the lanes; None if there is none.
+        along_inner_axis: whether the last inner axis of each stage runs along the lanes instead.
         lanes: of a vector.
-        within: the axes that run inside the loop over vectors; loads that do not depend on them are
+        within: the axes that run inside the loop over vectors. Loads that do not depend on them are
             done once for all their points. Without such axes the loop over vectors is innermost.
     """
 
@@ -67,13 +67,13 @@ def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
 
 
 def nest_of(loop: Loop, processor: Processor) -> NestSchedule:
-    """The cheapest nest for a loop whose neighbouring axes are merged."""
+    """The cheapest nest for a loop with neighbouring axes merged."""
     nests = (nest_with(loop, vectors) for vectors in possible_vectors(loop, processor))
     return min(nests, key=lambda nest: nest.cycles)
 
 
 def nest_of_column_sums(loop: Loop, width: int) -> NestSchedule:
-    """A loop over one axis, in vectors of `width` lanes, each of which is a work item."""
+    """A loop over one axis, in vectors of `width` lanes; each vector is a work item."""
     loop = merged_axes(loop)
     (axis,) = loop.axes
     return nest_with(loop, Vectors(axis, False, width))
@@ -121,8 +121,8 @@ def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
 def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
     """Innermost axes on which no gathered load depends, with enough points to share the gathers.
 
-    The weights of a depthwise convolution are not contiguous along the channels: they are gathered
-    once for the output positions of a row, or of several rows.
+    The weights of a depthwise convolution are not contiguous along the channels. So they are
+    gathered once for the output positions of a row, or of several rows.
     """
     others = [axis for axis in loop.axes if axis != lane]
     shared = set(others)

@@ -13,8 +13,8 @@ from lamina.shapes import size_of
 class MTiles:
     """The register tiles of M over several axes.
 
-    A run is all rows that differ along the last axis only. A tile is a piece of a run or, where
-    runs are short, several whole runs.
+    A run is all rows that differ along the last axis only. A tile is a piece of a run or, if runs
+    are short, several whole runs.
 
     Attributes:
         extents: of the axes of M.
@@ -50,12 +50,12 @@ class MTiles:
         return size_of(self.extents[:axis]) * -(-self.extents[axis] // piece)
 
     def pitches(self, width: int) -> list[int]:
-        """The strides of the axes where rows of `width` elements are contiguous."""
+        """The strides of the axes if rows of `width` elements are contiguous."""
         return [size_of(self.extents[number + 1 :]) * width for number in range(len(self.extents))]
 
 
 def merged(loops: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """(extent, stride) of nested loops, with neighbours merged where one loop can replace them."""
+    """(extent, stride) of nested loops; neighbours are merged if one loop can replace them."""
     merged: list[tuple[int, int]] = []
     for extent, stride in loops:
         if extent == 1:

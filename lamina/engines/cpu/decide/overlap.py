@@ -1,4 +1,4 @@
-"""Which steps touch the same memory, found by address ranges and not by comparing pairs of steps.
+"""The steps that touch the same memory, found by address ranges instead of comparing all pairs.
 
 One numbering covers all memory of a program: first the arena, then the memory of packed operands
 and workspaces, then a number for each other buffer.
@@ -14,8 +14,8 @@ import numpy as np
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 
-# For each buffer its range of numbers, the end excluded. Buffers that overlap in memory have ranges
-# that overlap.
+# The range of numbers of each buffer, the end excluded. Buffers that overlap in memory have
+# overlapping ranges.
 Extents = Mapping[str, tuple[int, int]]
 
 
@@ -24,7 +24,7 @@ def extents_of(program: Program, others: Extents | None = None) -> dict[str, tup
 
     Args:
         program: the owner of the buffers.
-        others: the extents of further buffers, in a memory of their own.
+        others: the extents of further buffers, in separate memory.
     """
     positions = program.plan.positions()
     found = {
@@ -42,7 +42,7 @@ def extents_of(program: Program, others: Extents | None = None) -> dict[str, tup
 
 @final
 class LastTouched:
-    """The last step or kernel that touched each range of memory, on a walk in order.
+    """The last step or kernel that touched each range of memory, while all are visited in order.
 
     Args:
         extents: of the buffers.
@@ -83,7 +83,7 @@ class Writes:
         self._steps, self._starts, self._ends = np.ascontiguousarray(table.T)
 
     def any_between(self, names: Sequence[str], first: int, last: int) -> bool:
-        """Whether a step from `first` up to, but not including, `last` writes to the buffers."""
+        """Whether a step from `first` up to but without `last` writes to the buffers."""
         steps = slice(*np.searchsorted(self._steps, (first, last)))
         starts, ends = self._starts[steps], self._ends[steps]
         return any(

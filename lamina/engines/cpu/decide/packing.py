@@ -1,8 +1,8 @@
 """The order in which packing reads a right operand.
 
 A packed panel is contiguous along N: for each k its columns are adjacent. Reading in that order is
-cheapest where the operand is contiguous along N. Where it is contiguous along K, square blocks are
-read along K and transposed in registers.
+cheapest if the operand is contiguous along N. If it is contiguous along K, square blocks are read
+along K and transposed in registers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def packing_of_all(matrix: Matrix, lanes: int) -> Packing:
     """How all k of a panel with vectors of `lanes` lanes are packed.
 
     Weights of convolutions are contiguous along the elements of a window, but the innermost axis
-    of K is the channels: in the order of K each cache line would be fetched once for each element.
+    of K is the channels. In the order of K, each cache line would be fetched once for each element.
     """
     if tuple(axis for axis, _ in k_axes_in_memory_order(matrix)) == matrix.k_axes:
         return packing_of_some(matrix)

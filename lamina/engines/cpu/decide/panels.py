@@ -36,7 +36,7 @@ class Panels:
     def kinds(self) -> Iterator[tuple[str, Panel, str, int]]:
         """The full panels and the last, partial one, as (name, panel, comparison, limit).
 
-        A panel is of a kind if its number compares so with the limit.
+        A panel is of a kind if the comparison of its number with the limit holds.
         """
         full, rest = divmod(self.n, self.width)
         if full:
@@ -56,7 +56,7 @@ class Panel:
 
     Attributes:
         lanes: of a vector.
-        vectors: how many.
+        vectors: their number.
         last: the lanes of the last vector that hold columns; the others are padding.
     """
 
@@ -105,7 +105,7 @@ class PackedRight:
     panels: Panels
     k: int
     packing: Packing
-    # The buffer's name in the steps that write or read it.
+    # The name of the packed buffer in the steps that write or read it.
     buffer: ClassVar[str] = "packed"
 
     @property

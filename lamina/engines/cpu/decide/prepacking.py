@@ -1,4 +1,4 @@
-"""Which right operands are packed before the contractions that use them, and when.
+"""The right operands that are packed before the contractions that use them, and the times.
 
 - Operands that depend only on parameters that the program does not write are packed after the
   parameters have changed: inference packs its weights once.
@@ -23,9 +23,10 @@ from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Step
 from lamina.records import frozen_dataclass
 
-# From this size on a barrier is added, so that the operand's memory is free one step earlier.
+# For operands of at least this size a barrier is added, so that their memory is free one step
+# earlier.
 _WORTH_WAITING_BYTES = 1 << 20
-# Kinds of buffers that do not change while a program runs that does not write them.
+# Kinds of buffers that do not change during a run, unless the program writes them.
 _LASTING = ("parameter", "state", "constant")
 
 
@@ -65,8 +66,8 @@ class _Group:
 
     Attributes:
         users: in order.
-        before: the number of the step in front of which it is packed.
-        iteration: the axis of a repeat in whose every iteration it is packed anew, if any.
+        before: the number of the step before which it is packed.
+        iteration: the axis of a repeat, if it is packed again in each iteration.
         at_load: whether it is packed only after the parameters were changed.
     """
 
@@ -83,11 +84,11 @@ def prepackings_of(
 
     Args:
         program: the program with the operands.
-        requests: of its contractions, by their numbers in order; not all of them are granted.
+        requests: of its contractions, by their numbers, in order; some are not granted.
         signatures: of its steps.
     """
     users: dict[object, list[_User]] = defaultdict(list)
-    # For each step without names its operand, and the numbers of the operand's buffers.
+    # The operand of each step without names, and the numbers of the operand's buffers.
     known: dict[Step, tuple[object, tuple[int, ...]]] = {}
     for number, request in requests.items():
         step = program.steps[number]
@@ -134,8 +135,8 @@ def _prepacking(program: Program, group: _Group) -> Prepacking:
 def _needed(program: Program, group: _Group, size: int) -> range:
     """The steps during which an operand of `size` bytes needs its memory.
 
-    A small operand keeps its memory for one step more: the next step then packs into other memory,
-    and needs no barrier before.
+    A small operand keeps its memory for one more step. The next step then packs into other memory,
+    and needs no barrier before it.
     """
     if group.at_load:
         return range(len(program.steps))
@@ -147,7 +148,7 @@ def _needed(program: Program, group: _Group, size: int) -> range:
 
 
 def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[_Group]:
-    """The groups of users that share one packing, and its time; `same` use the same operand."""
+    """The groups of users that share one packing, and its time; all use the same operand."""
     first, right = same[0].number, same[0].operand.right
     read = loads(right)
     buffers = list({load.buffer: None for load in read})

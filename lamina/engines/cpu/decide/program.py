@@ -42,7 +42,7 @@ def decide(
     Args:
         program: the program.
         processor: the processor.
-        forced: schedules of some steps, by their numbers, which are taken as they are.
+        forced: schedules of some steps, by their numbers; they replace the decisions on these.
         signatures: of the program's steps, if the caller has them.
     """
     signatures = signatures or Signatures(program)
@@ -104,7 +104,7 @@ class _Deciding:
         )
 
     def _of(self, number: int, *, prepacked: bool) -> StepSchedule:
-        """The schedule of a step by itself."""
+        """The schedule of a step, without regard to other steps."""
         if number in self._forced:
             return self._forced[number]
         (step,), _ = self._signatures.numbered(self._program.steps[number])
@@ -122,7 +122,7 @@ class _Deciding:
         return number in self._forced or isinstance(schedule, WindowSchedule)
 
     def _of_column_sums(self, number: int, width: int) -> NestSchedule:
-        """How a loop of column sums runs, with a work item for each `width` columns."""
+        """The nest of a loop of column sums, with a work item for each `width` columns."""
         (step,), _ = self._signatures.numbered(self._program.steps[number])
         assert isinstance(step, Loop)
         key = step, width

@@ -1,4 +1,4 @@
-"""The decisions on how a program is run: records that are printed and compared; emit/ obeys them.
+"""The decisions on how a program is run: records that are printed and compared. `emit/` obeys them.
 
 A schedule has a record for each step, which holds its algorithm, vectors and tiles, the order of
 its loops, and its relations to other steps. The program holds the computation itself.
@@ -13,10 +13,10 @@ from lamina.engines.cpu.decide.work import Slices, Work, counted
 from lamina.program.index import Axis
 from lamina.records import frozen_dataclass
 
-# Where a tile reads an operand: in its buffer, in a copy that the step makes, or in a copy that was
-# made before the step.
+# The memory in which a tile reads an operand: the operand's buffer, a copy made by the step, or a
+# copy that was made before the step.
 DIRECT, PACKED, PREPACKED = "direct", "packed", "prepacked"
-# With Winograd's algorithms, in the matrices of transformed tiles that the step computes.
+# With Winograd's algorithms: the matrices of transformed tiles that the step computes.
 TRANSFORMED = "transformed"
 
 
@@ -29,9 +29,9 @@ class NestSchedule:
 
     Attributes:
         order: the parallel axes, outermost first.
-        lane: the parallel axis along which vectors run, if there is one.
+        lane: the parallel axis along which vectors run; None if there is none.
         lanes: of a vector.
-        shared: the parallel axis that is split into work items, if there is any.
+        shared: the parallel axis that is split into work items; None if there is none.
         style: how its stages are written.
         cycles: its rough cost.
     """
@@ -115,8 +115,8 @@ class GemmSchedule:
         tile_m, tile_n: the rows and columns of a register tile.
         chunk: the k that all tiles sum up before the next chunk of a panel is read.
         split_m: the work items into which M is split for each panel.
-        left: DIRECT, or PACKED as a whole by a kernel of its own.
-        right: DIRECT where vectors are full, PACKED panel by panel, or PREPACKED.
+        left: DIRECT, or PACKED as a whole by a separate kernel.
+        right: DIRECT for full vectors, PACKED panel by panel, or PREPACKED.
         packing: the order in which the right operand is read for packing; None with dots, which do
             not pack.
         prefetch: the prefetch distance of the left operand, in elements; 0 for no prefetch.
@@ -189,13 +189,13 @@ class WindowSchedule:
         tile_m: the most rows of a register tile.
         block: the output positions along the first axis that one image covers; with Winograd's
             algorithms the rows of tiles.
-        images: the outer positions of a work item or chunk, where a block is a whole image.
+        images: the outer positions of a work item or chunk, if a block is a whole image.
         split_m: the work items into which M is split for each panel.
         partial_sums: the partial sums of each result, which are added up at the end.
         channels: with Winograd's algorithms the channels that are transformed at once; otherwise 0.
-        copied: the side along which the left operand's image is copied in vectors; None where tiles
+        copied: the side along which the left operand's image is copied in vectors; None if tiles
             read the operand in its buffer.
-        right: DIRECT where vectors are full, PACKED or TRANSFORMED block by block, or PREPACKED.
+        right: DIRECT for full vectors, PACKED or TRANSFORMED block by block, or PREPACKED.
         packing: the order in which the right operand is read if it is packed block by block.
         prepacked: the layout of the right operand if it is packed before the step.
         unrolled: innermost loops of a register tile are unrolled up to this many k.
@@ -279,9 +279,9 @@ class Prepacking:
         users: the numbers of these steps.
         packed: its layout.
         bytes: of the packed operand.
-        before: the number of the step in front of which it is packed.
-        needed: the first step, and the one after the last, during which its memory is reserved.
-        iteration: the axis of a repeat in whose every iteration it is packed anew, if any.
+        before: the number of the step before which it is packed.
+        needed: the first step during which its memory is reserved, and the step after the last.
+        iteration: the axis of a repeat, if it is packed again in each iteration.
         at_load: whether it is packed only after the parameters were changed.
         work: of packing.
     """
@@ -314,11 +314,11 @@ class Schedule:
     Attributes:
         steps: the schedule of each step.
         prepackings: the right operands that are packed before they are used.
-        workers: the number that run the program.
-        load_workers: the number that pack operands after parameters have changed.
-        kernels: for each step how workers share its kernels, in the order in which these run; the
+        workers: the number of workers that run the program.
+        load_workers: the number of workers that pack operands after parameters have changed.
+        kernels: how workers share the kernels of each step, in the order in which these run; the
             kernels of a fused sum are listed with its carrier.
-        packing_kernels: for each prepacking how workers share its kernel.
+        packing_kernels: how workers share the kernel of each prepacking.
         least_shared_cycles: workers share a phase if its kernels take at least this many cycles
             together; otherwise one worker runs it.
     """
@@ -332,7 +332,7 @@ class Schedule:
     least_shared_cycles: float
 
     def column_sums(self) -> dict[int, list[int]]:
-        """For each step with fused column sums, by its number, the numbers of their loops."""
+        """The numbers of steps with fused column sums, each with the numbers of their loops."""
         found: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
             if isinstance(step, FusedSum):

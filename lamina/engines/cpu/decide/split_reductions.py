@@ -1,8 +1,8 @@
 """Long reductions, split into blocks that the workers share.
 
-A mean over a large batch is one number: without the split, one worker would compute it. Sums of
-columns are split as well, so that memory is read in its order. The blocks depend on the sizes
-alone, so that the result does not depend on the number of workers.
+A mean over a large batch is one number, so without the split one worker would compute it. Sums of
+columns are split too, so that memory is read in its order. The blocks depend on the sizes alone, so
+the result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ class _Splitting:
         self.buffers: list[Buffer] = []
 
     def keep(self, stage: Stage) -> None:
-        """Takes a stage as it is."""
+        """Takes a stage unchanged."""
         self.stages.append(self._with_locals(stage))
 
     def split(self, stage: Reduce) -> None:
         """Takes a reduction as partial results, and their combination."""
         stage = self._reduce_with_locals(stage)
         if any(isinstance(scalar, Local) for scalar in postorder(stage.value)):
-            # The stages on which it depends become a loop of their own: a barrier follows them.
+            # The stages on which it depends become a separate loop, after which there is a barrier.
             self._finish(f"partial_before_{stage.local}")
             stage = self._reduce_with_locals(stage)
         partial, combining = self._partial(stage)
@@ -195,7 +195,7 @@ def _is_of_columns(stage: Reduce, column: Axis) -> bool:
 
 
 def _joined(one: Loop, other: Loop) -> Loop:
-    """Two loops over partial results as one, which reads shared operands once."""
+    """Two loops over partial results, joined to one that reads shared operands once."""
     reduces: list[Stage] = []
     stores: list[Store] = []
     for stage in (*one.stages, *other.stages):

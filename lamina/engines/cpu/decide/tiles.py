@@ -21,7 +21,7 @@ def balanced_tile_m(m: int, largest: int) -> int:
     """The rows of a tile, at most `largest`, so that equal tiles cover `m` rows closely."""
     if m <= largest:
         return m
-    # A tile costs its rows and, for its prologue and epilogue, about half a row more.
+    # A tile costs as much as its rows, and about half a row more for its prologue and epilogue.
     sizes = range(max(largest // 2, 1), largest + 1)
     return min(sizes, key=lambda size: (-(-m // size) * (size + 0.5), -size))
 

@@ -8,9 +8,9 @@ from lamina.engines.cpu.processor import Processor
 from lamina.program.scalar import Apply, Scalar, postorder
 from lamina.program.target import EXPENSIVE
 
-# Where expressions are short, vectors are this many registers wide, which hides latencies.
+# If expressions are short, vectors are this many registers wide, which hides latencies.
 REGISTERS_AT_ONCE = 4
-# In operations.
+# The most operations of a short expression.
 SHORT_EXPRESSION = 12
 
 

@@ -1,16 +1,17 @@
 """Contractions over windows as each algorithm reads them: the roles of the axes, and the image.
 
 - *Implicit GEMM*: M is the output positions, K the elements of their windows. The right operand is
-  packed once (a convolution, and the gradient of its input where few windows are in the padding).
+  packed once. It computes a convolution, and the gradient of its input if few windows are in the
+  padding.
 - *Weight gradient*: M is the elements of windows, K the output positions, image by image. The sums
   of all M stay in memory meanwhile.
-- *col2im*: each output position adds to the sums of its window's elements, in an image of sums (the
-  gradient of a strided convolution, or where gathering would mostly read padding).
+- *col2im*: each output position adds to the sums of its window's elements, in an image of sums. It
+  computes the gradient of a strided convolution, or one whose gathering would mostly read padding.
 - *Winograd*: the first two for windows of 3x3 and 5x5 with stride and dilation 1, with fewer
   multiplications; see `filtering.py`.
 
 No algorithm copies the windows. This module states whether an algorithm can compute a contraction,
-and how: that follows from the contraction alone. `convolutions.py` decides which algorithm pays.
+and how; both follow from the contraction alone. `convolutions.py` decides which algorithm pays.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ WINOGRAD_WEIGHT_GRADIENT = {size: f"Winograd F({size}x{size}, 2x2)" for size in 
 
 @frozen_dataclass
 class Spread:
-    """Along one axis of M: m = scale * position + slope * element - offset.
+    """With col2im, along one axis of M: m = stride * position + dilation * element - offset.
+
+    The numbers are those of the convolution whose gradient is computed.
 
     Attributes:
         m, position: the axes: the coordinate of a sum, and the output position that adds to it.
@@ -47,15 +50,15 @@ class Spread:
     m: Axis
     position: Axis
     element: Axis | None
-    scale: int
-    slope: int
+    stride: int
+    dilation: int
     offset: int
 
     @property
     def length(self) -> int:
         """The length of the image of sums along the axis, margins included."""
         elements = self.element.extent if self.element else 1
-        reached = self.scale * (self.position.extent - 1) + self.slope * (elements - 1) + 1
+        reached = self.stride * (self.position.extent - 1) + self.dilation * (elements - 1) + 1
         return max(reached, self.offset + self.m.extent)
 
 
@@ -67,7 +70,7 @@ class Windowed:
         step: with one batch axis and one N axis, and stores over the outer axis.
         image: of the left operand; with col2im a view over output positions and channels.
         outer: the image's outer axes as one.
-        spreads: with col2im, for each axis of M but the outer ones.
+        spreads: with col2im, for each axis of M except the outer ones.
     """
 
     step: Contraction
@@ -95,7 +98,7 @@ def readings(step: Contraction) -> dict[str, Windowed]:
 
 
 def reading(step: Contraction, algorithm: str) -> Windowed:
-    """The contraction as one algorithm, which must be a possible one, reads it."""
+    """The contraction as one algorithm reads it, which must be able to compute it."""
     return readings(step)[algorithm]
 
 
@@ -126,11 +129,11 @@ def _col2im(step: Contraction) -> Windowed | None:
         m, element_ = window.position, window.element
         if window.kind != DATA_GRADIENT or m is None or window.stride != 1:
             return None
-        slope = -window.dilation if element_ is not None else 1
-        if slope < 1:
+        dilation = -window.dilation if element_ is not None else 1
+        if dilation < 1:
             return None
         position = Axis(f"{m.name}_position", window.extent)
-        spreads[m] = Spread(m, position, element_, window.divisor, slope, window.offset)
+        spreads[m] = Spread(m, position, element_, window.divisor, dilation, window.offset)
     ordered = tuple(spreads[axis] for axis in step.m if axis in spreads)
     outer = step.m[: len(step.m) - len(ordered)]
     elements = [one.element for one in ordered if one.element is not None]
@@ -139,8 +142,8 @@ def _col2im(step: Contraction) -> Windowed | None:
     if set(elements) != set(step.k[: len(elements)]):
         return None
     replacements = {
-        one.m: axis_index(one.position) * one.scale
-        + (axis_index(one.element) * one.slope if one.element else 0)
+        one.m: axis_index(one.position) * one.stride
+        + (axis_index(one.element) * one.dilation if one.element else 0)
         - one.offset
         for one in ordered
     }
@@ -170,9 +173,9 @@ def filtering_of(image: Image) -> Filtering:
 def _tiled_image(
     step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis]
 ) -> Image | None:
-    """The image for Winograd's algorithms; None unless windows are square and step by 1.
+    """The image for Winograd's algorithms; None unless windows are square, with stride 1.
 
-    Its positions are whole tiles: positions past the last one of the view read zeros.
+    Its positions are whole tiles: positions after the view's last one read zeros.
     """
     found = [window for window in step.windows_in("left") if not window.is_axis]
     plane = positions[-2:]
@@ -204,7 +207,7 @@ def tiled(positions: Axis) -> Axis:
 def _with_bounds(view: Scalar, windows: Sequence[Window]) -> Scalar:
     """The view with bounds at the ends of its input along the windows.
 
-    The view's values stay as they are; positions past its last ones read zeros.
+    The view's values do not change; positions after its last ones read zeros.
     """
     moving = {axis for window in windows for axis in window.axes}
     reached: list[Bound] = []

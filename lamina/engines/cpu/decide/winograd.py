@@ -31,8 +31,8 @@ MUST_GAIN = 0.8
 _INPUT_CYCLES, _RESULT_CYCLES, _FACTOR_CYCLES = 3.0, 4.5, 3.0
 # The transform of the weights, and of their gradients, costs as much as this many tiles.
 _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
-# The transformed tiles of a chunk take 1 / this of the second cache, and the sums of
-# gradients 1 / this.
+# The transformed tiles of a chunk take 1 / this of the L2 cache, and the sums of gradients
+# 1 / this.
 _CACHE_SHARE, _SUMS_SHARE = 2, 8
 # For each weight a word of bits states in which columns it is not zero.
 _WORD_BYTES = 4
@@ -61,7 +61,7 @@ def winograd_pays(windowed: Windowed, algorithm: str, panels: Panels, direct: fl
 
 
 def is_winograd(algorithm: str) -> bool:
-    """Whether the name is that of one of Winograd's algorithms."""
+    """Whether this is the name of one of Winograd's algorithms."""
     return algorithm in (*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values())
 
 
@@ -74,7 +74,7 @@ def multiplications_left(windowed: Windowed) -> float:
 def tiles_that_fit(
     windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
 ) -> int:
-    """How many tiles, with their products, fit the cache; at least `tile_m`, a register tile."""
+    """The number of tiles that fit the cache with their products; at least a register tile."""
     room = processor.level2_bytes // _CACHE_SHARE // windowed.step.dtype.itemsize
     return max(room // (filtering_of(windowed.image).products * (channels + panels.width)), tile_m)
 
@@ -128,7 +128,7 @@ def chunks_of(windowed: Windowed, block: int, images: int) -> Chunks:
 
 @frozen_dataclass
 class Taps:
-    """Which k belong to the elements of windows.
+    """The k of the elements of windows.
 
     Attributes:
         window: the elements of a window along an axis.
@@ -152,9 +152,9 @@ def _taps_of(windowed: Windowed) -> Taps:
     }
     *plane, channels = windowed.image.sides
     window = filtering_of(windowed.image).window
-    # Where windows are mirrored, weights are mirrored as well.
+    # If windows are mirrored, weights are mirrored too.
     along = [
-        [pitches[side.element] * element_ for element_ in range(window)][:: side.slope]
+        [pitches[side.element] * element_ for element_ in range(window)][:: side.dilation]
         for side in plane
         if side.element is not None
     ]
@@ -166,9 +166,9 @@ def _taps_of(windowed: Windowed) -> Taps:
 class PackedWeights(PackedRight):
     """Transformed weights: for each element of the transformed tile a panel with all channels as K.
 
-    A row with a flag follows, which is not 0 if some weight is zero. Only then the next rows hold,
-    by window elements and channels, a word for each weight, whose bits state in which columns the
-    weight is not zero (`zeros.py`).
+    After them, a row has a flag, which is not 0 if some weight is zero. Only then do further rows
+    hold a word for each weight, by window elements and channels. A word has a bit for each column
+    in which the weight is not zero (`zeros.py`).
 
     Attributes:
         taps: the k from which the weights are transformed.

@@ -12,7 +12,7 @@ class Work:
 
     Attributes:
         items: the number of work items.
-        cycles: a rough estimate for all of them together.
+        cycles: a rough estimate for all work items together.
     """
 
     items: int
@@ -28,8 +28,8 @@ class Slices:
 
     Attributes:
         work: its work items.
-        count: the number of slices; each worker begins with a slice of its own.
-        at_once: the work items of a chunk; a worker claims a chunk at once.
+        count: the number of slices; each worker begins with a different slice.
+        at_once: the work items of a chunk, which a worker claims at once.
     """
 
     work: Work

@@ -1,4 +1,4 @@
-"""The work of a program's kernels, and how many workers pay for it."""
+"""The work of a program's kernels, and the number of workers that pays."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lamina.engines.cpu.decide.work import Work
 from lamina.engines.cpu.processor import Processor
 from lamina.program.program import Program
 
-# A worker is woken for kernels that give it at least this many cycles. Once awake, workers share
-# smaller kernels as well.
+# A worker is woken for kernels that give it at least this many cycles. Workers that are awake share
+# smaller kernels too.
 CYCLES_WORTH_WAKING = 4000.0
 
 
 def works_of(steps: Sequence[StepSchedule | FusedSum]) -> list[list[Work]]:
-    """For each step the work of its kernels, in the order in which they run.
+    """The work of each step's kernels, in the order in which they run.
 
     The work of a fused column sum counts for the step that carries it.
     """
@@ -39,7 +39,7 @@ def workers_of(
 
     Args:
         program: the program.
-        kernels: for each step the work of its kernels.
+        kernels: the work of each step's kernels.
         prepackings: the operands that are packed before they are used.
         processor: the processor; it limits the number of workers.
     """

@@ -19,7 +19,7 @@ from lamina.shapes import size_of
 
 @final
 class Col2im(WindowWriter):
-    """Work items are (batch, outer position); each has an image with the sums of all its M."""
+    """Work items are (batch, outer position); each has an image with the sums of its M."""
 
     @property
     def _spreads(self) -> tuple[Spread, ...]:
@@ -69,7 +69,7 @@ class Col2im(WindowWriter):
                 code.end_loop(fill)
                 pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
                 steps = [
-                    one.scale * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
+                    one.stride * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
                 ]
                 taps = code.begin_loop(0, size_of([axis.extent for axis in elements]))
                 here = address(code, right, [(taps.index, depth * panel.width)], self._element)
@@ -116,7 +116,7 @@ class Col2im(WindowWriter):
     ) -> Value:
         """The address of the sums to which the first position adds for one element of windows."""
         slopes = {
-            one.element: one.slope * pitch
+            one.element: one.dilation * pitch
             for one, pitch in zip(self._spreads, pitches, strict=True)
         }
         for axis in reversed(elements):

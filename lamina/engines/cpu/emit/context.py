@@ -1,4 +1,4 @@
-"""The state that the writers of a step's functions share."""
+"""The state that is shared by the writers of a step's functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ITEM_RANGE_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("
 
 @frozen_dataclass
 class WrittenKernel:
-    """A kernel as it was written: a function that each thread calls for some of its work items.
+    """A kernel: a function that each thread calls for some of its work items.
 
     Attributes:
         function: its name; its parameters are `ITEM_RANGE_PARAMETERS`.
@@ -47,8 +47,8 @@ class Context:
         buffers: of the step, in the order of its section of the table of addresses.
         processor: for which the functions are written.
         workspaces: provides memory that steps need while they run.
-        iteration: the axis of the repeat that contains the step, if there is one.
-        requested: the names of the temporary buffers that the step itself has requested.
+        iteration: the axis of the repeat that contains the step; None if there is none.
+        requested: the names of the temporary buffers that the step has requested.
     """
 
     # The name of the temporary buffer that all threads share, for operands and sums.
@@ -62,7 +62,7 @@ class Context:
     requested: list[str] = field(default_factory=list[str])
 
     def need_buffer(self, name: str, shape: Sequence[int], dtype: DType) -> None:
-        """Requests a temporary buffer that is not in the program, for the step's own use."""
+        """Requests a temporary buffer for the step that is not in the program."""
         self.buffers[name] = Buffer(name, "temporary", tuple(shape), dtype)
         if name not in self.requested:
             self.requested.append(name)

@@ -1,9 +1,9 @@
 """Contraction steps as matrix products: register tiles of sums, each with its epilogue.
 
 Workers share the panels of N. For a panel, the right operand is read through its view and packed
-into the worker's own memory, unless it was packed before. Then the tiles of all M pass over the
-panel. The left operand is read in its buffer, or an earlier kernel has packed it as a whole. Sums
-run over k in order, so results do not depend on the number of workers.
+into the worker's memory, unless it was packed before. Then the tiles of all M pass over the panel.
+The left operand is read in its buffer, or an earlier kernel has packed all of it. Sums run over k
+in order, so results do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def emit_contraction(
         name: the common beginning of the functions' names.
         step: the contraction.
         schedule: how it is computed.
-        column_sums: loops with a work item for each panel, to be run when the panel is stored.
+        column_sums: loops with a work item for each panel, which run when the panel is stored.
     """
     if isinstance(schedule, LoopSchedule):
         (nest,) = schedule.nests
@@ -66,7 +66,7 @@ class _Pass:
         panel: the vectors of the panel.
         chunk: the range of k.
         table: the section of the table of addresses.
-        right, right_stride: the address of the chunk in the panel, and the stride between two k.
+        right, right_stride: the address of the chunk in the panel, and the stride along K.
         sums: the address of the tiles' sums.
         n_start: the first column of the panel.
     """
@@ -103,7 +103,7 @@ class _Gemm:
         is_direct = schedule.left == DIRECT
         self._left = as_plain(matrix.left, matrix.m, matrix) if is_direct else None
         self._right = as_plain(matrix.right, matrix.n, matrix)
-        # The worker's own memory: a chunk of a panel, and sums of one tile or of all of them.
+        # The worker's memory: a chunk of a panel, and the sums of one tile or of all tiles.
         packs = schedule.right != PREPACKED and not self._dots
         panel_bytes = schedule.chunk * panels.width * step.dtype.itemsize if packs else 0
         tiles = 1 if schedule.chunk == matrix.k.extent else schedule.m_tiles
@@ -165,7 +165,7 @@ class _Gemm:
         code.finish()
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
-        """Writes the function of a panel: packs it if need be, then passes the tiles over it."""
+        """Writes the function of a panel: packs it if necessary, then computes its tiles."""
         matrix, workspaces = self._matrix, self._context.workspaces
         name = f"{self._name}_{kind}"
         wide, around = self._schedule.wide_epilogue, (matrix.batch,)
@@ -189,7 +189,7 @@ class _Gemm:
     def _right_address(
         self, points: Points, panel: Panel, own: Value, n_start: Value, chunk: range
     ) -> tuple[Value, int]:
-        """The address of a chunk of a panel, and its stride between two k; packs it if need be."""
+        """The address of a chunk of a panel, packed if necessary, and its stride along K."""
         code = points.code
         _, _, batch, number, *_ = code.parameters
         packed = self._schedule.prepacked
@@ -232,7 +232,7 @@ class _Gemm:
                 self._tile(points, one, number, rest)
 
     def _tile(self, points: Points, one: _Pass, number: Value, tile_m: int) -> None:
-        """One tile over one chunk: sums from zero or from the last chunk, epilogue at the end."""
+        """One tile over one chunk: sums begin at zero or in the last chunk; epilogue at the end."""
         code, matrix = points.code, self._matrix
         m_start = code.multiply(number, constant(self._schedule.tile_m, I64))
         left, m_stride, k_stride = self._left_address(points, number, m_start, one.chunk.start)

@@ -21,7 +21,7 @@ class Epilogue:
     Attributes:
         step: the contraction, with one batch axis and one N axis.
         around: the axes that the caller binds: the batch axis, and perhaps outer axes of M.
-        m_axes: the axes of M that the nest runs over.
+        m_axes: the axes of M over which the nest runs.
         pitches: the stride of the sums along each of them.
         panel: the vectors of the panel.
         wide: whether several registers are computed at once.

@@ -18,7 +18,7 @@ class ImageCopy:
     """Copies the image of a block of output positions, in a loop nest over its sides.
 
     Attributes:
-        points: inside the outer axes.
+        points: of the function, inside the loops over the outer axes.
         image: the image, which is not read directly.
         lengths: of its sides, for the block.
         first: the first position of the block, along the first axis of positions.
@@ -92,4 +92,4 @@ class ImageCopy:
         if not self.image.positions or side.position != self.image.positions[0]:
             return value
         code = self.points.code
-        return code.add(value, code.multiply(self.first, constant(side.scale, I64)))
+        return code.add(value, code.multiply(self.first, constant(side.stride, I64)))

@@ -51,7 +51,7 @@ class ImplicitGemm(WindowWriter):
         outer_blocks = self._outer.extent // images
         each = whole + bool(rest)
         sizes = {"whole": block} | ({"rest": rest} if rest else {})
-        # The worker's own memory: images, and the sums of a tile.
+        # The worker's memory: images, and the sums of a tile.
         images_bytes = images * max(image.size(size) for size in sizes.values()) * self._bytes
         sums_at = -(-images_bytes // 64) * 64
         tile_bytes = self._schedule.tile_m * self._panels.width * self._bytes

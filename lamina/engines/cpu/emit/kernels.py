@@ -1,7 +1,7 @@
 """The kernels of a program: functions for its steps, and the arguments of each step's calls.
 
 Steps of one signature share their functions. The table of addresses has a section for each step:
-the addresses of workspaces, then those of its own buffers.
+the addresses of workspaces, then those of the step's buffers.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class RepeatedCalls:
     """Calls that are repeated in each iteration of an axis.
 
     Attributes:
-        first, last: the number of the first call, and of the one after the last.
-        iterations: how often they run.
+        first, last: the number of the first call, and of the call after the last.
+        iterations: the number of iterations.
     """
 
     first: int
@@ -84,10 +84,10 @@ class WrittenProgram:
         workspaces: the memory that the functions need while they run.
         load: the calls that run once after the parameters were changed.
         calls: the calls of each run of the program.
-        steps: for each of `calls` the number of its step.
+        steps: the number of the step of each of `calls`.
         loops: the repeated ranges of `calls`.
-        sections: of the table of addresses: the names of the buffers in each, which follow the
-            addresses of the workspaces.
+        sections: of the table of addresses: the names of the buffers in each. Their addresses
+            follow those of the workspaces.
         workspace_offsets: by name, the offset of each prepacked operand, and of each buffer that a
             step requested, in the shared workspaces.
     """
@@ -161,7 +161,7 @@ class _Writer:
 
     def write(self, only: int | None) -> None:
         program, written = self._program, self._written
-        # The largest first, as smaller ones then fit between them.
+        # The largest come first, because smaller ones then fit between them.
         for one in sorted(self._schedule.prepackings, key=lambda one: -one.bytes):
             offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
             written.workspace_offsets[one.name] = offset
@@ -190,7 +190,7 @@ class _Writer:
                 written.loops.append(RepeatedCalls(first_call, last, repeat.axis.extent))
 
     def _prepacking(self, number: int, one: Prepacking) -> None:
-        """Packs an operand in front of a step."""
+        """Packs an operand before a step."""
         step = self._program.steps[one.users[0]]
         assert isinstance(step, Contraction)
         operand = right_alone(step)
@@ -233,14 +233,14 @@ class _Writer:
         prepacked: Prepacking | None,
         write: Callable[[Context, StepSignature], list[WrittenKernel]],
     ) -> list[KernelCall]:
-        """The calls of a signature's kernels, with a section of the address table of their own.
+        """The calls of a signature's kernels, with a new section of the address table.
 
         Args:
-            number: of the step, or of the step in front of which an operand is packed.
+            number: of the step, or of the step before which an operand is packed.
             signature: of the step and the column sums fused after it, or of the operand.
             used: the buffers that the signature names by numbers.
             shares: how threads share each kernel.
-            prepacked: the operand that these kernels pack, or use packed, if there is one.
+            prepacked: the operand that these kernels pack or use packed; None if there is none.
             write: writes the kernels of a new signature.
         """
         written = self._written

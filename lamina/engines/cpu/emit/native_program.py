@@ -49,7 +49,7 @@ def write_program(
         program: the program.
         processor: for which it is written.
         schedule: how its steps are run; by default `decide` makes one.
-        timed: whether each kernel is a phase of its own, so that its time can be measured.
+        timed: whether each kernel is a separate phase, so that its time can be measured.
     """
     written = write_kernels(program, processor, schedule)
     schedule = written.schedule
@@ -132,7 +132,7 @@ def _entry(
         for call in calls[first:last]:
             number, slices = numbers[call.function], call.slices
             items, share = slices.work.items, slices.count
-            # A kernel that all threads share always gives a slot the same slice.
+            # If all threads share a kernel, each slot gets the same slice in every run.
             slot = offset if share < threads else 0
             kernels.append(Kernel(number, call.section, items, slices.at_once, share, slot))
             offset = (offset + share) % threads
@@ -148,8 +148,8 @@ def _entry(
 def _begins(
     extents: Extents, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
 ) -> list[bool]:
-    """For each call whether a phase begins with it, as it depends on a call of the last phase."""
-    # At the beginning of each iteration, and after the last one.
+    """Whether a phase begins with each call, because it depends on a call of the last phase."""
+    # A phase also begins with each iteration, and after the last one.
     edges = {edge for loop in loops for edge in (loop.first, loop.last)}
     read, written = LastTouched(extents), LastTouched(extents)
     result: list[bool] = []

@@ -1,8 +1,8 @@
 """Packed operands of contractions, in the order in which register tiles read them.
 
 The right operand is packed in panels, which are contiguous along N for each k. The left operand is
-packed in tiles, which are contiguous along M for each k. Both are read through their views, so that
-transposes, gathers, casts and padding cost nothing more.
+packed in tiles, which are contiguous along M for each k. Both are read through their views, so
+transposes, gathers, casts and padding need no additional pass.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RightPanel:
     target: Value
 
     def write_all(self, count: int) -> None:
-        """Packs all k, of which there are `count`."""
+        """Packs all `count` k."""
         if not self.packing.in_memory_order:
             self.write_some(constant(0, I64), count)
         elif self.packing.transposed:
@@ -162,10 +162,10 @@ class RightPanel:
 def _emit_transpose(module: Module, vector: Type, present: int, *, listed: bool) -> str:
     """Writes `transpose(source, target, stride, width, count)`, once in a module; gives its name.
 
-    It reads `present` columns of `count` elements each, at a distance of `stride`, and stores their
-    first elements as a vector, their second elements as a vector `width` further, and so on. With
-    `listed` the parameter `width` is a table with the offset of each vector instead. Lanes without
-    a column are zeros.
+    It reads `present` columns of `count` elements each, at a distance of `stride`. It stores their
+    first elements as a vector, their second elements as a vector `width` elements later, and so on.
+    With `listed`, the parameter `width` is a table with the offset of each vector instead. Lanes
+    without a column are zeros.
     """
     name = f"transpose_{'to_' if listed else ''}{vector.element}_{vector.lanes}_{present}"
     if module.has(name):

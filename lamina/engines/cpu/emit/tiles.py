@@ -19,7 +19,7 @@ from lamina.records import frozen_dataclass
 
 @frozen_dataclass
 class Tile:
-    """A register tile, and where its micro-kernel finds the operands; all strides in elements.
+    """A register tile, and the layout of its operands; all strides are in elements.
 
     Attributes:
         left: the offset of each row of the left operand.
@@ -31,9 +31,9 @@ class Tile:
         element: `"float"` or `"double"`.
         loops: over k, outermost first, as (extent, stride in the left operand). With extent 0 the
             caller passes the extent. In the right operand all k are one run.
-        right_stride: between two k of the right operand, which is contiguous along N.
-        unrolled: the innermost loop is unrolled if its extent is known, and at most this.
-        fresh: whether sums begin at zero, and not with the sums in memory.
+        right_stride: along K of the right operand, which is contiguous along N.
+        unrolled: the innermost loop is unrolled if its extent is known and at most this.
+        fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
         prefetch: the prefetch distance of the left operand; 0 for no prefetch.
     """
 
@@ -274,7 +274,7 @@ class _TileKernel:
 
 
 def _prefetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
-    """Prefetches the left operand: one k of all rows if it is contiguous along M, else some rows.
+    """Prefetches the left operand: one k of all rows if it is contiguous along M, or some rows.
 
     Along K a cache line holds many k of a row, so each k prefetches the lines of other rows.
     """

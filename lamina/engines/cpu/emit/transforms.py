@@ -12,7 +12,7 @@ from lamina.records import frozen_dataclass
 
 
 def _transformed(code: Function, matrix: Transform, values: Sequence[Value]) -> list[Value]:
-    """A matrix times a vector; two rows that differ in the sign of one half share both halves."""
+    """A matrix times a vector. Rows that differ only in the sign of one half share both halves."""
     results: list[Value] = []
     for number, row in enumerate(matrix):
         if len(results) > number:

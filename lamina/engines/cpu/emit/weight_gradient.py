@@ -28,7 +28,7 @@ from lamina.shapes import size_of
 class WeightGradient(WindowWriter):
     """Work items are (batch, panel of N, piece of M, block of the outer positions).
 
-    Where there are few tiles, K is split into several blocks of outer positions. Each has partial
+    If there are few tiles, K is split into several blocks of outer positions. Each has partial
     sums, which are added up at the end.
     """
 
@@ -46,7 +46,7 @@ class WeightGradient(WindowWriter):
         self._sizes = {"whole": (block, whole)} | ({"rest": (rest, 1)} if rest else {})
         self._positions_of_run = size_of([axis.extent for axis in image.positions[1:]])
         self._tiles = m_tiles_of(windowed, block, schedule.tile_m)
-        # The worker's own memory: images, a chunk of a panel, and the sums of all M.
+        # The worker's memory: images, a chunk of a panel, and the sums of all M.
         images = max(image.size(size) for size, _ in self._sizes.values())
         chunk = schedule.images * block * self._positions_of_run
         self._right_offset = -(-schedule.images * images * self._bytes // 64) * 64
@@ -79,7 +79,7 @@ class WeightGradient(WindowWriter):
     def _over_items(self, name: str, function: str, split_m: int, blocks: int) -> WrittenKernel:
         """A kernel that calls `function(table, thread, batch, panel, low, high, block)` per item.
 
-        `low` and `high` are the first tile of the item's piece of M, and the one after the last.
+        `low` and `high` are the first tile of the item's piece of M, and the tile after the last.
         """
         code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
@@ -103,7 +103,7 @@ class WeightGradient(WindowWriter):
     def _write_panel(self, kind: str, panel: Panel) -> None:
         """Writes `sums(table, thread, batch, panel, low, high, block)`: sums over all chunks.
 
-        Without partial sums it stores the results as well.
+        Without partial sums it also stores the results.
         """
         name = f"{self._name}_{kind}"
         points = self._begin(f"{name}_sums", _ITEM_NUMBERS)
@@ -186,7 +186,7 @@ class WeightGradient(WindowWriter):
         code.finish()
 
     def _m_range(self, code: Function, low: Value, high: Value) -> tuple[Value, Value]:
-        """The first row, and the one after the last, of the tiles from `low` up to `high`."""
+        """The first row of the tiles from `low` up to `high`, and the row after the last."""
         return m_start_of(code, self._tiles, low), m_start_of(code, self._tiles, high)
 
     def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
@@ -253,7 +253,7 @@ class WeightGradient(WindowWriter):
     def _right_of_chunk(
         self, points: Points, panel: Panel, own: Value, n_start: Value, first: Value, count: int
     ) -> tuple[Value, int]:
-        """The address of `count` k of a panel, and their stride; packs them if need be."""
+        """The address of `count` k of a panel, packed if necessary, and their stride."""
         code, matrix, schedule = points.code, self._matrix, self._schedule
         if schedule.right == DIRECT and panel.last == panel.lanes:
             plain = as_plain(matrix.right, matrix.n, matrix)

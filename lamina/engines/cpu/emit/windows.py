@@ -52,7 +52,7 @@ class WindowWriter(ABC):
         return WrittenKernel(name, reads, writes_of(self._step))
 
     def _own(self, code: Function) -> Value:
-        """The address of the thread's own memory; the function's second parameter is the thread."""
+        """The address of the thread's memory; the function's second parameter is the thread."""
         table, thread, *_ = code.parameters
         return self._context.workspaces.own(code, table, thread)
 

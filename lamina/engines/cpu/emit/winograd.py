@@ -1,8 +1,8 @@
 """The code that both of Winograd's algorithms for convolutions share; see `decide/winograd.py`.
 
-Transformed tiles are stored as matrices, one for each element of a tile. Their products are
-computed by the micro-kernels of other contractions. Where an input is infinite, results that depend
-on it may be NaN instead.
+Transformed tiles are stored as matrices, one for each element of a tile. The micro-kernels of other
+contractions compute their products. If an input is infinite, results that depend on it may be NaN
+instead.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class TransformedTiles(WindowWriter):
     def _matrix_stride(self, size: int) -> int:
         """The stride between matrices of `size` elements: an odd number of cache lines.
 
-        So the elements of a transformed tile, one in each matrix, map to different cache sets.
+        The elements of a transformed tile, one in each matrix, then map to different cache sets.
         """
         line = LINE_BYTES // self._bytes
         return (-(-size // line) | 1) * line
@@ -201,7 +201,7 @@ class TransformedTiles(WindowWriter):
             operands: left and right matrices, and sums.
             m_loop: the extent of M, and its stride in a left matrix.
             k_loop: the extent of K, and its stride in a left matrix.
-            fresh: whether sums begin at zero, and not with the sums in memory.
+            fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
         """
         m, stride = m_loop
         tile_m = balanced_tile_m(m, self._schedule.tile_m)

@@ -105,9 +105,9 @@ class WinogradForward(TransformedTiles):
     def _write_zeros(self, name: str, panel: Panel, steps: tuple[int, int]) -> None:
         """Writes `zeros(numbers, words, results)`: exact zeros in the results of a row of tiles.
 
-        The function is called only where some weight is zero: rounding errors of the transform can
-        leave a small number where the terms cancel. Without zero weights a result depends on no
-        input outside its window, so results whose terms are all zero are exactly zero already.
+        The function is called only if some weight is zero: the terms then cancel, and rounding
+        errors of the transform can leave a small number. Without zero weights a result depends on
+        no input outside its window, so results whose terms are all zero are already exactly zero.
 
         Args:
             name: of the function.
@@ -174,7 +174,7 @@ class WinogradForward(TransformedTiles):
             code: of the function.
             zeros: the bits for each lane.
             start: the address of the inputs.
-            factors: for each input a word whose bits state in which columns the weight is not zero.
+            factors: a word for each input, with a bit for each column whose weight is not zero.
             present: the number of channels.
         """
         number = code.load(start, Type(self._element, present))

@@ -29,7 +29,7 @@ from lamina.records import frozen_dataclass
 class WinogradWeightGradient(TransformedTiles):
     """Work items are (batch, panel, piece of the channels, block of chunks).
 
-    Each work item has partial sums of its own in the shared workspace. The kernel that adds them up
+    Each work item has its own partial sums in the shared workspace. The kernel that adds them up
     and transforms them to gradients has work items of (batch, panel, group of channels).
     """
 
@@ -192,7 +192,7 @@ class WinogradWeightGradient(TransformedTiles):
     def _write_gradients(self, name: str, panel: Panel) -> None:
         """Writes `gradients(table, thread, batch, panel, group)`, for a vector of channels.
 
-        Gradients stay in the thread's memory until it is known which are zero by their terms.
+        Gradients stay in the thread's memory until those whose terms are all zero are known.
         """
         lanes, each = self._panels.lanes, self._window**2 * panel.width
         elements = [side.element for side in self._plane if side.element is not None]
@@ -296,13 +296,13 @@ class WinogradWeightGradient(TransformedTiles):
         moves = [(item, self._blocks * size), (row, panel.width)]
         shared = self._context.address(code, self._context.SHARED)
         source = address(code, shared, moves, self._element)
-        down, right = (range(self._window)[:: side.slope] for side in self._plane)
+        down, right = (range(self._window)[:: side.dilation] for side in self._plane)
         for vector in range(panel.vectors):
             here = code.offset(source, vector * panel.lanes, self._element)
             totals = self._totals(code, here, Type(self._element, panel.lanes))
             square = ListedSquare(totals, self._filtering.input_tile)
             gradients = along_both(code, self._filtering.weight_gradient_transform, square)
-            # Where windows are mirrored, gradients are mirrored as well.
+            # If windows are mirrored, gradients are mirrored too.
             for row_, values in zip(down, gradients, strict=True):
                 for column_, value in zip(right, values, strict=True):
                     offset = (row_ * self._window + column_) * panel.width + vector * panel.lanes

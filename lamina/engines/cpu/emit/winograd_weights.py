@@ -1,4 +1,4 @@
-"""Weights for Winograd's algorithm, which are transformed as they are packed."""
+"""Weights for Winograd's algorithm, which are transformed when they are packed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _transform(
     """Transforms the weights of all channels.
 
     Returns:
-        For each vector of the panel a vector with 1 in columns with a zero weight, and otherwise 0.
+        For each vector of the panel, a vector with 1 in columns with a zero weight, otherwise 0.
     """
     kind = vector.element
     matrix_stride = taps.channels * panel.width
@@ -85,7 +85,7 @@ def _transform(
 def _write_words(
     taps: Taps, code: Function, panel: Panel, weights: Value, words: Value, vector: Type
 ) -> None:
-    """Writes for each weight the word whose bits state in which columns it is not zero."""
+    """Writes a word for each weight, with a bit for each column in which it is not zero."""
     first, window, width = taps.first, taps.window, panel.width
     row, column, channel = (
         code.begin_loop(0, extent) for extent in (window, window, taps.channels)

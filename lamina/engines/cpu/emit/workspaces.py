@@ -1,8 +1,8 @@
 """Memory that steps use while they run, for packed operands and for sums.
 
 Memory that is needed at different times is shared. Functions read the addresses of workspaces and
-of their buffers from a section of the table of addresses. Each step has a section of its own, so
-that steps of one signature share their functions.
+of their buffers from a section of the table of addresses. Each step has its own section, so that
+steps of one signature share their functions.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _OWN, _OWN_BYTES, _ITERATION = range(len(HEADER))
 class Workspaces:
     """Collects the workspaces of a program's steps, and generates code that finds them.
 
-    A section of the table of addresses begins with the address of the threads' own memory, the
-    bytes that each thread has, and the address of the number of the current iteration.
+    A section of the table of addresses begins with the address of the threads' memory, the bytes
+    that each thread has, and the address of the number of the current iteration.
     """
 
     def __init__(self) -> None:
         self.thread_bytes = 0
         self.shared_bytes = 0
-        # By name the start and end of each allocation; those that overlap are used at different
-        # times.
+        # The start and end of each allocation, by name. Allocations that overlap are used at
+        # different times.
         self.extents: dict[str, tuple[int, int]] = {}
         # The same in the order of memory, with the steps that need the allocation.
         self._in_order: list[tuple[int, int, range]] = []
@@ -41,7 +41,7 @@ class Workspaces:
         self.thread_bytes = max(self.thread_bytes, -(-size // _ALIGNMENT) * _ALIGNMENT)
 
     def allocate(self, name: str, size: int, steps: range) -> int:
-        """Reserves `size` bytes for a packed operand, or for a step's own use, during some steps.
+        """Reserves `size` bytes for a packed operand, or for a step, while some steps run.
 
         Returns:
             Their offset in the memory for such allocations.
@@ -67,8 +67,8 @@ class Workspaces:
         return code.load(code.offset(table, _ITERATION, "ptr"), POINTER)
 
     def own(self, code: Function, table: Value, thread: Value) -> Value:
-        """The address of a thread's own memory."""
+        """The address of a thread's memory."""
         base = code.load(code.offset(table, _OWN, "ptr"), POINTER)
-        # The size is known only when all steps are written, so the table has it.
+        # The size is in the table, because it is known only after all steps are written.
         size = code.load(code.offset(table, _OWN_BYTES, "ptr"), I64)
         return code.offset(base, code.multiply(size, thread), "i8")

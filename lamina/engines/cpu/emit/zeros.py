@@ -1,14 +1,14 @@
 """Exact zeros in results of Winograd's algorithms.
 
 A result is zero by its terms if each of its products has a zero factor. Sums of such products are
-zero in any order. Winograd's algorithms multiply transformed values instead. Rounding errors remain
-where these should cancel, and optimizers that divide by a gradient's own size take them for
-gradients. No threshold separates such errors from small results: they grow with terms that have
-cancelled. So the factors themselves are examined. A bit stands for each result: a word has the bits
+zero in any order. Winograd's algorithms multiply transformed values instead. These should cancel,
+but leave rounding errors, and optimizers that divide by the size of a gradient would take the
+errors for gradients. No threshold separates such errors from small results, because they grow with
+terms that have cancelled. So the factors are examined. Each result has a bit. A word has the bits
 of a panel's columns, and is combined with a vector of rows at once. A single term with two nonzero
-factors decides a result, so the first few terms decide nearly all.
+factors decides a result, so the first few terms decide nearly all results.
 
-NaN and infinity count as nonzero factors, and results that are not finite stay as they are.
+NaN and infinity count as nonzero factors, and results that are not finite do not change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lamina.records import frozen_dataclass
 
 
 def nonzero_n(code: Function, panel: Panel, vectors: Sequence[Value]) -> Value:
-    """A word whose bits state in which columns of a panel the vectors are not zero."""
+    """A word with a bit for each column of a panel in which the vectors are not zero."""
     word: Value | None = None
     for number, vector in enumerate(vectors):
         relation = "une" if vector.type.is_float else "ne"
@@ -42,7 +42,7 @@ def nonzero_n(code: Function, panel: Panel, vectors: Sequence[Value]) -> Value:
 
 
 def cleared(code: Function, panel: Panel, number: int, vector: Value, word: Value) -> Value:
-    """One of a panel's vectors, with zeros in the columns of the word where it is finite."""
+    """One of a panel's vectors, with zeros in the columns of the word in which it is finite."""
     bits = code.binary("lshr", word, constant(number * panel.lanes, I32))
     zero = constant(0, vector.type)
     # NaN and infinity times zero are NaN. The sum has no negative zeros.
@@ -51,7 +51,7 @@ def cleared(code: Function, panel: Panel, number: int, vector: Value, word: Valu
 
 
 def nonzero_n_of_any(code: Function, panel: Panel, several: Sequence[Sequence[Value]]) -> Value:
-    """A word whose bits state in which columns of a panel one of several rows is not zero."""
+    """A word with a bit for each column of a panel in which one of several rows is not zero."""
     vectors: list[Value] = []
     for vectors_of_n in zip(*several, strict=True):
         kind = vectors_of_n[0].type
@@ -59,7 +59,7 @@ def nonzero_n_of_any(code: Function, panel: Panel, several: Sequence[Sequence[Va
         first, *others = [code.convert("bitcast", one, integer) for one in vectors_of_n]
         for other in others:
             first = code.binary("or", first, other)
-        # Infinity and NaN have bits as well; the sign bit alone does not count.
+        # Infinity and NaN have bits too. A sign bit alone does not count.
         magnitude = constant((1 << (kind.bits - 1)) - 1, first.type)
         vectors.append(code.binary("and", first, magnitude))
     return nonzero_n(code, panel, vectors)
@@ -75,9 +75,9 @@ def write_narrowing(
 ) -> None:
     """Writes `name(table, batch, first, n_start, words)`: keeps the bits of exact zeros.
 
-    It has a word for each of `lanes` rows from `first` on along one axis of M, for all points of
-    the other axes of M. It clears the bits of results with a nonzero term, and ends when no bit is
-    left.
+    The function has a word for each of `lanes` rows, from `first` on, along one axis of M, and for
+    all points of the other axes of M. It clears the bits of results with a nonzero term, and ends
+    when no bit is left.
 
     Args:
         context: of the step.
@@ -85,7 +85,7 @@ def write_narrowing(
         step: the contraction, with one batch axis and one N axis.
         along: the axis of M along the lanes, and the number of lanes.
         panel: the vectors of the panel.
-        positions: axes of K that windows move along; their loops begin in the middle.
+        positions: the axes of K along which windows move; their loops begin in the middle.
     """
     axis_along, lanes = along
     others = [axis for axis in step.m if axis != axis_along]
@@ -94,7 +94,8 @@ def write_narrowing(
     points = context.begin(name, (("table", POINTER), *numbers, ("words", POINTER)), used)
     code = points.code
     _, batch, first, n_start, words = code.parameters
-    # With constant coordinates, index terms without the innermost axis of K leave its loop.
+    # With constant coordinates, index terms without the innermost axis of K are hoisted from its
+    # loop.
     lefts = [
         Rewrite(dict(zip(others, map(Index, indices), strict=True))).scalar(step.left)
         for indices in product(*(range(axis.extent) for axis in others))
@@ -119,7 +120,7 @@ class _Terms:
         first: the first row.
         panel: the vectors of the panel.
         n_start: its first column.
-        positions: axes of K that windows move along; their loops begin in the middle.
+        positions: the axes of K along which windows move; their loops begin in the middle.
         lefts: the left operand at all points of the other axes of M.
     """
 
@@ -162,7 +163,7 @@ class _Terms:
         return results
 
     def _nonzero_n(self) -> Value:
-        """A word whose bits state in which columns the right operand is not zero, at this k."""
+        """A word with a bit for each column in which the right operand is not zero, at this k."""
         code, panel, axis = self.points.code, self.panel, self.step.n[0]
         vectors: list[Value] = []
         for number in range(panel.vectors):

@@ -1,9 +1,11 @@
 """Jobs, which threads run together: kernels in phases, as records and as words of native code.
 
 A job is a list of kernels in phases: the kernels of a phase are independent of each other, and the
-next phase needs all of them. Each kernel of a phase is split into slices, one for each thread, and
-each slice into chunks of work items. The native code here runs chunks and whole phases, selects the
-next phase, and copies the examples and results of a run. `scheduler` has the code of the threads.
+next phase needs all of them. A program has two jobs: `load` packs operands after the parameters
+have changed, `program` does the runs. Each kernel of a phase is split into slices, one for each
+thread, and each slice into chunks of work items. The native code here runs chunks and whole phases,
+selects the next phase, and copies the examples and results of a run. `scheduler` has the code of
+the threads.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from lamina.codegen.llvm import Function, Module, typed
 from lamina.codegen.values import I8, I64, POINTER, Type, Value, constant
 from lamina.records import frozen_dataclass
 
-# The arguments of every kernel: a section of the table of addresses, the number of the thread, and
-# its first work item and the one after its last.
+# The arguments of every kernel: a section of the table of addresses, the number of the thread, its
+# first work item, and the work item after its last.
 KERNEL_PARAMETERS = (("section", POINTER), ("thread", I64), ("first", I64), ("last", I64))
 
-# The words of a job: its kernels and phases, the runs to make, and its progress.
+# The words of a job: its kernels and phases, the runs to do, and its progress.
 KERNELS, PHASES, CHUNK_COUNTS, PHASE_COUNT, JOB_THREADS, ITERATION, TICKS = range(7)
 PHASE_BEFORE_RUN, FIRST_RUN, RUNS, ALONE, ROWS, BATCH = range(7, 13)
 INPUTS, INPUT_LIST, OUTPUTS, OUTPUT_LIST = range(13, 17)
@@ -39,7 +41,7 @@ class Kernel:
         items: the number of its work items.
         chunk_items: the number of work items in a chunk.
         slice_count: the number of slices.
-        first_slot: the slot of the first slice; the following slots have the following ones.
+        first_slot: the slot of the first slice; the next slots have the next slices.
     """
 
     function: int
@@ -63,11 +65,11 @@ class Phase:
     """Kernels that are independent of each other.
 
     Attributes:
-        first, last: the number of the first kernel, and of the one after the last.
-        shared: whether threads share them; otherwise the thread that has completed the phase
-            before runs them all.
-        back: if the phase ends a repeated part of the program, the phase that begins it.
-        iterations: how often that piece is run; 0 if the phase ends none.
+        first, last: the number of the first kernel, and of the kernel after the last.
+        shared: whether threads share them; otherwise the thread that has completed the previous
+            phase runs them all.
+        back: if the phase ends a repeated range of phases, the phase that begins it.
+        iterations: how often that range is run; 0 if the phase ends none.
     """
 
     first: int
@@ -78,7 +80,7 @@ class Phase:
 
 
 def emit_jobs(module: Module) -> None:
-    """Writes the functions of jobs; `gather` can be exported.
+    """Writes the functions of jobs. `gather` may be exported.
 
     `run_phase(job, thread)`, `run_chunk(job, thread, slot, number)`, `next_phase(job)`,
     `record(job)`, and the kernel `gather(job, thread, first, last)`.

@@ -37,7 +37,7 @@ class Entry:
 
 @frozen_dataclass
 class Layout:
-    """How to run a native program: kernels, and memory in addition to the program's buffers.
+    """The kernels of a native program, and its memory in addition to the program's buffers.
 
     Attributes:
         program: the job of every run.
@@ -46,10 +46,10 @@ class Layout:
         shared_bytes: the size of the shared workspaces: prepacked operands and workspaces of
             steps. Packed parameters stay from run to run; all others reuse memory.
         shared_offsets: the offset of each of them.
-        table: the table of addresses, for each entry the number of a buffer: the program's
-            buffers in its order, then the shared workspaces. Negative numbers count from the end
-            and name the fixed workspaces.
-        steps: for each kernel of the program the number of its step.
+        table: the table of addresses. Each entry is the number of a buffer: the program's buffers
+            in its order, then the shared workspaces. Negative numbers count from the end and name
+            the fixed workspaces.
+        steps: the number of the step of each kernel of the program.
     """
 
     program: Entry

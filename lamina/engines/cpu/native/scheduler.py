@@ -3,16 +3,16 @@
 Work is claimed, not assigned. A thread claims the chunks of its own slices first, so that its
 core's caches keep their data, and then the remaining chunks of other threads (work stealing). The
 threads that have joined do all the work. The thread that completes the last chunk of a phase
-publishes the next phase; a thread waits only for chunks that are claimed and not yet completed.
-Results do not depend on which thread runs a chunk. `jobs` defines kernels, phases, slices and
+publishes the next phase. A thread waits only for chunks that are claimed and not yet completed.
+Results do not depend on the thread that runs a chunk. `jobs` defines kernels, phases, slices and
 chunks.
 
 A thread that has worked for two milliseconds yields its core, at a moment when it holds no claim.
 So the system rarely preempts it in the middle of a chunk, for which all threads would then wait.
 
 The state of claims is one block of memory that is never freed. Helpers touch the memory of a job
-only while they hold a claim, and a job does not end before its claims are completed: a helper that
-comes late finds nothing to claim, and does no harm.
+only while they hold a claim, and a job ends only after its claims are completed. So a helper that
+comes late finds nothing to claim, and is harmless.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ from lamina.engines.cpu.native.waiting import (
 )
 
 # Spins before sleep: some 50 microseconds for the thread that runs a job, and four times as long
-# for helpers, so that they are awake if the next job comes soon. Spins do not count while helpers
-# are kept awake.
+# for helpers, so that they are awake if the next job comes soon. While helpers are kept awake,
+# spins are not counted.
 OWNER_SPINS, HELPER_SPINS, SPINS_WHEN_BUSY = 2000, 8000, 100
 # A thread that has not yielded for this many periods has done something other than running jobs.
 _IDLE_PERIODS = 8
 # A helper without a slice spins so often before it steals, so that others begin with their slices.
 _SPINS_WITHOUT_SLICE = 32
 
-# The state of claims, as offsets in bytes: fields that helpers write have their own cache lines.
-# Periods are stored as the counter's reading at their start: a counter that restarts, when a
-# machine wakes, ends them.
+# The state of claims, as offsets in bytes. Fields that helpers write have their own cache lines.
+# Periods are stored as the counter's reading at their start. If a counter restarts, when a machine
+# wakes, they end.
 JOB, THREADS, YIELD_TICKS, GAP_TICKS, BUSY_TICKS, AWAKE_TICKS, AWAKE_SINCE = range(0, 56, 8)
 CALLS, PENDING_CHUNKS = 64, 128
 GENERATION, FINISHED, LEAVING, SLOTS = 192, 200, 208, 256
 assert CALLS + CALLS_BYTES <= PENDING_CHUNKS
-# A slot for each thread: the claims of its chunks, whether it sleeps, the futex word it sleeps on,
-# when it last yielded its core, and when it last found that it had been preempted.
+# The slot of a thread: the claims of its chunks, whether it sleeps, the futex word on which it
+# sleeps, when it last yielded its core, and when it last found that it had been preempted.
 CLAIMS, ASLEEP, SIGNAL, YIELDED_AT, BUSY_SINCE = 0, 8, 12, 16, 24
 SLOT_BYTES = 64
 # A word of claims: the number of threads that may claim, the number of chunks, and the next chunk.
@@ -138,7 +138,7 @@ def _emit_wake_sleeper(module: Module) -> None:
     address = _byte(code, slot, ASLEEP)
     asleep = _load_atomic(code, address, I32, "seq_cst")
     with code.when(code.compare("ne", asleep, constant(0, I32))):
-        # Waking takes a while: other threads need not do it meanwhile.
+        # Waking takes a while. Other threads need not do it meanwhile.
         _store_atomic(code, constant(0, I32), address, "monotonic")
         code.call_void("wake", _byte(code, state, CALLS), _byte(code, slot, SIGNAL))
     code.finish()
@@ -172,10 +172,10 @@ def _emit_publish(module: Module) -> None:
 
 
 def _emit_advance(module: Module, machine: str) -> None:
-    """`advance(state, job, thread)`: goes on after a phase that is complete.
+    """`advance(state, job, thread)`: continues after a completed phase.
 
-    Runs the phases that threads do not share, and all phases if the job is run alone; returns when
-    a phase is published, or when the job is finished.
+    It runs the phases that threads do not share, and all phases if the job is run alone. It returns
+    when a phase is published, or when the job is finished.
     """
     code = module.function("advance", (_STATE, _JOB, _THREAD))
     state, job, thread = code.parameters
@@ -357,7 +357,7 @@ def _emit_join(module: Module, machine: str) -> None:
             code.end_loop(delay)
         found = code.call("work", I64, state, thread)
         with code.when(code.compare("eq", found, ZERO)):
-            # A thread without a slot in this job need not be awake for its next phase.
+            # A thread without a slot in this job need not be awake for the next phase.
             threads = _load_atomic(code, _byte(code, state, THREADS), I64, "monotonic")
             has_slot = code.compare("slt", thread, threads)
             code.call_void("wait", state, thread, seen, code.select(has_slot, spins, ZERO))
@@ -372,7 +372,7 @@ def _emit_run_job(module: Module, machine: str) -> None:
     set_word(code, job, PHASE, word_of(code, job, PHASE_BEFORE_RUN))
     set_word(code, job, RUN, word_of(code, job, FIRST_RUN))
     set_word(code, job, PHASE_START_TICKS, started)
-    # In a forked child it may be the iteration of a run that its parent continues.
+    # In a forked child, the word may hold the iteration of a run that the parent continues.
     code.store(ZERO, word_of(code, job, ITERATION, POINTER))
     shared = code.compare("eq", word_of(code, job, ALONE), ZERO)
     with code.when(shared):
@@ -380,7 +380,7 @@ def _emit_run_job(module: Module, machine: str) -> None:
         threads = word_of(code, job, JOB_THREADS)
         _store_atomic(code, threads, _byte(code, state, THREADS), "monotonic")
         _store_atomic(code, ZERO, _byte(code, state, FINISHED), "monotonic")
-        # After a while without jobs the thread has most likely slept: its period restarts.
+        # After a while without jobs the thread has most likely slept, so its period restarts.
         yielded_at = _byte(code, _slot(code, state, ZERO), YIELDED_AT)
         since = code.subtract(started, code.load(yielded_at, I64))
         patience = code.load(_byte(code, state, YIELD_TICKS), I64)

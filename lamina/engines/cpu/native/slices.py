@@ -1,4 +1,4 @@
-"""How kernels are split for the threads: in a schedule, and for batches when they arrive."""
+"""Splitting kernels for the threads: in a schedule, and for batches when they arrive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 # chunks of about CHUNK_CYCLES, so that other threads can steal some.
 SLICE_CYCLES, STEALABLE_SLICE_CYCLES, CHUNK_CYCLES = 1500.0, 50_000.0, 10_000.0
 
-# The most chunks that the kernels of a phase may have in a slot: as many as a word of claims holds.
+# The most chunks that the kernels of a phase may have in a slot: the limit of a word of claims.
 MOST_CHUNKS = (1 << 24) - 1
 
 

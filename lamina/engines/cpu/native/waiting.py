@@ -1,4 +1,4 @@
-"""How a thread waits in native code: by spinning, yielding and sleeping.
+"""Waiting in native code: by spinning, yielding and sleeping.
 
 Threads sleep on a futex on Linux, and on a condition variable of the C library elsewhere. The
 addresses of the library's functions are in a table in memory, so that the code needs no linking.
@@ -40,11 +40,11 @@ _LOCK_BYTES = 256
 
 @frozen_dataclass
 class Waiting:
-    """How threads wait on this machine.
+    """The method by which threads wait on this machine.
 
     Attributes:
         machine: the processor's architecture, `"x86_64"`.
-        futex: whether they sleep on a futex, or else on a condition variable.
+        futex: whether they sleep on a futex; otherwise on a condition variable.
     """
 
     machine: str
@@ -61,7 +61,7 @@ def fill_calls(words: Any, waiting: Waiting) -> list[Any]:
 
     Args:
         words: the table, uint64.
-        waiting: how threads wait.
+        waiting: the method.
 
     Returns:
         Objects that must live as long as the table.
@@ -88,9 +88,9 @@ def fill_calls(words: Any, waiting: Waiting) -> list[Any]:
 def ask_for_short_slices(machine: str) -> None:
     """Asks the system to give this thread a core soon after it wakes, for a short time.
 
-    Its share of the processor's time stays the same, and so do its policy and its nice value.
-    Threads with a policy other than SCHED_OTHER are left alone. Systems without this request (Linux
-    before 6.12) ignore or refuse it, which does no harm.
+    Its share of the processor's time, its policy and its nice value stay the same. Threads with a
+    policy other than SCHED_OTHER are left alone. Systems without this request (Linux before 6.12)
+    ignore or refuse it, which is harmless.
     """
     if sys.platform != "linux" or machine not in _SET_ATTRIBUTES:
         return
@@ -116,7 +116,7 @@ def emit_pause(code: Function, machine: str) -> None:
 
 
 def emit_yield(code: Function, calls: Value) -> None:
-    """Lets another thread have this core, if one wants it."""
+    """Yields this core to another thread, if one is ready."""
     code.line(f"call i32 {_call(code, calls, YIELD).name}()")
 
 

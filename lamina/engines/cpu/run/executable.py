@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Larger inputs of a single run are read in place, smaller ones are copied: asking NumPy for the
 # address of an array takes as long as copying this many bytes.
 COPIED_BYTES = 4096
-# Kinds of buffers in memory outside of a program, which outlasts it.
+# Kinds of buffers in memory outside of a program, which exists longer than the program.
 _OUTSIDE = ("parameter", "state")
 
 
@@ -43,8 +43,8 @@ _OUTSIDE = ("parameter", "state")
 class CpuProgram:
     """A program as machine code, with its constants and its share of an arena.
 
-    The arena holds the temporaries, the inputs, and all workspaces without contents that must
-    last from one run to the next.
+    The arena holds the temporaries, the inputs, and all workspaces whose contents need not last
+    from one run to the next.
 
     Args:
         program: the program to run.
@@ -69,7 +69,7 @@ class CpuProgram:
     ) -> None:
         layout, code = compile_program(program, processor, schedule, timed=timed)
         require_room(
-            "this step needs",
+            "this program needs",
             (*needs_of_program(program), Need("workspaces", layout.total_bytes)),
             machine_memory.available_bytes,
             reused=arena.bytes,
@@ -84,7 +84,7 @@ class CpuProgram:
         self._arrays = _outside_of(program, memories)
         self._steps = layout.steps
         self._iteration = np.zeros(1, np.int64)
-        # Operands packed by `load` stay from run to run.
+        # Operands that `load` packs stay from run to run.
         self._packed = aligned(layout.shared_bytes if layout.load.threads else 0)
         self._table = np.zeros(len(layout.table), np.uint64)
         jobs = {name: self._job_of(name, entry, timed=timed) for name, entry in entries.items()}
@@ -138,7 +138,7 @@ class CpuProgram:
         self._inputs = self._program.of_kind("input")
         numbers = {name: number for number, name in enumerate(self._program.buffers)}
         self._staging = [self._arrays[buffer.name] for buffer in self._inputs]
-        # Inputs that are also results must outlast the run.
+        # Inputs that are also results must exist longer than the run.
         returned = {buffer for _, buffer in self._program.outputs}
         # The number of the input, and its staging array or its entries in the table.
         self._copied: list[tuple[int, Array]] = []
@@ -176,7 +176,7 @@ class CpuProgram:
                 self._load.run()
                 self._loaded = count
         if self._changes_memories:
-            # Before the run: after Ctrl-C during the run, no code after it is executed.
+            # Done before the run: after Ctrl-C during the run, no code after it is executed.
             for changes in self._changes:
                 changes.count += 1
             # Packed operands do not depend on memories that the program itself changes.

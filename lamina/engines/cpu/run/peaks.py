@@ -1,4 +1,4 @@
-"""Measured peaks of this processor: the roofline that steps are compared with."""
+"""Measured peaks of this processor: the roofline with which steps are compared."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from lamina.program.scalar import Apply, Literal, Load
 from lamina.program.steps import Loop, Store, Write
 from lamina.shapes import DType
 
-# The fastest of several runs counts: other processes may use the machine as well.
+# The fastest of several runs counts, because other processes may use the machine too.
 _RUNS = 7
 _CALLS = 4000
-# The k extent of the multiply-adds; both operands stay in the first-level cache.
+# The extent of K of the multiply-adds; both operands stay in the L1 cache.
 _K = 128
 _LEAST_BYTES = 96 << 20
 

@@ -6,9 +6,9 @@ chosen. The other one is tried now and then, for a small part of the time. Resul
 the choice. This is a bandit with two arms and discounted means (Garivier and Moulines, *On
 upper-confidence bound policies for switching bandit problems*, 2011).
 
-A mean has two terms. The usual time of a run changes when another process starts or the host of a
-virtual machine moves a core, and a few milliseconds of measurements show that. Long waits for a
-core are rare, and only a long memory shows how much they cost.
+A mean has two terms. The usual time of a run changes when another process starts, or when the host
+of a virtual machine moves a core. A few milliseconds of measurements show that. Long waits for a
+core are rare, and only a long memory shows their cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import final
 
-# How long usual times and long waits are remembered, in seconds or in runs, whichever is more.
+# How long usual times and long waits are remembered: in seconds and in runs; the longer one counts.
 USUAL_SECONDS, USUAL_RUNS = 0.005, 50.0
 RARE_SECONDS, RARE_RUNS = 0.1, 1000.0
 # The time of a window above this multiple of its usual time is a long wait.
@@ -25,12 +25,12 @@ _RARE = 3.0
 WINDOW_SECONDS, TRIAL_SECONDS, MOST_RUNS = 0.0005, 0.002, 1000
 _BAD_TRIAL_SECONDS = 0.001
 _TRIAL_RUNS, _BAD_TRIAL_RUNS = 10, 5
-# The part of the time that trials of the other candidate may cost: at first, and after many trials
+# The share of the time that trials of the other candidate may take: at first, and after many trials
 # have confirmed the choice.
 FIRST_BUDGET, LAST_BUDGET = 1 / 32, 1 / 256
 # For longer jobs one thread alone is never tried.
 LONG_SECONDS = 0.005
-# A longer time between two decisions is no measurement of threads: the process was stopped, the
+# A longer time between two decisions is not a measurement of threads: the process was stopped, the
 # machine was asleep, or the job is a long one.
 _STOPPED_SECONDS = 1.0
 # The weight of a candidate's earlier measurements after a trial has begun.
@@ -64,7 +64,7 @@ class _Candidate:
         """The number of runs in a window of this length."""
         if not self.known:
             return 1
-        # At most four times the measured runs: those may have been fast by chance.
+        # At most four times the measured runs, because those may have been fast by chance.
         most = min(4 * self._runs, MOST_RUNS)
         return max(1, int(min(seconds * self._second / self.usual(), most)))
 
@@ -91,7 +91,7 @@ class _Candidate:
 class ThreadChoice:
     """Decides whether a job is run by one thread alone.
 
-    Its owner makes `runs` runs, `alone` or with all threads, and reports their time to `record`,
+    Its owner does `runs` runs, `alone` or with all threads, and reports their time to `record`,
     which decides again. `trial` is set while the present candidate is only tried.
 
     Args:
@@ -118,7 +118,7 @@ class ThreadChoice:
         if not 0 < ticks < _STOPPED_SECONDS * self._second:
             return
         if self._first:
-            # The first run is no measurement: its memory was not in the caches yet.
+            # The first run is not a measurement: its memory was not in the caches yet.
             self._first = False
         elif self.trial:
             self._credit -= max(ticks - other.mean() * self.runs, 0.0)

@@ -1,8 +1,8 @@
 """The threads that run programs together: one pool for the process.
 
-Helpers are Python threads inside native code, which they leave only when the process ends; ctypes
-releases the interpreter's lock for them. They are started when a program first needs them. No
-program waits for a helper to join: see `scheduler`.
+Helpers are Python threads inside native code, which they leave only when the process ends. ctypes
+releases Python's global lock for them. They are started when a program first needs them. No program
+waits for a helper to join: see `scheduler`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from lamina.shielded import shielded
 EXIT_WAIT_SECONDS = 10.0
 # A working thread yields its core after this time, between two chunks.
 YIELD_SECONDS = 0.002
-# A spinning thread with a gap of GAP_SECONDS between two readings of the counter was preempted: for
-# BUSY_SECONDS another thread may want its core. Interrupts and the host of a virtual machine take
-# shorter times.
+# A gap of GAP_SECONDS between two readings of the counter means that a spinning thread was
+# preempted. For BUSY_SECONDS another thread may need its core. Interrupts and the host of a virtual
+# machine take shorter times.
 GAP_SECONDS, BUSY_SECONDS = 0.0005, 0.05
-# Helpers stay awake this long while one thread alone is tried: a trial takes a little longer than
-# its time, because the run in which that ends is finished.
+# Helpers stay awake this long while one thread alone is tried. A trial takes a little longer than
+# its planned time, because its last run is completed.
 AWAKE_SECONDS = 2 * TRIAL_SECONDS
 # Long enough that the delay between reading both clocks does not matter.
 _CALIBRATION_SECONDS = 0.002
-# Bytes copied in a cycle, roughly.
+# A rough estimate of the bytes copied in a cycle.
 _COPIED_PER_CYCLE = 8.0
 
 
@@ -76,7 +76,7 @@ class Job:
         self._table, self._iteration = table, iteration
         self._words = words = np.zeros(jobs.JOB_WORDS, np.int64)
         self.address = int(words.ctypes.data)
-        # In front: an empty phase, after which runs begin, and the phase that gathers examples.
+        # Before the phases: an empty one, after which runs begin, and one that gathers examples.
         self._kernels = _rows(1 + len(kernels), jobs.KERNEL_WORDS)
         self._phases = _rows(_PRELUDE_PHASES + len(phases), jobs.PHASE_WORDS)
         self._chunk_counts = _rows(_PRELUDE_PHASES + len(phases), threads + 1)
@@ -113,7 +113,7 @@ class Job:
         self._chunk_counts[phase, self.threads] = self._chunk_counts[phase, : self.threads].sum()
 
     def set_single_run(self) -> None:
-        """Makes `run` do one run, on the present contents of the input buffers."""
+        """Makes `run` do one run, with the present contents of the input buffers."""
         if not self._kept:
             return
         self.runs = 1
@@ -121,7 +121,7 @@ class Job:
         words[jobs.PHASE_BEFORE_RUN] = _AFTER_GATHER
         words[jobs.FIRST_RUN], words[jobs.RUNS] = 0, 1
         words[jobs.OUTPUTS] = 0
-        # Last: if a signal interrupts this method, the next call does all of it again.
+        # Set last: if a signal interrupts this method, the next call does all of it again.
         self._kept = ()
 
     def set_runs(
@@ -157,7 +157,7 @@ class Job:
         self._count_chunks(_BEFORE_GATHER + 1, [kernel] if slice_count > 1 else [])
 
     def run(self) -> None:
-        """Does all runs, in this thread alone or with helpers, whichever was measured faster."""
+        """Does all runs, in this thread alone or with helpers: the variant measured as faster."""
         if self._choice is None:
             self._start(alone=self.threads == 1)
             return
@@ -206,7 +206,7 @@ class Job:
         return ticks
 
 
-# The phase before a run: before the one that gathers examples, or that one itself.
+# The phase before a run: the one before the phase that gathers examples, or that phase.
 _BEFORE_GATHER, _AFTER_GATHER = 0, 1
 _PRELUDE_PHASES = 2
 
@@ -270,7 +270,7 @@ class ThreadPool:
 
     def run(self, job: Job) -> bool:
         """Runs a job together with the helpers; returns False if they are busy."""
-        # Does not wait for the job of another thread.
+        # It does not wait for the job of another thread.
         if self._lock.locked():
             return False
         with self._lock:
@@ -280,8 +280,8 @@ class ThreadPool:
                     raise SystemExit
                 return False
             if len(self.helpers) < job.threads - 1:
-                # Shielded: a helper that is started and not in the list would share its number,
-                # and so its slot, with the next one.
+                # Shielded: a helper that is started but not in the list would share its number,
+                # and so its slot, with the next helper.
                 shielded(lambda: self._start_helpers(job.threads - 1))
             if not hasattr(self._callers, "asked"):
                 waiting.ask_for_short_slices(self._native.waiting.machine)
@@ -309,7 +309,7 @@ class ThreadPool:
             try:
                 helper.start()
             except RuntimeError:
-                # The limit of threads is reached: the existing ones do the work.
+                # The limit of threads is reached. The existing threads do the work.
                 return
             self.helpers.append(helper)
 
@@ -338,7 +338,7 @@ _current = _Current()
 
 
 def _native() -> _Native:
-    """The native functions; loaded only once, as jobs keep only their addresses."""
+    """The native functions; loaded only once, because jobs keep only their addresses."""
     if _current.native is None:
         with _current.lock:
             _current.native = _current.native or _Native()
