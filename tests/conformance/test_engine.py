@@ -35,7 +35,7 @@ def test_memory_is_read_as_a_copy(engine: Engine) -> None:
     np.testing.assert_array_equal(memory.read(), [0, 0])
 
 
-def test_outputs_are_copies_that_later_runs_leave_alone(engine: Engine) -> None:
+def test_outputs_are_copies_that_later_runs_do_not_change(engine: Engine) -> None:
     x = leaf("x", "input", (2,), float32)
     program = compile_graph(
         Graph((x,), (("y", x * 2),)), batch=1, name="test", target=engine.target

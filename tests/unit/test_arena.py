@@ -69,7 +69,7 @@ def test_an_arena_is_as_large_as_the_largest_of_its_tenants() -> None:
     assert arena.bytes == 0
 
 
-def test_tenants_stay_where_they_are_if_the_arena_is_large_enough() -> None:
+def test_tenants_are_not_moved_if_the_arena_is_large_enough() -> None:
     arena, small, large = HostArena(), Tenant(), Tenant()
     arena.enter(large, 300)
     arena.enter(small, 100)

@@ -270,7 +270,7 @@ def test_the_entries_used_longest_ago_are_removed_first(
     assert entries(cache_folder) == sorted(path_of(cache_folder, key) for key in (a, c, d))
 
 
-def test_an_entry_that_is_too_large_stays_while_it_is_the_last_one_used(
+def test_an_entry_above_the_limit_is_kept_while_it_is_the_latest(
     cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "LARGEST_BYTES", 10)

@@ -30,7 +30,7 @@ _folder = pytest.fixture(autouse=True, name="cache_folder")(cache_of_its_own)
 
 
 @posix
-def test_all_folders_and_files_are_the_users_alone(cache_folder: Path) -> None:
+def test_only_the_user_may_access_folders_and_files(cache_folder: Path) -> None:
     mask = os.umask(0)
     try:
         cached("k", Maker())
@@ -65,7 +65,7 @@ def test_a_folder_below_one_that_others_may_write_to_is_not_used(
 
 
 @posix
-def test_a_folder_of_ones_own_below_a_shared_one_with_the_sticky_bit_is_used(
+def test_a_users_folder_below_a_shared_one_with_the_sticky_bit_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = tmp_path / "shared"

@@ -45,7 +45,7 @@ with training() as one:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_goes_on_with_a_program_that_was_running_when_it_was_forked() -> None:
+def test_a_child_continues_with_a_program_that_was_running_when_it_was_forked() -> None:
     script = """
 wide = lm.Sequential(lm.Input(300), lm.Linear(1500), lm.Tanh(), lm.Linear(5))
 model = lm.Model(wide, engine="cpu", seed=0)

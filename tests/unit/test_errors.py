@@ -26,7 +26,7 @@ def test_every_kind_has_a_docstring(kind: type[Exception]) -> None:
     assert kind.__doc__
 
 
-def test_a_problem_alone_is_one_line() -> None:
+def test_a_problem_without_facts_is_one_line() -> None:
     assert str(LaminaError("it is wrong")) == "it is wrong"
 
 

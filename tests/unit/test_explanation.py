@@ -81,7 +81,7 @@ def test_an_engine_lists_every_step_in_all_its_languages(width: int, engine: str
                 assert 0 < len(text) < len(explanation.listing(None, language))
 
 
-def test_the_cpu_engine_shows_code_for_one_step_alone() -> None:
+def test_the_cpu_engine_shows_the_code_of_a_single_step() -> None:
     explanation = small_model().explain(BATCH, lm.CrossEntropy(), lm.SGD(0.1))
     whole, first, second = (functions(explanation.listing(n, "llvm")) for n in (None, 0, 1))
     assert first
@@ -192,7 +192,7 @@ def test_the_command_explain_shows_one_step(file: str) -> None:
     assert "step1" in shown.output
 
 
-def test_the_command_explain_shows_how_all_steps_are_run(file: str) -> None:
+def test_the_command_explain_shows_the_schedules_of_all_steps(file: str) -> None:
     shown = CliRunner().invoke(main, ["explain", file, "--as", "schedule"])
     assert shown.exit_code == 0
     lines = shown.output.splitlines()

@@ -261,7 +261,7 @@ def test_a_layer_in_a_field_that_is_no_dataclass_cannot_be_saved(tmp_path: Path)
         lm.Model(chain(Outer(Plain()))).save(tmp_path / "model")
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="could not be written"):
         lm.Model(chain(lm.Linear(2))).save(tmp_path / "missing" / "model")
 
@@ -324,18 +324,18 @@ def test_a_safetensors_file_of_someone_else_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_layer_of_ones_own_must_be_passed(tmp_path: Path) -> None:
+def test_a_users_layer_must_be_passed(tmp_path: Path) -> None:
     lm.Model(chain(Own(1.0))).save(tmp_path / "model")
     error = refused(tmp_path / "model")
     assert error.problem == "the network contains a Own, which is not a layer of Lamina"
     assert error.advice == "If it is your own, pass its class: lm.load(path, layers=[Own])."
 
 
-def test_an_initializer_of_ones_own_must_be_passed(tmp_path: Path) -> None:
+def test_a_users_initializer_must_be_passed(tmp_path: Path) -> None:
     lm.Model(chain(lm.Linear(2, weight_init=Ramp(0.5)))).save(tmp_path / "model")
     assert "layers=[Ramp]" in refused(tmp_path / "model").advice
 
 
-def test_a_layer_of_ones_own_is_never_taken_for_one_of_laminas(tmp_path: Path) -> None:
+def test_a_users_layer_is_never_taken_for_a_layer_of_lamina(tmp_path: Path) -> None:
     lm.Model(chain(ReLU())).save(tmp_path / "model")
     assert "layers=[ReLU]" in refused(tmp_path / "model").advice

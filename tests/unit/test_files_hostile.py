@@ -296,7 +296,7 @@ def test_changed_networks_run_right_or_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_changed_networks_run_right_on_the_cpu_without_memory_that_nobody_wrote(
+def test_changed_networks_run_right_on_the_cpu_without_reading_unwritten_memory(
     seed: int,
 ) -> None:
     outcomes, failures = attack(50, 100 + seed, {"cpu": open_engine("cpu")}, told=print)

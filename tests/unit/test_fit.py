@@ -282,7 +282,7 @@ def test_a_line_for_each_epoch_is_shown_on_request(capfd: pytest.CaptureFixture[
     assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
 
 
-def test_a_bar_moves_on_a_terminal(
+def test_a_progress_bar_is_shown_on_a_terminal(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -295,7 +295,7 @@ def test_a_bar_moves_on_a_terminal(
     )
 
 
-def test_a_terminal_may_be_kept_quiet(
+def test_progress_can_be_disabled_on_a_terminal(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

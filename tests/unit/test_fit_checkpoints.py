@@ -120,7 +120,7 @@ def test_states_of_layers_are_resumed_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rest.predict(TEST.inputs), whole.predict(TEST.inputs))
 
 
-def test_a_model_with_classes_of_ones_own_is_resumed(tmp_path: Path) -> None:
+def test_a_model_with_the_users_classes_is_resumed(tmp_path: Path) -> None:
     from test_files import Own, Ramp
 
     def make() -> lm.Model:

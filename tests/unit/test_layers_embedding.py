@@ -157,7 +157,7 @@ def test_slices_of_an_input_are_checked_by_their_own_layers() -> None:
     assert "OneHot" in str(error.value)
 
 
-def test_indices_within_layers_of_ones_own_are_checked() -> None:
+def test_indices_within_a_users_layer_are_checked() -> None:
     @dataclass(frozen=True)
     class Token(lm.Layer):
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:

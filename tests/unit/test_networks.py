@@ -123,7 +123,7 @@ def test_vgg_is_the_network_of_the_workload() -> None:
     assert same_definition(found, lm.Sequential(lm.Input(3, 32, 32), *layers))
 
 
-def test_mlp_takes_an_activation_of_ones_own() -> None:
+def test_mlp_takes_a_users_activation() -> None:
     layers = lm.Linear(4), lm.Tanh(), lm.Linear(2)
     assert same_definition(
         mlp((4,), 2, (3,), activation=lm.Tanh()), lm.Sequential(lm.Input(3), *layers)

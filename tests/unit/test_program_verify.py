@@ -206,7 +206,7 @@ def test_a_divisor_of_zero_is_found() -> None:
     assert "a divisor cannot be 0" in text
 
 
-def test_a_repetition_of_other_steps_than_there_are_is_found() -> None:
+def test_a_repetition_of_steps_that_do_not_exist_is_found() -> None:
     sound = program()
     repeats = (Repeat(Axis("t", 3), 1, 3),)
     assert "steps 1 to 3 cannot be repeated" in problem_of(replace(sound, repeats=repeats))

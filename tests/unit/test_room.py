@@ -89,7 +89,7 @@ def test_a_model_that_does_not_fit_is_refused(engine: str, leave: Callable[[int]
     )
 
 
-def test_a_model_is_refused_from_one_byte_too_many_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_needs_one_byte_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # 40 parameters of 4 bytes, and the 32 of the largest drawn in 8 bytes each.
     needed = 4 * 40 + 8 * 32
     net = lm.Sequential(lm.Input(4), lm.Linear(8))
@@ -208,7 +208,7 @@ def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[i
     )
 
 
-def test_the_state_of_an_optimizer_counts(leave: Callable[[int], None]) -> None:
+def test_the_state_of_an_optimizer_is_counted(leave: Callable[[int], None]) -> None:
     model = lm.Model(network(10_000))
     leave(500_000)
     with pytest.raises(EngineError) as caught:

@@ -90,7 +90,7 @@ def test_an_engine_that_does_not_update_a_parameter_is_found(
     assert [one.what for one in report.findings if not one.passed] == ["training step on cpu"]
 
 
-def test_an_engine_that_cannot_run_is_said_to_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_run_is_reported_as_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     usable = [device for device in lm.devices() if device.engine == "cpu"]
     broken = Device("opencl:0", "Radeon RX", None, "the driver has no compiler")
     monkeypatch.setattr(verification, "devices", lambda: (*usable, broken))
@@ -218,7 +218,7 @@ def test_gradients_that_are_zero_but_for_rounding_are_right(divisor: int) -> Non
     assert report.passed, str(report)
 
 
-def test_a_bar_moves_on_a_terminal_alone(
+def test_a_progress_bar_is_shown_on_a_terminal_only(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = lm.Sequential(lm.Input(3), lm.Linear(2), lm.Linear(2))
