@@ -129,7 +129,7 @@ def training_graph(
     Args:
         targets: (shape with the batch, dtype) of each target.
         dtype: the float type of the model.
-        input_dtypes: of the data; by default those of the network's inputs.
+        input_dtypes: of the data; by default the dtypes of the network's inputs.
 
     Raises:
         DefinitionError: if there is nothing to train, or a pattern matches no parameter.

@@ -87,7 +87,7 @@ def write_whole(
         path: of the file; an existing file or link is replaced.
         content: all of it.
         durable: wait until it is on the disk and survives a power failure.
-        permissions: of the file; those of the process's umask if None.
+        permissions: of the file; if None, the process's umask decides.
         folder: the descriptor of an open folder in which the path begins.
 
     Raises:

@@ -94,7 +94,7 @@ def _switch_on() -> None:
 
 
 def _forget_other_threads() -> None:
-    """Drops the pauses of threads that a forked child lacks: it has only the one that forked."""
+    """Drops the pauses of threads that a forked child lacks: it has only the forking thread."""
     for pause in list(_pauses):
         if pause.thread != threading.get_ident():
             _pauses.discard(pause)

@@ -89,7 +89,7 @@ class Model:
 
         Both models use the same memory, so training one, or setting its parameters, changes the
         other. A saved file of either is complete. Use it to run a decoder without its encoder, or
-        to train two networks against each other, each with an optimizer of its own.
+        to train two networks against each other, each with its own optimizer.
 
         Args:
             network: its layers with parameters are layers of this model's network, the same
@@ -261,8 +261,8 @@ class Model:
             so far.
 
         Raises:
-            NonFiniteError: if the loss becomes NaN or infinite; the model is then put back to the
-                last good epoch, which is also that of the checkpoint file.
+            NonFiniteError: if the loss becomes NaN or infinite; the model is then restored to the
+                end of the last good epoch, like the checkpoint file.
             DataError, ShapeError, DTypeError: if the data does not fit, or the checkpoint could not
                 be written, before the first training step.
             DefinitionError: for invalid options, before the first training step.

@@ -1,9 +1,9 @@
 """Threads that no signal reaches, for work that must not be interrupted.
 
 Python runs signal handlers in the main thread, between any two of its instructions. A handler may
-raise, as that of Ctrl-C does. The work of the main thread then ends half done: a pointer is freed
-and not yet cleared, half of the parameters are new. No handler runs in other threads. So such work
-is done in a thread of its own while the caller waits. An exception that a handler raises meanwhile
+raise, like the handler of Ctrl-C. The work of the main thread then ends half done: a pointer is
+freed and not yet cleared, half of the parameters are new. No handler runs in other threads. So such
+work is done in another thread while the caller waits. An exception that a handler raises meanwhile
 is held until the work is done, and then raised.
 
 Two alternatives fail. A signal mask (`pthread_sigmask`) affects the system, not Python: another

@@ -122,7 +122,7 @@ class Workload:
 
         The gradient of the network's input is not needed and does not count. Losses, activations
         and optimizers do not count either, as there is no agreed count for an exponential.
-        Convolutions count as direct sums, whatever their algorithm.
+        Convolutions count as direct sums, for every algorithm.
         """
         program = self.network().plan(self.batch, self.loss, self.optimizer).program
         total = 0

@@ -91,7 +91,7 @@ class Called(ABCMeta):
 
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function, with its arguments checked as those of records."""
+    """The function, with its arguments checked like the fields of records."""
     name = _name_of(function)
     known: list[Interface] = []
 

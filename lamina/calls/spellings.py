@@ -94,7 +94,7 @@ INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
     (
         "activation",
         lambda called, _: "Linear" in called.name or called.name.startswith("Conv"),
-        "An activation is a layer of its own, lm.ReLU() for example, after this one.",
+        "An activation is a separate layer, lm.ReLU() for example, after this one.",
     ),
     (
         "in_features in_channels input_size input_dim num_features",

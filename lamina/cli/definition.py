@@ -63,7 +63,7 @@ class Definition:
 def read_definition(path: str) -> Definition:
     """Runs the file and reads `net` and the other names from it.
 
-    It runs as a module of its own, `__name__` is not `"__main__"`, and may import modules of its
+    It runs as a separate module: `__name__` is not `"__main__"`. It may import modules of its
     folder.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Keeps tensors of a recurrence for a later one that would compute them again.
+"""Keeps tensors of a recurrence for a later recurrence that would compute them again.
 
 The gradient of a recurrence is a recurrence back in time. Each of its iterations first recomputes
 the forward iteration from the previous state, so the iterations of both loops have equal tensors.

@@ -106,7 +106,7 @@ def lower_repeating(
 
     Args:
         group: the results of the recurrence.
-        buffers: the program's buffers, which has those of the operands.
+        buffers: the program's buffers, including the buffers of the operands.
         optimised: the passes that come before fusion.
         target: the costs of the device.
         first_number: the number of the first step, with which its name begins.

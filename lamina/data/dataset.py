@@ -288,7 +288,7 @@ class Dataset(metaclass=Called):
             batch_size: examples in a batch; the last may have fewer.
             seed: shuffles by `order(seed, epoch)`; None keeps the stored order, and the batches
                 are then views of the data set's memory.
-            epoch: its number; each epoch has an order of its own.
+            epoch: its number; each epoch has another order.
             drop_last: omits a smaller last batch.
 
         Raises:

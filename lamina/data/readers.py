@@ -116,7 +116,7 @@ def _read_array(path: Path, kind: str) -> Array:
     raise FileFormatError(
         "the targets are in a file of another kind",
         facts=(("expected", "an IDX or npy file"), ("found", kind)),
-        advice="Keep inputs and targets in one file, or each in a file of its own.",
+        advice="Keep inputs and targets in one file, or in two separate files.",
         where=str(path),
     )
 

@@ -1,4 +1,4 @@
-"""Kinds of the attributes of ops: those that depend on operands, and those that only ops have.
+"""Kinds of the attributes of ops: kinds that depend on operands, and kinds that only ops have.
 
 All other kinds are in `lamina.graph.kinds`. `lamina.graph.apply` checks every op against its
 record, whether Python code or a file makes it. So shape rules, gradients, lowering rules and
@@ -160,7 +160,7 @@ class Many(Kind):
 @final
 @frozen_dataclass
 class Fields(Kind):
-    """A tuple with one value for each of some names, each of its own kind."""
+    """A tuple with one value for each of some names; each name has its kind."""
 
     kinds: Mapping[str, Kind] = field(hash=False)
 

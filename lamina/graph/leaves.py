@@ -47,7 +47,7 @@ def _infer_leaf(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, D
 
 
 def _leaf_reference(**_: Any) -> Array:
-    raise LaminaError("a leaf has no value of its own: feed it")
+    raise LaminaError("a leaf has no value: feed it")
 
 
 def _infer_constant(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:

@@ -41,7 +41,7 @@ class Op:
         reference: the NumPy oracle: (operand arrays..., **attributes) -> array.
         lowering: the rule by which the compiler lowers it to steps.
         samples: inputs for the generated tests.
-        joint_gradient: for an op with several results, each a tensor of its own, instead of
+        joint_gradient: for an op with several results, each a separate tensor, instead of
             `gradient`: {result: upstream} of one application -> the gradient of each operand.
         operands: the number of operands, or the least and the largest number (None: no limit).
         attributes: the kind of each attribute. The rules above get no other values.

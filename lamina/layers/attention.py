@@ -42,7 +42,7 @@ class MultiHeadAttention(Layer):
     It contains four `Linear` layers, `queries`, `keys`, `values` and `output`, so its parameters
     are `queries.weight`, (features, inputs), `queries.bias`, (features,), and so on. PyTorch's
     `in_proj_weight` and `in_proj_bias` are the first three one after the other. Queries, keys and
-    values are split into `heads` heads of equal size, each with attention weights of its own.
+    values are split into `heads` heads of equal size; each head has its own attention weights.
 
     Args:
         heads: their number; it divides the features.

@@ -143,7 +143,7 @@ class Record:
         penalties: regularisation terms, 0-d, to be added to the loss.
         index_limits: ranges of indices; data with other indices is refused.
         seed, step: int64 leaves, the keys of random numbers; used if `random_streams` is above 0.
-        random_streams: the number of random tensors, each with a stream of its own.
+        random_streams: the number of random tensors; each has its own stream.
         operands: of the layer, while the shape of its result is inferred; empty while tracing.
     """
 

@@ -19,7 +19,7 @@ from lamina.shapes import static
 
 @frozen_dataclass
 class TiedLinear(Layer):
-    """The product with the transposed weight of another layer, plus a bias of its own.
+    """The product with the transposed weight of another layer, plus its own bias.
 
     With an `Embedding` it computes a score for each index, x weight^T: f32 or f64
     [batch, ..., features] become [batch, ..., count]. With a `Linear` it maps features to that

@@ -192,7 +192,7 @@ def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
     Args:
         x: the tensor.
         axis: counted from either end.
-        count: the number of axes; by default that of x.
+        count: the number of axes; by default the rank of x.
 
     Raises:
         ShapeError: if the tensor has no such axis.

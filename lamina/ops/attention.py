@@ -108,7 +108,7 @@ def _gradient_build(node: Tensor, target: Target) -> Tensor:
 def _operand_gradient(
     node: Tensor, upstream: Tensor, result: Tensor, others: tuple[Tensor, ...], blocks: int
 ) -> Tensor:
-    """The gradient of one operand; those of all operands share most of their graphs."""
+    """The gradient of one operand; the gradients of all operands share most of their graphs."""
     found = gradients_of(attention_arguments(others, node.attributes), result, upstream, blocks)
     floats = [number for number, x in enumerate(others) if x.dtype.is_float]
     return found[floats.index(node.attributes["operand"])]

@@ -3,8 +3,8 @@
 The matrix of weights, queries by keys, is never stored as a whole. The queries are split into
 blocks that are computed one after the other. The gradient computes the weights again, from queries,
 keys, and the logarithm of each row's sum (Rabe, Staats: Self-attention does not need O(n^2) memory,
-2021; Dao, Fu, Ermon, Rudra, Re: FlashAttention, 2022). The memory for weights is
-that of one block.
+2021; Dao, Fu, Ermon, Rudra, Re: FlashAttention, 2022). So memory holds the weights of one block at
+a time.
 """
 
 from __future__ import annotations

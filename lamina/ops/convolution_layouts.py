@@ -54,7 +54,7 @@ class Axes:
         ]
 
     def is_loop(self, target: Target) -> bool:
-        """Whether it is a loop on the target: each channel has a kernel of its own (depthwise)."""
+        """Whether it is a loop on the target: each channel has its own kernel (depthwise)."""
         depthwise = self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
         return depthwise and target.depthwise_loops
 

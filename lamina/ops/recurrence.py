@@ -73,7 +73,7 @@ def _problem_of(body: Graph) -> str:
     """The condition of an iteration that a graph violates; "" if none."""
     inputs = set(body.inputs)
     if len(inputs) < len(body.inputs) or any(x.op is not LEAF for x in inputs):
-        return "each input is a leaf of its own"
+        return "each input is a separate leaf"
     for kind, names in (
         ("inputs", [x.attributes["name"] for x in body.inputs]),
         ("results", [name for name, _ in body.outputs]),
@@ -249,7 +249,7 @@ class _Backward:
         return total
 
     def _of_initial(self, stack: Tensor, number: int) -> Tensor:
-        """The gradient of an initial state, from those of the states before each iteration."""
+        """The gradient of an initial state, from the gradients of the states before iterations."""
         found = self._initial_row(stack)
         if number in self.upstream:
             found = add(found, self._initial_row(self.upstream[number]))

@@ -84,7 +84,7 @@ def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
     axes = [axis for one in slopes for axis in (one.position, one.window)]
     if len(set(axes)) != len(axes):
         raise ShapeError(
-            "shear: each slope needs two axes of its own",
+            "shear: each axis may occur only once in the slopes",
             facts=(("tensor", described(x)), ("axes", str(axes))),
             advice=f"Name each axis from 0 to {x.rank - 1} at most once.",
         )

@@ -21,7 +21,7 @@ def range_of(index: Index, bounds: tuple[Bound, ...]) -> tuple[int, int]:
     if not bounds:
         return index.bounds
     low = high = index.constant
-    # Bounds of different atoms are independent, so each group has a range of its own.
+    # Bounds of different atoms are independent, so each group has its own range.
     for terms, own in _independent(index, bounds):
         one, other = _range_together(terms, own, {})
         low, high = low + one, high + other

@@ -212,7 +212,7 @@ Stage = Reduce | Write | Scan | Sort | SegmentSum
 
 
 def inner_axes(stage: Stage) -> tuple[Axis, ...]:
-    """The axes that a stage iterates inside those of its loop."""
+    """The axes that a stage iterates inside the axes of its loop."""
     return stage.axes if isinstance(stage, Reduce | Write) else (stage.axis,)
 
 

@@ -49,7 +49,7 @@ def plot_confusion(
     labels = list(names) or [str(number) for number in range(classes)]
     if len(labels) != classes:
         raise DataError(
-            "there is not a name for each class",
+            "the number of names differs from the number of classes",
             facts=(("classes", str(classes)), ("names", str(len(labels)))),
         )
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lamina.errors import DataError
 from lamina.reports.figure import INK, new_figure, save_figure
 
-# The width of an image; the space between images and that of a caption as shares of it.
+# The width of an image; the space between images, and of a caption, as shares of it.
 _INCHES = 0.5
 _GAP = 0.08
 _CAPTION = 0.3

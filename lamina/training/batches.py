@@ -70,7 +70,7 @@ class BatchRunner:
         parameters: of the model.
         loss: decides which targets there are, and checks their values.
         dataset: has the dtypes of the inputs and the shapes and dtypes of the targets; without one
-            they are those that network and loss expect.
+            network and loss decide them.
         batch_size: the largest number of examples in a batch.
     """
 

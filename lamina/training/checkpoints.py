@@ -27,7 +27,7 @@ class Checkpoint:
     Args:
         path: of the file.
         parameters: of the model.
-        options: those that must be equal in a resumed fit and in the fit that wrote the file.
+        options: they must be equal in a resumed fit and in the fit that wrote the file.
 
     Raises:
         DataError: if the file could not be written.

@@ -167,7 +167,7 @@ class Fit:
         _note_averages(training, history)
         if checkpoint is not None:
             checkpoint.write(training, history)
-        # All callbacks are called, whatever the first one returns.
+        # All callbacks are called, even if the first one returns True.
         ends = [callback(history) for callback in self.callbacks]
         return any(ends)
 

@@ -413,7 +413,7 @@ class MeanSquaredError(Metric):
 class R2(Metric):
     """The share of the targets' variance that is explained: 1 - residuals / (total variation).
 
-    Takes tensors of one shape; each output has a coefficient of its own, and the result is their
+    Takes tensors of one shape; each output has its own coefficient, and the result is their
     mean. 1 is perfect, 0 no better than the mean of the targets. If the targets do not vary, it is
     1 for a perfect prediction and else 0. In float32 the variation has single precision: bring
     targets to a mean near zero.

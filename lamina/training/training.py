@@ -294,7 +294,7 @@ class Training(BatchRunner):
             needed = -(-(skipped + steps) // -(-used // size))
             epochs = range(epoch, epoch + min(at_once, needed))
             orders = dataset.orders(seed, epochs)[:, :used]
-            # If all batches have one size, those of several epochs are run at once.
+            # If all batches have one size, the batches of several epochs are run at once.
             for order in [orders.reshape(-1)] if used == whole else orders:
                 for rows in batches_of_rows(order, size):
                     taken = rows[skipped : skipped + steps]
@@ -309,7 +309,7 @@ class Training(BatchRunner):
     ) -> list[Array]:
         """The batches of an epoch, shuffled, as arrays (batches, batch size) of rows.
 
-        A smaller last batch is in an array of its own.
+        A smaller last batch is in a separate array.
         """
         groups = batches_of_rows(dataset.order(seed, epoch), self.batch_size)
         if drop_last and groups and groups[-1].shape[1] < self.batch_size:

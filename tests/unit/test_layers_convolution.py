@@ -396,7 +396,11 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
     [
         (
             lambda: shear(X, [Slope(1, 2, 3), Slope(3, 1, 2)]),
-            ["shear: each slope needs two axes of its own", "[1, 2, 3, 1]", "from 0 to 3 at most"],
+            [
+                "shear: each axis may occur only once in the slopes",
+                "[1, 2, 3, 1]",
+                "from 0 to 3 at most",
+            ],
         ),
         (lambda: shear(X, [Slope(1, 4, 3)]), ["slopes[0].window must be an axis from 0 to 3"]),
         (lambda: windows(X, [2], [Window(7)]), ["no window fits", "axis    2, 0 + 6 + 0 elements"]),

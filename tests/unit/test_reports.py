@@ -314,7 +314,7 @@ def test_a_confusion_matrix_is_a_square_of_counts(tmp_path: Path, counts: np.nda
 def test_a_confusion_matrix_needs_a_name_for_each_class(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         plot_confusion(COUNTS, tmp_path / "confusion.png", names=["yes", "no"])
-    assert "there is not a name for each class" in str(error.value)
+    assert "the number of names differs from the number of classes" in str(error.value)
     assert "names    2" in str(error.value)
 
 

@@ -36,7 +36,7 @@ class PassContext:
     """The fixed inputs of the passes.
 
     Attributes:
-        distinct: the graph; each of its results is a tensor of its own.
+        distinct: the graph; each of its results is a separate tensor.
         target: the costs of the device.
         views: decides whether tensors can be read through views.
     """

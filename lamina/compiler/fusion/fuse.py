@@ -73,7 +73,7 @@ class Fused:
     """A graph divided into groups.
 
     Attributes:
-        graph: the graph, with an identity op for each result that needs a buffer of its own.
+        graph: the graph, with an identity op for each result that needs a separate buffer.
         groups: in the order in which they run.
         in_place: for each anchor that overwrites a leaf's buffer, that leaf.
     """
@@ -105,7 +105,7 @@ def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] = _NO
 def _separate(
     graph: Graph, target: Target, given: Mapping[Tensor, Location]
 ) -> tuple[DistinctResults, Groups]:
-    """Each anchor in a group of its own, with no leaf overwritten before its last reader."""
+    """Each anchor in a separate group, with no leaf overwritten before its last reader."""
     blocked: set[Tensor] = set()
     while True:
         distinct = with_distinct_results(graph, blocked)

@@ -23,7 +23,7 @@ class DistinctResults:
     """A graph in which every result is a separate tensor.
 
     Attributes:
-        graph: the graph, with an identity op for each result that needs a buffer of its own.
+        graph: the graph, with an identity op for each result that needs a separate buffer.
         in_place: for each tensor that overwrites a leaf's buffer, that leaf.
         copied: new values that are stored elsewhere first; their copies are written in place.
     """

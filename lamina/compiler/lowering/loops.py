@@ -164,7 +164,7 @@ def _inlined_operands(member: Tensor, locations: Mapping[Tensor, Location]) -> s
 
 
 def _loop_space(members: Sequence[Tensor]) -> Space:
-    """The iteration space of the members; without reductions, that of the one of highest rank."""
+    """The iteration space of the members; without reductions, of the member of highest rank."""
     reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]
     if not reductions:
         largest = max(members, key=lambda m: m.rank)

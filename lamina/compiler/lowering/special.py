@@ -1,4 +1,4 @@
-"""Scans and scatters: each is a loop of its own with some sequential axes."""
+"""Scans and scatters: each is a separate loop with some sequential axes."""
 
 from __future__ import annotations
 

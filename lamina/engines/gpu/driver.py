@@ -1,7 +1,7 @@
 """The protocol of drivers: the functions of a device's API, such as OpenCL, that engines need.
 
 A driver opens one device, and returns its own handles of buffers, modules, kernels and sequences.
-The engine passes these on and never looks inside. None stands for a buffer without bytes.
+The engine only passes these objects on. None stands for a buffer without bytes.
 
 Ownership: each handle is released when its last reference is gone. A sub-buffer keeps the
 whole buffer, a kernel its module and its buffers, a sequence its kernels.

@@ -116,7 +116,7 @@ class SWA(Averaging):
     Args:
         optimizer: changes the parameters; usually with a high constant or cyclical rate.
         start: the first training step that counts.
-        every: the distance between two training steps that count; often those of an epoch.
+        every: the distance between two training steps that count; often the length of an epoch.
 
     Raises:
         DefinitionError: unless both are whole numbers above 0 and `optimizer` is an optimizer.

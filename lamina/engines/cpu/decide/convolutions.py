@@ -282,7 +282,7 @@ def _splits(
 ) -> tuple[int, int]:
     """The work items into which M is split for each panel, and the partial sums of each result.
 
-    Each work item copies images of its own unless the view is read directly. The number of partial
+    Each work item copies its own images unless the view is read directly. The number of partial
     sums depends on the sizes, vectors and caches, not on the number of workers.
     """
     block, images = chunk

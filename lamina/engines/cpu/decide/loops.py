@@ -140,7 +140,7 @@ def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
 
 
 def _is_unrolled(stage: Stage) -> bool:
-    """Whether the stage has no loops of its own at a point."""
+    """Whether the stage needs no loops at a point."""
     return is_window(stage, LARGEST_SHARED_WINDOW) or (isinstance(stage, Write) and not stage.axes)
 
 

@@ -1,6 +1,6 @@
 """The native code with which threads share the kernels of a job.
 
-Work is claimed, not assigned. A thread claims the chunks of its own slices first, so that its
+Threads claim their work. A thread claims the chunks of its own slices first, so that its
 core's caches keep their data, and then the remaining chunks of other threads (work stealing). The
 threads that have joined do all the work. The thread that completes the last chunk of a phase
 publishes the next phase. A thread waits only for chunks that are claimed and not yet completed.
