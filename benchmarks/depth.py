@@ -5,8 +5,8 @@
 Each figure comes from a fresh process without a cache. It times defining the network, making the
 model, and making the training, which compiles its program. Processor time is counted, so other
 processes matter little. A network of three layers is compiled first, so that loading modules does
-not count. A layer is a `Linear` with its `ReLU`; or a `Conv2d` with its `BatchNorm`, every second
-one with a `ReLU` and a residual sum.
+not count. A layer is a `Linear` and a `ReLU`; or a `Conv2d`, a `BatchNorm`, and alternately a
+`ReLU` or a residual sum.
 """
 
 from __future__ import annotations
