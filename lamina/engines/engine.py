@@ -223,5 +223,5 @@ def unknown_engine(name: str, known: Sequence[str]) -> EngineError:
     return EngineError(
         f"there is no engine {name!r}",
         facts=(("expected", " or ".join(known)), ("found", repr(name))),
-        advice=f"{LISTING} what this machine offers.",
+        advice=f"{LISTING} the engines and devices of this machine.",
     )

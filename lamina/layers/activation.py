@@ -214,7 +214,7 @@ class Softmax(Layer):
 
 @frozen_dataclass
 class LogSoftmax(Layer):
-    """The logarithm of softmax along an axis, computed without overflow; goes with `NLL`.
+    """The logarithm of softmax along an axis, computed without overflow; the loss `NLL` takes it.
 
     Args:
         axis: of the tensor with its batch; not the batch.

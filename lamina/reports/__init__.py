@@ -1,4 +1,4 @@
-"""Tables and pictures: plain values in, text or a picture file out; knows nothing of networks."""
+"""Tables and pictures: plain values in, text or a picture file out; no networks."""
 
 from lamina.lazy import loaded_when_used
 

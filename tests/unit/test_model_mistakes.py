@@ -31,7 +31,7 @@ def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str) -> None:
     assert "interpreter" in expected[1]
     assert found == ("found", repr(engine))
     listing = "lamina.devices(), or `lamina devices` on the command line, lists"
-    assert caught.value.advice == f"{listing} what this machine offers."
+    assert caught.value.advice == f"{listing} the engines and devices of this machine."
 
 
 def test_a_model_of_anything_but_a_network_is_refused() -> None:

@@ -30,7 +30,7 @@ LaunchSequence = Any
 
 
 class Queue(Protocol):
-    """Commands that the device runs in order, while the host goes on."""
+    """Commands that the device runs in order, while the host continues."""
 
     def launch(self, kernel: Kernel, number: int | None = None) -> None:
         """Enqueues a kernel, with a number as its last argument if it was made with one."""

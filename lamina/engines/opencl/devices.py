@@ -58,7 +58,7 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
             for row in rows
         ),
         where=name,
-        advice=f"{LISTING} what there is; docs/opencl.md lists what hardware needs.",
+        advice=f"{LISTING} all devices; docs/opencl.md lists the drivers that hardware needs.",
     )
 
 

@@ -1,1 +1,1 @@
-"""Running machine code: threads, executables, and what the processor reaches at most."""
+"""Running machine code: threads, executables, and the measured peaks of the processor."""
