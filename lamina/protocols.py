@@ -229,7 +229,8 @@ def check_callbacks(callbacks: object) -> None:
 def check_clip(clip: object) -> None:
     """Raises DefinitionError if it cannot clip gradients."""
     if clip is not None and (isinstance(clip, type) or not callable(clip)):
-        raise _wrong_argument("a function that clips gradients", "lm.ClipGlobalNorm(1.0)", clip)
+        kind = "a function that clips gradients"
+        raise _wrong_argument(kind, "lm.ClipGlobalNorm(1.0)", clip, where="clip")
 
 
 def _wrong_argument(kind: str, expected: str, found: object, where: str = "") -> DefinitionError:

@@ -272,12 +272,12 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
         lambda n: (regions[n].first, -regions[n].bytes),
         lambda n: (-(regions[n].last - regions[n].first), -regions[n].bytes),
     ]
-    allocate = _allocator(space)
+    pack = _packer(space)
     best_order: Sequence[int] = ()
     best: tuple[int, list[int]] = 0, []
     for key in keys:
         order = sorted(numbers, key=key)
-        addresses = allocate(order)
+        addresses = pack(order)
         size = sum(space.blocks(addresses))
         if not best_order or size < best[0]:
             best_order, best = order, (size, addresses)
@@ -290,7 +290,7 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
         order = list(best_order)
         moved = order.pop(generator.randrange(len(order)))
         order.insert(generator.randrange(len(order) + 1), moved)
-        addresses = allocate(order)
+        addresses = pack(order)
         size = sum(space.blocks(addresses))
         if size <= best[0]:
             best_order, best = order, (size, addresses)
@@ -298,14 +298,14 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
 
 
 # An order of regions -> the address of each region.
-_Allocator = Callable[[Sequence[int]], list[int]]
+_Packer = Callable[[Sequence[int]], list[int]]
 
 
-def _allocator(space: _AddressRange) -> _Allocator:
+def _packer(space: _AddressRange) -> _Packer:
     """First fit: each region gets the lowest address that no region alive at the same time has."""
     regions = space.regions
     if len(regions) > MOST_IN_LISTS:
-        return partial(_allocated_with_arrays, space)
+        return partial(_first_fit_with_arrays, space)
     concurrent = [
         [
             other
@@ -314,10 +314,10 @@ def _allocator(space: _AddressRange) -> _Allocator:
         ]
         for number, region in enumerate(regions)
     ]
-    return partial(_allocated_with_lists, space, concurrent)
+    return partial(_first_fit_with_lists, space, concurrent)
 
 
-def _allocated_with_lists(
+def _first_fit_with_lists(
     space: _AddressRange, concurrent: Sequence[Sequence[int]], order: Sequence[int]
 ) -> list[int]:
     """First fit for few regions. `concurrent` lists, for each region, those alive at once."""
@@ -338,7 +338,7 @@ def _allocated_with_lists(
     return [ranges[number][0] for number in range(len(space.regions))]
 
 
-def _allocated_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
+def _first_fit_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
     """First fit for many regions: thousands may be alive at the same time as each of them."""
     regions, span = space.regions, space.span
     # A column for each region allocated so far, by address: first step, last step, start and end.

@@ -73,8 +73,9 @@ def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
         case _:
             return ()
     key, position = _without_common_terms(addition.index, zero.index)
+    # It iterates the values in their order in the key, and in sorted order elsewhere.
     rank = Axis("rank", size_of([axis.extent for axis in axes]))
-    index_of_axis = _by_rank(axes, axis_index(rank))
+    index_of_axis = _axes_of_value(axes, axis_index(rank))
     sorting = Rewrite(index_of_axis).index(key)
     used = {axis for index in (sorting, *indices(Position(sorting))) for axis in axes_of(index)}
     outer = tuple(axis for axis in loop.axes if axis in used)
@@ -82,9 +83,9 @@ def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
     dtype = position_dtype(rank)
     order = Buffer(name, "temporary", (*(axis.extent for axis in outer), rank.extent), dtype)
     buffers[name] = order
-    ranks = flatten(tuple(map(axis_index, (*outer, rank))), order.shape)
-    sort = Sort(rank, Position(sorting), name, ranks, dtype)
-    gathering = Rewrite(_by_rank(axes, _read(Load(name, ranks, dtype), rank.extent)))
+    element = flatten(tuple(map(axis_index, (*outer, rank))), order.shape)
+    sort = Sort(rank, Position(sorting), name, element, dtype)
+    gathering = Rewrite(_axes_of_value(axes, _read(Load(name, element, dtype), rank.extent)))
     total = SegmentSum(
         "sum",
         rank,
@@ -116,9 +117,9 @@ def _without_common_terms(one: Index, other: Index) -> tuple[Index, Index]:
     return one - common, other - common
 
 
-def _by_rank(axes: Sequence[Axis], rank: Index) -> dict[Axis, Index]:
+def _axes_of_value(axes: Sequence[Axis], value: Index) -> dict[Axis, Index]:
     """The index of each axis of the values, in terms of the flat index of a value."""
-    indices_of_axes = unflatten(rank, [axis.extent for axis in axes])
+    indices_of_axes = unflatten(value, [axis.extent for axis in axes])
     return dict(zip(axes, indices_of_axes, strict=True))
 
 

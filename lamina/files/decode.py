@@ -197,5 +197,5 @@ def _table(data: Json) -> Mapping[str, Any]:
 def _list(table: Mapping[str, Any], name: str) -> list[Any]:
     data = table[name]
     if not isinstance(data, list):
-        raise ValueError(f"expected a list of {name}, found {reprlib.repr(data)}")
+        raise ValueError(f"expected a list for {name!r}, found {reprlib.repr(data)}")
     return cast(list[Any], data)

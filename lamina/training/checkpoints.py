@@ -19,6 +19,9 @@ from lamina.training.history import History
 from lamina.training.optimizers import Averaging, ByPath
 from lamina.training.training import Training
 
+# The key of the options in the file. Files of earlier versions have it too.
+_OPTIONS = "terms"
+
 
 @final
 class Checkpoint:
@@ -49,7 +52,7 @@ class Checkpoint:
     def write(self, training: Training, history: History) -> None:
         """Writes model, optimizer state and history atomically."""
         values, state = training.snapshot()
-        notes = {"history": history.values, "seconds": history.seconds, "terms": self._options}
+        notes = {"history": history.values, "seconds": history.seconds, _OPTIONS: self._options}
         parameters = self._parameters
         network, dtype, seed = parameters.network, parameters.dtype, parameters.seed
         write_model(self._path, ModelFile(network, dtype, seed, values, state, notes))
@@ -78,7 +81,7 @@ class Checkpoint:
                 where=os.fspath(self._path),
                 advice="Resume with the network it was made with, or take another file.",
             )
-        self._require_same_options(notes.get("terms", {}))
+        self._require_same_options(notes.get(_OPTIONS, {}))
         training.restore(saved.extra, saved.values)
         return History(dict(notes["history"]), list(notes["seconds"]))
 

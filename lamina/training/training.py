@@ -135,6 +135,7 @@ class Training(BatchRunner):
             self._graph.graph, batch=batch_size, name=self._program_name, target=engine.target
         )
         with self._lock.mutex:
+            # Before the state is allocated; `compile_for_batch` checks again when it is.
             state = [need_of_states(slots)]
             require_room_for_program(batch_size, program, engine, parameters.arena, state)
             self._slots = allocate_states(engine, seed, slots)

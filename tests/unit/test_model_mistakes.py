@@ -78,7 +78,7 @@ def test_a_model_of_integers_is_refused() -> None:
         ({"optimizer": lm.SGD}, "in optimizer: this is not an optimizer"),
         ({"metrics": lm.R2()}, "in metrics: this is not a list of metrics"),
         ({"metrics": [lm.R2]}, "in metric: this is not a metric"),
-        ({"clip": 1.0}, "in gradients: this is not a function that clips gradients"),
+        ({"clip": 1.0}, "in clip: this is not a function that clips gradients"),
         ({"batch_size": "8"}, "a batch has at least one example"),
         ({"batch_size": None}, "a batch has at least one example"),
         ({"epochs": 1.5}, "epochs must be a whole number of at least 1"),

@@ -274,7 +274,7 @@ class _TileKernel:
 
 
 def _prefetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
-    """Prefetches the left operand: one k of all rows if it is contiguous along M, or some rows.
+    """Prefetches the left operand: one k of all rows if it is contiguous along M, otherwise lines of some rows.
 
     Along K a cache line holds many k of a row, so each k prefetches the lines of other rows.
     """
