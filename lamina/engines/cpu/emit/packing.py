@@ -102,7 +102,7 @@ class RightPanel:
     def _transpose_panel(
         self, source: Value, stride: int, numbers: Sequence[Value], *, listed: bool
     ) -> None:
-        """Calls `transpose` for each vector of the panel; `source` is the address of its first n."""
+        """Calls `transpose` for each vector of the panel, whose first n is at `source`."""
         code, panel = self.points.code, self.panel
         vector = Type(self._kind, panel.lanes)
         for number in range(panel.vectors):
