@@ -276,7 +276,8 @@ class _TileKernel:
 def _prefetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
     """Prefetches the left operand.
 
-    Along M that is one k of all rows. Along K a cache line holds many k of a row, so each k prefetches the lines of other rows.
+    Along M that is one k of all rows. Along K a cache line holds many k of a row, so each k
+    prefetches the lines of other rows.
     """
     line = LINE_BYTES // (4 if tile.element == "float" else 8)
     m_stride = tile.left[1] - tile.left[0] if len(tile.left) > 1 else 1
