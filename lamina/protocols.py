@@ -148,9 +148,8 @@ BatchSize = Annotated[int, _BatchSize()]
 def check_loss(loss: object) -> None:
     """Raises DefinitionError if it is not a loss."""
     if isinstance(loss, type) or not callable(loss):
-        raise _wrong_argument(
-            "a loss", "lm.CrossEntropy(), or a function of (prediction, target)", loss
-        )
+        expected = "lm.CrossEntropy(), or a function of (prediction, target)"
+        raise _wrong_argument("loss", "a loss", expected, loss)
 
 
 def check_outputs(loss: object, outputs: int) -> None:
@@ -166,12 +165,12 @@ def check_outputs(loss: object, outputs: int) -> None:
         )
 
 
-def check_optimizer(optimizer: object, where: str = "") -> None:
+def check_optimizer(optimizer: object, where: str = "optimizer") -> None:
     """Raises DefinitionError if it is not an optimizer."""
     # `update` alone does not make an optimizer: dicts have it too.
     methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
     if isinstance(optimizer, type) or not all(map(callable, methods)):
-        raise _wrong_argument("an optimizer", "lm.Adam(1e-3)", optimizer, where)
+        raise _wrong_argument(where, "an optimizer", "lm.Adam(1e-3)", optimizer)
 
 
 def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
@@ -212,32 +211,32 @@ def check_frozen(frozen: object) -> None:
 def check_metrics(metrics: object) -> None:
     """Raises DefinitionError if it is not a sequence of metrics."""
     if not isinstance(metrics, list | tuple):
-        raise _wrong_argument("a list of metrics", "[lm.Accuracy()]", metrics)
+        raise _wrong_argument("metrics", "a list of metrics", "[lm.Accuracy()]", metrics)
     for metric in cast(Sequence[object], metrics):
         if isinstance(metric, type) or not hasattr(metric, "statistics"):
-            raise _wrong_argument("a metric", "lm.Accuracy()", metric)
+            raise _wrong_argument("metric", "a metric", "lm.Accuracy()", metric)
 
 
 def check_callbacks(callbacks: object) -> None:
     """Raises DefinitionError if it is not a sequence of functions."""
     listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
     if not all(callable(one) for one in listed):
-        expected = "[a function of the history]"
-        raise _wrong_argument("a list of callbacks", expected, cast(object, callbacks))
+        expected, found = "[a function of the history]", cast(object, callbacks)
+        raise _wrong_argument("callbacks", "a list of callbacks", expected, found)
 
 
 def check_clip(clip: object) -> None:
     """Raises DefinitionError if it cannot clip gradients."""
     if clip is not None and (isinstance(clip, type) or not callable(clip)):
         kind = "a function that clips gradients"
-        raise _wrong_argument(kind, "lm.ClipGlobalNorm(1.0)", clip, where="clip")
+        raise _wrong_argument("clip", kind, "lm.ClipGlobalNorm(1.0)", clip)
 
 
-def _wrong_argument(kind: str, expected: str, found: object, where: str = "") -> DefinitionError:
+def _wrong_argument(where: str, kind: str, expected: str, found: object) -> DefinitionError:
     made = isinstance(found, type)
     return DefinitionError(
         f"this is not {kind}",
         facts=(("expected", expected), ("found", repr(found))),
-        where=where or kind.split()[-1],
+        where=where,
         advice=f"Make one of the class: {found.__name__}(...)." if made else "",
     )

@@ -189,11 +189,10 @@ def breaches_of_words(words: Sequence[Retired] = WORDS) -> Iterator[str]:
 
 def breaches_in(path: str, text: str, words: Sequence[Retired] = WORDS) -> Iterator[str]:
     """Retired words in a file's text, and in its path as line 0, in the order of the table."""
-    text = f"{path}\n{text}"
     known = [word for word in words if word.applies_to(path)]
-    prose, names = spoken(text), ""
+    prose, names = spoken(f"{path}\n{text}"), ""
     if path.endswith(".py") and any(word.names for word in known):
-        names = spoken(names_in(text.replace(path, "", 1)))
+        names = spoken(names_in(f"\n{text}"))
     for word in known:
         searched = names if word.names else prose
         for found in expression(word).finditer(searched):
