@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast, final
 
 import numpy as np
 
+from lamina.engines.changes import Changes
 from lamina.engines.engine import Arena, Memory
 from lamina.errors import EngineError, InternalError
 from lamina.reports import bytes_text
@@ -15,14 +16,6 @@ from lamina.shapes import Array, size_of
 from lamina.shielded import shielded
 
 ALIGNMENT_BYTES = 64
-
-
-@final
-class Changes:
-    """Counts the changes of any of several memories."""
-
-    def __init__(self) -> None:
-        self.count = 0
 
 
 @final

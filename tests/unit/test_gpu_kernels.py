@@ -26,6 +26,9 @@ from lamina.program.program import Program
 from lamina.shapes import Array, float32, int64
 
 TRAITS = Traits(
+    is_processor=False,
+    local_bytes=1 << 15,
+    largest_group=256,
     has_float64=True,
     lanes=1,
     compute_units=4,

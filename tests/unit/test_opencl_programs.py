@@ -18,7 +18,14 @@ from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.gather import write_gather
 from lamina.engines.gpu.kernels import module_for
-from lamina.engines.gpu.launches import Gather, Launch, Launches, RepeatedLaunches, Traits
+from lamina.engines.gpu.launches import (
+    Gather,
+    Launch,
+    Launches,
+    RepeatedLaunches,
+    Traits,
+    Workspace,
+)
 from lamina.errors import EngineError, InternalError
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program
@@ -470,10 +477,11 @@ def test_binaries_are_kept_and_built_anew_if_they_are_refused(
 
 def test_an_arena_above_the_limit_of_a_block_has_several_blocks() -> None:
     one = program()
-    whole = arena_layout(one, limited(1 << 20))
+    no_workspaces = Launches("", (), (), ())
+    whole = arena_layout(one, no_workspaces, limited(1 << 20))
     assert whole.blocks == (280 + 104 + 24,)
     assert whole.locations["y"] == (0, 128, 24)
-    split = arena_layout(one, limited(310))
+    split = arena_layout(one, no_workspaces, limited(310))
     assert split.blocks == (280, 24)
     assert split.locations == {
         "t": (0, 0, 24),
@@ -483,8 +491,21 @@ def test_an_arena_above_the_limit_of_a_block_has_several_blocks() -> None:
     }
 
 
+def test_workspaces_that_are_used_at_different_times_share_memory() -> None:
+    workspaces = {"a": Workspace(0, 100), "b": Workspace(128, 8), "c": Workspace(0, 40)}
+    launches = Launches("", (), (), (), workspaces)
+    found = arena_layout(program(), launches, limited(1 << 20))
+    assert found.blocks == (512 + 136,)
+    assert found.locations["a"] == (0, 512, 100)
+    assert found.locations["b"] == (0, 640, 8)
+    assert found.locations["c"] == (0, 512, 40)
+
+
 def limited(largest_block_bytes: int) -> Traits:
     return Traits(
+        is_processor=True,
+        local_bytes=1 << 15,
+        largest_group=256,
         has_float64=True,
         lanes=4,
         compute_units=2,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from lamina.engines import machine_memory
+from lamina.engines.changes import Changes
 from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.target import CPU
 from lamina.engines.engine import Arena, Device, Memory, Peaks
-from lamina.engines.host import Changes, HostArena, HostMemory, host_arena
+from lamina.engines.host import HostArena, HostMemory, host_arena
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import DType

@@ -1,10 +1,10 @@
-"""Locations of temporaries and inputs in the blocks of an arena."""
+"""Locations of temporaries, inputs and workspaces in the blocks of an arena."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.launches import Launches, Traits
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
@@ -14,19 +14,19 @@ Location = tuple[int, int, int]
 
 @frozen_dataclass
 class ArenaLayout:
-    """The locations of temporaries and inputs in the blocks of an arena.
+    """The locations of temporaries, inputs and workspaces in the blocks of an arena.
 
     Attributes:
         blocks: the bytes of each block.
-        locations: of each buffer that has elements.
+        locations: of each buffer that has elements, and of each workspace.
     """
 
     blocks: tuple[int, ...]
     locations: Mapping[str, Location]
 
 
-def arena_layout(program: Program, traits: Traits) -> ArenaLayout:
-    """Lays out the plan's blocks and the inputs one after the other.
+def arena_layout(program: Program, launches: Launches, traits: Traits) -> ArenaLayout:
+    """Lays out the plan's blocks, the inputs and the workspaces one after the other.
 
     A new block begins where the present one would exceed the device's largest allocation.
     """
@@ -49,4 +49,10 @@ def arena_layout(program: Program, traits: Traits) -> ArenaLayout:
     for buffer in program.of_kind("input"):
         if buffer.bytes:
             found[buffer.name] = (*begin(buffer.bytes), buffer.bytes)
+    if launches.workspaces:
+        block, start = begin(launches.workspace_bytes)
+        found |= {
+            name: (block, start + one.offset, one.bytes)
+            for name, one in launches.workspaces.items()
+        }
     return ArenaLayout(tuple(blocks), {name: one for name, one in found.items() if one[2]})

@@ -119,7 +119,14 @@ class Driver(Protocol):
         ...
 
     def kernel(
-        self, module: Module, name: str, buffers: Sequence[Buffer], items: int, *, numbered: bool
+        self,
+        module: Module,
+        name: str,
+        buffers: Sequence[Buffer],
+        items: int,
+        *,
+        numbered: bool,
+        group: int = 0,
     ) -> Kernel:
         """A kernel with its arguments, for at least `items` work items.
 
@@ -129,6 +136,7 @@ class Driver(Protocol):
             buffers: the first arguments.
             items: the number of work items that have work, at least one.
             numbered: whether an int follows as the last argument, which each launch sets.
+            group: the number of work items in a work group; 0 if it may have any size.
         """
         ...
 

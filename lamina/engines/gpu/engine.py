@@ -7,14 +7,14 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.engines.changes import Changes
 from lamina.engines.engine import Arena, Device, Memory, Peaks
 from lamina.engines.gpu.arena import DeviceArena, device_arena
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.executable import GpuProgram
+from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.memory import DeviceMemory
-from lamina.engines.gpu.schedule import Schedule, decide, legal_schedules
-from lamina.engines.gpu.target import target_for
 from lamina.errors import EngineError
 from lamina.program.program import Program
 from lamina.program.scalar import postorder
@@ -31,15 +31,23 @@ class GpuEngine:
         language: the name of its kernels' language in listings, `"opencl"`.
         opened: returns the driver of the device, always the same one. A copy of the engine,
             in another process too, calls it again.
+        family_for: returns the family of kernels that suits a driver's device.
     """
 
-    def __init__(self, language: str, opened: Callable[[], Driver]) -> None:
-        self._language, self._opened = language, opened
+    def __init__(
+        self,
+        language: str,
+        opened: Callable[[], Driver],
+        family_for: Callable[[Driver], Family],
+    ) -> None:
+        self._language, self._opened, self._family_for = language, opened, family_for
         self._driver = opened()
+        self._family = family_for(self._driver)
+        self._changes = Changes()
 
-    def __reduce__(self) -> tuple[type[GpuEngine], tuple[str, Callable[[], Driver]]]:
+    def __reduce__(self) -> tuple[type[GpuEngine], tuple[object, ...]]:
         # The machine that unpickles it may have other devices.
-        return GpuEngine, (self._language, self._opened)
+        return GpuEngine, (self._language, self._opened, self._family_for)
 
     @property
     def device(self) -> Device:
@@ -47,14 +55,14 @@ class GpuEngine:
 
     @property
     def target(self) -> Target:
-        return target_for(self._driver.traits, self.device.engine)
+        return self._family.target
 
     def available_bytes(self) -> int:
         return self._driver.available_bytes()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceMemory:
         self._require_dtypes([as_dtype(dtype)])
-        return DeviceMemory(self._driver, shape, dtype)
+        return DeviceMemory(self._driver, shape, dtype, self._changes)
 
     def arena(self) -> DeviceArena:
         return DeviceArena(self._opened)
@@ -66,24 +74,19 @@ class GpuEngine:
         arena: Arena | None = None,
         *,
         timed: bool = False,
-        schedule: Schedule | None = None,
+        schedule: Any = None,
     ) -> GpuProgram:
         own_arena = device_arena(arena, self._opened)
         launches = self._launches(program, schedule)
         return GpuProgram(program, launches, memories, own_arena, timed=timed)
 
-    def schedules(self, program: Program) -> Iterator[Schedule]:
-        return legal_schedules(program, self.target)
+    def schedules(self, program: Program) -> Iterator[Any]:
+        return self._family.legal_schedules(program)
 
-    def _launches(self, program: Program, schedule: Schedule | None = None) -> Launches:
+    def _launches(self, program: Program, schedule: Any = None) -> Launches:
         self._require_dtypes(_dtypes_of(program))
-        # Imported only here: listing devices does not need it.
-        from lamina.engines.gpu.kernels import write_kernels
-
-        driver = self._driver
-        return write_kernels(
-            program, schedule or decide(program, self.target), driver.traits, driver.words
-        )
+        family = self._family
+        return family.write(program, family.decide(program) if schedule is None else schedule)
 
     def _require_dtypes(self, dtypes: Iterable[DType]) -> None:
         if not self._driver.traits.has_float64 and float64 in dtypes:
@@ -105,12 +108,12 @@ class GpuEngine:
         if language == "program":
             return str(program) if step is None else str(program.steps[step])
         if language == "schedule":
-            schedule = decide(program, self.target)
-            return str(schedule) if step is None else str(schedule.steps[step])
+            schedule = self._family.decide(program)
+            return str(schedule) if step is None else self._family.text_of_step(schedule, step)
         launches = self._launches(program)
         lines: list[str] = []
         shown: set[str] = set()
-        for one in launches.launches:
+        for one in (*launches.load, *launches.launches):
             if step in (None, one.step):
                 # Equal steps share their kernels.
                 buffers = ", ".join(one.buffers)
@@ -121,7 +124,8 @@ class GpuEngine:
         return "\n".join(lines)
 
     def workspace_bytes(self, program: Program) -> int:
-        return 0
+        launches = self._launches(program)
+        return launches.workspace_bytes + sum(launches.kept.values())
 
     def peaks(self, dtype: DType) -> Peaks:
         self._require_dtypes([dtype])

@@ -15,7 +15,7 @@ from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
 from lamina.engines.gpu.launches import Launch, Launches
 from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer, write_buffer
-from lamina.engines.room import needs_of_program, require_room
+from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 from lamina.shapes import Array
@@ -29,7 +29,8 @@ PIECE_SECONDS = 0.05
 class GpuProgram:
     """A program as kernels, with its constants and its share of an arena.
 
-    The arena holds the temporaries and the inputs.
+    The arena holds the temporaries, the inputs, and the workspaces whose contents need not stay
+    from one run to the next.
 
     Args:
         program: the program to run.
@@ -54,7 +55,7 @@ class GpuProgram:
         self._program, self._launches, self._driver, self._arena = program, launches, driver, arena
         require_room(
             "this program needs",
-            needs_of_program(program),
+            _needs_of(program, launches),
             driver.available_bytes,
             reused=arena.bytes,
             most=driver.traits.largest_block_bytes,
@@ -69,11 +70,19 @@ class GpuProgram:
             for buffer in program.of_kind(kind)
         }
         self._constants = self._kept_constants()
+        self._kept = {
+            name: DeviceMemory(driver, (size,), np.dtype(np.uint8))
+            for name, size in launches.kept.items()
+        }
+        # The memories of a model share one counter; those of others may have another one.
+        counters = (memory.changes for memory in self._outside.values())
+        self._changes = tuple({id(one): one for one in counters}.values())
+        self._loaded = -1
         written = {name for step in program.steps for name in writes_of(step)}
         self._changes_memories = not written.isdisjoint(self._outside)
         self._seconds = np.zeros(len(program.steps)) if timed else None
         self._order = _order_of(launches)
-        self._layout = arena_layout(program, driver.traits)
+        self._layout = arena_layout(program, launches, driver.traits)
         self.detach()
         arena.enter(self, self._layout.blocks)
 
@@ -89,6 +98,7 @@ class GpuProgram:
         self._buffers: dict[str, Buffer] = {}
         # Kernels of the sequence keep their buffers alive.
         self._sequence: LaunchSequence = None
+        self._load: LaunchSequence = None
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
         driver, locations = self._driver, self._layout.locations
@@ -101,21 +111,27 @@ class GpuProgram:
             # Buffers without elements stay None.
             self._buffers = dict.fromkeys(self._program.buffers)
             self._buffers |= {name: found[location] for name, location in locations.items()}
-            memories = self._outside | self._constants
+            memories = self._outside | self._constants | self._kept
             self._buffers |= {name: memory.buffer for name, memory in memories.items()}
             kernels = [
-                driver.kernel(
-                    self._module,
-                    one.kernel,
-                    [self._buffers[name] for name in one.buffers],
-                    one.items,
-                    numbered=numbered,
-                )
-                for one, numbered in _numbered(self._launches)
+                self._kernel(one, numbered=numbered) for one, numbered in _numbered(self._launches)
             ]
+            self._load = driver.sequence(
+                [(self._kernel(one, numbered=False), None) for one in self._launches.load]
+            )
             self._sequence = driver.sequence(
                 [(kernels[number], iteration) for number, iteration in self._order]
             )
+
+    def _kernel(self, launch: Launch, *, numbered: bool) -> Kernel:
+        return self._driver.kernel(
+            self._module,
+            launch.kernel,
+            [self._buffers[name] for name in launch.buffers],
+            launch.items,
+            numbered=numbered,
+            group=launch.group,
+        )
 
     def _require_blocks(self) -> None:
         if self._sequence is None:
@@ -128,7 +144,20 @@ class GpuProgram:
             target = self._buffers[buffer.name]
             write_buffer(self._driver, target, buffer.shape, buffer.dtype.numpy, array)
         with self._driver.errors("running a program"):
+            self._pack_changed()
             self._shield_updates(self._run)
+
+    def _pack_changed(self) -> None:
+        """Packs operands that stay from one run to the next, if memories have changed."""
+        count = sum(changes.count for changes in self._changes)
+        if self._launches.load and count != self._loaded:
+            self._driver.queue.run(self._load)
+            self._loaded = count
+        if self._changes_memories:
+            for changes in self._changes:
+                changes.count += 1
+            # Packed operands do not depend on memories that the program itself changes.
+            self._loaded += len(self._changes)
 
     def _shield_updates(self, work: Callable[[], None]) -> None:
         """Does work that no signal may interrupt if it changes parameters."""
@@ -162,6 +191,7 @@ class GpuProgram:
                 records[name] = DeviceMemory(driver, shape, output.dtype.numpy)
             with driver.errors("preparing runs of a program"):
                 gathers = self._gathers(resident, examples)
+                self._pack_changed()
             self._run_pieces(len(rows), gathers, records)
             return {name: record.read() for name, record in records.items()}
         finally:
@@ -234,9 +264,15 @@ class GpuProgram:
         try:
             self._arena.leave(self)
         finally:
-            constants, self._constants = self._constants, {}
-            for memory in constants.values():
+            own = (*self._constants.values(), *self._kept.values())
+            self._constants, self._kept = {}, {}
+            for memory in own:
                 memory.release()
+
+
+def _needs_of(program: Program, launches: Launches) -> tuple[Need, ...]:
+    workspaces = launches.workspace_bytes + sum(launches.kept.values())
+    return (*needs_of_program(program), Need("workspaces", workspaces))
 
 
 def _numbered(launches: Launches) -> Iterator[tuple[Launch, bool]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from lamina.records import frozen_dataclass
 
 
@@ -10,6 +13,7 @@ class Traits:
     """The properties of a device for which kernels are written.
 
     Attributes:
+        is_processor: whether it is a processor, with caches and vectors; otherwise a GPU.
         has_float64: whether the device computes with float64.
         lanes: the device's preferred vector width, in float32 numbers; 1 for scalars.
         compute_units: the least number of work groups that run at the same time.
@@ -17,8 +21,11 @@ class Traits:
         fused: whether a fused multiply-add is as fast as a multiplication and an addition.
         alignment_bytes: offsets of buffers within another buffer are multiples of it.
         largest_block_bytes: the limit of one allocation.
+        local_bytes: the local memory of a work group.
+        largest_group: the most work items of a work group.
     """
 
+    is_processor: bool
     has_float64: bool
     lanes: int
     compute_units: int
@@ -26,6 +33,8 @@ class Traits:
     fused: bool
     alignment_bytes: int
     largest_block_bytes: int
+    local_bytes: int
+    largest_group: int
 
 
 @frozen_dataclass
@@ -34,16 +43,32 @@ class Launch:
 
     Attributes:
         kernel: the name of its function in the text.
-        buffers: the function's first arguments, in order: buffers of the program. One without
-            elements is a null pointer.
+        buffers: the function's first arguments, in order: buffers of the program and workspaces.
+            One without elements is a null pointer.
         items: the number of work items that have work, at least one. Further ones do nothing.
         step: the number of its step in the program.
+        group: the number of work items in a work group; 0 if it may have any size. A kernel that
+            needs a size has only whole groups.
     """
 
     kernel: str
     buffers: tuple[str, ...]
     items: int
     step: int
+    group: int = 0
+
+
+@frozen_dataclass
+class Workspace:
+    """Memory that launches use in addition to the program's buffers.
+
+    Attributes:
+        offset: in the program's workspaces; workspaces that overlap are used at different times.
+        bytes: its size, at least 1.
+    """
+
+    offset: int
+    bytes: int
 
 
 @frozen_dataclass
@@ -89,9 +114,21 @@ class Launches:
         launches: in the order in which they run.
         repeats: ranges of launches that are repeated, in order and without overlap.
         gathers: one for each input that has examples with elements.
+        workspaces: by name. Offsets are multiples of the device's alignment.
+        kept: the bytes of workspaces whose contents stay from one run to the next, by name.
+        load: launches that fill the kept workspaces. They run before the first of the `launches`,
+            once after the parameters were changed.
     """
 
     text: str
     launches: tuple[Launch, ...]
     repeats: tuple[RepeatedLaunches, ...]
     gathers: tuple[Gather, ...]
+    workspaces: Mapping[str, Workspace] = field(default_factory=dict[str, Workspace])
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
+    load: tuple[Launch, ...] = ()
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The bytes of all workspaces together, without the kept ones."""
+        return max((one.offset + one.bytes for one in self.workspaces.values()), default=0)

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.engines.changes import Changes
 from lamina.engines.engine import Memory
 from lamina.engines.gpu.driver import Buffer, Driver
 from lamina.errors import EngineError, InternalError
@@ -70,10 +71,23 @@ def _no_room(driver: Driver, needed: int, found: str) -> EngineError:
 
 @final
 class DeviceMemory:
-    """An array on a device."""
+    """An array on a device.
 
-    def __init__(self, driver: Driver, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    Args:
+        driver: of the device.
+        shape, dtype: of the array.
+        changes: counts the writes to this memory and to others.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        changes: Changes | None = None,
+    ) -> None:
         self.driver = driver
+        self.changes = changes or Changes()
         self._shape, self._dtype = shape, dtype
         # Drivers have no buffers without bytes.
         size = size_of(shape) * dtype.itemsize
@@ -85,6 +99,8 @@ class DeviceMemory:
         return None if self._block is None else self._block.buffer
 
     def write(self, array: Array) -> None:
+        # Counted before the write, which may fail after a part of it.
+        self.changes.count += 1
         write_buffer(self.driver, self.buffer, self._shape, self._dtype, array)
 
     def read(self) -> Array:

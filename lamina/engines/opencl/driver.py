@@ -171,14 +171,16 @@ class OpenClDriver:
         items: int,
         *,
         numbered: bool,
+        group: int = 0,
     ) -> _Kernel:
         handle = cl.Kernel(module, name)
         for number, buffer in enumerate(buffers):
             handle.set_arg(number, buffer)
-        most: int = handle.get_work_group_info(
-            cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle
-        )
-        group = min(_GROUP, most)
+        if not group:
+            most: int = handle.get_work_group_info(
+                cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle
+            )
+            group = min(_GROUP, most)
         return _Kernel(handle, (-(-items // group) * group,), (group,), len(buffers))
 
     def sequence(self, launches: Sequence[tuple[_Kernel, int | None]]) -> _Launches:
@@ -214,6 +216,7 @@ _opening = Lock()
 def _traits(handle: cl.Device) -> Traits:
     kinds = cl.device_fp_config
     return Traits(
+        is_processor=bool(handle.type & cl.device_type.CPU),
         has_float64=bool(handle.double_fp_config),
         lanes=handle.preferred_vector_width_float,
         compute_units=handle.max_compute_units,
@@ -221,4 +224,6 @@ def _traits(handle: cl.Device) -> Traits:
         exact_division=bool(handle.single_fp_config & kinds.CORRECTLY_ROUNDED_DIVIDE_SQRT),
         alignment_bytes=handle.mem_base_addr_align // 8,
         largest_block_bytes=handle.max_mem_alloc_size,
+        local_bytes=handle.local_mem_size,
+        largest_group=handle.max_work_group_size,
     )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
+from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.opencl.driver import open_device
 
 
@@ -18,4 +21,9 @@ def opencl_engine(name: str = "opencl") -> GpuEngine:
     Raises:
         EngineError: if there is none.
     """
-    return GpuEngine("opencl", partial(open_device, name))
+    return GpuEngine("opencl", partial(open_device, name), _family_for)
+
+
+def _family_for(driver: Driver) -> Family:
+    """The family of kernels that suits a device."""
+    return GpuFamily(driver.traits, driver.words, driver.record.engine)

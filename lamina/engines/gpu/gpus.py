@@ -1,0 +1,42 @@
+"""The family of kernels for GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import final
+
+from lamina.codegen.words import Words
+from lamina.engines.gpu.launches import Launches, Traits
+from lamina.engines.gpu.schedule import Schedule, decide, legal_schedules
+from lamina.engines.gpu.target import target_for
+from lamina.program.program import Program
+
+
+@final
+class GpuFamily:
+    """Kernels in which each work item computes a point of a loop, or a part of a tile.
+
+    Args:
+        traits: of the device.
+        words: of its language.
+        engine: the name of the engine.
+    """
+
+    def __init__(self, traits: Traits, words: Words, engine: str) -> None:
+        self._traits, self._words = traits, words
+        self.target = target_for(traits, engine)
+
+    def decide(self, program: Program) -> Schedule:
+        return decide(program, self.target)
+
+    def text_of_step(self, schedule: Schedule, step: int) -> str:
+        return str(schedule.steps[step])
+
+    def legal_schedules(self, program: Program) -> Iterator[Schedule]:
+        return legal_schedules(program, self.target)
+
+    def write(self, program: Program, schedule: Schedule) -> Launches:
+        # Imported only here: listing devices does not need it.
+        from lamina.engines.gpu.kernels import write_kernels
+
+        return write_kernels(program, schedule, self._traits, self._words)
