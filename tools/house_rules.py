@@ -66,6 +66,7 @@ _ENGLISH = "ordinary English"
 _RECURRENT = "gates of recurrent layers"
 _ENGINES = ("lamina/engines", "lamina/codegen", "lamina/program", "docs/cpu.md", "docs/opencl.md")
 _CPU = "lamina/engines/cpu"
+_SIMD = "lamina/engines/simd"
 
 WORDS = (
     Retired("teams?", "thread pool"),
@@ -140,13 +141,13 @@ WORDS = (
             "column sums?": "sums over the rows of a batch",
             "inner (axes|axis|lanes)": "innermost axes of a loop nest",
         },
-        within=(f"{_CPU}/decide", f"{_CPU}/emit", "lamina/codegen/matrix.py"),
+        within=(f"{_SIMD}/decide", f"{_SIMD}/emit", "lamina/codegen/matrix.py"),
         elsewhere={
-            f"{_CPU}/decide/winograd.py": "rows and columns of an image",
-            f"{_CPU}/emit/winograd": "rows and columns of an image",
-            f"{_CPU}/emit/transforms.py": "rows of the matrix of a transform",
-            f"{_CPU}/decide/split_reductions.py": "column sums",
-            f"{_CPU}/decide/column_sums.py": "column sums",
+            f"{_SIMD}/decide/winograd.py": "rows and columns of an image",
+            f"{_SIMD}/emit/winograd": "rows and columns of an image",
+            f"{_SIMD}/emit/transforms.py": "rows of the matrix of a transform",
+            f"{_SIMD}/decide/split_reductions.py": "column sums",
+            f"{_SIMD}/decide/column_sums.py": "column sums",
         },
         names=True,
     ),
@@ -158,7 +159,7 @@ WORDS = (
     Retired(
         "sharing",
         "work stealing, splitting",
-        within=(_CPU, "docs/cpu.md", "tests/unit/test_cpu"),
+        within=(_CPU, _SIMD, "docs/cpu.md", "tests/unit/test_cpu"),
     ),
     Retired("dear(er|est)?", "expensive"),
     Retired("beside", "next to, besides"),

@@ -11,7 +11,7 @@ test failed for some fault, and 2 if a table does not fit the sources.
 
     [[faults]]
     name = "the last vector of a reduction is skipped"
-    file = "lamina/engines/cpu/emit/loops.py"
+    file = "lamina/engines/simd/emit/loops.py"
     old = "if left:"
     new = "if False:"
 """

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from lamina.engines.cpu.emit.native_program import write_program
-from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import HostProcessor
 from lamina.program.cost import cost_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
@@ -29,10 +29,10 @@ VECTORS: Mapping[str, tuple[int, int, bool]] = {
 }
 
 
-def processor(vectors: str) -> Processor:
+def processor(vectors: str) -> HostProcessor:
     """A processor with two threads and caches of a common size."""
     vector_bytes, registers, fused = VECTORS[vectors]
-    return Processor(
+    return HostProcessor(
         name="x86-64",
         triple="x86_64-unknown-linux-gnu",
         features="",

@@ -73,7 +73,9 @@ def test_sources_with_another_time_and_equal_text_are_unchanged(
     ("sources", "roots"),
     [
         pytest.param(PROGRAM_SOURCES, ("graph", "ops", "compiler", "program"), id="programs"),
-        pytest.param(CODE_SOURCES, ("program", "codegen", "engines/cpu"), id="machine code"),
+        pytest.param(
+            CODE_SOURCES, ("program", "codegen", "engines/cpu", "engines/simd"), id="machine code"
+        ),
     ],
 )
 def test_the_key_covers_every_package_that_decides_an_entry(

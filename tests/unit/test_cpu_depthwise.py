@@ -12,8 +12,8 @@ from harness import Leaves, check
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.cpu.emit.native_program import text_of
 from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.native_program import text_of
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients

@@ -18,14 +18,14 @@ from llvm_text import functions
 
 import lamina as lm
 from lamina.engines.cpu.compilation import compile_program
-from lamina.engines.cpu.decide.alternatives import alternatives_of
-from lamina.engines.cpu.decide.program import decide
-from lamina.engines.cpu.decide.schedule import FusedSum, LoopSchedule
-from lamina.engines.cpu.emit.kernels import KernelCall, write_kernels
-from lamina.engines.cpu.emit.native_program import write_program
-from lamina.engines.cpu.emit.workspaces import Workspaces
+from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
+from lamina.engines.simd.decide.alternatives import alternatives_of
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import FusedSum, LoopSchedule
+from lamina.engines.simd.emit.kernels import KernelCall, write_kernels
+from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
@@ -353,7 +353,7 @@ def test_a_program_that_was_compiled_before_is_not_written_again(
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     program = training_program(classifier(20, 40, 10), 8)
     first = compile_program(program, PROCESSOR)
-    monkeypatch.setattr("lamina.engines.cpu.emit.native_program.write_program", None)
+    monkeypatch.setattr("lamina.engines.cpu.native_program.write_program", None)
     assert compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR) == first
     forced = decide(program, PROCESSOR, {0: next(alternatives_of(program.steps[0], PROCESSOR))})
     others: tuple[dict[str, Any], ...] = (

@@ -8,11 +8,11 @@ import re
 import pytest
 
 import lamina as lm
-from lamina.engines.cpu.emit.native_program import write_program
 from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.native.scheduler import emit_scheduler
 from lamina.engines.cpu.native.waiting import Waiting
-from lamina.engines.cpu.processor import Processor, host
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import HostProcessor, host
 from lamina.errors import EngineError
 from lamina.program.program import Program
 
@@ -51,7 +51,7 @@ def test_code_uses_the_requested_vectors(
 
 
 def test_code_can_be_generated_for_neon() -> None:
-    processor = Processor(
+    processor = HostProcessor(
         name="neoverse-n1",
         triple="aarch64-unknown-linux-gnu",
         features="+neon",

@@ -17,10 +17,12 @@ import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.cpu.decide.alternatives import alternatives_of, legal_schedules
-from lamina.engines.cpu.decide.packing import Packing
-from lamina.engines.cpu.decide.program import decide
-from lamina.engines.cpu.decide.schedule import (
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.simd.decide.alternatives import alternatives_of, legal_schedules
+from lamina.engines.simd.decide.packing import Packing
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PACKED,
     PREPACKED,
@@ -28,7 +30,7 @@ from lamina.engines.cpu.decide.schedule import (
     GemmSchedule,
     WindowSchedule,
 )
-from lamina.engines.cpu.decide.windows import (
+from lamina.engines.simd.decide.windows import (
     COL2IM,
     IMPLICIT_GEMM,
     WEIGHT_GRADIENT,
@@ -36,9 +38,7 @@ from lamina.engines.cpu.decide.windows import (
     WINOGRAD_WEIGHT_GRADIENT,
     readings,
 )
-from lamina.engines.cpu.decide.work import Slices
-from lamina.engines.cpu.emit.native_program import write_program
-from lamina.engines.cpu.processor import Processor, host
+from lamina.engines.simd.decide.work import Slices
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
@@ -231,6 +231,6 @@ def test_weights_are_packed_in_memory_order() -> None:
 
 
 def test_more_workers_are_used_for_more_work_only() -> None:
-    many: Processor = replace(PROCESSOR, threads=4)
+    many: HostProcessor = replace(PROCESSOR, threads=4)
     assert decide(classifier(200, 128, 10), many).workers == 4
     assert decide(classifier(4, 4, 2), many).workers == 1

@@ -19,10 +19,10 @@ from lamina.codegen.values import I64, POINTER, constant
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native import scheduler, waiting
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase
-from lamina.engines.cpu.native.slices import slices
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run import thread_pool as pools
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
+from lamina.engines.simd.decide.slices import slices
 from lamina.shapes import Array
 
 

@@ -17,11 +17,13 @@ from lamina import ops
 from lamina.codegen.filtering import FILTERINGS, RESULTS
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.cpu.decide.contractions import panels_of
-from lamina.engines.cpu.decide.convolutions import schedule_by
-from lamina.engines.cpu.decide.program import decide
-from lamina.engines.cpu.decide.schedule import Schedule, WindowSchedule
-from lamina.engines.cpu.decide.windows import (
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.simd.decide.contractions import panels_of
+from lamina.engines.simd.decide.convolutions import schedule_by
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import Schedule, WindowSchedule
+from lamina.engines.simd.decide.windows import (
     COL2IM,
     IMPLICIT_GEMM,
     WEIGHT_GRADIENT,
@@ -30,9 +32,7 @@ from lamina.engines.cpu.decide.windows import (
     Windowed,
     readings,
 )
-from lamina.engines.cpu.decide.winograd import is_winograd
-from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.processor import Processor, host
+from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients
@@ -77,7 +77,7 @@ def algorithms_of(program: Program, schedule: Schedule | None = None) -> list[st
     return sorted(one.algorithm for one, _ in windows_of(program, schedule))
 
 
-def winograd(program: Program, processor: Processor | None = None) -> Schedule:
+def winograd(program: Program, processor: HostProcessor | None = None) -> Schedule:
     """A schedule with Winograd's algorithms wherever possible, whether they pay or not."""
     processor = processor or CpuEngine().processor
     forced: dict[int, WindowSchedule] = {}

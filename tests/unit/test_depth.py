@@ -27,7 +27,7 @@ from lamina.compiler.fusion.precedence import Precedence, cycles
 from lamina.compiler.pipeline import compile_graph
 from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.cpu.emit.native_program import write_program
+from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.graph import (
     CONSTANT,

@@ -111,7 +111,7 @@ def test_a_word_may_be_retired_in_some_files_only(path: str, line: str, found: l
 
 
 def test_some_words_are_retired_in_names_only() -> None:
-    path = "lamina/engines/cpu/emit/tiles.py"
+    path = "lamina/engines/simd/emit/tiles.py"
     assert words_found(path, '"""The rows of a tile."""  # by columns\n') == []
     assert words_found(path, "first_row = 4\n") == ["row"]
     assert words_found(path, 'names = ("batch", "column")\n') == ["column"]

@@ -117,7 +117,7 @@ def test_a_first_training_loads_no_unused_modules(tmp_path: Path) -> None:
         "lamina.networks",
         "lamina.training.schedules",
         "lamina.reports.figure",
-        "lamina.engines.cpu.emit.native_program",
+        "lamina.engines.cpu.native_program",
         "lamina.cli",
     )
     assert not set(unused) & set(found)

@@ -25,9 +25,9 @@ import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.cpu.decide.program import decide
-from lamina.engines.cpu.emit.native_program import write_program
+from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
+from lamina.engines.simd.decide.program import decide
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Graph, Tensor, apply, topological
 from lamina.ops.differentiate import gradients

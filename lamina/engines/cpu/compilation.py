@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from lamina.cache import Sources, find, folder, keep, key_of
 from lamina.engines.cpu.machine_code import VERSIONS, assemble
 from lamina.engines.cpu.native.layout import Layout
-from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.processor import HostProcessor
 from lamina.garbage import without_collections
 from lamina.lazy import loading
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
 
 if TYPE_CHECKING:
-    from lamina.engines.cpu.decide.schedule import Schedule
+    from lamina.engines.simd.decide.schedule import Schedule
 
 _LENGTH_BYTES = 8
 
@@ -27,7 +27,7 @@ _LENGTH_BYTES = 8
 @without_collections
 def compile_program(
     program: Program,
-    processor: Processor,
+    processor: HostProcessor,
     schedule: Schedule | None = None,
     *,
     timed: bool = False,
@@ -44,7 +44,7 @@ def compile_program(
     def make() -> bytes:
         # Imported only here: with cached machine code, half of this folder is not needed.
         with loading:
-            from lamina.engines.cpu.emit.native_program import write_program
+            from lamina.engines.cpu.native_program import write_program
 
         native = write_program(program, processor, schedule, timed=timed)
         layout = json.dumps(native.layout, default=vars).encode()
@@ -72,6 +72,6 @@ def compile_program(
 
 SOURCES = Sources(
     *("lamina", "lamina.program", "lamina.codegen", "lamina.engines.cpu"),
-    *("lamina.engines.cpu.decide", "lamina.engines.cpu.emit"),
-    *("lamina.engines.cpu.native", "lamina.engines.cpu.run"),
+    *("lamina.engines.cpu.native", "lamina.engines.cpu.run", "lamina.engines.simd"),
+    *("lamina.engines.simd.decide", "lamina.engines.simd.emit"),
 )

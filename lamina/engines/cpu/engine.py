@@ -20,7 +20,7 @@ from lamina.program.target import Target
 from lamina.shapes import DType
 
 if TYPE_CHECKING:
-    from lamina.engines.cpu.decide.schedule import Schedule
+    from lamina.engines.simd.decide.schedule import Schedule
 
 
 @final
@@ -67,7 +67,7 @@ class CpuEngine:
         return CpuProgram(program, memories, arena, self.processor, schedule, timed=timed)
 
     def schedules(self, program: Program) -> Iterator[Schedule]:
-        from lamina.engines.cpu.decide.alternatives import legal_schedules  # as in compilation.py
+        from lamina.engines.simd.decide.alternatives import legal_schedules  # as in compilation.py
 
         return legal_schedules(program, self.processor)
 
@@ -79,8 +79,8 @@ class CpuEngine:
         if language == "program":
             return str(program) if step is None else str(program.steps[step])
         # Imported only here, as in compilation.py.
-        from lamina.engines.cpu.decide.program import decide
-        from lamina.engines.cpu.emit.native_program import text_of
+        from lamina.engines.cpu.native_program import text_of
+        from lamina.engines.simd.decide.program import decide
 
         if language == "schedule":
             schedule = decide(program, self.processor)
@@ -89,7 +89,7 @@ class CpuEngine:
         return text if language == "llvm" else listing(text, self.processor)
 
     def workspace_bytes(self, program: Program) -> int:
-        from lamina.engines.cpu.emit.native_program import write_program  # as in compilation.py
+        from lamina.engines.cpu.native_program import write_program  # as in compilation.py
 
         return write_program(program, self.processor).layout.total_bytes
 

@@ -7,15 +7,15 @@ from typing import final
 from lamina.cache import cached, key_of
 from lamina.engines.cpu import llvm
 from lamina.engines.cpu.llvm import VERSIONS as VERSIONS
-from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.processor import HostProcessor
 
 
-def assemble(text: str, processor: Processor) -> bytes:
+def assemble(text: str, processor: HostProcessor) -> bytes:
     """The object code of a module in LLVM's assembly language."""
     return llvm.assemble(text, _target(processor))
 
 
-def compiled(text: str, processor: Processor) -> bytes:
+def compiled(text: str, processor: HostProcessor) -> bytes:
     """The object code of a module, from the cache on disk if it was assembled before.
 
     The text holds all decisions of Lamina, so LLVM's version is the only one in the key.
@@ -24,12 +24,12 @@ def compiled(text: str, processor: Processor) -> bytes:
     return cached(key_of((*VERSIONS, *target, text)), lambda: assemble(text, processor))
 
 
-def listing(text: str, processor: Processor) -> str:
+def listing(text: str, processor: HostProcessor) -> str:
     """The machine code of a module as text in the processor's assembly language."""
     return llvm.listing(text, _target(processor))
 
 
-def _target(processor: Processor) -> llvm.Target:
+def _target(processor: HostProcessor) -> llvm.Target:
     return llvm.Target(processor.name, processor.triple, processor.features)
 
 

@@ -1,4 +1,4 @@
-"""The processor: its vectors and registers, its caches, and the number of threads to use."""
+"""The processor of this machine, and the number of threads to use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 from pathlib import Path
 
+from lamina.engines.simd.processor import Processor
 from lamina.errors import EngineError
 from lamina.lazy import loading
 from lamina.records import frozen_dataclass
@@ -26,15 +27,13 @@ _VECTORS = {
 }
 # Whether threads can wait for each other in native code; see `waiting`.
 _CAN_WAIT = os.name == "posix"
-# The size of a cache line.
-LINE_BYTES = 64
 # Defaults if the system does not report sizes: today's processors have at least these.
 _LEVEL1_BYTES, _LEVEL2_BYTES = 32 << 10, 256 << 10
 
 
 @frozen_dataclass
-class Processor:
-    """The processor for which programs are compiled.
+class HostProcessor(Processor):
+    """A processor for which LLVM compiles programs.
 
     Attributes:
         name: LLVM's name of the processor, `"znver4"`.
@@ -42,12 +41,6 @@ class Processor:
         features: LLVM's list of features, `"+avx2,-avx512f,..."`.
         description: the name that users see.
         vectors: `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
-        vector_bytes: the size of a vector register.
-        registers: the number of vector registers.
-        fused: whether there is a fused multiply-add, with one rounding.
-        level1_bytes, level2_bytes, level3_bytes: data caches of a core, and the shared one (0 if
-            there is none).
-        threads: the most threads that may run.
     """
 
     name: str
@@ -55,16 +48,9 @@ class Processor:
     features: str
     description: str
     vectors: str
-    vector_bytes: int
-    registers: int
-    fused: bool
-    level1_bytes: int
-    level2_bytes: int
-    level3_bytes: int
-    threads: int
 
 
-def host() -> Processor:
+def host() -> HostProcessor:
     """The processor of this machine.
 
     The environment variable LAMINA_THREADS limits the number of threads, LAMINA_VECTORS the kind of
@@ -92,7 +78,7 @@ def host() -> Processor:
     text = ",".join(f"{'+' if there else '-'}{flag}" for flag, there in sorted(flags.items()))
     vector_bytes, registers, fused = _VECTORS[vectors]
     first, second, third = _caches()
-    return Processor(
+    return HostProcessor(
         name=name,
         triple=triple,
         features=text,

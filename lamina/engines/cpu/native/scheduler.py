@@ -42,7 +42,6 @@ from lamina.engines.cpu.native.jobs import (
     set_word,
     word_of,
 )
-from lamina.engines.cpu.native.slices import MOST_CHUNKS
 from lamina.engines.cpu.native.waiting import (
     CALLS_BYTES,
     Waiting,
@@ -51,6 +50,7 @@ from lamina.engines.cpu.native.waiting import (
     emit_wake,
     emit_yield,
 )
+from lamina.engines.simd.decide.slices import MOST_CHUNKS
 
 # Spins before sleep: some 50 microseconds for the thread that runs a job, and four times as long
 # for helpers, so that they are awake if the next job comes soon. While helpers are kept awake,

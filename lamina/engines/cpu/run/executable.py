@@ -13,7 +13,7 @@ from lamina.engines import machine_memory
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.machine_code import Library
 from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
-from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.thread_pool import Job, ticks_per_second
 from lamina.engines.engine import Memory
 from lamina.engines.host import (
@@ -30,7 +30,7 @@ from lamina.program.steps import writes_of
 from lamina.shapes import Array
 
 if TYPE_CHECKING:
-    from lamina.engines.cpu.decide.schedule import Schedule
+    from lamina.engines.simd.decide.schedule import Schedule
 
 # Larger inputs of a single run are read in place, smaller ones are copied: asking NumPy for the
 # address of an array takes as long as copying this many bytes.
@@ -62,7 +62,7 @@ class CpuProgram:
         program: Program,
         memories: Mapping[str, Memory],
         arena: HostArena,
-        processor: Processor,
+        processor: HostProcessor,
         schedule: Schedule | None = None,
         *,
         timed: bool = False,

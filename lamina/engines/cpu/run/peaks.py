@@ -9,15 +9,15 @@ import numpy as np
 
 from lamina.codegen.llvm import Module
 from lamina.codegen.values import I64, POINTER, constant
-from lamina.engines.cpu.decide.tiles import VECTORS, largest_tile_m
-from lamina.engines.cpu.emit.tiles import Tile, emit_tile
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
-from lamina.engines.cpu.processor import Processor
+from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.run.thread_pool import Job
 from lamina.engines.engine import Peaks
 from lamina.engines.host import HostArena, HostMemory
+from lamina.engines.simd.decide.tiles import VECTORS, largest_tile_m
+from lamina.engines.simd.emit.tiles import Tile, emit_tile
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Literal, Load
@@ -32,12 +32,12 @@ _K = 128
 _LEAST_BYTES = 96 << 20
 
 
-def measured_peaks(processor: Processor, dtype: DType) -> Peaks:
+def measured_peaks(processor: HostProcessor, dtype: DType) -> Peaks:
     """Multiply-adds in registers by all threads, and sums of arrays larger than every cache."""
     return Peaks(_operations(processor, dtype), _bytes(processor, dtype))
 
 
-def _operations(processor: Processor, dtype: DType) -> float:
+def _operations(processor: HostProcessor, dtype: DType) -> float:
     lanes = processor.vector_bytes // dtype.itemsize
     name = {4: "float", 8: "double"}[dtype.itemsize]
     tile_m, tile_n = largest_tile_m(processor, VECTORS), VECTORS * lanes
@@ -71,7 +71,7 @@ def _operations(processor: Processor, dtype: DType) -> float:
     return 2.0 * _CALLS * _K * tile_m * tile_n * processor.threads / seconds
 
 
-def _bytes(processor: Processor, dtype: DType) -> float:
+def _bytes(processor: HostProcessor, dtype: DType) -> float:
     """The triad of McCalpin's STREAM: a = b + 3 c."""
     size = max(4 * processor.level3_bytes, _LEAST_BYTES) // 3 // dtype.itemsize
     axis = Axis("i", size)

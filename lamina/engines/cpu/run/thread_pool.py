@@ -22,10 +22,10 @@ import numpy as np
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native import jobs, scheduler, waiting
 from lamina.engines.cpu.native.jobs import Kernel, Phase
-from lamina.engines.cpu.native.slices import slices
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_choice import TRIAL_SECONDS, ThreadChoice
 from lamina.engines.host import aligned
+from lamina.engines.simd.decide.slices import slices
 from lamina.shapes import Array
 from lamina.shielded import shielded
 

@@ -1,0 +1,193 @@
+"""A program as native code: kernels in phases, which threads share, or one function.
+
+Every step becomes one or more kernels. Calls of kernels that do not depend on each other form a
+phase. A program that one thread runs is one function that calls all kernels in order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from lamina.codegen.builder import OpenLoop
+from lamina.codegen.values import I64, constant
+from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
+from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
+from lamina.engines.cpu.processor import HostProcessor
+from lamina.engines.simd.decide.overlap import Extents, LastTouched, extents_of
+from lamina.engines.simd.decide.schedule import Schedule
+from lamina.engines.simd.emit.kernels import (
+    KernelCall,
+    RepeatedCalls,
+    WrittenProgram,
+    write_kernels,
+)
+from lamina.engines.simd.emit.workspaces import HEADER
+from lamina.program.program import Program
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class NativeProgram:
+    """The text of a program, and the data for running it.
+
+    Attributes:
+        text: the module in LLVM's assembly language; it exports a table of functions for each
+            entry that has kernels.
+        layout: its kernels, phases and memory.
+    """
+
+    text: str
+    layout: Layout
+
+
+def write_program(
+    program: Program,
+    processor: HostProcessor,
+    schedule: Schedule | None = None,
+    *,
+    timed: bool = False,
+) -> NativeProgram:
+    """Writes the text of a program for one processor.
+
+    Args:
+        program: the program.
+        processor: for which it is written.
+        schedule: how its steps are run; by default `decide` makes one.
+        timed: whether each kernel is a separate phase, so that its time can be measured.
+    """
+    written = write_kernels(program, processor, schedule)
+    schedule = written.schedule
+    extents = extents_of(program, written.workspaces.extents)
+    load = Entry(0, 0, (), ())
+    if written.load:
+        load = _entry(written, "load", written.load, (), extents, schedule.load_workers)
+    used = [number for number, call in enumerate(written.calls) if call.slices.work.items]
+    loops = [
+        RepeatedCalls(bisect_left(used, loop.first), bisect_left(used, loop.last), loop.iterations)
+        for loop in written.loops
+    ]
+    entry = _entry(
+        written,
+        "program",
+        [written.calls[number] for number in used],
+        [loop for loop in loops if loop.first < loop.last],
+        extents,
+        schedule.workers,
+        timed=timed,
+    )
+    workspaces = written.workspaces
+    layout = Layout(
+        program=entry,
+        load=load,
+        thread_bytes=workspaces.thread_bytes,
+        shared_bytes=workspaces.shared_bytes,
+        shared_offsets=tuple(written.workspace_offsets.values()),
+        table=_table(program, written),
+        steps=tuple(written.steps[number] for number in used),
+    )
+    return NativeProgram(written.module.text(), layout)
+
+
+def text_of(program: Program, step: int | None, processor: HostProcessor) -> str:
+    """The text of a module for one step of a program, or for all steps."""
+    written = write_kernels(program, processor, only=step)
+    return written.module.text()
+
+
+def _table(program: Program, written: WrittenProgram) -> tuple[int, ...]:
+    """The entries of the table of addresses: numbers of buffers, or of workspaces if negative."""
+    names = (*program.buffers, *written.workspace_offsets)
+    numbers = {name: number for number, name in enumerate(names)}
+    entries: list[int] = []
+    for section in written.sections:
+        entries += range(-len(HEADER), 0)
+        entries += (numbers[name] for name in section)
+    return tuple(entries)
+
+
+def _entry(
+    written: WrittenProgram,
+    name: str,
+    calls: Sequence[KernelCall],
+    loops: Sequence[RepeatedCalls],
+    extents: Extents,
+    threads: int,
+    *,
+    timed: bool = False,
+) -> Entry:
+    """Kernels and phases for calls, and the table of their functions in the module."""
+    if not calls or (threads == 1 and not timed):
+        _write_sequence(written, name, calls, loops)
+        written.module.export_functions(exported_name(name), [name])
+        return Entry(1, 1, (Kernel(0, 0, 1, 1, 1, 0),), (Phase(0, 1, False),))
+    numbers = {call.function: 0 for call in calls}
+    numbers = {function: number for number, function in enumerate(numbers)}
+    written.module.export_functions(exported_name(name), list(numbers))
+    begins = [True] * len(calls) if timed else _begins(extents, calls, loops)
+    kernels: list[Kernel] = []
+    phases: list[Phase] = []
+    # The number of the phase that begins with a call.
+    phase_of: dict[int, int] = {}
+    ends = {loop.last: loop for loop in loops}
+    edges = [number for number, begin in enumerate(begins) if begin]
+    for first, last in zip(edges, [*edges[1:], len(calls)], strict=True):
+        phase_of[first] = len(phases)
+        offset = 0
+        for call in calls[first:last]:
+            number, slices = numbers[call.function], call.slices
+            items, share = slices.work.items, slices.count
+            # If all threads share a kernel, each slot gets the same slice in every run.
+            slot = offset if share < threads else 0
+            kernels.append(Kernel(number, call.section, items, slices.at_once, share, slot))
+            offset = (offset + share) % threads
+        cycles = sum(call.slices.work.cycles for call in calls[first:last])
+        several = last - first > 1 or kernels[-1].slice_count > 1
+        shared = several and cycles >= written.schedule.least_shared_cycles
+        loop = ends.get(last)
+        back, iterations = (phase_of[loop.first], loop.iterations) if loop is not None else (0, 0)
+        phases.append(Phase(first, last, shared, back, iterations))
+    return Entry(threads, len(numbers), tuple(kernels), tuple(phases))
+
+
+def _begins(
+    extents: Extents, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
+) -> list[bool]:
+    """Whether a phase begins with each call, because it depends on a call of the last phase."""
+    # A phase also begins with each iteration, and after the last one.
+    edges = {edge for loop in loops for edge in (loop.first, loop.last)}
+    read, written = LastTouched(extents), LastTouched(extents)
+    result: list[bool] = []
+    phase = 0
+    for number, call in enumerate(calls):
+        used = max(written.last(call.reads), written.last(call.writes), read.last(call.writes))
+        begins = number == 0 or number in edges or used >= phase
+        phase = number if begins else phase
+        read.touch(call.reads, number)
+        written.touch(call.writes, number)
+        result.append(begins)
+    return result
+
+
+def _write_sequence(
+    written: WrittenProgram, name: str, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
+) -> None:
+    """Writes a function that calls all kernels in order."""
+    code = written.module.function(name, KERNEL_PARAMETERS)
+    table, thread, *_ = code.parameters
+    first = {loop.first: loop for loop in loops}
+    last = {loop.last for loop in loops}
+    opened: OpenLoop | None = None
+    for number, call in enumerate(calls):
+        if number in first:
+            opened = code.begin_loop(0, first[number].iterations)
+            code.store(opened.index, written.workspaces.iteration_address(code, table))
+        section = code.offset(table, call.section, "ptr")
+        code.call_void(
+            call.function,
+            *(section, thread, constant(0, I64), constant(call.slices.work.items, I64)),
+        )
+        if number + 1 in last and opened is not None:
+            code.end_loop(opened)
+            opened = None
+    code.finish()

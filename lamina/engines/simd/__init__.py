@@ -1,0 +1,1 @@
+"""Kernels for processors: vectors, register tiles and packing, in any builder's language."""

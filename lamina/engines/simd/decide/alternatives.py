@@ -1,0 +1,233 @@
+"""Other correct schedules for the steps of a program, which tests force for all sizes.
+
+There are a few for each step, odd on purpose: every algorithm that can compute it, with small
+tiles, uneven chunks and splits, packed and direct operands, narrow vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from lamina.codegen.axes import merged_axes
+from lamina.codegen.filtering import RESULTS
+from lamina.codegen.matrix import Matrix, as_loop, as_matrix, as_plain
+from lamina.codegen.signatures import Signatures
+from lamina.codegen.stages import Style, fitting_lanes
+from lamina.engines.simd.decide.contractions import can_be_dots, gemm_schedule
+from lamina.engines.simd.decide.convolutions import can_have_images, m_tiles_of, window_schedule
+from lamina.engines.simd.decide.loops import nest_of, nest_with, possible_vectors
+from lamina.engines.simd.decide.packing import Packing, can_be_read_in_vectors
+from lamina.engines.simd.decide.panels import Panels
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import (
+    DIRECT,
+    PACKED,
+    PREPACKED,
+    GemmSchedule,
+    LoopSchedule,
+    NestSchedule,
+    Schedule,
+    StepSchedule,
+    WindowSchedule,
+)
+from lamina.engines.simd.decide.split_reductions import can_be_split, split_loop
+from lamina.engines.simd.decide.windows import (
+    COL2IM,
+    WEIGHT_GRADIENT,
+    WINOGRAD_WEIGHT_GRADIENT,
+    Windowed,
+    readings,
+)
+from lamina.engines.simd.decide.winograd import is_winograd
+from lamina.engines.simd.processor import Processor
+from lamina.program.program import Program
+from lamina.program.steps import Contraction, Loop, Reduce, Step
+
+# Stages with nothing unrolled, and with all windows unrolled.
+_LOOPS, _UNROLLED = Style(0, 0, 0), Style(0, 8, 32)
+# The blocks of reductions: an odd number, so that it does not divide most extents.
+_BLOCKS = 3
+# Any operand can be packed in these two orders.
+_K_BY_K, _MEMORY_ORDER = Packing(False, in_memory_order=False), Packing(False, in_memory_order=True)
+
+
+def legal_schedules(program: Program, processor: Processor) -> Iterator[Schedule]:
+    """Schedules that together cover all alternatives of each step."""
+    signatures = Signatures(program)
+    known: dict[Step, Sequence[StepSchedule | None]] = {}
+    found: list[Sequence[StepSchedule | None]] = []
+    for step in program.steps:
+        (numbered,), _ = signatures.numbered(step)
+        if numbered not in known:
+            # None: the step is run, or fused after another one, as `decide` chooses.
+            known[numbered] = (None, *alternatives_of(numbered, processor))
+        found.append(known[numbered])
+    for index in range(max(map(len, found), default=0)):
+        chosen = {number: choices[index % len(choices)] for number, choices in enumerate(found)}
+        forced = {number: choice for number, choice in chosen.items() if choice is not None}
+        if forced:
+            yield decide(program, processor, forced, signatures=signatures)
+
+
+def alternatives_of(step: Step, processor: Processor) -> Iterator[StepSchedule]:
+    """Correct schedules for one step."""
+    if isinstance(step, Loop):
+        yield from _of_loop(step, processor)
+        return
+    yield LoopSchedule((next(_nests(as_loop(step), processor)),))
+    if step.dtype.is_float and all(step.extents):
+        yield from _of_matrix(as_matrix(step), processor)
+        yield from _of_windows(step, processor)
+
+
+# Loops --------------------------------------------------------------------------------------------
+
+
+def _of_loop(loop: Loop, processor: Processor) -> Iterator[LoopSchedule]:
+    loop = merged_axes(loop)
+    for nest in _nests(loop, processor):
+        yield LoopSchedule((nest,))
+    stages = (stage for stage in loop.stages if isinstance(stage, Reduce))
+    locals_ = tuple(stage.local for stage in stages if can_be_split(stage, _BLOCKS))
+    if locals_:
+        split = split_loop(loop, locals_, _BLOCKS)
+        yield LoopSchedule(tuple(nest_of(one, processor) for one in split.loops), locals_, _BLOCKS)
+
+
+def _nests(loop: Loop, processor: Processor) -> Iterator[NestSchedule]:
+    """Vectors along each axis, of the usual width and of two lanes."""
+    for number, vectors in enumerate(possible_vectors(loop, processor)):
+        nest = nest_with(loop, vectors)
+        order, lanes = nest.order, vectors.lanes
+        if vectors.lane is not None:
+            # Vectors of the axis are work items, in a nest with the axes reversed.
+            yield replace(nest, order=order[::-1], shared=vectors.lane, style=_UNROLLED)
+            lanes = fitting_lanes(2, vectors.lane.extent)
+        style = replace(_LOOPS, inner_lanes=2 if vectors.along_inner_axis else 0)
+        shared = order[number % len(order)] if order else None
+        yield replace(nest, lanes=lanes, shared=shared, style=style)
+
+
+# Matrix products ----------------------------------------------------------------------------------
+
+
+def _of_matrix(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
+    _, m, _, k = matrix.step.extents
+    full = processor.vector_bytes // matrix.step.dtype.itemsize
+    plain = as_plain(matrix.left, matrix.m, matrix) is not None
+    direct = DIRECT if plain else PACKED
+    yield _product(matrix, processor, (2, 1), 1, -(-k // 2), PACKED, PACKED, _K_BY_K)
+    yield _product(matrix, processor, (max(full // 2, 2), 2), 3, k, direct, PACKED)
+    yield _product(matrix, processor, (full, 3), 2, -(-k // 3), PACKED, PREPACKED, _MEMORY_ORDER)
+    yield _product(matrix, processor, (full, 2), min(m, 5), k, direct, PREPACKED)
+    if can_be_read_in_vectors(matrix):
+        yield _product(matrix, processor, (2, 2), 4, max(k - 1, 1), direct, DIRECT)
+    if can_be_dots(matrix):
+        panels = Panels(max(full // 2, 2), 2, matrix.n.extent)
+        yield gemm_schedule(
+            matrix,
+            panels,
+            processor,
+            algorithm="dots",
+            tile=(2, 3),
+            chunk=k,
+            split_m=min(-(-m // 2), 2),
+            left=DIRECT,
+            right=DIRECT,
+            prefetch=0,
+        )
+
+
+def _product(
+    matrix: Matrix,
+    processor: Processor,
+    vectors: tuple[int, int],
+    tile_m: int,
+    chunk: int,
+    left: str,
+    right: str,
+    packing: Packing | None = None,
+) -> GemmSchedule:
+    """Tiles of up to `tile_m` rows; `vectors` is (lanes of a vector, vectors of a panel)."""
+    lanes, count = vectors
+    panels = Panels(lanes, count, matrix.n.extent)
+    tile_m = min(tile_m, matrix.m.extent)
+    return gemm_schedule(
+        matrix,
+        panels,
+        processor,
+        algorithm="tiles",
+        tile=(tile_m, panels.width),
+        chunk=chunk,
+        split_m=min(-(-matrix.m.extent // tile_m), 2),
+        left=left,
+        right=right,
+        prefetch=0 if left == DIRECT else tile_m,
+        packing=packing,
+    )
+
+
+# Contractions over windows ------------------------------------------------------------------------
+
+
+def _of_windows(step: Contraction, processor: Processor) -> Iterator[WindowSchedule]:
+    """Each algorithm that can compute it, in small blocks and in whole images."""
+    full = processor.vector_bytes // step.dtype.itemsize
+    n = step.extents[2]
+    for algorithm, windowed in readings(step).items():
+        narrow, wide = Panels(max(full // 2, 2), 1, n), Panels(full, 2, n)
+        for panels, tile_m, is_small in ((narrow, 3, True), (wide, 5, False)):
+            yield _over_windows(windowed, algorithm, panels, processor, tile_m, is_small=is_small)
+
+
+def _over_windows(
+    windowed: Windowed,
+    algorithm: str,
+    panels: Panels,
+    processor: Processor,
+    tile_m: int,
+    *,
+    is_small: bool,
+) -> WindowSchedule:
+    positions = windowed.image.positions[0].extent
+    if is_winograd(algorithm):
+        positions //= RESULTS
+    block, images = positions, 1
+    if is_small and algorithm != COL2IM:
+        block = -(-positions // 2)
+    elif algorithm != COL2IM and can_have_images(windowed):
+        images = windowed.outer.extent
+    split_m = partial_sums = 1
+    channels = windowed.image.sides[-1].axis.extent if is_winograd(algorithm) else 0
+    if algorithm == WEIGHT_GRADIENT:
+        split_m = min(m_tiles_of(windowed, block, tile_m).count, 2)
+    if algorithm in (WEIGHT_GRADIENT, *WINOGRAD_WEIGHT_GRADIENT.values()):
+        partial_sums = min(windowed.outer.extent // images, 3)
+    if algorithm in WINOGRAD_WEIGHT_GRADIENT.values() and channels % panels.lanes == 0:
+        channels = panels.lanes if is_small else channels
+    schedule = window_schedule(
+        windowed,
+        algorithm,
+        panels,
+        processor,
+        tile_m=tile_m,
+        block=block,
+        images=images,
+        split_m=split_m,
+        partial_sums=partial_sums,
+        channels=channels,
+    )
+    return _packed_otherwise(schedule) if is_small else schedule
+
+
+def _packed_otherwise(one: WindowSchedule) -> WindowSchedule:
+    """The schedule with nothing unrolled, no operand read directly, and no register transposes."""
+    return replace(
+        one,
+        copied=None if one.copied is None else 0,
+        right=PACKED if one.right == DIRECT else one.right,
+        packing=None if one.packing is None else _K_BY_K,
+        prepacked=None if one.prepacked is None else replace(one.prepacked, packing=_MEMORY_ORDER),
+        unrolled=0,
+    )

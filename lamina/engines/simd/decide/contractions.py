@@ -1,0 +1,252 @@
+"""The algorithm of a contraction, its register tiles, panels, chunks of K, and split of M.
+
+Most contractions are matrix products in register tiles: a panel of the right operand is packed, or
+was packed before the step, and the tiles of all M pass over it. Small contractions are loops. If N
+is too small to fill lanes, tiles are made of dot products. Contractions over windows have other
+algorithms (`convolutions.py`).
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from lamina.codegen.matrix import Matrix, Plain, as_loop, as_matrix, as_plain
+from lamina.engines.simd.decide.convolutions import schedule_windows
+from lamina.engines.simd.decide.loops import nest_of
+from lamina.engines.simd.decide.packing import (
+    Packing,
+    can_be_read_in_vectors,
+    packing_of_all,
+    packing_of_some,
+)
+from lamina.engines.simd.decide.panels import Panels
+from lamina.engines.simd.decide.schedule import (
+    DIRECT,
+    PACKED,
+    PREPACKED,
+    GemmSchedule,
+    LoopSchedule,
+    StepSchedule,
+)
+from lamina.engines.simd.decide.tiles import VECTORS, balanced_tile_m, dot_tile, largest_tile_m
+from lamina.engines.simd.decide.vectors import are_short
+from lamina.engines.simd.decide.work import Work
+from lamina.engines.simd.processor import LINE_BYTES, Processor
+from lamina.program.steps import Contraction
+
+# Contractions with less work than this, in multiply-adds, are loops: tiles would not pay.
+SMALLEST_WORK = 8192
+# A long K is summed in chunks, so that a panel stays in the L2 cache. A chunk has at least so many
+# k, because it loads and stores the sums of each tile.
+SHORTEST_CHUNK = 512
+# For the choice between tiles and dots: cycles to pack a vector and to add up its lanes, and the
+# largest ratio of the cycles of dots to those of tiles.
+_PACKED_VECTOR, _SUM_OF_LANES, _DOTS_MUST_GAIN = 2.5, 5, 0.8
+# Cycles to pack an element of the left operand.
+_PACKED_ELEMENT = 1.5 / 8
+# A left operand that is contiguous along M is packed if at least this many panels read it.
+PANELS_WORTH_PACKING = 6
+# Of memory, in bytes.
+_PAGE = 4096
+# The prefetch distance, in k, for a left operand whose tiles read contiguous rows for each k.
+PREFETCH_DISTANCE = 64
+
+
+def schedule_contraction(
+    step: Contraction, processor: Processor, *, prepacked: bool
+) -> StepSchedule:
+    """The schedule of a contraction.
+
+    Args:
+        step: the contraction.
+        processor: the processor that runs it.
+        prepacked: whether its right operand may be packed before the step.
+    """
+    if not _is_worth_tiles(step, processor):
+        return LoopSchedule((nest_of(as_loop(step), processor),))
+    panels, matrix = panels_of(step, processor), as_matrix(step)
+    if not _is_plain(matrix):
+        windows = schedule_windows(step, panels, processor)
+        if windows is not None:
+            return windows
+    dots = _prefers_dots(matrix, panels, prepacked=prepacked)
+    return _gemm(matrix, panels, processor, dots=dots, prepacked=prepacked and not dots)
+
+
+def _is_worth_tiles(step: Contraction, processor: Processor) -> bool:
+    """Whether there is enough work for tiles."""
+    b, m, n, k = step.extents
+    lanes = processor.vector_bytes // step.dtype.itemsize
+    small = b * m * n * k < SMALLEST_WORK or m < 2 or n < lanes // 4 or k < 2
+    return step.dtype.is_float and not small
+
+
+def panels_of(step: Contraction, processor: Processor) -> Panels:
+    """The panels into which N is split."""
+    lanes = processor.vector_bytes // step.dtype.itemsize
+    n = step.extents[2]
+    return Panels(lanes, min(VECTORS, -(-n // lanes)), n)
+
+
+def _is_plain(matrix: Matrix) -> bool:
+    """Whether the left operand is contiguous along M or along K."""
+    plain = as_plain(matrix.left, matrix.m, matrix)
+    return plain is not None and 1 in (plain.stride, plain.k_stride)
+
+
+def _prefers_dots(matrix: Matrix, panels: Panels, *, prepacked: bool) -> bool:
+    """Whether lanes run along K, to be added up at the end, without packing.
+
+    That is better if a small N would leave lanes empty, or a small M would use a packed panel too
+    rarely. Both operands must be contiguous along K.
+    """
+    if not can_be_dots(matrix):
+        return False
+    m, n, k = matrix.m.extent, matrix.n.extent, matrix.k.extent
+    # Rough cycles: one for a multiply-add, more for packing a vector and for a sum of lanes.
+    vectors = -(-n // panels.lanes)
+    tiles = m * vectors * k + (0 if prepacked else _PACKED_VECTOR * vectors * k)
+    dots = m * n * (-(-k // panels.lanes) + _SUM_OF_LANES)
+    return dots < _DOTS_MUST_GAIN * tiles
+
+
+def can_be_dots(matrix: Matrix) -> bool:
+    """Whether both operands are contiguous along K alone."""
+    for view, outer in ((matrix.left, matrix.m), (matrix.right, matrix.n)):
+        plain = as_plain(view, outer, matrix)
+        if plain is None or plain.k_stride != 1 or plain.stride == 1:
+            return False
+    return True
+
+
+def _gemm(
+    matrix: Matrix, panels: Panels, processor: Processor, *, dots: bool, prepacked: bool
+) -> GemmSchedule:
+    """A matrix product with tiles and chunks for the processor's registers and caches."""
+    left = _direct_left(matrix, panels, processor)
+    if dots:
+        largest, tile_n = dot_tile(processor)
+    else:
+        largest, tile_n = _largest_tile_m(matrix, left, panels, processor), panels.width
+    tile_m = balanced_tile_m(matrix.m.extent, largest)
+    right = PREPACKED if prepacked else PACKED
+    if dots or (not prepacked and matrix.m.extent <= tile_m and can_be_read_in_vectors(matrix)):
+        # Dots read the right operand along K. A panel that one tile reads is not packed.
+        right = DIRECT
+    return gemm_schedule(
+        matrix,
+        panels,
+        processor,
+        algorithm="dots" if dots else "tiles",
+        tile=(tile_m, tile_n),
+        chunk=matrix.k.extent if dots else _longest_chunk(matrix, panels, processor),
+        split_m=_split_m(matrix, panels, tile_m, processor),
+        left=PACKED if left is None else DIRECT,
+        right=right,
+        prefetch=0 if dots else _prefetch(matrix, left, tile_m, processor),
+    )
+
+
+def gemm_schedule(
+    matrix: Matrix,
+    panels: Panels,
+    processor: Processor,
+    *,
+    algorithm: str,
+    tile: tuple[int, int],
+    chunk: int,
+    split_m: int,
+    left: str,
+    right: str,
+    prefetch: int,
+    packing: Packing | None = None,
+) -> GemmSchedule:
+    """The schedule with these choices, and the work that follows from them.
+
+    By default the right operand is packed in the cheapest order.
+    """
+    b, m, n, k = extents = matrix.step.extents
+    cycles = float(-(-n // panels.lanes) * b * m * k) * (1.0 if processor.fused else 2.0)
+    packing_left = Work(b * -(-m // tile[0]), _PACKED_ELEMENT * b * m * k)
+    if packing is None and algorithm != "dots":
+        whole = right == PREPACKED
+        packing = packing_of_all(matrix, panels.lanes) if whole else packing_of_some(matrix)
+    return GemmSchedule(
+        algorithm,
+        extents,
+        panels,
+        *tile,
+        chunk,
+        split_m,
+        left,
+        right,
+        packing,
+        prefetch,
+        are_short(store.value for store in matrix.step.stores),
+        Work(b * panels.count * split_m, cycles),
+        packing_left if left == PACKED else None,
+    )
+
+
+def _longest_chunk(matrix: Matrix, panels: Panels, processor: Processor) -> int:
+    """The k that are summed in one pass: so many that a panel takes half of the L2 cache.
+
+    The chunks of a sum are about equally long.
+    """
+    k = matrix.k.extent
+    k_bytes = panels.width * matrix.step.dtype.itemsize
+    most = max(processor.level2_bytes // 2 // k_bytes, SHORTEST_CHUNK)
+    each = -(-k // -(-k // most))
+    return min(k, -(-each // panels.lanes) * panels.lanes)
+
+
+def _split_m(matrix: Matrix, panels: Panels, tile_m: int, processor: Processor) -> int:
+    """The work items into which M is split for each panel, so that all workers have a share."""
+    threads = processor.threads
+    items = matrix.batch.extent * panels.count
+    if items >= 4 * threads or items % threads == 0:
+        return 1
+    return min(-(-matrix.m.extent // tile_m), -(-4 * threads // items))
+
+
+def _direct_left(matrix: Matrix, panels: Panels, processor: Processor) -> Plain | None:
+    """The left operand as an address and strides; None if it is packed."""
+    plain = as_plain(matrix.left, matrix.m, matrix)
+    if plain is None or 1 not in (plain.stride, plain.k_stride):
+        return None
+    fits = _left_bytes(matrix) <= processor.level1_bytes // 2
+    if plain.k_stride == 1 or fits or panels.count < PANELS_WORTH_PACKING:
+        return plain
+    return None
+
+
+def _largest_tile_m(
+    matrix: Matrix, left: Plain | None, panels: Panels, processor: Processor
+) -> int:
+    """The most rows of a tile: limited by registers and by the L1 cache."""
+    largest = largest_tile_m(processor, panels.vectors)
+    if left is None:
+        return largest
+    itemsize = matrix.step.dtype.itemsize
+    if left.stride == 1 and left.k_stride * itemsize % LINE_BYTES == 0:
+        # A power of two: tiles do not share cache lines.
+        return 1 << (largest.bit_length() - 1)
+    # Rows a page multiple apart map to the same sets of the L1 cache. The right operand needs some
+    # sets, too.
+    stride = gcd(left.stride * itemsize, _PAGE)
+    return min(largest, max(3 * processor.level1_bytes // (4 * stride), 4))
+
+
+def _prefetch(matrix: Matrix, left: Plain | None, tile_m: int, processor: Processor) -> int:
+    """The prefetch distance of the left operand in elements: some k, or the next tile; or 0."""
+    m_stride, k_stride = (1, tile_m) if left is None else (left.stride, left.k_stride)
+    if m_stride == 1:
+        is_far = _left_bytes(matrix) > processor.level1_bytes
+        return PREFETCH_DISTANCE * k_stride if is_far else 0
+    is_far = _left_bytes(matrix) > processor.level2_bytes // 2
+    return tile_m * m_stride if is_far else 0
+
+
+def _left_bytes(matrix: Matrix) -> int:
+    """The bytes of one matrix of the left operand."""
+    return matrix.m.extent * matrix.k.extent * matrix.step.dtype.itemsize

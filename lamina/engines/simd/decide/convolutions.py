@@ -1,0 +1,368 @@
+"""The algorithm of a contraction over windows, its blocks, and how M and sums are split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lamina.codegen.filtering import RESULTS
+from lamina.codegen.matrix import Matrix, as_matrix, right_alone
+from lamina.codegen.strides import stride_along
+from lamina.engines.simd.decide.images import copied_along
+from lamina.engines.simd.decide.m_tiles import MTiles, merged
+from lamina.engines.simd.decide.packing import (
+    can_be_read_in_vectors,
+    packing_of_all,
+    packing_of_some,
+)
+from lamina.engines.simd.decide.panels import PackedRight, Panels
+from lamina.engines.simd.decide.schedule import (
+    DIRECT,
+    PACKED,
+    PREPACKED,
+    TRANSFORMED,
+    WindowSchedule,
+)
+from lamina.engines.simd.decide.tiles import UNROLLED, largest_tile_m
+from lamina.engines.simd.decide.vectors import are_short
+from lamina.engines.simd.decide.windows import (
+    COL2IM,
+    IMPLICIT_GEMM,
+    WEIGHT_GRADIENT,
+    WINOGRAD,
+    Windowed,
+    filtering_of,
+    readings,
+)
+from lamina.engines.simd.decide.winograd import (
+    channels_at_once,
+    chunks_of,
+    is_winograd,
+    multiplications_left,
+    packed_weights,
+    tiles_that_fit,
+    winograd_pays,
+)
+from lamina.engines.simd.decide.work import Work
+from lamina.engines.simd.processor import Processor
+from lamina.program.scalar import Load
+from lamina.program.steps import Contraction
+from lamina.program.windows import WEIGHT_GRADIENT as OF_WEIGHTS
+from lamina.program.windows import loaded
+from lamina.shapes import size_of
+
+# About so many rows in a work item make loading a panel from a far cache pay.
+ITEM_M = 128
+# The images of a work item take 1 / this of the L2 cache.
+IMAGE_SHARE = 3
+# The fewest work items if there are few tiles, for any number of workers.
+ITEMS_OF_FEW_TILES = 16
+# The fewest k that are summed before sums are stored to memory.
+SHORTEST_CHUNK = 256
+# Implicit GEMM is taken up to this ratio of its work to col2im's, because col2im loads and stores
+# sums more often.
+GATHERING_PAYS = 1.25
+
+
+def schedule_windows(
+    step: Contraction, panels: Panels, processor: Processor
+) -> WindowSchedule | None:
+    """The schedule of a contraction over windows; None if no algorithm here computes it."""
+    if len(step.m) < 2 and len(step.k) < 2:
+        return None
+    known = readings(step)
+    work = float(size_of(step.extents))
+    spread = known.get(COL2IM)
+    if spread is not None and not _col2im_pays(spread):
+        spread = None
+    if spread is not None:
+        work *= size_of([one.position.extent for one in spread.spreads])
+        work /= size_of([one.m.extent for one in spread.spreads])
+    for algorithm, windowed in known.items():
+        if is_winograd(algorithm) and winograd_pays(windowed, algorithm, panels, work):
+            return schedule_by(windowed, algorithm, panels, processor)
+    if spread is not None:
+        return schedule_by(spread, COL2IM, panels, processor)
+    algorithm = WEIGHT_GRADIENT if _k_runs_outermost(step) else IMPLICIT_GEMM
+    windowed = known.get(algorithm)
+    return None if windowed is None else schedule_by(windowed, algorithm, panels, processor)
+
+
+def _k_runs_outermost(step: Contraction) -> bool:
+    """Whether K runs outermost, with the sums of all M in memory, instead of innermost.
+
+    It does so for gradients of weights: the kind of a sliding window states whether positions are
+    summed. If windows do not overlap, the program has no windows, and both algorithms can compute
+    the contraction. The one whose blocks are contiguous in memory is taken. Blocks split the
+    positions, so the contiguous axis must not be one of them: it is an axis of M in a weight
+    gradient, and of K otherwise.
+    """
+    kinds = {window.kind for window in step.windows_in("left")}
+    if kinds:
+        return OF_WEIGHTS in kinds
+    load = loaded(step.left)
+    terms = load.index.terms if load is not None else ()
+    return any(stride == 1 and atom in step.m for atom, stride in terms)
+
+
+def _col2im_pays(windowed: Windowed) -> bool:
+    """Whether col2im is less work than gathering."""
+    gathered = size_of([one.m.extent for one in windowed.spreads])
+    spread = size_of([one.position.extent for one in windowed.spreads])
+    return any(one.stride > 1 for one in windowed.spreads) or gathered > GATHERING_PAYS * spread
+
+
+def schedule_by(
+    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor
+) -> WindowSchedule:
+    """The schedule of an algorithm: blocks and splits that fit the caches and suit the workers."""
+    tile_m, channels = largest_tile_m(processor, panels.vectors), 0
+    split_m = partial_sums = 1
+    if algorithm == IMPLICIT_GEMM:
+        block, images = _blocks(windowed, processor)
+    elif algorithm == WEIGHT_GRADIENT:
+        block, images = _chunks(windowed, panels, processor)
+        split_m, partial_sums = _splits(windowed, panels, tile_m, (block, images), processor)
+    elif algorithm == COL2IM:
+        block, images = windowed.image.positions[0].extent, 1
+    elif algorithm in WINOGRAD.values():
+        channels = windowed.image.sides[-1].axis.extent
+        block, images = _tile_chunks(windowed, channels, panels, tile_m, processor)
+    else:
+        channels = channels_at_once(windowed, panels, processor)
+        fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
+        high, wide = (axis.extent // RESULTS for axis in windowed.image.positions)
+        block, images = _even(
+            windowed, min(high, max(fitting // wide, 1)), fitting // (high * wide)
+        )
+        partial_sums = _partial_sums(windowed, panels, channels, (block, images))
+    return window_schedule(
+        windowed,
+        algorithm,
+        panels,
+        processor,
+        tile_m=tile_m,
+        block=block,
+        images=images,
+        split_m=split_m,
+        partial_sums=partial_sums,
+        channels=channels,
+    )
+
+
+def window_schedule(
+    windowed: Windowed,
+    algorithm: str,
+    panels: Panels,
+    processor: Processor,
+    *,
+    tile_m: int,
+    block: int,
+    images: int,
+    split_m: int = 1,
+    partial_sums: int = 1,
+    channels: int = 0,
+) -> WindowSchedule:
+    """The schedule with these choices, and the work that follows from them."""
+    step = windowed.step
+    packing, packed = None, None
+    if algorithm in WINOGRAD.values():
+        right, packed = PREPACKED, packed_weights(windowed, panels)
+    elif algorithm in (IMPLICIT_GEMM, COL2IM):
+        in_order = packing_of_all(as_matrix(right_alone(step)), panels.lanes)
+        right, packed = PREPACKED, PackedRight(panels, step.extents[3], in_order)
+    elif algorithm == WEIGHT_GRADIENT:
+        matrix = matrix_of_positions(windowed)
+        right = DIRECT if can_be_read_in_vectors(matrix) else PACKED
+        packing = packing_of_some(matrix)
+    else:
+        right = TRANSFORMED
+    schedule = WindowSchedule(
+        algorithm,
+        step.extents,
+        panels,
+        tile_m,
+        block,
+        images,
+        split_m,
+        partial_sums,
+        channels,
+        _copied(windowed, algorithm, block, channels, panels),
+        right,
+        packing,
+        packed,
+        UNROLLED,
+        are_short(store.value for store in step.stores),
+        (),
+    )
+    return replace(schedule, works=_works(windowed, schedule, processor))
+
+
+def _copied(
+    windowed: Windowed, algorithm: str, block: int, channels: int, panels: Panels
+) -> int | None:
+    """The side along which the image of a block is copied in vectors; None without an image."""
+    if windowed.image.is_direct:
+        return None
+    lengths = windowed.image.lengths(block * RESULTS if is_winograd(algorithm) else block)
+    if is_winograd(algorithm):
+        lengths[-1] = channels
+    return copied_along(lengths, panels.lanes)
+
+
+def matrix_of_positions(windowed: Windowed) -> Matrix:
+    """The right operand of a weight gradient; its K is the positions of the image."""
+    k = (*windowed.image.outer, *windowed.image.positions)
+    return as_matrix(replace(right_alone(windowed.step), k=k))
+
+
+# Blocks and splits --------------------------------------------------------------------------------
+
+
+def _blocks(windowed: Windowed, processor: Processor) -> tuple[int, int]:
+    """The positions of a block along the first axis, and the outer positions of a work item."""
+    image = windowed.image
+    first = image.positions[0].extent
+    run = size_of([axis.extent for axis in image.positions[1:]])
+    room = processor.level2_bytes // IMAGE_SHARE // windowed.step.dtype.itemsize
+    items = windowed.step.batch[0].extent * windowed.outer.extent
+    block = first
+    while block > 1 and (
+        image.size(block) > room
+        or (block * run >= 2 * ITEM_M and items * -(-first // block) < 4 * processor.threads)
+    ):
+        block = -(-block // 2)
+    if block < first:
+        return block, 1
+    fitting = ITEM_M // (first * run)
+    if image.size(block):
+        fitting = min(fitting, room // image.size(block))
+    fitting = min(fitting, items // (2 * processor.threads))
+    return block, divisor_near(windowed.outer.extent, fitting)
+
+
+def _chunks(windowed: Windowed, panels: Panels, processor: Processor) -> tuple[int, int]:
+    """The positions of a chunk along the first axis, and its outer positions."""
+    image = windowed.image
+    first = image.positions[0].extent
+    run = size_of([axis.extent for axis in image.positions[1:]])
+    room = processor.level2_bytes // IMAGE_SHARE // windowed.step.dtype.itemsize
+
+    def taken(block: int) -> int:
+        return image.size(block) + block * run * panels.width
+
+    block = first
+    while block > 1 and taken(block) > room and block * run > SHORTEST_CHUNK:
+        block = -(-block // 2)
+    if block < first or not can_have_images(windowed):
+        return block, 1
+    fitting = min(SHORTEST_CHUNK // (first * run), room // taken(block))
+    return block, divisor_near(windowed.outer.extent, fitting)
+
+
+def can_have_images(windowed: Windowed) -> bool:
+    """Whether a chunk can have several outer positions."""
+    return not windowed.image.is_direct or outer_stride(windowed) is not None
+
+
+def outer_stride(windowed: Windowed) -> int | None:
+    """The stride between outer positions of a view that is read directly; None if it varies."""
+    load = windowed.image.view
+    return stride_along(load.index, windowed.outer) if isinstance(load, Load) else None
+
+
+def m_tiles_of(windowed: Windowed, block: int, tile_m: int) -> MTiles:
+    """The register tiles of M of a weight gradient."""
+    strides, _ = windowed.image.layout(block)
+    runs = merged([(axis.extent, strides[axis]) for axis in windowed.step.m])
+    return MTiles(tuple(extent for extent, _ in runs), tile_m)
+
+
+def _splits(
+    windowed: Windowed, panels: Panels, tile_m: int, chunk: tuple[int, int], processor: Processor
+) -> tuple[int, int]:
+    """The work items into which M is split for each panel, and the partial sums of each result.
+
+    Each work item copies its own images unless the view is read directly. The number of partial
+    sums depends on the sizes, vectors and caches, not on the number of workers.
+    """
+    block, images = chunk
+    matrices = windowed.step.batch[0].extent * panels.count
+    direct, tiles = windowed.image.is_direct, m_tiles_of(windowed, block, tile_m).count
+    if matrices * tiles < ITEMS_OF_FEW_TILES:
+        split_m = tiles if direct else 1
+        sums = min(-(-ITEMS_OF_FEW_TILES // (matrices * split_m)), windowed.outer.extent // images)
+        if sums > 1:
+            return split_m, sums
+    threads = processor.threads
+    wanted = 4 * threads if direct else 2 * threads
+    are_equal = matrices % threads == 0 and panels.n % panels.width == 0
+    if matrices >= 4 * threads or are_equal:
+        return 1, 1
+    return min(tiles, -(-wanted // matrices)), 1
+
+
+def _tile_chunks(
+    windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
+) -> tuple[int, int]:
+    """The largest chunks of tiles, made by `_even`, that fit the cache and leave work for all."""
+    threads = processor.threads
+    fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
+    high, wide = (axis.extent // RESULTS for axis in windowed.image.positions)
+    items = windowed.step.batch[0].extent * windowed.outer.extent
+    block = min(high, max(fitting // wide, 1))
+    while block > 1 and items * -(-high // block) < 4 * threads:
+        block = -(-block // 2)
+    return _even(windowed, block, min(fitting // (high * wide), items // (2 * threads)))
+
+
+def _even(windowed: Windowed, block: int, images: int) -> tuple[int, int]:
+    """The rows of tiles of a chunk, about `block`, and its outer positions, at most `images`."""
+    high = windowed.image.positions[0].extent // RESULTS
+    if block < high:
+        return -(-high // -(-high // block)), 1
+    return high, divisor_near(windowed.outer.extent, images)
+
+
+def _partial_sums(windowed: Windowed, panels: Panels, channels: int, chunk: tuple[int, int]) -> int:
+    """The number of partial sums of Winograd's weight gradients."""
+    chunks = windowed.outer.extent // chunk[1] * chunks_of(windowed, *chunk).each
+    pieces = windowed.image.sides[-1].axis.extent // channels
+    items = windowed.step.batch[0].extent * panels.count * pieces
+    return min(chunks, -(-ITEMS_OF_FEW_TILES // items))
+
+
+def divisor_near(number: int, wanted: int) -> int:
+    """The largest divisor of `number` that is at most `wanted`, or 1."""
+    return max(one for one in range(1, max(wanted, 1) + 1) if number % one == 0)
+
+
+# Work ---------------------------------------------------------------------------------------------
+
+
+def _works(windowed: Windowed, schedule: WindowSchedule, processor: Processor) -> tuple[Work, ...]:
+    """The work of the kernels of a contraction over windows."""
+    b, m, n, k = windowed.step.extents
+    panels, algorithm = schedule.panels, schedule.algorithm
+    matrices, vectors = b * panels.count, -(-n // panels.lanes)
+    cycles = float(vectors * b * m * k) * (1.0 if processor.fused else 2.0)
+    outer = windowed.outer.extent // schedule.images
+    blocks = -(-windowed.image.positions[0].extent // schedule.block)
+    if algorithm == IMPLICIT_GEMM:
+        return (Work(b * outer * blocks, cycles),)
+    if algorithm == COL2IM:
+        return (Work(b * outer, cycles),)
+    if algorithm == WEIGHT_GRADIENT:
+        sums = Work(matrices * schedule.split_m * schedule.partial_sums, cycles)
+        total = Work(matrices, float(schedule.partial_sums * matrices * m * panels.vectors))
+        return (sums,) if schedule.partial_sums == 1 else (sums, total)
+    cycles *= multiplications_left(windowed)
+    if algorithm in WINOGRAD.values():
+        return (
+            Work(b * outer * chunks_of(windowed, schedule.block, schedule.images).each, cycles),
+        )
+    channels, filtering = windowed.image.sides[-1].axis.extent, filtering_of(windowed.image)
+    items = matrices * (channels // schedule.channels) * schedule.partial_sums
+    finishing = matrices * channels * panels.vectors
+    finishing *= filtering.products * (schedule.partial_sums + filtering.window)
+    groups = -(-channels // panels.lanes)
+    return Work(items, cycles), Work(matrices * groups, float(finishing))

@@ -1,0 +1,230 @@
+"""The axis of a loop nest's vectors, the order of its axes, and what is unrolled.
+
+Vectors run along one of the parallel axes (a point in each lane) or along the last reduced axis
+(with the lanes combined at the end). The choice is made by a rough count of cycles for loads,
+stores and operations. Workers share one of the parallel axes, so each point is computed by one
+worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lamina.codegen.axes import merged_axes
+from lamina.codegen.stages import Style, fitting_lanes, is_window
+from lamina.codegen.strides import stride_along
+from lamina.engines.simd.decide.schedule import LoopSchedule, NestSchedule
+from lamina.engines.simd.decide.split_reductions import BLOCKS, long_reductions, split_loop
+from lamina.engines.simd.decide.vectors import lanes_for, widened
+from lamina.engines.simd.processor import Processor
+from lamina.program.index import Axis, Index
+from lamina.program.scalar import Apply, Load, Scalar, indices_of, postorder
+from lamina.program.steps import Loop, Reduce, Stage, Write, inner_axes, stage_stores, stage_values
+from lamina.program.target import EXPENSIVE
+from lamina.records import frozen_dataclass
+from lamina.shapes import size_of
+
+# Reductions of at most this many iterations are unrolled.
+MOST_UNROLLED = 8
+# Windows of at most this many elements are unrolled; the second limit is for loops in which
+# neighbouring points share the gathered weights.
+LARGEST_WINDOW, LARGEST_SHARED_WINDOW = 9, 32
+# A gather does not count if at least this many points share it.
+POINTS_PER_GATHER = 32
+# An axis with at least this many points has enough work items for all workers.
+ENOUGH_TO_SHARE = 16
+
+# Rough costs for comparisons, in cycles for one vector or one scalar.
+_UNIFORM, _CONTIGUOUS, _PER_STRIDED_LANE, _PER_GATHERED_LANE = 0.3, 1.0, 1.0, 2.0
+_SIMPLE_OPERATION, _EXPENSIVE_OPERATION, _COMBINING_LANES = 0.5, 8.0, 10.0
+
+
+@frozen_dataclass
+class Vectors:
+    """The vectors of a loop nest.
+
+    Attributes:
+        lane: the parallel axis along the lanes; None if there is none.
+        along_inner_axis: whether the last inner axis of each stage runs along the lanes instead.
+        lanes: of a vector.
+        within: the axes that run inside the loop over vectors. Loads that do not depend on them are
+            done once for all their points. Without such axes the loop over vectors is innermost.
+    """
+
+    lane: Axis | None
+    along_inner_axis: bool
+    lanes: int
+    within: tuple[Axis, ...] = ()
+
+
+def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
+    """The schedule of a loop step."""
+    loop = merged_axes(loop)
+    long = long_reductions(loop)
+    split = split_loop(loop, long, BLOCKS)
+    nests = tuple(nest_of(one, processor) for one in split.loops)
+    return LoopSchedule(nests, long, BLOCKS if long else 0)
+
+
+def nest_of(loop: Loop, processor: Processor) -> NestSchedule:
+    """The cheapest nest for a loop with neighbouring axes merged."""
+    nests = (nest_with(loop, vectors) for vectors in possible_vectors(loop, processor))
+    return min(nests, key=lambda nest: nest.cycles)
+
+
+def nest_of_column_sums(loop: Loop, width: int) -> NestSchedule:
+    """A loop over one axis, in vectors of `width` lanes; each vector is a work item."""
+    loop = merged_axes(loop)
+    (axis,) = loop.axes
+    return nest_with(loop, Vectors(axis, False, width))
+
+
+def nest_with(loop: Loop, vectors: Vectors) -> NestSchedule:
+    """How a loop, neighbouring axes merged, is run with these vectors."""
+    lane, within = vectors.lane, vectors.within
+    # The loop over vectors is innermost, so that memory is read in its order.
+    order = [axis for axis in loop.axes if axis != lane and axis not in within]
+    order += [lane] if lane is not None else []
+    order += within
+    return NestSchedule(
+        tuple(order),
+        lane,
+        vectors.lanes,
+        _shared_axis(loop.axes, lane) if loop.axes else None,
+        style_of(vectors),
+        _cycles(loop, vectors),
+    )
+
+
+def style_of(vectors: Vectors) -> Style:
+    """How the stages at a point, or a vector of points, are written."""
+    window = LARGEST_SHARED_WINDOW if vectors.within else LARGEST_WINDOW
+    return Style(vectors.lanes if vectors.along_inner_axis else 0, MOST_UNROLLED, window)
+
+
+def _is_across(stage: Stage, vectors: Vectors) -> bool:
+    """Whether the vectors of a stage run along its last inner axis."""
+    if not vectors.along_inner_axis or not isinstance(stage, Reduce | Write) or not stage.axes:
+        return False
+    return not (isinstance(stage, Write) and stage.sequential)
+
+
+def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
+    """The axis that is split into work items: the outermost with enough points for all workers."""
+    enough = [axis for axis in axes if axis != lane and axis.extent >= ENOUGH_TO_SHARE]
+    return enough[0] if enough else max(axes, key=lambda axis: (axis.extent, axis == lane))
+
+
+# Windows ------------------------------------------------------------------------------------------
+
+
+def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
+    """Innermost axes on which no gathered load depends, with enough points to share the gathers.
+
+    The weights of a depthwise convolution are not contiguous along the channels. So they are
+    gathered once for the output positions of a row, or of several rows.
+    """
+    others = [axis for axis in loop.axes if axis != lane]
+    shared = set(others)
+    gathered = False
+    for stage in filter(_is_unrolled, loop.stages):
+        for scalar in postorder(*stage_values(stage)):
+            if isinstance(scalar, Load) and stride_along(scalar.index, lane) not in (-1, 0, 1):
+                gathered = True
+                shared -= {axis for axis in others if _moves(scalar, axis)}
+    within: list[Axis] = []
+    for axis in reversed(others if gathered else []):
+        if axis in shared and size_of([one.extent for one in within]) < POINTS_PER_GATHER:
+            within.insert(0, axis)
+    return tuple(within)
+
+
+def _is_unrolled(stage: Stage) -> bool:
+    """Whether the stage needs no loops at a point."""
+    return is_window(stage, LARGEST_SHARED_WINDOW) or (isinstance(stage, Write) and not stage.axes)
+
+
+def _moves(load: Load, axis: Axis) -> bool:
+    """Whether the load's indices depend on the axis."""
+    return any(stride_along(index, axis) != 0 for index in indices_of(load))
+
+
+# Vectors ------------------------------------------------------------------------------------------
+
+
+def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
+    """The axes along which the vectors of a loop, neighbouring axes merged, may run."""
+    base = lanes_for(_results(loop), processor)
+    yield Vectors(None, False, 0)
+    for axis in loop.axes:
+        if axis.extent > 1:
+            within = _axes_within(loop, axis)
+            wide = base if within else widened(_results(loop), base, axis.extent)
+            yield Vectors(axis, False, fitting_lanes(wide, axis.extent), within)
+    ends = [
+        stage.axes[-1].extent
+        for stage in loop.stages
+        if isinstance(stage, Reduce | Write) and stage.axes
+    ]
+    if ends:
+        yield Vectors(None, True, widened(_results(loop), base, max(ends)))
+
+
+def _results(loop: Loop) -> list[Scalar]:
+    return [value for stage in loop.stages for value in stage_values(stage)]
+
+
+# Costs --------------------------------------------------------------------------------------------
+
+
+def _cycles(loop: Loop, vectors: Vectors) -> float:
+    """The rough cost of a loop, in cycles of one worker."""
+    outer = 1.0
+    for axis in loop.axes:
+        outer *= _iterations(axis, vectors.lanes if axis == vectors.lane else 0)
+    cycles = 0.0
+    for stage in loop.stages:
+        lane = vectors.lane
+        across = _is_across(stage, vectors)
+        iterations = outer
+        for axis in inner_axes(stage):
+            along = across and axis == inner_axes(stage)[-1]
+            iterations *= _iterations(axis, vectors.lanes if along else 0)
+            lane = axis if along else lane
+        cycles += iterations * _cost_of_point(stage, lane, vectors)
+        if across and isinstance(stage, Reduce):
+            cycles += outer * _COMBINING_LANES
+    return cycles
+
+
+def _iterations(axis: Axis, lanes: int) -> float:
+    if not lanes:
+        return axis.extent
+    # A wide vector is several registers; a partial register costs as much as a full one.
+    registers = max(lanes / 16, 1.0)
+    return -(-axis.extent // lanes) * registers
+
+
+def _cost_of_point(stage: Stage, lane: Axis | None, vectors: Vectors) -> float:
+    cost, lanes = 0.5, vectors.lanes
+    for scalar in postorder(*stage_values(stage)):
+        if isinstance(scalar, Apply):
+            cost += _EXPENSIVE_OPERATION if scalar.primitive in EXPENSIVE else _SIMPLE_OPERATION
+        elif isinstance(scalar, Load):
+            access = _cost_of_access(scalar.index, lane, lanes)
+            if _is_unrolled(stage) and not any(_moves(scalar, axis) for axis in vectors.within):
+                access /= max(size_of([axis.extent for axis in vectors.within]), 1)
+            cost += access
+    indices = [store.index for store in stage_stores(stage)]
+    return cost + sum(_cost_of_access(index, lane, lanes) for index in indices)
+
+
+def _cost_of_access(index: Index, lane: Axis | None, lanes: int) -> float:
+    if lane is None or not lanes:
+        return _CONTIGUOUS
+    stride = stride_along(index, lane)
+    if stride is None:
+        return _PER_GATHERED_LANE * lanes
+    if stride == 0:
+        return _UNIFORM
+    return _CONTIGUOUS if abs(stride) == 1 else _PER_STRIDED_LANE * lanes

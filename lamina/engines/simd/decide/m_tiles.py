@@ -1,0 +1,67 @@
+"""How M, which may have several axes, is split into register tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.engines.simd.decide.tiles import balanced_tile_m
+from lamina.records import frozen_dataclass
+from lamina.shapes import size_of
+
+
+@frozen_dataclass
+class MTiles:
+    """The register tiles of M over several axes.
+
+    A run is all rows that differ along the last axis only. A tile is a piece of a run or, if runs
+    are short, several whole runs.
+
+    Attributes:
+        extents: of the axes of M.
+        largest: the most rows of a tile.
+    """
+
+    extents: tuple[int, ...]
+    largest: int
+
+    @property
+    def has_several_runs(self) -> bool:
+        """Whether a tile has several runs."""
+        return len(self.extents) > 1 and 2 * self.extents[-1] <= self.largest
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The runs of a full tile, and the rows of each."""
+        if self.has_several_runs:
+            return min(self.largest // self.extents[-1], self.extents[-2]), self.extents[-1]
+        return 1, balanced_tile_m(self.extents[-1], self.largest)
+
+    @property
+    def split(self) -> tuple[int, int]:
+        """The number of the axis that is split, and the length of its pieces."""
+        runs, length = self.size
+        if self.has_several_runs:
+            return len(self.extents) - 2, runs
+        return len(self.extents) - 1, length
+
+    @property
+    def count(self) -> int:
+        axis, piece = self.split
+        return size_of(self.extents[:axis]) * -(-self.extents[axis] // piece)
+
+    def pitches(self, width: int) -> list[int]:
+        """The strides of the axes if rows of `width` elements are contiguous."""
+        return [size_of(self.extents[number + 1 :]) * width for number in range(len(self.extents))]
+
+
+def merged(loops: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """(extent, stride) of nested loops; neighbours are merged if one loop can replace them."""
+    merged: list[tuple[int, int]] = []
+    for extent, stride in loops:
+        if extent == 1:
+            continue
+        if merged and merged[-1][1] == extent * stride:
+            merged[-1] = (merged[-1][0] * extent, stride)
+        else:
+            merged.append((extent, stride))
+    return tuple(merged) or ((1, 0),)

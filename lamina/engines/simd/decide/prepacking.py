@@ -1,0 +1,177 @@
+"""The right operands that are packed before the contractions that use them, and the times.
+
+- Operands that depend only on parameters that the program does not write are packed after the
+  parameters have changed: inference packs its weights once.
+- Operands of several contractions, or of all iterations of a repeated one, are packed before the
+  first use.
+- Contractions over windows require a packed right operand in any case.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from lamina.codegen.matrix import as_matrix, right_alone
+from lamina.codegen.signatures import Signatures
+from lamina.engines.simd.decide.overlap import Writes
+from lamina.engines.simd.decide.panels import PackedRight
+from lamina.engines.simd.decide.schedule import Prepacking
+from lamina.program.index import Axis, axes_of
+from lamina.program.program import Program
+from lamina.program.scalar import loads
+from lamina.program.steps import Contraction, Step
+from lamina.records import frozen_dataclass
+
+# For operands of at least this size a barrier is added, so that their memory is free one step
+# earlier.
+_WORTH_WAITING_BYTES = 1 << 20
+# Kinds of buffers that do not change during a run, unless the program writes them.
+_LASTING = ("parameter", "state", "constant")
+
+
+@frozen_dataclass
+class PrepackRequest:
+    """A contraction's request that its right operand be packed before it.
+
+    Attributes:
+        packed: the layout.
+        required: whether the contraction cannot run otherwise.
+    """
+
+    packed: PackedRight
+    required: bool
+
+
+@frozen_dataclass
+class _User:
+    """A contraction that may have its right operand packed before it.
+
+    Attributes:
+        number: of its step.
+        operand: a contraction with the right operand alone.
+        packed: the layout of the packed operand.
+        required: whether the contraction cannot run otherwise.
+    """
+
+    number: int
+    operand: Contraction
+    packed: PackedRight
+    required: bool
+
+
+@frozen_dataclass
+class _Group:
+    """Contractions that share one packed operand.
+
+    Attributes:
+        users: in order.
+        before: the number of the step before which it is packed.
+        iteration: the axis of a repeat, if it is packed again in each iteration.
+        at_load: whether it is packed only after the parameters were changed.
+    """
+
+    users: Sequence[_User]
+    before: int
+    iteration: Axis | None
+    at_load: bool
+
+
+def prepackings_of(
+    program: Program, requests: Mapping[int, PrepackRequest], signatures: Signatures
+) -> tuple[Prepacking, ...]:
+    """The operands that are packed before they are used.
+
+    Args:
+        program: the program with the operands.
+        requests: of its contractions, by their numbers, in order; some are not granted.
+        signatures: of its steps.
+    """
+    users: dict[object, list[_User]] = defaultdict(list)
+    # The operand of each step without names, and the numbers of the operand's buffers.
+    known: dict[Step, tuple[object, tuple[int, ...]]] = {}
+    for number, request in requests.items():
+        step = program.steps[number]
+        assert isinstance(step, Contraction)
+        (numbered,), names = signatures.numbered(step)
+        if numbered not in known:
+            known[numbered] = _operand_of(numbered, signatures)
+        operand, buffers = known[numbered]
+        key = (operand, request.packed, tuple(names[buffer] for buffer in buffers))
+        users[key].append(_User(number, right_alone(step), request.packed, request.required))
+    found: list[Prepacking] = []
+    writes = Writes(program)
+    for same in users.values():
+        found += (_prepacking(program, group) for group in _together(program, same, writes))
+    return tuple(found)
+
+
+def _operand_of(step: Step, signatures: Signatures) -> tuple[object, tuple[int, ...]]:
+    """The right operand of a step without names, and the numbers of the buffers that it reads."""
+    assert isinstance(step, Contraction)
+    (operand,), names = signatures.numbered(right_alone(step))
+    assert isinstance(operand, Contraction)
+    matrix = as_matrix(operand)
+    read = (matrix.right, matrix.batch, matrix.n, matrix.k, step.dtype)
+    return read, tuple(map(int, names))
+
+
+def _prepacking(program: Program, group: _Group) -> Prepacking:
+    user = group.users[0]
+    size = user.operand.extents[0] * user.packed.size * user.operand.dtype.itemsize
+    needed = _needed(program, group, size)
+    return Prepacking(
+        tuple(one.number for one in group.users),
+        user.packed,
+        size,
+        group.before,
+        (needed.start, needed.stop),
+        group.iteration,
+        group.at_load,
+        user.packed.work(user.operand.extents[0]),
+    )
+
+
+def _needed(program: Program, group: _Group, size: int) -> range:
+    """The steps during which an operand of `size` bytes needs its memory.
+
+    A small operand keeps its memory for one more step. The next step then packs into other memory,
+    and needs no barrier before it.
+    """
+    if group.at_load:
+        return range(len(program.steps))
+    last = max(
+        user.number if (repeat := program.repeated(user.number)) is None else repeat.last - 1
+        for user in group.users
+    )
+    return range(group.before, last + (2 if size < _WORTH_WAITING_BYTES else 1))
+
+
+def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[_Group]:
+    """The groups of users that share one packing, and its time; all use the same operand."""
+    first, right = same[0].number, same[0].operand.right
+    read = loads(right)
+    buffers = list({load.buffer: None for load in read})
+    axes = set[Axis]().union(*(axes_of(load.index) for load in read))
+    repeat = program.repeated(first)
+    # An operand that differs in each iteration must be packed in each.
+    iteration = repeat.axis if repeat is not None and repeat.axis in axes else None
+    lasting = all(program.buffers[name].kind in _LASTING for name in buffers)
+    if lasting and iteration is None and not writes.any_between(buffers, 0, len(program.steps)):
+        return [_Group(same, first, None, True)]
+    before, hoisted = first, False
+    if repeat is not None:
+        lasts = not writes.any_between(buffers, repeat.first, repeat.last)
+        hoisted = iteration is None and lasts
+        before, iteration = (repeat.first, None) if hoisted else (first, repeat.axis)
+    shared = not writes.any_between(buffers, before, same[-1].number) and (
+        hoisted or all(program.repeated(user.number) == repeat for user in same)
+    )
+    if shared and (len(same) > 1 or hoisted or same[0].required):
+        return [_Group(same, before, iteration, False)]
+    alone: list[_Group] = []
+    for user in same:
+        own = program.repeated(user.number)
+        if user.required:
+            alone.append(_Group([user], user.number, own.axis if own else None, False))
+    return alone

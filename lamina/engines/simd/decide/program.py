@@ -1,0 +1,131 @@
+"""The schedule of a program; this is the only module that makes one.
+
+Decisions on a step alone are made once for each signature. Decisions that involve other steps
+follow: which operands are packed before their use, and which column sums are fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+from lamina.codegen.signatures import Signatures
+from lamina.engines.simd.decide.column_sums import fused_column_sums
+from lamina.engines.simd.decide.contractions import schedule_contraction
+from lamina.engines.simd.decide.loops import nest_of_column_sums, schedule_loop
+from lamina.engines.simd.decide.prepacking import PrepackRequest, prepackings_of
+from lamina.engines.simd.decide.schedule import (
+    FusedSum,
+    GemmSchedule,
+    NestSchedule,
+    Schedule,
+    StepSchedule,
+    WindowSchedule,
+)
+from lamina.engines.simd.decide.slices import SLICE_CYCLES
+from lamina.engines.simd.decide.work import sliced
+from lamina.engines.simd.decide.workers import workers_of, works_of
+from lamina.engines.simd.processor import Processor
+from lamina.program.program import Program
+from lamina.program.steps import Contraction, Loop, Step
+
+
+def decide(
+    program: Program,
+    processor: Processor,
+    forced: Mapping[int, StepSchedule] | None = None,
+    *,
+    signatures: Signatures | None = None,
+) -> Schedule:
+    """The schedule of a program for a processor.
+
+    Args:
+        program: the program.
+        processor: the processor.
+        forced: schedules of some steps, by their numbers; they replace the decisions on these.
+        signatures: of the program's steps, if the caller has them.
+    """
+    signatures = signatures or Signatures(program)
+    return _Deciding(program, processor, forced or {}, signatures).schedule()
+
+
+@final
+class _Deciding:
+    def __init__(
+        self,
+        program: Program,
+        processor: Processor,
+        forced: Mapping[int, StepSchedule],
+        signatures: Signatures,
+    ) -> None:
+        self._program = program
+        self._processor = processor
+        self._forced = forced
+        self._signatures = signatures
+        # By steps without names, and whether their right operands may be prepacked.
+        self._known: dict[tuple[Step, bool], StepSchedule] = {}
+        self._nests: dict[tuple[Step, int], NestSchedule] = {}
+
+    def schedule(self) -> Schedule:
+        program, steps = self._program, self._program.steps
+        first = [self._of(number, prepacked=True) for number in range(len(steps))]
+        requests = {
+            number: PrepackRequest(one.prepacked, self._requires(number, one))
+            for number, one in enumerate(first)
+            if one.prepacked is not None
+        }
+        prepackings = prepackings_of(program, requests, self._signatures)
+        granted = {number for one in prepackings for number in one.users}
+        schedules: list[StepSchedule] = [
+            self._of(number, prepacked=False)
+            if number in requests and number not in granted
+            else one
+            for number, one in enumerate(first)
+        ]
+        found: list[StepSchedule | FusedSum] = [*schedules]
+        for number, carrier in fused_column_sums(program, schedules, self._signatures).items():
+            product = schedules[carrier]
+            if number not in self._forced and isinstance(product, GemmSchedule):
+                found[number] = FusedSum(
+                    carrier, self._of_column_sums(number, product.panels.width)
+                )
+        works = works_of(found)
+        workers, load_workers = workers_of(program, works, prepackings, self._processor)
+        return Schedule(
+            tuple(found),
+            prepackings,
+            workers,
+            load_workers,
+            tuple(tuple(sliced(work, workers) for work in own) for own in works),
+            tuple(
+                sliced(one.work, load_workers if one.at_load else workers) for one in prepackings
+            ),
+            2 * SLICE_CYCLES,
+        )
+
+    def _of(self, number: int, *, prepacked: bool) -> StepSchedule:
+        """The schedule of a step, without regard to other steps."""
+        if number in self._forced:
+            return self._forced[number]
+        (step,), _ = self._signatures.numbered(self._program.steps[number])
+        key = step, prepacked
+        if key not in self._known:
+            self._known[key] = (
+                schedule_contraction(step, self._processor, prepacked=prepacked)
+                if isinstance(step, Contraction)
+                else schedule_loop(step, self._processor)
+            )
+        return self._known[key]
+
+    def _requires(self, number: int, schedule: StepSchedule) -> bool:
+        """Whether a step cannot run unless its operand is prepacked."""
+        return number in self._forced or isinstance(schedule, WindowSchedule)
+
+    def _of_column_sums(self, number: int, width: int) -> NestSchedule:
+        """The nest of a loop of column sums, with a work item for each `width` columns."""
+        (step,), _ = self._signatures.numbered(self._program.steps[number])
+        assert isinstance(step, Loop)
+        key = step, width
+        if key not in self._nests:
+            self._nests[key] = nest_of_column_sums(step, width)
+        return self._nests[key]

@@ -1,0 +1,354 @@
+"""The decisions on how a program is run: records that are printed and compared. `emit/` obeys them.
+
+A schedule has a record for each step, which holds its algorithm, vectors and tiles, the order of
+its loops, and its relations to other steps. The program holds the computation itself.
+"""
+
+from __future__ import annotations
+
+from lamina.codegen.stages import Style
+from lamina.engines.simd.decide.packing import Packing
+from lamina.engines.simd.decide.panels import PackedRight, Panels
+from lamina.engines.simd.decide.work import Slices, Work, counted
+from lamina.program.index import Axis
+from lamina.records import frozen_dataclass
+
+# The memory in which a tile reads an operand: the operand's buffer, a copy made by the step, or a
+# copy that was made before the step.
+DIRECT, PACKED, PREPACKED = "direct", "packed", "prepacked"
+# With Winograd's algorithms: the matrices of transformed tiles that the step computes.
+TRANSFORMED = "transformed"
+
+
+# Loop nests ---------------------------------------------------------------------------------------
+
+
+@frozen_dataclass
+class NestSchedule:
+    """How a loop nest is run, neighbouring axes merged.
+
+    Attributes:
+        order: the parallel axes, outermost first.
+        lane: the parallel axis along which vectors run; None if there is none.
+        lanes: of a vector.
+        shared: the parallel axis that is split into work items; None if there is none.
+        style: how its stages are written.
+        cycles: its rough cost.
+    """
+
+    order: tuple[Axis, ...]
+    lane: Axis | None
+    lanes: int
+    shared: Axis | None
+    style: Style
+    cycles: float
+
+    @property
+    def work(self) -> Work:
+        """The work of its kernel: a work item for each point, or vector, of the shared axis."""
+        if any(axis.extent == 0 for axis in self.order):
+            items = 0
+        elif self.shared is None:
+            items = 1
+        else:
+            items = -(-self.shared.extent // (self.lanes if self.shared == self.lane else 1))
+        return Work(items, self.cycles)
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{axis.name}<{axis.extent}" for axis in self.order)
+        texts = [f"loop nest over ({axes})"]
+        if self.lane is not None:
+            texts.append(f"{counted(self.lanes, 'lane')} along {self.lane.name}")
+        if self.style.inner_lanes:
+            texts.append(f"up to {self.style.inner_lanes} lanes along the last axes of its stages")
+        shared = f" along {self.shared.name}" if self.shared is not None else ""
+        return "; ".join([*texts, f"{self.work}{shared}"])
+
+
+@frozen_dataclass
+class LoopSchedule:
+    """A step as loop nests, one after the other.
+
+    Attributes:
+        nests: the nests of partial results, then the step's own.
+        split: the locals whose reductions are split into blocks; each block is a partial result.
+        blocks: the number of blocks.
+    """
+
+    nests: tuple[NestSchedule, ...]
+    split: tuple[str, ...] = ()
+    blocks: int = 0
+
+    @property
+    def algorithm(self) -> str:
+        return "loop"
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """The work of each of its kernels."""
+        return tuple(nest.work for nest in self.nests)
+
+    @property
+    def prepacked(self) -> PackedRight | None:
+        """None: a loop has no prepacked operand."""
+        return None
+
+    def __str__(self) -> str:
+        lines = [str(nest) for nest in self.nests]
+        if self.split:
+            lines.insert(0, f"{', '.join(self.split)} in {self.blocks} partial results")
+        return "\n".join(lines)
+
+
+# Matrix products ----------------------------------------------------------------------------------
+
+
+@frozen_dataclass
+class GemmSchedule:
+    """A contraction as a matrix product.
+
+    Attributes:
+        algorithm: `"tiles"`, register tiles of outer products, or `"dots"`, register tiles of dot
+            products along K.
+        extents: of batch, M, N and K.
+        panels: how N is split into panels.
+        tile_m, tile_n: the rows and columns of a register tile.
+        chunk: the k that all tiles sum up before the next chunk of a panel is read.
+        split_m: the work items into which M is split for each panel.
+        left: DIRECT, or PACKED as a whole by a separate kernel.
+        right: DIRECT for full vectors, PACKED panel by panel, or PREPACKED.
+        packing: the order in which the right operand is read for packing; None with dots, which do
+            not pack.
+        prefetch: the prefetch distance of the left operand, in elements; 0 for no prefetch.
+        wide_epilogue: whether the epilogue computes several registers at once.
+        work: of the kernel that multiplies.
+        packing_left: of the kernel that packs the left operand, if it is packed.
+    """
+
+    algorithm: str
+    extents: tuple[int, int, int, int]
+    panels: Panels
+    tile_m: int
+    tile_n: int
+    chunk: int
+    split_m: int
+    left: str
+    right: str
+    packing: Packing | None
+    prefetch: int
+    wide_epilogue: bool
+    work: Work
+    packing_left: Work | None
+
+    @property
+    def m_tiles(self) -> int:
+        """The number of register tiles along M."""
+        return -(-self.extents[1] // self.tile_m)
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """The work of each of its kernels."""
+        return (self.work,) if self.packing_left is None else (self.packing_left, self.work)
+
+    @property
+    def prepacked(self) -> PackedRight | None:
+        """The layout of the right operand if it is packed before the step."""
+        if self.right != PREPACKED or self.packing is None:
+            return None
+        return PackedRight(self.panels, self.extents[3], self.packing)
+
+    def __str__(self) -> str:
+        b, m, n, k = self.extents
+        batch = f"{b} x " if b != 1 else ""
+        texts = [
+            f"{self.algorithm} of {self.tile_m}x{self.tile_n} for {batch}M={m}, N={n}, K={k}",
+            str(self.panels),
+        ]
+        if self.chunk < k:
+            texts.append(f"K in chunks of {self.chunk}")
+        if self.split_m > 1:
+            texts.append(f"M split in {self.split_m}")
+        prefetched = f", prefetched by {self.prefetch} elements" if self.prefetch else ""
+        texts.append(f"left {self.left}{prefetched}")
+        packed = f" by panel, {self.packing}" if self.right == PACKED else ""
+        texts.append(f"right {self.right}{packed}")
+        return "; ".join([*texts, str(self.work)])
+
+
+# Contractions over windows ------------------------------------------------------------------------
+
+
+@frozen_dataclass
+class WindowSchedule:
+    """A contraction over windows.
+
+    Attributes:
+        algorithm: a name in `windows.py`.
+        extents: of batch, M, N and K.
+        panels: how N is split into panels.
+        tile_m: the most rows of a register tile.
+        block: the output positions along the first axis that one image covers; with Winograd's
+            algorithms the rows of tiles.
+        images: the outer positions of a work item or chunk, if a block is a whole image.
+        split_m: the work items into which M is split for each panel.
+        partial_sums: the partial sums of each result, which are added up at the end.
+        channels: with Winograd's algorithms the channels that are transformed at once; otherwise 0.
+        copied: the side along which the left operand's image is copied in vectors; None if tiles
+            read the operand in its buffer.
+        right: DIRECT for full vectors, PACKED or TRANSFORMED block by block, or PREPACKED.
+        packing: the order in which the right operand is read if it is packed block by block.
+        prepacked: the layout of the right operand if it is packed before the step.
+        unrolled: innermost loops of a register tile are unrolled up to this many k.
+        wide_epilogue: whether the epilogue computes several registers at once.
+        works: the work of each of its kernels.
+    """
+
+    algorithm: str
+    extents: tuple[int, int, int, int]
+    panels: Panels
+    tile_m: int
+    block: int
+    images: int
+    split_m: int
+    partial_sums: int
+    channels: int
+    copied: int | None
+    right: str
+    packing: Packing | None
+    prepacked: PackedRight | None
+    unrolled: int
+    wide_epilogue: bool
+    works: tuple[Work, ...]
+
+    def __str__(self) -> str:
+        b, m, n, k = self.extents
+        batch = f"{b} x " if b != 1 else ""
+        texts = [
+            f"{self.algorithm} for {batch}M={m}, N={n}, K={k}",
+            str(self.panels),
+            f"tiles of up to {self.tile_m} rows",
+            f"blocks of {self.block}",
+        ]
+        if self.images > 1:
+            texts.append(f"{self.images} images at once")
+        if self.split_m > 1:
+            texts.append(f"M split in {self.split_m}")
+        if self.partial_sums > 1:
+            texts.append(f"{self.partial_sums} partial sums")
+        if self.channels:
+            texts.append(f"{counted(self.channels, 'channel')} at once")
+        left = "direct" if self.copied is None else f"copied, vectors along side {self.copied}"
+        packed = f" by block, {self.packing}" if self.right == PACKED else ""
+        texts += [f"left {left}", f"right {self.right}{packed}"]
+        return "; ".join([*texts, *map(str, self.works)])
+
+
+StepSchedule = LoopSchedule | GemmSchedule | WindowSchedule
+
+
+@frozen_dataclass
+class FusedSum:
+    """A loop of column sums that runs after a matrix product, panel by panel, and reads its output.
+
+    Attributes:
+        carrier: the number of the matrix product's step.
+        nest: how the loop runs over the columns of a panel.
+    """
+
+    carrier: int
+    nest: NestSchedule
+
+    @property
+    def algorithm(self) -> str:
+        return "fused column sum"
+
+    @property
+    def prepacked(self) -> PackedRight | None:
+        """None: a loop has no prepacked operand."""
+        return None
+
+    def __str__(self) -> str:
+        return f"fused after step {self.carrier}; {self.nest}"
+
+
+@frozen_dataclass
+class Prepacking:
+    """A right operand that is packed before the steps that use it.
+
+    Attributes:
+        users: the numbers of these steps.
+        packed: its layout.
+        bytes: of the packed operand.
+        before: the number of the step before which it is packed.
+        needed: the first step during which its memory is reserved, and the step after the last.
+        iteration: the axis of a repeat, if it is packed again in each iteration.
+        at_load: whether it is packed only after the parameters were changed.
+        work: of packing.
+    """
+
+    users: tuple[int, ...]
+    packed: PackedRight
+    bytes: int
+    before: int
+    needed: tuple[int, int]
+    iteration: Axis | None
+    at_load: bool
+    work: Work
+
+    @property
+    def name(self) -> str:
+        """The buffer's name among those that kernels read and write."""
+        return f"pack{self.users[0]}"
+
+    def __str__(self) -> str:
+        when = "when parameters change" if self.at_load else f"before step {self.before}"
+        if self.iteration is not None:
+            when += ", in each iteration"
+        return f"prepacked {when}, {self.packed.packing}, {self.bytes:,} bytes; {self.work}"
+
+
+@frozen_dataclass
+class Schedule:
+    """All decisions on how a program is run.
+
+    Attributes:
+        steps: the schedule of each step.
+        prepackings: the right operands that are packed before they are used.
+        workers: the number of workers that run the program.
+        load_workers: the number of workers that pack operands after parameters have changed.
+        kernels: how workers share the kernels of each step, in the order in which these run; the
+            kernels of a fused sum are listed with its carrier.
+        packing_kernels: how workers share the kernel of each prepacking.
+        least_shared_cycles: workers share a phase if its kernels take at least this many cycles
+            together; otherwise one worker runs it.
+    """
+
+    steps: tuple[StepSchedule | FusedSum, ...]
+    prepackings: tuple[Prepacking, ...]
+    workers: int
+    load_workers: int
+    kernels: tuple[tuple[Slices, ...], ...]
+    packing_kernels: tuple[Slices, ...]
+    least_shared_cycles: float
+
+    def column_sums(self) -> dict[int, list[int]]:
+        """The numbers of steps with fused column sums, each with the numbers of their loops."""
+        found: dict[int, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            if isinstance(step, FusedSum):
+                found.setdefault(step.carrier, []).append(number)
+        return found
+
+    def text(self, number: int) -> str:
+        """The decisions on one step, one a line."""
+        lines = [str(self.steps[number])]
+        if any(kernel.count > 1 for kernel in self.kernels[number]):
+            lines.append(f"shared in {'; '.join(map(str, self.kernels[number]))}")
+        lines += [f"right operand {one}" for one in self.prepackings if number in one.users]
+        fused = self.column_sums().get(number, [])
+        lines += [f"column sums of step {one} fused after it" for one in fused]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        texts = (self.text(number).replace("\n", "\n  ") for number in range(len(self.steps)))
+        return "\n".join(f"{number}: {text}" for number, text in enumerate(texts))

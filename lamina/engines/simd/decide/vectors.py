@@ -1,0 +1,38 @@
+"""The number of lanes of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lamina.engines.simd.processor import Processor
+from lamina.program.scalar import Apply, Scalar, postorder
+from lamina.program.target import EXPENSIVE
+
+# If expressions are short, vectors are this many registers wide, which hides latencies.
+REGISTERS_AT_ONCE = 4
+# The most operations of a short expression.
+SHORT_EXPRESSION = 12
+
+
+def lanes_for(values: Sequence[Scalar], processor: Processor) -> int:
+    """The lanes of a register for the widest float among the values, or the widest integer."""
+    floats = [value.dtype.itemsize for value in values if value.dtype.is_float]
+    widest = max(floats or [value.dtype.itemsize for value in values])
+    return processor.vector_bytes // max(widest, 4)
+
+
+def widened(values: Iterable[Scalar], lanes: int, extent: int) -> int:
+    """The lanes of several registers, if expressions are short and the axis is long enough."""
+    if not are_short(values):
+        return lanes
+    wide = lanes
+    while 2 * wide <= min(extent, lanes * REGISTERS_AT_ONCE):
+        wide *= 2
+    return wide
+
+
+def are_short(values: Iterable[Scalar]) -> bool:
+    """Whether expressions are short enough for vectors of several registers."""
+    operations = [scalar for scalar in postorder(*values) if isinstance(scalar, Apply)]
+    expensive = any(scalar.primitive in EXPENSIVE for scalar in operations)
+    return len(operations) <= SHORT_EXPRESSION and not expensive

@@ -1,0 +1,222 @@
+"""Contractions over windows as each algorithm reads them: the roles of the axes, and the image.
+
+- *Implicit GEMM*: M is the output positions, K the elements of their windows. The right operand is
+  packed once. It computes a convolution, and the gradient of its input if few windows are in the
+  padding.
+- *Weight gradient*: M is the elements of windows, K the output positions, image by image. The sums
+  of all M stay in memory meanwhile.
+- *col2im*: each output position adds to the sums of its window's elements, in an image of sums. It
+  computes the gradient of a strided convolution, or one whose gathering would mostly read padding.
+- *Winograd*: the first two for windows of 3x3 and 5x5 with stride and dilation 1, with fewer
+  multiplications; see `filtering.py`.
+
+No algorithm copies the windows. This module states whether an algorithm can compute a contraction,
+and how; both follow from the contraction alone. `convolutions.py` decides which algorithm pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lamina.codegen.axes import flattened
+from lamina.codegen.filtering import FILTERINGS, RESULTS, Filtering
+from lamina.codegen.matrix import with_single_axes
+from lamina.engines.simd.decide.images import Image, image_of
+from lamina.program.index import Axis, axes_of, axis_index
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Bound, Load, Scalar
+from lamina.program.steps import Contraction
+from lamina.program.windows import DATA_GRADIENT, Window
+from lamina.records import frozen_dataclass
+
+IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
+# By the size of windows: the algorithms for convolutions, and for gradients of weights.
+WINOGRAD = {size: f"Winograd F(2x2, {size}x{size})" for size in FILTERINGS}
+WINOGRAD_WEIGHT_GRADIENT = {size: f"Winograd F({size}x{size}, 2x2)" for size in FILTERINGS}
+
+
+@frozen_dataclass
+class Spread:
+    """With col2im, along one axis of M: m = stride * position + dilation * element - offset.
+
+    The numbers are those of the convolution whose gradient is computed.
+
+    Attributes:
+        m, position: the axes: the coordinate of a sum, and the output position that adds to it.
+        element: the axis of a window's elements; None if there is one element.
+    """
+
+    m: Axis
+    position: Axis
+    element: Axis | None
+    stride: int
+    dilation: int
+    offset: int
+
+    @property
+    def length(self) -> int:
+        """The length of the image of sums along the axis, margins included."""
+        elements = self.element.extent if self.element else 1
+        reached = self.stride * (self.position.extent - 1) + self.dilation * (elements - 1) + 1
+        return max(reached, self.offset + self.m.extent)
+
+
+@frozen_dataclass
+class Windowed:
+    """A contraction over windows, as an algorithm reads it.
+
+    Attributes:
+        step: with one batch axis and one N axis, and stores over the outer axis.
+        image: of the left operand; with col2im a view over output positions and channels.
+        outer: the image's outer axes as one.
+        spreads: with col2im, for each axis of M except the outer ones.
+    """
+
+    step: Contraction
+    image: Image
+    outer: Axis
+    spreads: tuple[Spread, ...] = ()
+
+
+def readings(step: Contraction) -> dict[str, Windowed]:
+    """The contraction as each possible algorithm reads it, by the algorithm's name."""
+    step = with_single_axes(step, "batch", "n")
+    found = {
+        IMPLICIT_GEMM: _over_positions(step, step.m, step.k),
+        WEIGHT_GRADIENT: _over_positions(step, step.k, step.m),
+        COL2IM: _col2im(step),
+    }
+    for names, positions, elements in (
+        (WINOGRAD, step.m, step.k),
+        (WINOGRAD_WEIGHT_GRADIENT, step.k, step.m),
+    ):
+        image = _tiled_image(step, positions, elements)
+        if image is not None:
+            found[names[filtering_of(image).window]] = _windowed(step, image)
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def reading(step: Contraction, algorithm: str) -> Windowed:
+    """The contraction as one algorithm reads it, which must be able to compute it."""
+    return readings(step)[algorithm]
+
+
+def _over_positions(
+    step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis]
+) -> Windowed | None:
+    """The contraction with an image of its left operand."""
+    windows, outer = step.windows_in("left"), len(positions) - 2
+    image = image_of(step.left, windows, positions, elements, direct_outer=outer)
+    return _windowed(step, image) if image is not None and image.positions else None
+
+
+def _windowed(step: Contraction, image: Image, spreads: tuple[Spread, ...] = ()) -> Windowed:
+    outer, of_outer = flattened(image.outer, "o")
+    change = Rewrite(of_outer)
+    image = replace(image, view=change.scalar(image.view))
+    stores = tuple(change.store(store) for store in step.stores)
+    return Windowed(replace(step, stores=stores), image, outer, spreads)
+
+
+def _col2im(step: Contraction) -> Windowed | None:
+    """The contraction as col2im reads it; None if it is not the gradient of a convolution."""
+    load = step.left
+    if not isinstance(load, Load):
+        return None
+    spreads: dict[Axis, Spread] = {}
+    for window in step.windows_in("left"):
+        m, element_ = window.position, window.element
+        if window.kind != DATA_GRADIENT or m is None or window.stride != 1:
+            return None
+        dilation = -window.dilation if element_ is not None else 1
+        if dilation < 1:
+            return None
+        position = Axis(f"{m.name}_position", window.extent)
+        spreads[m] = Spread(m, position, element_, window.divisor, dilation, window.offset)
+    ordered = tuple(spreads[axis] for axis in step.m if axis in spreads)
+    outer = step.m[: len(step.m) - len(ordered)]
+    elements = [one.element for one in ordered if one.element is not None]
+    if not ordered or any(axis in spreads for axis in outer) or any(s.offset < 0 for s in ordered):
+        return None
+    if set(elements) != set(step.k[: len(elements)]):
+        return None
+    replacements = {
+        one.m: axis_index(one.position) * one.stride
+        + (axis_index(one.element) * one.dilation if one.element else 0)
+        - one.offset
+        for one in ordered
+    }
+    left = Rewrite(replacements).scalar(load)
+    if not isinstance(left, Load) or not all(bound.always for bound in left.bounds):
+        return None
+    if axes_of(left.index) & set(elements):
+        return None
+    positions = tuple(one.position for one in ordered)
+    channels = step.k[len(elements) :]
+    direct = image_of(
+        replace(left, bounds=()), (), (*outer, *positions), channels, direct_outer=len(outer)
+    )
+    return None if direct is None else _windowed(step, direct, ordered)
+
+
+# Winograd -----------------------------------------------------------------------------------------
+
+
+def filtering_of(image: Image) -> Filtering:
+    """Winograd's transforms for the windows of an image."""
+    element_ = image.sides[0].element
+    assert element_ is not None
+    return FILTERINGS[element_.extent]
+
+
+def _tiled_image(
+    step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis]
+) -> Image | None:
+    """The image for Winograd's algorithms; None unless windows are square, with stride 1.
+
+    Its positions are whole tiles: positions after the view's last one read zeros.
+    """
+    found = [window for window in step.windows_in("left") if not window.is_axis]
+    plane = positions[-2:]
+    windows = [window for axis in plane for window in found if window.position == axis]
+    sizes = {window.element.extent if window.element else 1 for window in windows}
+    numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
+    if len(windows) != 2 or len(found) != 2:
+        return None
+    if len(sizes) > 1 or sizes.isdisjoint(FILTERINGS) or numbers != {(1, 1, 1)}:
+        return None
+    view = _with_bounds(step.left, windows)
+    whole = {axis: tiled(axis) for axis in plane}
+    change = Rewrite({axis: axis_index(tiles) for axis, tiles in whole.items()})
+    windows = [
+        replace(one, position=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
+    ]
+    positions = [whole.get(axis, axis) for axis in positions]
+    image = image_of(change.scalar(view), windows, positions, elements, direct_outer=0)
+    if image is None or len(image.positions) != 2 or len(image.sides) != 3:
+        return None
+    return image if image.sides[-1].element is not None else None
+
+
+def tiled(positions: Axis) -> Axis:
+    """An axis of output positions, extended to whole tiles."""
+    return Axis(positions.name, positions.extent + positions.extent % RESULTS)
+
+
+def _with_bounds(view: Scalar, windows: Sequence[Window]) -> Scalar:
+    """The view with bounds at the ends of its input along the windows.
+
+    The view's values do not change; positions after its last ones read zeros.
+    """
+    moving = {axis for window in windows for axis in window.axes}
+    reached: list[Bound] = []
+    for window in windows:
+        low, high = window.scaled_index.bounds
+        reached.append(Bound(window.scaled_index, max(low, 0), min(high + 1, window.extent)))
+
+    def bounded(load: Load) -> Load:
+        others = [bound for bound in load.bounds if moving.isdisjoint(axes_of(bound.index))]
+        return replace(load, bounds=(*reached, *others))
+
+    return Rewrite(load=bounded).scalar(view)

@@ -1,0 +1,197 @@
+"""Winograd's algorithm for convolutions: when it pays, its chunks, and how weights are packed.
+
+- *Forward* (a convolution, and the gradient of its input): at each element of the transformed tile
+  the products, summed over channels, are a matrix product with a row for each tile. A chunk of
+  input tiles is copied with its padding, transformed, and multiplied by the weights, which were
+  transformed when they were packed. The products are transformed back into sums.
+- *Weight gradient*: products of transformed input tiles and transformed tiles of the right operand
+  are summed over tiles, and transformed back at the end.
+"""
+
+from __future__ import annotations
+
+from lamina.codegen.filtering import FILTERINGS, RESULTS
+from lamina.codegen.matrix import as_matrix, right_alone
+from lamina.engines.simd.decide.packing import packing_of_all
+from lamina.engines.simd.decide.panels import PackedRight, Panels
+from lamina.engines.simd.decide.windows import (
+    WINOGRAD,
+    WINOGRAD_WEIGHT_GRADIENT,
+    Windowed,
+    filtering_of,
+)
+from lamina.engines.simd.processor import Processor
+from lamina.records import frozen_dataclass
+from lamina.shapes import size_of
+
+# Winograd's algorithm is taken if its work is at most this share of the direct algorithm's.
+MUST_GAIN = 0.8
+# In cycles, for a vector and each element of a tile: to transform inputs, results, and the right
+# operand of a weight gradient.
+_INPUT_CYCLES, _RESULT_CYCLES, _FACTOR_CYCLES = 3.0, 4.5, 3.0
+# The transform of the weights, and of their gradients, costs as much as this many tiles.
+_WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
+# The transformed tiles of a chunk take 1 / this of the L2 cache, and the sums of gradients
+# 1 / this.
+_CACHE_SHARE, _SUMS_SHARE = 2, 8
+# For each weight a word of bits states in which columns it is not zero.
+_WORD_BYTES = 4
+
+
+def winograd_pays(windowed: Windowed, algorithm: str, panels: Panels, direct: float) -> bool:
+    """Whether Winograd's algorithm is worth its transforms.
+
+    Args:
+        windowed: the contraction.
+        algorithm: a name of one of Winograd's algorithms.
+        panels: how N is split.
+        direct: the multiplications of the direct algorithm.
+    """
+    image = windowed.image
+    channels, n = image.sides[-1].axis.extent, panels.n
+    tiles = windowed.outer.extent * size_of([axis.extent // RESULTS for axis in image.positions])
+    if algorithm in WINOGRAD.values():
+        once, others = _WEIGHTS_TILES, _INPUT_CYCLES * channels + _RESULT_CYCLES * n
+    else:
+        once = _GRADIENTS_TILES
+        others = _INPUT_CYCLES * channels * panels.count + _FACTOR_CYCLES * n
+    work = (tiles + once) * channels * n + tiles * others
+    work *= filtering_of(image).products
+    return windowed.step.batch[0].extent * work < MUST_GAIN * direct
+
+
+def is_winograd(algorithm: str) -> bool:
+    """Whether this is the name of one of Winograd's algorithms."""
+    return algorithm in (*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values())
+
+
+def multiplications_left(windowed: Windowed) -> float:
+    """Winograd's multiplications as a share of the direct algorithm's."""
+    filtering = filtering_of(windowed.image)
+    return filtering.products / (RESULTS * filtering.window) ** 2
+
+
+def tiles_that_fit(
+    windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
+) -> int:
+    """The number of tiles that fit the cache with their products; at least a register tile."""
+    room = processor.level2_bytes // _CACHE_SHARE // windowed.step.dtype.itemsize
+    return max(room // (filtering_of(windowed.image).products * (channels + panels.width)), tile_m)
+
+
+def channels_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> int:
+    """The channels whose sums are kept at once: whole vectors, as many as fit the cache share."""
+    lanes, channels = panels.lanes, windowed.image.sides[-1].axis.extent
+    most = processor.level2_bytes // _SUMS_SHARE // windowed.step.dtype.itemsize
+    most //= filtering_of(windowed.image).products * panels.width
+    sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
+    return max((size for size in sizes if size <= most), default=min([*sizes, channels]))
+
+
+@frozen_dataclass
+class Chunks:
+    """How the rows of tiles are split into chunks.
+
+    A chunk is a block of rows of tiles of one outer position, or all rows of several.
+
+    Attributes:
+        block: the rows of tiles of a chunk.
+        images: the outer positions of a chunk.
+        whole: the number of whole blocks of an outer position.
+        rest: the rows of its last, shorter block; 0 if there is none.
+    """
+
+    block: int
+    images: int
+    whole: int
+    rest: int
+
+    @property
+    def each(self) -> int:
+        """The number of blocks of an outer position."""
+        return self.whole + bool(self.rest)
+
+    def sizes(self) -> list[tuple[str, int, str]]:
+        """The sizes of chunks: (name, rows, comparison of the block's number with `whole`)."""
+        sizes = [("whole", self.block, "slt"), ("rest", self.rest, "eq")]
+        return [one for one in sizes if one[1]]
+
+
+def chunks_of(windowed: Windowed, block: int, images: int) -> Chunks:
+    """Chunks of `block` rows of tiles, or of all rows of `images` outer positions."""
+    high = windowed.image.positions[0].extent // RESULTS
+    return Chunks(block, images, *divmod(high, block))
+
+
+# Weights ------------------------------------------------------------------------------------------
+
+
+@frozen_dataclass
+class Taps:
+    """The k of the elements of windows.
+
+    Attributes:
+        window: the elements of a window along an axis.
+        first: for each element of a window, row by row in the image, the k of the first channel.
+        pitch: the k between neighbouring channels.
+        channels: the number of channels.
+    """
+
+    window: int
+    first: tuple[int, ...]
+    pitch: int
+    channels: int
+
+
+def _taps_of(windowed: Windowed) -> Taps:
+    """The taps of a convolution by Winograd's algorithm."""
+    k_axes = windowed.step.k
+    pitches = {
+        axis: size_of([later.extent for later in k_axes[number + 1 :]])
+        for number, axis in enumerate(k_axes)
+    }
+    *plane, channels = windowed.image.sides
+    window = filtering_of(windowed.image).window
+    # If windows are mirrored, weights are mirrored too.
+    along = [
+        [pitches[side.element] * element_ for element_ in range(window)][:: side.dilation]
+        for side in plane
+        if side.element is not None
+    ]
+    first = tuple(row + column for row in along[0] for column in along[1])
+    return Taps(window, first, pitches[channels.axis], channels.axis.extent)
+
+
+@frozen_dataclass
+class PackedWeights(PackedRight):
+    """Transformed weights: for each element of the transformed tile a panel with all channels as K.
+
+    After them, a row has a flag, which is not 0 if some weight is zero. Only then do further rows
+    hold a word for each weight, by window elements and channels. A word has a bit for each column
+    in which the weight is not zero (`zeros.py`).
+
+    Attributes:
+        taps: the k from which the weights are transformed.
+    """
+
+    taps: Taps
+
+    @property
+    def unpacked(self) -> int:
+        """The k of the weights before they are transformed."""
+        return len(self.taps.first) * self.taps.channels
+
+    @property
+    def has_zeros(self) -> int:
+        """The row of the flag that states whether a panel has zeros."""
+        return FILTERINGS[self.taps.window].products * self.taps.channels
+
+
+def packed_weights(windowed: Windowed, panels: Panels) -> PackedWeights:
+    """The transformed weights of a convolution."""
+    taps = _taps_of(windowed)
+    words = len(taps.first) * taps.channels * _WORD_BYTES
+    words = -(-words // (panels.width * windowed.step.dtype.itemsize))
+    k = FILTERINGS[taps.window].products * taps.channels + 1 + words
+    packing = packing_of_all(as_matrix(right_alone(windowed.step)), panels.lanes)
+    return PackedWeights(panels, k, packing, taps)

@@ -1,0 +1,99 @@
+"""The state that is shared by the writers of a step's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lamina.codegen import points
+from lamina.codegen.llvm import Function, Module
+from lamina.codegen.values import I64, POINTER, Type, Value
+from lamina.engines.simd.emit.workspaces import HEADER, Workspaces
+from lamina.engines.simd.processor import Processor
+from lamina.program.index import Axis
+from lamina.program.program import Buffer
+from lamina.records import frozen_dataclass
+from lamina.shapes import DType, uint8
+
+# Points of a function in LLVM's language.
+Points = points.Points[Function]
+
+# The parameters of a kernel's function: its section of the table of addresses, the thread, and the
+# range of work items.
+ITEM_RANGE_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("last", I64))
+
+
+@frozen_dataclass
+class WrittenKernel:
+    """A kernel: a function that each thread calls for some of its work items.
+
+    Attributes:
+        function: its name; its parameters are `ITEM_RANGE_PARAMETERS`.
+        reads, writes: the buffers that it uses.
+    """
+
+    function: str
+    reads: frozenset[str]
+    writes: frozenset[str]
+
+
+@dataclass
+class Context:
+    """One step while it is written.
+
+    Attributes:
+        module: receives the functions.
+        buffers: of the step, in the order of its section of the table of addresses.
+        processor: for which the functions are written.
+        workspaces: provides memory that steps need while they run.
+        iteration: the axis of the repeat that contains the step; None if there is none.
+        requested: the names of the temporary buffers that the step has requested.
+    """
+
+    # The name of the temporary buffer that all threads share, for operands and sums.
+    SHARED: ClassVar[str] = "shared"
+
+    module: Module
+    buffers: dict[str, Buffer]
+    processor: Processor
+    workspaces: Workspaces
+    iteration: Axis | None = None
+    requested: list[str] = field(default_factory=list[str])
+
+    def need_buffer(self, name: str, shape: Sequence[int], dtype: DType) -> None:
+        """Requests a temporary buffer for the step that is not in the program."""
+        self.buffers[name] = Buffer(name, "temporary", tuple(shape), dtype)
+        if name not in self.requested:
+            self.requested.append(name)
+
+    def need_shared(self, size: int) -> None:
+        """Requests `size` bytes that all threads share."""
+        known = self.buffers[self.SHARED].bytes if self.SHARED in self.buffers else 0
+        self.need_buffer(self.SHARED, [max(known, size)], uint8)
+
+    def address(self, code: Function, name: str) -> Value:
+        """The address of a buffer; the function's first parameter is the step's section."""
+        word = len(HEADER) + list(self.buffers).index(name)
+        return code.load(code.offset(code.parameters[0], word, "ptr"), POINTER)
+
+    def begin(
+        self,
+        name: str,
+        parameters: Sequence[tuple[str, Type]],
+        used: Iterable[str],
+        *,
+        calling: bool = False,
+    ) -> Points:
+        """Begins a function that uses buffers; its first parameter is the step's section.
+
+        With `calling`, it calls functions to load and store vectors that are not contiguous.
+        """
+        code = self.module.function(name, parameters)
+        used = sorted(used)
+        bases = {buffer: self.address(code, buffer) for buffer in used}
+        sizes = {buffer: self.buffers[buffer].size for buffer in used}
+        begun = Points(code, bases, sizes, calling=calling)
+        if self.iteration is not None:
+            begun.fix(self.iteration, self.workspaces.iteration(code, code.parameters[0]))
+        return begun

@@ -1,0 +1,322 @@
+"""Contraction steps as matrix products: register tiles of sums, each with its epilogue.
+
+Workers share the panels of N. For a panel, the right operand is read through its view and packed
+into the worker's memory, unless it was packed before. Then the tiles of all M pass over the panel.
+The left operand is read in its buffer, or an earlier kernel has packed all of it. Sums run over k
+in order, so results do not depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lamina.codegen.llvm import Function
+from lamina.codegen.matrix import Plain, as_loop, as_matrix, as_plain
+from lamina.codegen.primitives import element
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.schedule import (
+    DIRECT,
+    PREPACKED,
+    GemmSchedule,
+    LoopSchedule,
+    StepSchedule,
+)
+from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
+from lamina.engines.simd.emit.convolutions import emit_windows
+from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
+from lamina.engines.simd.emit.loops import emit_nest
+from lamina.engines.simd.emit.packing import TILE, RightPanel, panel_address, write_pack_left
+from lamina.engines.simd.emit.tiles import Dots, Tile, emit_dots, emit_tile
+from lamina.program.steps import Contraction, reads_of, writes_of
+from lamina.records import frozen_dataclass
+
+
+def emit_contraction(
+    context: Context,
+    name: str,
+    step: Contraction,
+    schedule: StepSchedule,
+    column_sums: Sequence[WrittenKernel] = (),
+) -> list[WrittenKernel]:
+    """Writes the functions of a contraction step; gives its kernels, and those of its column sums.
+
+    Args:
+        context: of the step.
+        name: the common beginning of the functions' names.
+        step: the contraction.
+        schedule: how it is computed.
+        column_sums: loops with a work item for each panel, which run when the panel is stored.
+    """
+    if isinstance(schedule, LoopSchedule):
+        (nest,) = schedule.nests
+        return [emit_nest(context, name, as_loop(step), nest)]
+    if isinstance(schedule, GemmSchedule):
+        return _Gemm(context, name, step, schedule, column_sums).write()
+    return emit_windows(context, name, step, schedule)
+
+
+@frozen_dataclass
+class _Pass:
+    """A chunk of k of one panel, over which the tiles of M pass.
+
+    Attributes:
+        name: of the panel's function; the name of its epilogue begins with it.
+        panel: the vectors of the panel.
+        chunk: the range of k.
+        table: the section of the table of addresses.
+        right, right_stride: the address of the chunk in the panel, and the stride along K.
+        sums: the address of the tiles' sums.
+        n_start: the first column of the panel.
+    """
+
+    name: str
+    panel: Panel
+    chunk: range
+    table: Value
+    right: Value
+    right_stride: int
+    sums: Value
+    n_start: Value
+
+
+class _Gemm:
+    """Writes one matrix product."""
+
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        step: Contraction,
+        schedule: GemmSchedule,
+        column_sums: Sequence[WrittenKernel],
+    ) -> None:
+        self._context = context
+        self._name = name
+        self._schedule = schedule
+        self._matrix = matrix = as_matrix(step)
+        self._column_sums = column_sums
+        self._element = element(step.dtype)
+        self._panels = panels = schedule.panels
+        self._dots = schedule.algorithm == "dots"
+        is_direct = schedule.left == DIRECT
+        self._left = as_plain(matrix.left, matrix.m, matrix) if is_direct else None
+        self._right = as_plain(matrix.right, matrix.n, matrix)
+        # The worker's memory: a chunk of a panel, and the sums of one tile or of all tiles.
+        packs = schedule.right != PREPACKED and not self._dots
+        panel_bytes = schedule.chunk * panels.width * step.dtype.itemsize if packs else 0
+        tiles = 1 if schedule.chunk == matrix.k.extent else schedule.m_tiles
+        sums_bytes = tiles * schedule.tile_m * panels.width * step.dtype.itemsize
+        self._sums_offset = -(-panel_bytes // 64) * 64
+        context.workspaces.need_own(self._sums_offset + sums_bytes)
+
+    # Kernels
+
+    def write(self) -> list[WrittenKernel]:
+        matrix, schedule = self._matrix, self._schedule
+        kernels: list[WrittenKernel] = []
+        if schedule.packing_left is not None:
+            name = f"{self._name}_left"
+            kernels.append(write_pack_left(self._context, name, matrix, schedule.tile_m))
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_panel(kind, panel)
+        self._write_compute()
+        reads = reads_of(matrix.step) | {name for kernel in kernels for name in kernel.writes}
+        if schedule.prepacked is not None:
+            reads |= {schedule.prepacked.buffer}
+        product = WrittenKernel(self._name, reads, writes_of(matrix.step))
+        if schedule.split_m > 1:
+            return [*kernels, product, *self._column_sums]
+        for one in self._column_sums:
+            reads, writes = product.reads | one.reads, product.writes | one.writes
+            product = replace(product, reads=reads, writes=writes)
+        return [*kernels, product]
+
+    def _begin(self, name: str, parameters: Sequence[tuple[str, Type]]) -> Points:
+        """Begins a function of this step."""
+        step = self._matrix.step
+        return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
+
+    def _write_compute(self) -> None:
+        """The kernel that multiplies: work items are (batch, panel of N, piece of M)."""
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
+        table, thread, first, last = code.parameters
+        loop = code.begin_loop(first, last)
+        pieces = constant(self._schedule.split_m, I64)
+        piece = code.binary("urem", loop.index, pieces)
+        panel_of_all = code.binary("udiv", loop.index, pieces)
+        count = constant(self._panels.count, I64)
+        batch = code.binary("udiv", panel_of_all, count)
+        panel = code.binary("urem", panel_of_all, count)
+        tiles = constant(self._schedule.m_tiles, I64)
+        begin = code.binary("udiv", code.multiply(piece, tiles), pieces)
+        following = code.add(piece, constant(1, I64))
+        end = code.binary("udiv", code.multiply(following, tiles), pieces)
+        operands = (table, thread, batch, panel, begin, end)
+        for kind, _, condition, limit in self._panels.kinds():
+            with code.when(code.compare(condition, panel, constant(limit, I64))):
+                code.call_void(f"{self._name}_{kind}", *operands)
+        if self._schedule.split_m == 1:
+            following = code.add(panel, constant(1, I64))
+            for one in self._column_sums:
+                code.call_void(one.function, table, thread, panel, following)
+        code.end_loop(loop)
+        code.finish()
+
+    def _write_panel(self, kind: str, panel: Panel) -> None:
+        """Writes the function of a panel: packs it if necessary, then computes its tiles."""
+        matrix, workspaces = self._matrix, self._context.workspaces
+        name = f"{self._name}_{kind}"
+        wide, around = self._schedule.wide_epilogue, (matrix.batch,)
+        epilogue = Epilogue(matrix.step, around, (matrix.m,), (panel.width,), panel, wide)
+        write_epilogue(self._context, name, epilogue, ("batch", "m_start", "count", "n_start"))
+        points = self._begin(name, _PANEL_PARAMETERS)
+        code = points.code
+        table, thread, batch, number, begin, end = code.parameters
+        own = workspaces.own(code, table, thread)
+        sums = code.offset(own, self._sums_offset, "i8")
+        n_start = code.multiply(number, constant(self._panels.width, I64))
+        k, longest = matrix.k.extent, self._schedule.chunk
+        with points.bound(matrix.batch, batch):
+            for start in range(0, k, longest):
+                chunk = range(start, min(start + longest, k))
+                right, stride = self._right_address(points, panel, own, n_start, chunk)
+                one = _Pass(name, panel, chunk, table, right, stride, sums, n_start)
+                self._tiles(points, one, begin, end)
+        code.finish()
+
+    def _right_address(
+        self, points: Points, panel: Panel, own: Value, n_start: Value, chunk: range
+    ) -> tuple[Value, int]:
+        """The address of a chunk of a panel, packed if necessary, and its stride along K."""
+        code = points.code
+        _, _, batch, number, *_ = code.parameters
+        packed = self._schedule.prepacked
+        if packed is not None:
+            before = code.multiply(batch, constant(self._panels.count, I64))
+            panel_of_all = code.add(before, number)
+            whole = panel_address(self._context, code, packed, panel_of_all, self._element)
+            return code.offset(whole, chunk.start * panel.width, self._element), panel.width
+        plain = self._right_in_place(panel)
+        if plain is not None:
+            return self._address(points, plain, n_start, chunk.start), plain.k_stride
+        packing = self._schedule.packing
+        assert packing is not None
+        packed = RightPanel(points, self._matrix, packing, panel, n_start, own)
+        packed.write_some(constant(chunk.start, I64), len(chunk))
+        return own, panel.width
+
+    def _right_in_place(self, panel: Panel) -> Plain | None:
+        """The right operand if it is read in its buffer; tiles then need full vectors."""
+        is_direct = self._schedule.right == DIRECT
+        return self._right if is_direct and (self._dots or panel.last == panel.lanes) else None
+
+    def _tiles(self, points: Points, one: _Pass, begin: Value, end: Value) -> None:
+        """The tiles of M from number `begin` up to `end`, over one chunk of k."""
+        code, matrix = points.code, self._matrix
+        whole, rest = divmod(matrix.m.extent, self._schedule.tile_m)
+        if whole:
+            limit = constant(whole, I64)
+            stop = code.select(code.compare("slt", end, limit), end, limit) if rest else end
+            loop = code.begin_loop(begin, stop)
+            with points.bound(TILE, loop.index, before=loop.before):
+                self._tile(points, one, loop.index, self._schedule.tile_m)
+                code.end_loop(loop)
+        if rest:
+            number = constant(whole, I64)
+            with (
+                code.when(code.compare("sgt", end, number)) as before,
+                points.bound(TILE, number, before=before),
+            ):
+                self._tile(points, one, number, rest)
+
+    def _tile(self, points: Points, one: _Pass, number: Value, tile_m: int) -> None:
+        """One tile over one chunk: sums begin at zero or in the last chunk; epilogue at the end."""
+        code, matrix = points.code, self._matrix
+        m_start = code.multiply(number, constant(self._schedule.tile_m, I64))
+        left, m_stride, k_stride = self._left_address(points, number, m_start, one.chunk.start)
+        sums = one.sums
+        if self._dots:
+            self._dot_tiles(code, one, left, m_stride, tile_m)
+        else:
+            lanes, vectors = one.panel.lanes, one.panel.vectors
+            if self._schedule.chunk < matrix.k.extent:
+                size = self._schedule.tile_m * one.panel.width
+                skipped = code.multiply(number, constant(size, I64))
+                sums = code.offset(sums, skipped, self._element)
+            tile = Tile(
+                tuple(m * m_stride for m in range(tile_m)),
+                tuple(m * one.panel.width for m in range(tile_m)),
+                vectors,
+                lanes,
+                one.panel.last_lanes,
+                self._element,
+                ((0, k_stride),),
+                one.right_stride,
+                fresh=one.chunk.start == 0,
+                prefetch=self._schedule.prefetch,
+            )
+            kernel = emit_tile(self._context.module, tile)
+            code.call_void(kernel, left, one.right, sums, constant(len(one.chunk), I64))
+        if one.chunk.stop == matrix.k.extent:
+            batch = points.axis(matrix.batch)
+            operands = (one.table, sums, batch, m_start, constant(tile_m, I64), one.n_start)
+            code.call_void(f"{one.name}_epilogue", *operands)
+
+    def _dot_tiles(
+        self, code: Function, one: _Pass, left: Value, m_stride: int, tile_m: int
+    ) -> None:
+        """The sums of a tile's rows and all columns of a panel, `tile_n` columns at a time."""
+        plain = self._right_in_place(one.panel)
+        assert plain is not None
+        for first in range(0, one.panel.n, self._schedule.tile_n):
+            tile_n = min(self._schedule.tile_n, one.panel.n - first)
+            kernel = emit_dots(
+                self._context.module,
+                Dots(
+                    tile_m,
+                    tile_n,
+                    one.panel.lanes,
+                    self._element,
+                    len(one.chunk),
+                    m_stride,
+                    plain.stride,
+                    one.panel.width,
+                ),
+            )
+            right = code.offset(one.right, first * plain.stride, self._element)
+            code.call_void(kernel, left, right, code.offset(one.sums, first, self._element))
+
+    def _left_address(
+        self, points: Points, number: Value, m_start: Value, k_start: int
+    ) -> tuple[Value, int, int]:
+        """The address at which a tile reads the left operand, and the strides of M and of K."""
+        code, matrix = points.code, self._matrix
+        k = matrix.k.extent
+        if self._left is not None:
+            plain = self._left
+            return self._address(points, plain, m_start, k_start), plain.stride, plain.k_stride
+        whole = self._context.address(code, self._context.SHARED)
+        batch = points.axis(matrix.batch)
+        tile = code.add(code.multiply(batch, constant(self._schedule.m_tiles, I64)), number)
+        tile_m = self._schedule.tile_m
+        offset = code.multiply(tile, constant(k * tile_m, I64))
+        # The last tile may have fewer rows, but has the same strides.
+        offset = code.add(offset, constant(k_start * tile_m, I64))
+        return code.offset(whole, offset, self._element), 1, tile_m
+
+    def _address(self, points: Points, plain: Plain, outer: Value, k_start: int) -> Value:
+        """The address of a plain operand at a row (left) or column (right) and a k."""
+        code = points.code
+        first = points.indices(plain.start).start
+        offset = code.add(first, code.multiply(outer, constant(plain.stride, I64)))
+        offset = code.add(offset, constant(k_start * plain.k_stride, I64))
+        return code.offset(points.base(plain.buffer), offset, self._element)
+
+
+_PANEL_PARAMETERS = (
+    ("table", POINTER),
+    ("thread", I64),
+    *((name, I64) for name in ("batch", "panel", "begin", "end")),
+)

@@ -1,0 +1,151 @@
+"""Implicit GEMM: convolutions as matrix products, without copies of the windows.
+
+M is the output positions, K the elements of their windows.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I64, Value, constant
+from lamina.engines.simd.decide.m_tiles import MTiles, merged
+from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
+from lamina.engines.simd.emit.m_tiles import address, offsets, over_tiles
+from lamina.engines.simd.emit.tiles import Tile, emit_tile
+from lamina.engines.simd.emit.windows import WindowWriter
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class _At:
+    """A panel and an image, while the tiles of a block pass over them.
+
+    Attributes:
+        kind, panel: the panel.
+        left, right: the addresses of the operands.
+        sums: the address of a tile's sums.
+        outer: the outer position of the image.
+        n_start: the first column of the panel.
+    """
+
+    kind: str
+    panel: Panel
+    left: Value
+    right: Value
+    sums: Value
+    outer: Value
+    n_start: Value
+
+
+@final
+class ImplicitGemm(WindowWriter):
+    """Work items are (batch, some outer positions, a block along the first inner axis)."""
+
+    def write(self) -> list[WrittenKernel]:
+        image = self._image
+        block, images = self._schedule.block, self._schedule.images
+        first = image.positions[0]
+        whole, rest = divmod(first.extent, block)
+        outer_blocks = self._outer.extent // images
+        each = whole + bool(rest)
+        sizes = {"whole": block} | ({"rest": rest} if rest else {})
+        # The worker's memory: images, and the sums of a tile.
+        images_bytes = images * max(image.size(size) for size in sizes.values()) * self._bytes
+        sums_at = -(-images_bytes // 64) * 64
+        tile_bytes = self._schedule.tile_m * self._panels.width * self._bytes
+        self._context.workspaces.need_own(sums_at + tile_bytes)
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_tile_epilogue(kind, panel)
+        for label, size in sizes.items():
+            self._write_block(label, size, sums_at)
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
+        table, thread, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
+        number = code.binary("urem", loop.index, constant(each, I64))
+        remaining = code.binary("udiv", loop.index, constant(each, I64))
+        outer = code.binary("urem", remaining, constant(outer_blocks, I64))
+        batch = code.binary("udiv", remaining, constant(outer_blocks, I64))
+        outer = code.multiply(outer, constant(images, I64))
+        start = code.multiply(number, constant(block, I64))
+        for label, condition in (("whole", "slt"), ("rest", "eq")):
+            if label in sizes:
+                with code.when(code.compare(condition, number, constant(whole, I64))):
+                    operands = (table, thread, batch, outer, start)
+                    code.call_void(f"{self._name}_{label}", *operands)
+        code.end_loop(loop)
+        code.finish()
+        return [self._kernel(self._name)]
+
+    def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
+        positions, width = self._image.positions, panel.width
+        pitches = [0] * (len(positions) - 1) + [width]
+        if len(positions) > 1:
+            pitches[-2] = positions[-1].extent * width
+        self._write_epilogue(f"{self._name}_{kind}", panel, positions, pitches)
+
+    def _write_block(self, label: str, block: int, sums_at: int) -> None:
+        image = self._image
+        points = self._begin(f"{self._name}_{label}", ("thread", "batch", "outer", "start"))
+        code = points.code
+        _, _, batch, outer, start = code.parameters
+        own = self._own(code)
+        sums = code.offset(own, sums_at, "i8")
+        end = code.add(outer, constant(self._schedule.images, I64))
+        size = image.size(block)
+        with points.bound(self._batch, batch):
+            if not image.is_direct:
+                with points.loop(self._outer, (), outer, end) as loop:
+                    past = code.subtract(loop.index, outer)
+                    target = address(code, own, [(past, size)], self._element)
+                    self._copy_image(points, block, start, target)
+                    code.end_loop(loop)
+            strides, skipped = image.layout(block)
+            first = strides[image.positions[0]]
+            for kind, panel, number, n_start in self._over_panels(points):
+                right = self._right(code, number)
+                with points.loop(self._outer, (), outer, end) as loop:
+                    if image.is_direct:
+                        begin = self._image_start(points)
+                        left = address(code, begin, [(start, first)], self._element)
+                    else:
+                        past = code.subtract(loop.index, outer)
+                        left = address(code, own, [(past, size)], self._element)
+                        left = code.offset(left, skipped, self._element)
+                    at = _At(kind, panel, left, right, sums, loop.index, n_start)
+                    self._write_tiles(code, block, at)
+                    code.end_loop(loop)
+        code.finish()
+
+    def _write_tiles(self, code: Function, block: int, at: _At) -> None:
+        """All tiles of a block, each with its epilogue."""
+        table, _, batch, _, start = code.parameters
+        image, panel = self._image, at.panel
+        strides, _ = image.layout(block)
+        along = [strides[axis] for axis in image.positions]
+        loops = merged([(axis.extent, strides[axis]) for axis in self._step.k])
+        extents = (block, *(axis.extent for axis in image.positions[1:]))
+        tiles = MTiles(extents, self._schedule.tile_m)
+        for size, firsts in over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64)):
+            left = address(code, at.left, list(zip(firsts, along, strict=True)), self._element)
+            left_offsets = offsets(size, along)
+            tile = Tile(
+                left_offsets,
+                tuple(m * panel.width for m in range(len(left_offsets))),
+                panel.vectors,
+                panel.lanes,
+                panel.last_lanes,
+                self._element,
+                loops,
+                panel.width,
+                self._schedule.unrolled,
+                fresh=True,
+            )
+            code.call_void(emit_tile(self._context.module, tile), left, at.right, at.sums)
+            counts = [constant(1, I64)] * (len(firsts) - 2)
+            counts += [constant(size[0], I64)] * (len(firsts) > 1)
+            counts.append(constant(size[1], I64))
+            absolute = [code.add(firsts[0], start), *firsts[1:]]
+            operands = (table, at.sums, batch, at.outer, *absolute, *counts, at.n_start)
+            code.call_void(f"{self._name}_{at.kind}_epilogue", *operands)

@@ -1,0 +1,317 @@
+"""The kernels of a program: functions for its steps, and the arguments of each step's calls.
+
+Steps of one signature share their functions. The table of addresses has a section for each step:
+the addresses of workspaces, then those of the step's buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import final
+
+from lamina.codegen.axes import merged_axes
+from lamina.codegen.llvm import Module
+from lamina.codegen.matrix import as_matrix, right_alone
+from lamina.codegen.signatures import Signature, Signatures
+from lamina.engines.simd.decide.panels import PackedRight
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import (
+    FusedSum,
+    LoopSchedule,
+    NestSchedule,
+    Prepacking,
+    Schedule,
+    StepSchedule,
+)
+from lamina.engines.simd.decide.work import Slices
+from lamina.engines.simd.emit.context import Context, WrittenKernel
+from lamina.engines.simd.emit.contractions import emit_contraction
+from lamina.engines.simd.emit.loops import emit_loops, emit_nest
+from lamina.engines.simd.emit.prepacking import emit_prepacking
+from lamina.engines.simd.emit.workspaces import HEADER, Workspaces
+from lamina.engines.simd.processor import Processor
+from lamina.program.index import Axis
+from lamina.program.program import Buffer, Program
+from lamina.program.steps import Contraction, Loop
+from lamina.records import frozen_dataclass
+from lamina.shapes import float32
+
+# Of steps and their schedules; or of a right operand and the layout in which it is packed.
+StepSignature = Signature[tuple[StepSchedule, ...] | PackedRight]
+
+
+@frozen_dataclass
+class RepeatedCalls:
+    """Calls that are repeated in each iteration of an axis.
+
+    Attributes:
+        first, last: the number of the first call, and of the call after the last.
+        iterations: the number of iterations.
+    """
+
+    first: int
+    last: int
+    iterations: int
+
+
+@frozen_dataclass
+class KernelCall:
+    """A kernel, as one step calls it.
+
+    Attributes:
+        function: its name.
+        section: the offset of the step's section in the table of addresses, in words.
+        reads, writes: the buffers that it uses.
+        slices: how threads share its work items.
+    """
+
+    function: str
+    section: int
+    reads: frozenset[str]
+    writes: frozenset[str]
+    slices: Slices
+
+
+@dataclass
+class WrittenProgram:
+    """The kernels of a program, and their calls.
+
+    Attributes:
+        schedule: how the steps are run.
+        module: with the functions.
+        workspaces: the memory that the functions need while they run.
+        load: the calls that run once after the parameters were changed.
+        calls: the calls of each run of the program.
+        steps: the number of the step of each of `calls`.
+        loops: the repeated ranges of `calls`.
+        sections: of the table of addresses: the names of the buffers in each. Their addresses
+            follow those of the workspaces.
+        workspace_offsets: by name, the offset of each prepacked operand, and of each buffer that a
+            step requested, in the shared workspaces.
+    """
+
+    schedule: Schedule
+    module: Module
+    workspaces: Workspaces
+    load: list[KernelCall] = field(default_factory=list[KernelCall])
+    calls: list[KernelCall] = field(default_factory=list[KernelCall])
+    steps: list[int] = field(default_factory=list[int])
+    loops: list[RepeatedCalls] = field(default_factory=list[RepeatedCalls])
+    # The first section, without buffers, is for kernels that belong to no step.
+    sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
+    workspace_offsets: dict[str, int] = field(default_factory=dict[str, int])
+    # The length of the table.
+    words: int = len(HEADER)
+
+    def add_section(self, names: tuple[str, ...]) -> None:
+        """Appends a section."""
+        self.sections.append(names)
+        self.words += len(HEADER) + len(names)
+
+
+def write_kernels(
+    program: Program,
+    processor: Processor,
+    schedule: Schedule | None = None,
+    only: int | None = None,
+) -> WrittenProgram:
+    """Writes all steps, or one with the packing of its operand.
+
+    Args:
+        program: the program.
+        processor: for which it is written.
+        schedule: how each step is run; by default `decide` makes one.
+        only: the number of the one step, if not all are written.
+    """
+    signatures = Signatures(program)
+    schedule = schedule or decide(program, processor, signatures=signatures)
+    written = WrittenProgram(schedule, Module(fused=processor.fused), Workspaces())
+    _Writer(program, processor, signatures, written).write(only)
+    return written
+
+
+@final
+class _Writer:
+    """Writes the steps of a program, in order."""
+
+    def __init__(
+        self,
+        program: Program,
+        processor: Processor,
+        signatures: Signatures,
+        written: WrittenProgram,
+    ) -> None:
+        self._program = program
+        self._processor = processor
+        self._schedule = written.schedule
+        self._written = written
+        self._signatures = signatures
+        # By signature the kernels that were written, and the context with the order of buffers.
+        self._known: dict[StepSignature, tuple[list[WrittenKernel], Context]] = {}
+        self._prepacked = {
+            number: one for one in written.schedule.prepackings for number in one.users
+        }
+        schedule = written.schedule
+        self._packing_kernels = dict(
+            zip(schedule.prepackings, schedule.packing_kernels, strict=True)
+        )
+        self._column_sums = written.schedule.column_sums()
+
+    def write(self, only: int | None) -> None:
+        program, written = self._program, self._written
+        # The largest come first, because smaller ones then fit between them.
+        for one in sorted(self._schedule.prepackings, key=lambda one: -one.bytes):
+            offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
+            written.workspace_offsets[one.name] = offset
+        if only is not None:
+            scheduled = self._schedule.steps[only]
+            only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
+        prepackings: dict[int, list[Prepacking]] = {}
+        for one in self._schedule.prepackings:
+            prepackings.setdefault(one.before, []).append(one)
+        first_call = 0
+        for number in range(len(program.steps)):
+            repeat = program.repeated(number)
+            before = prepackings.get(number, []) if only in (None, number) else []
+            for one in before:
+                if one.iteration is None:
+                    self._prepacking(number, one)
+            if repeat is not None and repeat.first == number:
+                first_call = len(written.calls)
+            for one in before:
+                if one.iteration is not None:
+                    self._prepacking(number, one)
+            if only in (None, number):
+                self._step(number, repeat.axis if repeat is not None else None)
+            if repeat is not None and repeat.last == number + 1:
+                last = len(written.calls)
+                written.loops.append(RepeatedCalls(first_call, last, repeat.axis.extent))
+
+    def _prepacking(self, number: int, one: Prepacking) -> None:
+        """Packs an operand before a step."""
+        step = self._program.steps[one.users[0]]
+        assert isinstance(step, Contraction)
+        operand = right_alone(step)
+        signature, used = self._signatures.of([operand], one.packed, one.iteration)
+        write = partial(_prepacking, one.name, one.packed)
+        shares = [self._packing_kernels[one]]
+        calls = self._calls(number, signature, used, shares, one, write)
+        if one.at_load:
+            self._written.load += calls
+        else:
+            self._add(number, calls)
+
+    def _step(self, number: int, iteration: Axis | None) -> None:
+        """Writes the kernels of a step, and of the column sums that are fused after it."""
+        schedule = self._schedule.steps[number]
+        if isinstance(schedule, FusedSum):
+            return
+        fused = self._column_sums.get(number, [])
+        sums = (self._schedule.steps[one] for one in fused)
+        nests = [one.nest for one in sums if isinstance(one, FusedSum)]
+        names = [f"step{one}" for one in (number, *fused)]
+        steps = [self._program.steps[one] for one in (number, *fused)]
+        schedules = (schedule, *(LoopSchedule((nest,)) for nest in nests))
+        signature, used = self._signatures.of(steps, schedules, iteration)
+        write = partial(_kernels, names, schedule, nests)
+        prepacked = self._prepacked.get(number)
+        shares = self._schedule.kernels[number]
+        self._add(number, self._calls(number, signature, used, shares, prepacked, write))
+
+    def _add(self, number: int, calls: list[KernelCall]) -> None:
+        self._written.calls += calls
+        self._written.steps += [number] * len(calls)
+
+    def _calls(
+        self,
+        number: int,
+        signature: StepSignature,
+        used: Sequence[str],
+        shares: Sequence[Slices],
+        prepacked: Prepacking | None,
+        write: Callable[[Context, StepSignature], list[WrittenKernel]],
+    ) -> list[KernelCall]:
+        """The calls of a signature's kernels, with a new section of the address table.
+
+        Args:
+            number: of the step, or of the step before which an operand is packed.
+            signature: of the step and the column sums fused after it, or of the operand.
+            used: the buffers that the signature names by numbers.
+            shares: how threads share each kernel.
+            prepacked: the operand that these kernels pack or use packed; None if there is none.
+            write: writes the kernels of a new signature.
+        """
+        written = self._written
+        if signature not in self._known:
+            buffers = {buffer.name: buffer for buffer in signature.buffers}
+            if prepacked is not None:
+                buffers[PackedRight.buffer] = _PACKED
+            context = Context(
+                written.module,
+                buffers,
+                self._processor,
+                written.workspaces,
+                iteration=signature.iteration,
+            )
+            self._known[signature] = write(context, signature), context
+        kernels, context = self._known[signature]
+        section = written.words
+        names = [*used, *([prepacked.name] if prepacked is not None else ())]
+        for requested in context.requested:
+            names.append(f"{requested} of section {section}")
+            needed = range(number, number + 1)
+            size = context.buffers[requested].bytes
+            offset = written.workspaces.allocate(names[-1], size, needed)
+            written.workspace_offsets[names[-1]] = offset
+        written.add_section(tuple(names))
+        called = dict(zip(context.buffers, names, strict=True))
+        return [
+            KernelCall(
+                kernel.function,
+                section,
+                _renamed(kernel.reads, called),
+                _renamed(kernel.writes, called),
+                slices,
+            )
+            for kernel, slices in zip(kernels, shares, strict=True)
+        ]
+
+
+def _renamed(buffers: frozenset[str], called: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(called.get(name, name) for name in buffers)
+
+
+# Its size is not used: the functions that read it contain the size.
+_PACKED = Buffer(PackedRight.buffer, "temporary", (), float32)
+
+
+def _prepacking(
+    name: str, packed: PackedRight, context: Context, signature: StepSignature
+) -> list[WrittenKernel]:
+    """Writes the packing of a right operand."""
+    (step,) = signature.steps
+    assert isinstance(step, Contraction)
+    return [emit_prepacking(context, name, packed, as_matrix(step))]
+
+
+def _kernels(
+    names: Sequence[str],
+    schedule: StepSchedule,
+    nests: Sequence[NestSchedule],
+    context: Context,
+    signature: StepSignature,
+) -> list[WrittenKernel]:
+    """Writes a step, and the column sums fused after it; the names are of their functions."""
+    step, *sums = signature.steps
+    name, *others = names
+    if isinstance(step, Loop):
+        assert isinstance(schedule, LoopSchedule)
+        return emit_loops(context, name, step, schedule)
+    column_sums = [
+        emit_nest(context, other, merged_axes(loop), nest)
+        for other, loop, nest in zip(others, sums, nests, strict=True)
+        if isinstance(loop, Loop)
+    ]
+    return emit_contraction(context, name, step, schedule, column_sums)

@@ -1,0 +1,69 @@
+"""Loops over the register tiles of M, and the offsets of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I64, Value, constant
+from lamina.engines.simd.decide.m_tiles import MTiles
+from lamina.shapes import size_of
+
+
+def m_start_of(code: Function, tiles: MTiles, tile: Value) -> Value:
+    """The number of the first row of a tile, if rows are numbered in row-major order."""
+    axis, piece = tiles.split
+    each = constant(-(-tiles.extents[axis] // piece), I64)
+    past = size_of(tiles.extents[axis + 1 :])
+    runs = code.multiply(code.binary("udiv", tile, each), constant(tiles.extents[axis] * past, I64))
+    within = code.multiply(code.binary("urem", tile, each), constant(piece * past, I64))
+    return code.add(runs, within)
+
+
+def over_tiles(
+    code: Function, tiles: MTiles, begin: Value, end: Value
+) -> Iterator[tuple[tuple[int, int], list[Value]]]:
+    """Opens a loop over tiles; yields each size of a tile with its first coordinates."""
+    axis, piece = tiles.split
+    full, rest = divmod(tiles.extents[axis], piece)
+    each = constant(full + bool(rest), I64)
+    loop = code.begin_loop(begin, end)
+    number = code.binary("urem", loop.index, each)
+    remaining = code.binary("udiv", loop.index, each)
+    before: list[Value] = []
+    for extent in reversed(tiles.extents[:axis]):
+        before.insert(0, code.binary("urem", remaining, constant(extent, I64)))
+        remaining = code.binary("udiv", remaining, constant(extent, I64))
+    start = code.multiply(number, constant(piece, I64))
+    after = [constant(0, I64)] * (len(tiles.extents) - 1 - axis)
+    runs, length = tiles.size
+    for size, condition, present in ((piece, "slt", full), (rest, "eq", rest)):
+        if not present:
+            continue
+        tile = (size, length) if tiles.has_several_runs else (runs, size)
+        if not (full and rest):
+            yield tile, [*before, start, *after]
+            continue
+        with code.when(code.compare(condition, number, constant(full, I64))):
+            yield tile, [*before, start, *after]
+    code.end_loop(loop)
+
+
+def start_of_piece(code: Function, number: Value, whole: int, pieces: int) -> Value:
+    """The start of piece `number` if `whole` is split into pieces of about equal length."""
+    of_all = code.multiply(number, constant(whole, I64))
+    return code.binary("udiv", of_all, constant(pieces, I64))
+
+
+def address(code: Function, base: Value, moves: Sequence[tuple[Value, int]], kind: str) -> Value:
+    """The address `base` plus the sum of index * stride, in elements, over all moves."""
+    for value, stride in moves:
+        base = code.offset(base, code.multiply(value, constant(stride, I64)), kind)
+    return base
+
+
+def offsets(size: tuple[int, int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The offsets of the rows of a tile, by the strides of the axes of M."""
+    along, across = strides[-1], strides[-2] if len(strides) > 1 else 0
+    runs, length = size
+    return tuple(run * across + m * along for run in range(runs) for m in range(length))

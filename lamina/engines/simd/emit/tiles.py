@@ -1,0 +1,291 @@
+"""Micro-kernels of contractions: a register tile of sums, updated for each k.
+
+A tile is `tile_m` rows by some vectors along N. For each k every vector of the right operand is
+multiplied by a broadcast element of the left operand for every row: tile_m * vectors multiply-adds
+for tile_m + vectors loads (the outer-product form of Goto and van de Geijn, Anatomy of
+high-performance matrix multiplication, 2008).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from lamina.codegen.llvm import Function, Module
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.engines.simd.processor import LINE_BYTES
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class Tile:
+    """A register tile, and the layout of its operands; all strides are in elements.
+
+    Attributes:
+        left: the offset of each row of the left operand.
+        sums: the offset of each row of the sums, which are contiguous along N.
+        vectors: of a row.
+        lanes: of a vector.
+        last_lanes: of the last vector; fewer lanes are faster on processors that split wide vectors
+            into narrow ones.
+        element: `"float"` or `"double"`.
+        loops: over k, outermost first, as (extent, stride in the left operand). With extent 0 the
+            caller passes the extent. In the right operand all k are one run.
+        right_stride: along K of the right operand, which is contiguous along N.
+        unrolled: the innermost loop is unrolled if its extent is known and at most this.
+        fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
+        prefetch: the prefetch distance of the left operand; 0 for no prefetch.
+    """
+
+    left: tuple[int, ...]
+    sums: tuple[int, ...]
+    vectors: int
+    lanes: int
+    last_lanes: int
+    element: str
+    loops: tuple[tuple[int, int], ...]
+    right_stride: int
+    unrolled: int = 0
+    fresh: bool = False
+    prefetch: int = 0
+
+    @property
+    def name(self) -> str:
+        """The function's name: the same for equal tiles, with a hash of all fields."""
+        digest = hashlib.sha256(repr(self).encode()).hexdigest()[:12]
+        return f"tile_{self.element}_{len(self.left)}x{self.vectors}x{self.lanes}_{digest}"
+
+    def vector(self, number: int) -> Type:
+        """The type of one of the vectors."""
+        return Type(self.element, self.last_lanes if number == self.vectors - 1 else self.lanes)
+
+
+@frozen_dataclass
+class Dots:
+    """A register tile of dot products along K, for operands that are contiguous along K.
+
+    Attributes:
+        m, n: the rows and columns of the tile.
+        lanes: of a vector, which runs along K.
+        element: `"float"` or `"double"`.
+        k: the extent of K.
+        m_stride, n_stride: elements between two rows of the left operand, and between two columns
+            of the right one.
+        width: elements between two rows of the sums.
+    """
+
+    m: int
+    n: int
+    lanes: int
+    element: str
+    k: int
+    m_stride: int
+    n_stride: int
+    width: int
+
+    @property
+    def name(self) -> str:
+        size = f"{self.m}x{self.n}x{self.lanes}_{self.k}"
+        return f"dots_{self.element}_{size}_{self.m_stride}_{self.n_stride}_{self.width}"
+
+
+def emit_dots(module: Module, tile: Dots) -> str:
+    """Writes the kernel `(left, right, sums)`, once in a module; gives its name."""
+    if module.has(tile.name):
+        return tile.name
+    code = module.function(tile.name, (("left", POINTER), ("right", POINTER), ("sums", POINTER)))
+    left, right, sums = code.parameters
+    dots = _DotKernel(code, tile, left, right)
+    totals = [constant(0, Type(tile.element, tile.lanes)) for _ in range(tile.m * tile.n)]
+    whole = tile.k - tile.k % tile.lanes
+    if whole:
+        loop = code.begin_loop(0, whole, tile.lanes, totals)
+        totals = list(code.end_loop(loop, dots.added(loop.index, tile.lanes, loop.carried)))
+    if whole < tile.k:
+        totals = dots.added(constant(whole, I64), tile.k - whole, totals)
+    for m in range(tile.m):
+        of_m = totals[m * tile.n : (m + 1) * tile.n]
+        for first in range(0, tile.n, tile.lanes):
+            target = code.offset(sums, m * tile.width + first, tile.element)
+            code.store(_sums_of_lanes(code, of_m[first : first + tile.lanes]), target)
+    code.finish()
+    return tile.name
+
+
+@frozen_dataclass
+class _DotKernel:
+    """A tile of dot products, while its kernel is written.
+
+    Attributes:
+        code: of the kernel.
+        tile: the tile.
+        left, right: the addresses of the operands.
+    """
+
+    code: Function
+    tile: Dots
+    left: Value
+    right: Value
+
+    def added(self, k_start: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
+        """The sums with the products of `lanes` more k."""
+        tile = self.tile
+        right = self._vectors(self.right, tile.n, tile.n_stride, k_start, lanes)
+        left = self._vectors(self.left, tile.m, tile.m_stride, k_start, lanes)
+        pairs = ((a, b) for a in left for b in right)
+        return [
+            self.code.multiply_add(a, b, total) for (a, b), total in zip(pairs, totals, strict=True)
+        ]
+
+    def _vectors(
+        self, base: Value, count: int, stride: int, k_start: Value, lanes: int
+    ) -> list[Value]:
+        """`lanes` k of each row of the left operand, or of each column of the right one."""
+        code, tile = self.code, self.tile
+        found: list[Value] = []
+        for number in range(count):
+            source = code.offset(base, k_start, tile.element)
+            source = code.offset(source, number * stride, tile.element)
+            vector = code.load(source, Type(tile.element, lanes))
+            found.append(code.padded(vector, tile.lanes, 0))
+        return found
+
+
+def _sums_of_lanes(code: Function, vectors: Sequence[Value]) -> Value:
+    """One vector with the sum of the lanes of each of the vectors.
+
+    Neighbouring lanes of two vectors are added at once. There are at most as many vectors as lanes.
+    """
+    count, current = len(vectors), list(vectors)
+    lanes = current[0].type.lanes
+    evens, odds = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+    remaining = lanes
+    while remaining > 1:
+        if len(current) % 2:
+            current.append(current[-1])
+        current = [
+            code.add(code.shuffle(one, other, evens), code.shuffle(one, other, odds))
+            for one, other in zip(current[::2], current[1::2], strict=True)
+        ]
+        remaining //= 2
+    return code.shuffle(current[0], None, range(count))
+
+
+def emit_tile(module: Module, tile: Tile) -> str:
+    """Writes the kernel `(left, right, sums, counts...)`, once in a module; gives its name.
+
+    It adds the products of all k to the sums. It has a count for each loop without an extent.
+    """
+    if module.has(tile.name):
+        return tile.name
+    open_loops = [number for number, (extent, _) in enumerate(tile.loops) if not extent]
+    code = module.function(
+        tile.name,
+        (
+            *(("left", POINTER), ("right", POINTER), ("sums", POINTER)),
+            *((f"count{number}", I64) for number in open_loops),
+        ),
+    )
+    left, right, sums, *given = code.parameters
+    counts = dict(zip(open_loops, given, strict=True))
+    targets = [
+        (code.offset(sums, m_offset + number * tile.lanes, tile.element), tile.vector(number))
+        for m_offset in tile.sums
+        for number in range(tile.vectors)
+    ]
+    totals: Sequence[Value] = [
+        constant(0, vector) if tile.fresh else code.load(target, vector)
+        for target, vector in targets
+    ]
+    kernel = _TileKernel(code, tile, counts)
+    totals = kernel.over(0, left, right, totals)
+    for (target, _), total in zip(targets, totals, strict=True):
+        code.store(total, target)
+    code.finish()
+    return tile.name
+
+
+class _TileKernel:
+    """Writes the loops over k."""
+
+    def __init__(self, code: Function, tile: Tile, counts: Mapping[int, Value]) -> None:
+        self._code = code
+        self._tile = tile
+        self._counts = counts
+
+    def over(
+        self, depth: int, left: Value, right: Value, totals: Sequence[Value]
+    ) -> Sequence[Value]:
+        """The totals after all iterations of the loops from some depth on."""
+        code, tile = self._code, self._tile
+        if depth == len(tile.loops):
+            return self._products(left, right, totals)
+        extent, left_step = tile.loops[depth]
+        right_step = self._right_step(depth)
+        if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
+            for iteration in range(extent):
+                one = code.offset(left, iteration * left_step, tile.element)
+                another = self._advanced(right, constant(iteration, I64), right_step)
+                totals = self.over(depth + 1, one, another, totals)
+            return totals
+        count = self._counts.get(depth) or constant(extent, I64)
+        loop = code.begin_loop(constant(0, I64), count, 1, totals)
+        skipped = code.multiply(loop.index, constant(left_step, I64))
+        one = code.offset(left, skipped, tile.element)
+        if tile.prefetch and depth == len(tile.loops) - 1:
+            _prefetch(code, tile, code.offset(one, tile.prefetch, tile.element), loop.index)
+        another = self._advanced(right, loop.index, right_step)
+        return code.end_loop(loop, self.over(depth + 1, one, another, loop.carried))
+
+    def _right_step(self, depth: int) -> Value:
+        """The elements of the right operand between two iterations of a loop."""
+        step = constant(self._tile.right_stride, I64)
+        for number in range(depth + 1, len(self._tile.loops)):
+            extent = self._tile.loops[number][0]
+            count = constant(extent, I64) if extent else self._counts[number]
+            step = self._code.multiply(step, count)
+        return step
+
+    def _advanced(self, right: Value, iteration: Value, step: Value) -> Value:
+        """The address in the right operand at an iteration of a loop."""
+        if iteration.is_integer(0):
+            return right
+        return self._code.offset(right, self._code.multiply(iteration, step), self._tile.element)
+
+    def _products(self, left: Value, right: Value, totals: Sequence[Value]) -> list[Value]:
+        """The totals after one k."""
+        code, tile = self._code, self._tile
+        vectors = [
+            code.load(code.offset(right, number * tile.lanes, tile.element), tile.vector(number))
+            for number in range(tile.vectors)
+        ]
+        received: list[Value] = []
+        for m, skipped in enumerate(tile.left):
+            source = code.offset(left, skipped, tile.element)
+            scalar = code.load(source, Type(tile.element))
+            broadcast = {
+                lanes: code.splat(scalar, lanes) for lanes in (tile.lanes, tile.last_lanes)
+            }
+            for number, vector in enumerate(vectors):
+                total = totals[m * tile.vectors + number]
+                factor = broadcast[vector.type.lanes]
+                received.append(code.multiply_add(factor, vector, total))
+        return received
+
+
+def _prefetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
+    """Prefetches the left operand.
+
+    Along M that is one k of all rows. Along K a cache line holds many k of a row, so each k
+    prefetches the lines of other rows.
+    """
+    line = LINE_BYTES // (4 if tile.element == "float" else 8)
+    m_stride = tile.left[1] - tile.left[0] if len(tile.left) > 1 else 1
+    if m_stride == 1:
+        code.prefetch(start, level=1)
+        return
+    within_line = code.binary("and", k, constant(line - 1, I64))
+    for first in range(0, len(tile.left), line):
+        m = code.add(within_line, constant(first, I64))
+        skipped = code.multiply(m, constant(m_stride, I64))
+        code.prefetch(code.offset(start, skipped, tile.element), level=2)

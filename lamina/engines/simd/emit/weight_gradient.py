@@ -1,0 +1,279 @@
+"""Gradients of the weights of convolutions: K runs over output positions, image by image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+from lamina.codegen.axes import flattened
+from lamina.codegen.llvm import Function
+from lamina.codegen.matrix import as_plain
+from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.engines.simd.decide.convolutions import m_tiles_of, matrix_of_positions, outer_stride
+from lamina.engines.simd.decide.m_tiles import merged
+from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.schedule import DIRECT, WindowSchedule
+from lamina.engines.simd.decide.windows import Windowed
+from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
+from lamina.engines.simd.emit.m_tiles import (
+    address,
+    m_start_of,
+    offsets,
+    over_tiles,
+    start_of_piece,
+)
+from lamina.engines.simd.emit.packing import RightPanel
+from lamina.engines.simd.emit.tiles import Tile, emit_tile
+from lamina.engines.simd.emit.windows import WindowWriter
+from lamina.program.rewrite import Rewrite
+from lamina.program.steps import reads_of, writes_of
+from lamina.shapes import size_of
+
+
+@final
+class WeightGradient(WindowWriter):
+    """Work items are (batch, panel of N, piece of M, block of the outer positions).
+
+    If there are few tiles, K is split into several blocks of outer positions. Each has partial
+    sums, which are added up at the end.
+    """
+
+    def __init__(
+        self, context: Context, name: str, windowed: Windowed, schedule: WindowSchedule
+    ) -> None:
+        super().__init__(context, name, windowed, schedule)
+        step, image, block = windowed.step, windowed.image, schedule.block
+        self._m, of_m = flattened(step.m, "m")
+        change = Rewrite(of_m)
+        self._step = replace(step, stores=tuple(change.store(store) for store in step.stores))
+        self._matrix = matrix_of_positions(windowed)
+        whole, rest = divmod(image.positions[0].extent, block)
+        # The chunks of each size: (length, number of chunks).
+        self._sizes = {"whole": (block, whole)} | ({"rest": (rest, 1)} if rest else {})
+        self._positions_of_run = size_of([axis.extent for axis in image.positions[1:]])
+        self._tiles = m_tiles_of(windowed, block, schedule.tile_m)
+        # The worker's memory: images, a chunk of a panel, and the sums of all M.
+        images = max(image.size(size) for size, _ in self._sizes.values())
+        chunk = schedule.images * block * self._positions_of_run
+        self._right_offset = -(-schedule.images * images * self._bytes // 64) * 64
+        self._sums_offset = (
+            self._right_offset + -(-chunk * self._panels.width * self._bytes // 64) * 64
+        )
+
+    def write(self) -> list[WrittenKernel]:
+        schedule = self._schedule
+        sums_bytes = self._m.extent * self._panels.width * self._bytes
+        self._context.workspaces.need_own(self._sums_offset + sums_bytes)
+        matrices = self._batch.extent * self._panels.count
+        if schedule.partial_sums > 1:
+            self._context.need_shared(schedule.partial_sums * matrices * sums_bytes)
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_epilogue(f"{self._name}_{kind}", panel, [self._m], [panel.width])
+            for label, (size, _) in self._sizes.items():
+                self._write_chunk(f"{self._name}_{kind}_{label}", panel, size)
+            self._write_panel(kind, panel)
+        partial_sums = schedule.partial_sums
+        sums = self._over_items(self._name, "sums", schedule.split_m, partial_sums)
+        if partial_sums == 1:
+            return [sums]
+        for kind, panel, _, _ in self._panels.kinds():
+            self._write_total(kind, panel)
+        shared = frozenset([self._context.SHARED])
+        total = self._over_items(f"{self._name}_total", "total", 1, 1)
+        return [replace(sums, writes=shared), replace(total, reads=total.reads | shared)]
+
+    def _over_items(self, name: str, function: str, split_m: int, blocks: int) -> WrittenKernel:
+        """A kernel that calls `function(table, thread, batch, panel, low, high, block)` per item.
+
+        `low` and `high` are the first tile of the item's piece of M, and the tile after the last.
+        """
+        code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
+        table, thread, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
+        remaining = loop.index
+        numbers: list[Value] = []
+        for extent in (blocks, split_m, self._panels.count):
+            numbers.append(code.binary("urem", remaining, constant(extent, I64)))
+            remaining = code.binary("udiv", remaining, constant(extent, I64))
+        block, piece, panel = numbers
+        low = start_of_piece(code, piece, self._tiles.count, split_m)
+        high = start_of_piece(code, code.add(piece, constant(1, I64)), self._tiles.count, split_m)
+        for kind, _, condition, limit in self._panels.kinds():
+            with code.when(code.compare(condition, panel, constant(limit, I64))):
+                operands = (table, thread, remaining, panel, low, high, block)
+                code.call_void(f"{self._name}_{kind}_{function}", *operands)
+        code.end_loop(loop)
+        code.finish()
+        return self._kernel(name)
+
+    def _write_panel(self, kind: str, panel: Panel) -> None:
+        """Writes `sums(table, thread, batch, panel, low, high, block)`: sums over all chunks.
+
+        Without partial sums it also stores the results.
+        """
+        name = f"{self._name}_{kind}"
+        points = self._begin(f"{name}_sums", _ITEM_NUMBERS)
+        code = points.code
+        table, thread, batch, number, low, high, block = code.parameters
+        n_start = code.multiply(number, constant(self._panels.width, I64))
+        first, end = self._m_range(code, low, high)
+        if self._schedule.partial_sums == 1:
+            sums = code.offset(self._own(code), self._sums_offset, "i8")
+        else:
+            sums = self._partial_sums(code, batch, number, block)
+        zero = constant(0, Type(self._element, panel.lanes))
+        loop = code.begin_loop(first, end)
+        here = address(code, sums, [(loop.index, panel.width)], self._element)
+        for vector in range(panel.vectors):
+            code.store(zero, code.offset(here, vector * panel.lanes, self._element))
+        code.end_loop(loop)
+        groups = self._outer.extent // self._schedule.images
+        following = code.add(block, constant(1, I64))
+        loop = code.begin_loop(
+            start_of_piece(code, block, groups, self._schedule.partial_sums),
+            start_of_piece(code, following, groups, self._schedule.partial_sums),
+        )
+        outer = code.multiply(loop.index, constant(self._schedule.images, I64))
+        for label, (_, count) in self._sizes.items():
+            chunk = f"{name}_{label}"
+            operands = (table, thread, batch, outer)
+            if label == "whole":
+                inside = code.begin_loop(0, count)
+                start = code.multiply(inside.index, constant(self._schedule.block, I64))
+                code.call_void(chunk, *operands, start, n_start, low, high, sums)
+                code.end_loop(inside)
+            else:
+                start = constant(self._sizes["whole"][1] * self._schedule.block, I64)
+                code.call_void(chunk, *operands, start, n_start, low, high, sums)
+        code.end_loop(loop)
+        if self._schedule.partial_sums == 1:
+            self._call_epilogue(code, name, panel, sums, first, end)
+        code.finish()
+
+    def _call_epilogue(
+        self, code: Function, name: str, panel: Panel, sums: Value, first: Value, end: Value
+    ) -> None:
+        """Calls the epilogue for rows from `first` up to `end`."""
+        table, _, batch, number, *_ = code.parameters
+        n_start = code.multiply(number, constant(self._panels.width, I64))
+        start = address(code, sums, [(first, panel.width)], self._element)
+        numbers = (batch, constant(0, I64), first, code.subtract(end, first), n_start)
+        code.call_void(f"{name}_epilogue", table, start, *numbers)
+
+    def _partial_sums(self, code: Function, batch: Value, panel: Value, block: Value) -> Value:
+        """The address of the partial sums of a block."""
+        number = code.add(code.multiply(batch, constant(self._panels.count, I64)), panel)
+        number = code.add(code.multiply(number, constant(self._schedule.partial_sums, I64)), block)
+        shared = self._context.address(code, self._context.SHARED)
+        size = self._m.extent * self._panels.width
+        return address(code, shared, [(number, size)], self._element)
+
+    def _write_total(self, kind: str, panel: Panel) -> None:
+        """Writes `total(table, thread, batch, panel, low, high, block)`: adds up partial sums."""
+        name = f"{self._name}_{kind}"
+        code = self._begin(f"{name}_total", _ITEM_NUMBERS).code
+        _, _, batch, number, low, high, zero = code.parameters
+        blocks = self._partial_sums(code, batch, number, zero)
+        totals = code.offset(self._own(code), self._sums_offset, "i8")
+        first, end = self._m_range(code, low, high)
+        m = code.begin_loop(first, end)
+        vector = Type(self._element, panel.lanes)
+        source = address(code, blocks, [(m.index, panel.width)], self._element)
+        target = address(code, totals, [(m.index, panel.width)], self._element)
+        size = self._m.extent * self._panels.width
+        for skipped in range(0, panel.vectors * panel.lanes, panel.lanes):
+            total = constant(0, vector)
+            for block in range(self._schedule.partial_sums):
+                partial = code.offset(source, block * size + skipped, self._element)
+                total = code.add(total, code.load(partial, vector))
+            code.store(total, code.offset(target, skipped, self._element))
+        code.end_loop(m)
+        self._call_epilogue(code, name, panel, totals, first, end)
+        code.finish()
+
+    def _m_range(self, code: Function, low: Value, high: Value) -> tuple[Value, Value]:
+        """The first row of the tiles from `low` up to `high`, and the row after the last."""
+        return m_start_of(code, self._tiles, low), m_start_of(code, self._tiles, high)
+
+    def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
+        """Writes `chunk(table, thread, batch, outer, start, n_start, low, high, sums)`.
+
+        It adds the products of a chunk of output positions to the sums.
+        """
+        image = self._image
+        numbers = ("thread", "batch", "outer", "start", "n_start", "low", "high")
+        parameters = (("table", POINTER), *((number, I64) for number in numbers))
+        used = reads_of(self._step) | writes_of(self._step)
+        points = self._context.begin(name, (*parameters, ("sums", POINTER)), used)
+        code = points.code
+        _, _, batch, outer, start, n_start, low, high, sums = code.parameters
+        own = self._own(code)
+        size, run = image.size(block), self._positions_of_run
+        strides, skipped = image.layout(block)
+        end = code.add(outer, constant(self._schedule.images, I64))
+        whole_run = constant(image.positions[0].extent * run, I64)
+        first = code.add(code.multiply(outer, whole_run), code.multiply(start, constant(run, I64)))
+        with points.bound(self._batch, batch):
+            if image.is_direct:
+                with points.bound(self._outer, outer):
+                    left = self._image_start(points)
+                left = address(code, left, [(start, strides[image.positions[0]])], self._element)
+                image_stride = outer_stride(self._windowed) or 0
+            else:
+                with points.loop(self._outer, (), outer, end) as loop:
+                    past = code.subtract(loop.index, outer)
+                    target = address(code, own, [(past, size)], self._element)
+                    self._copy_image(points, block, start, target)
+                    code.end_loop(loop)
+                left, image_stride = code.offset(own, skipped, self._element), size
+            count = self._schedule.images * block * run
+            right, right_stride = self._right_of_chunk(points, panel, own, n_start, first, count)
+        loops = merged(
+            [
+                (self._schedule.images, image_stride),
+                (block, strides[image.positions[0]]),
+                *((axis.extent, strides[axis]) for axis in image.positions[1:]),
+            ]
+        )
+        runs = merged([(axis.extent, strides[axis]) for axis in image.elements])
+        along = [stride for _, stride in runs]
+        pitches = self._tiles.pitches(panel.width)
+
+        for size, firsts in over_tiles(code, self._tiles, low, high):
+            tile = Tile(
+                offsets(size, along),
+                offsets(size, pitches),
+                panel.vectors,
+                panel.lanes,
+                panel.last_lanes,
+                self._element,
+                loops,
+                right_stride,
+                self._schedule.unrolled,
+            )
+            at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
+            to = address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
+            code.call_void(emit_tile(self._context.module, tile), at, right, to)
+        code.finish()
+
+    def _right_of_chunk(
+        self, points: Points, panel: Panel, own: Value, n_start: Value, first: Value, count: int
+    ) -> tuple[Value, int]:
+        """The address of `count` k of a panel, packed if necessary, and their stride."""
+        code, matrix, schedule = points.code, self._matrix, self._schedule
+        if schedule.right == DIRECT and panel.last == panel.lanes:
+            plain = as_plain(matrix.right, matrix.n, matrix)
+            assert plain is not None
+            offset = points.indices(plain.start).start
+            right = code.offset(points.base(plain.buffer), offset, self._element)
+            moves = [(first, plain.k_stride), (n_start, 1)]
+            return address(code, right, moves, self._element), plain.k_stride
+        assert schedule.packing is not None
+        right = code.offset(own, self._right_offset, "i8")
+        packed = RightPanel(points, matrix, schedule.packing, panel, n_start, right)
+        packed.write_some(first, count)
+        return right, panel.width
+
+
+# The parameters, after the table, of functions that do a work item.
+_ITEM_NUMBERS = ("thread", "batch", "panel", "low", "high", "block")

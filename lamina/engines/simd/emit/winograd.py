@@ -1,0 +1,241 @@
+"""The code that both of Winograd's algorithms for convolutions share; see `decide/winograd.py`.
+
+Transformed tiles are stored as matrices, one for each element of a tile. The micro-kernels of other
+contractions compute their products. If an input is infinite, results that depend on it may be NaN
+instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from lamina.codegen.filtering import RESULTS, Filtering
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I64, Type, Value, constant
+from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.schedule import WindowSchedule
+from lamina.engines.simd.decide.tiles import balanced_tile_m
+from lamina.engines.simd.decide.windows import Windowed, filtering_of
+from lamina.engines.simd.decide.winograd import chunks_of
+from lamina.engines.simd.emit.context import Context, Points
+from lamina.engines.simd.emit.m_tiles import address
+from lamina.engines.simd.emit.tiles import Tile, emit_tile
+from lamina.engines.simd.emit.transforms import StoredSquare, along_both
+from lamina.engines.simd.emit.windows import WindowWriter
+from lamina.engines.simd.processor import LINE_BYTES
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class Chunk:
+    """A chunk of tiles, while code for it is written.
+
+    Attributes:
+        outer, start: the first outer position, and the first row of tiles.
+        images, block: the number of outer positions, and of rows of tiles in each.
+    """
+
+    outer: Value
+    start: Value
+    images: int
+    block: int
+
+
+@frozen_dataclass
+class Matrices:
+    """A matrix for each element of a transformed tile.
+
+    Attributes:
+        start: the address of the first matrix.
+        stride: the elements between the starts of two matrices.
+    """
+
+    start: Value
+    stride: int
+
+
+@frozen_dataclass
+class _InputTile:
+    """An input tile of all channels, while it is transformed.
+
+    Attributes:
+        source: the address of the input.
+        down, right: the elements between two rows, and between two columns.
+        target: the matrices that receive the transformed tile.
+    """
+
+    source: Value
+    down: int
+    right: int
+    target: Matrices
+
+
+class TransformedTiles(WindowWriter):
+    """Copies, transforms and multiplies input tiles."""
+
+    def __init__(
+        self, context: Context, name: str, windowed: Windowed, schedule: WindowSchedule
+    ) -> None:
+        super().__init__(context, name, windowed, schedule)
+        self._channels = schedule.channels
+        self._wide = windowed.image.positions[1].extent // RESULTS
+        self._chunks = chunks_of(windowed, schedule.block, schedule.images)
+
+    @property
+    def _filtering(self) -> Filtering:
+        return filtering_of(self._image)
+
+    @property
+    def _window(self) -> int:
+        return self._filtering.window
+
+    @property
+    def _products(self) -> int:
+        """The products of a tile for each channel: the number of matrices."""
+        return self._filtering.products
+
+    def _matrix_stride(self, size: int) -> int:
+        """The stride between matrices of `size` elements: an odd number of cache lines.
+
+        The elements of a transformed tile, one in each matrix, then map to different cache sets.
+        """
+        line = LINE_BYTES // self._bytes
+        return (-(-size // line) | 1) * line
+
+    def _own_offsets(self, sizes: Sequence[int]) -> list[int]:
+        """Requests thread memory of these sizes; gives the offset of each, and of the end."""
+        offsets = [0]
+        for size in sizes:
+            offsets.append(offsets[-1] + self._matrix_stride(size))
+        self._context.workspaces.need_own(offsets[-1] * self._bytes)
+        return offsets
+
+    def _over_chunk(self, code: Function, number: Value) -> Iterator[tuple[str, Value, Value]]:
+        """Branches by the size of a chunk; yields (label, first outer position, first row)."""
+        chunks = self._chunks
+        row, outer = divided(code, number, chunks.each)
+        outer = code.multiply(outer, constant(chunks.images, I64))
+        start = code.multiply(row, constant(chunks.block, I64))
+        for label, _, condition in chunks.sizes():
+            with code.when(code.compare(condition, row, constant(chunks.whole, I64))):
+                yield label, outer, start
+
+    def _transform_chunk(
+        self, points: Points, chunk: Chunk, copied: Value, inputs: Matrices
+    ) -> None:
+        """Copies the images of a chunk and transforms them."""
+        code, positions = points.code, RESULTS * chunk.block
+        end = code.add(chunk.outer, constant(chunk.images, I64))
+        first = code.multiply(chunk.start, constant(RESULTS, I64))
+        with points.loop(self._outer, (), chunk.outer, end) as loop:
+            past = code.subtract(loop.index, chunk.outer)
+            image = address(code, copied, [(past, self._image.size(positions))], self._element)
+            self._copy_image(points, positions, first, image)
+            skipped = chunk.block * self._wide * self._channels
+            target = address(code, inputs.start, [(past, skipped)], self._element)
+            self._transform(code, image, chunk.block, Matrices(target, inputs.stride))
+            code.end_loop(loop)
+
+    def _transform(self, code: Function, copied: Value, block: int, inputs: Matrices) -> None:
+        """Transforms the tiles of an image."""
+        strides, _ = self._image.layout(RESULTS * block)
+        down, right = (strides[axis] for axis in self._image.positions)
+        rows = code.begin_loop(0, block)
+        columns = code.begin_loop(0, self._wide)
+        moves = [(rows.index, RESULTS * down), (columns.index, RESULTS * right)]
+        source = address(code, copied, moves, self._element)
+        tile = code.add(code.multiply(rows.index, constant(self._wide, I64)), columns.index)
+        target = address(code, inputs.start, [(tile, self._channels)], self._element)
+
+        one = _InputTile(source, down, right, Matrices(target, inputs.stride))
+        lanes = self._panels.lanes
+        whole = self._channels - self._channels % lanes
+        if whole:
+            channels = code.begin_loop(0, whole, lanes)
+            self._transform_some(code, one, channels.index, lanes)
+            code.end_loop(channels)
+        if whole < self._channels:
+            self._transform_some(code, one, constant(whole, I64), self._channels - whole)
+        code.end_loop(columns)
+        code.end_loop(rows)
+
+    def _transform_some(self, code: Function, one: _InputTile, channel: Value, lanes: int) -> None:
+        """Transforms `lanes` channels of a tile, from `channel` on."""
+        here = code.offset(one.source, channel, self._element)
+        square = StoredSquare(code, here, 0, one.down, one.right, Type(self._element, lanes))
+        to = Matrices(code.offset(one.target.start, channel, self._element), one.target.stride)
+        self._scatter(code, along_both(code, self._filtering.data_transform, square), to)
+
+    def _scatter(self, code: Function, tile: Sequence[Sequence[Value]], to: Matrices) -> None:
+        """Stores a transformed tile, each element in its matrix."""
+        for number, value in enumerate(value for row in tile for value in row):
+            code.store(value, code.offset(to.start, number * to.stride, self._element))
+
+    def _vectors(self, code: Function, panel: Panel, start: Value) -> list[Value]:
+        """Loads the vectors of a row of a panel."""
+        vectors: list[Value] = []
+        for number in range(panel.vectors):
+            last = number == panel.vectors - 1
+            vector = Type(self._element, panel.last_lanes if last else panel.lanes)
+            vectors.append(
+                code.load(code.offset(start, number * panel.lanes, self._element), vector)
+            )
+        return vectors
+
+    def _multiply(
+        self,
+        code: Function,
+        panel: Panel,
+        operands: tuple[Matrices, Matrices, Matrices],
+        m_loop: tuple[int, int],
+        k_loop: tuple[int, int],
+        *,
+        fresh: bool,
+    ) -> None:
+        """Multiplies matrices, pair by pair.
+
+        Args:
+            code: of the function.
+            panel: the columns of the right matrices and the sums, whose rows are contiguous.
+            operands: left and right matrices, and sums.
+            m_loop: the extent of M, and its stride in a left matrix.
+            k_loop: the extent of K, and its stride in a left matrix.
+            fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
+        """
+        m, stride = m_loop
+        tile_m = balanced_tile_m(m, self._schedule.tile_m)
+        tile = Tile(
+            tuple(row * stride for row in range(tile_m)),
+            tuple(row * panel.width for row in range(tile_m)),
+            panel.vectors,
+            panel.lanes,
+            panel.last_lanes,
+            self._element,
+            (k_loop,),
+            panel.width,
+            self._schedule.unrolled,
+            fresh=fresh,
+        )
+        pairs = code.begin_loop(0, self._products)
+        left, right, sums = (
+            address(code, one.start, [(pairs.index, one.stride)], self._element) for one in operands
+        )
+        whole, rest = divmod(m, tile_m)
+        loop = code.begin_loop(0, whole)
+        at = address(code, left, [(loop.index, tile_m * stride)], self._element)
+        to = address(code, sums, [(loop.index, tile_m * panel.width)], self._element)
+        code.call_void(emit_tile(self._context.module, tile), at, right, to)
+        code.end_loop(loop)
+        if rest:
+            at = code.offset(left, whole * tile_m * stride, self._element)
+            to = code.offset(sums, whole * tile_m * panel.width, self._element)
+            last = replace(tile, left=tile.left[:rest], sums=tile.sums[:rest])
+            code.call_void(emit_tile(self._context.module, last), at, right, to)
+        code.end_loop(pairs)
+
+
+def divided(code: Function, number: Value, by: int) -> tuple[Value, Value]:
+    """The remainder and the quotient."""
+    divisor = constant(by, I64)
+    return code.binary("urem", number, divisor), code.binary("udiv", number, divisor)

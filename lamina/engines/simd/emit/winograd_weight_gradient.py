@@ -1,0 +1,355 @@
+"""Winograd's algorithm for gradients of weights: F(3x3, 2x2) and F(5x5, 2x2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import final
+
+from lamina.codegen.axes import flattened
+from lamina.codegen.filtering import RESULTS
+from lamina.codegen.llvm import Function
+from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
+from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.schedule import WindowSchedule
+from lamina.engines.simd.decide.windows import Windowed, tiled
+from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
+from lamina.engines.simd.emit.m_tiles import address, start_of_piece
+from lamina.engines.simd.emit.transforms import ListedSquare, along_both
+from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles, divided
+from lamina.engines.simd.emit.zeros import cleared, nonzero_n_of_any, write_narrowing
+from lamina.program.index import Axis, axis_index
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Bound, Scalar
+from lamina.program.steps import reads_of
+from lamina.records import frozen_dataclass
+
+
+@final
+class WinogradWeightGradient(TransformedTiles):
+    """Work items are (batch, panel, piece of the channels, block of chunks).
+
+    Each work item has its own partial sums in the shared workspace. The kernel that adds them up
+    and transforms them to gradients has work items of (batch, panel, group of channels).
+    """
+
+    def __init__(
+        self, context: Context, name: str, windowed: Windowed, schedule: WindowSchedule
+    ) -> None:
+        super().__init__(context, name, windowed, schedule)
+        *plane, channels = windowed.image.sides
+        self._plane = plane
+        self._all_channels = channels.axis.extent
+        self._piece = Axis("piece", self._all_channels // schedule.channels)
+        within = Axis(channels.axis.name, schedule.channels)
+        channel = axis_index(self._piece) * schedule.channels + axis_index(within)
+        self._image = replace(
+            windowed.image,
+            view=Rewrite({channels.axis: channel}).scalar(windowed.image.view),
+            sides=(*plane, replace(channels, axis=within, element=within)),
+        )
+        self._blocks = schedule.partial_sums
+        self._sums_stride = self._matrix_stride(schedule.channels * schedule.panels.width)
+
+    def write(self) -> list[WrittenKernel]:
+        chunks, (work, _) = self._chunks, self._schedule.works
+        count = self._outer.extent // chunks.images * chunks.each
+        self._context.need_shared(work.items * self._products * self._sums_stride * self._bytes)
+        for kind, panel, _, _ in self._panels.kinds():
+            for label, block, _ in chunks.sizes():
+                self._write_chunk(f"{self._name}_{kind}_{label}", panel, block, chunks.images)
+            self._write_item(f"{self._name}_{kind}", panel, count)
+            self._write_gradients(f"{self._name}_{kind}", panel)
+        return [self._summing(), self._finishing()]
+
+    def _summing(self) -> WrittenKernel:
+        """The kernel that sums products."""
+        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
+        table, thread, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
+        block, remaining = divided(code, loop.index, self._blocks)
+        piece, remaining = divided(code, remaining, self._piece.extent)
+        panel, batch = divided(code, remaining, self._panels.count)
+        for kind, _, condition, limit in self._panels.kinds():
+            with code.when(code.compare(condition, panel, constant(limit, I64))):
+                operands = (table, thread, batch, panel, piece, block, loop.index)
+                code.call_void(f"{self._name}_{kind}", *operands)
+        code.end_loop(loop)
+        code.finish()
+        kernel = self._kernel(self._name)
+        return replace(kernel, writes=frozenset([self._context.SHARED]))
+
+    def _write_item(self, name: str, panel: Panel, chunks: int) -> None:
+        """Writes `item(table, thread, batch, panel, piece, block, number)`: sums over chunks."""
+        numbers = ("thread", "batch", "panel", "piece", "block", "number")
+        code = self._begin(name, numbers).code
+        table, thread, batch, panel_number, piece, block, number = code.parameters
+        size = self._products * self._sums_stride
+        sums = self._context.address(code, self._context.SHARED)
+        sums = address(code, sums, [(number, size)], self._element)
+        fill = code.begin_loop(0, size, panel.lanes)
+        zero = constant(0, Type(self._element, panel.lanes))
+        code.store(zero, code.offset(sums, fill.index, self._element))
+        code.end_loop(fill)
+        n_start = code.multiply(panel_number, constant(self._panels.width, I64))
+        following = code.add(block, constant(1, I64))
+        begin, end = (start_of_piece(code, one, chunks, self._blocks) for one in (block, following))
+        loop = code.begin_loop(begin, end)
+
+        for label, outer, start in self._over_chunk(code, loop.index):
+            operands = (table, thread, batch, outer, start, n_start, piece, sums)
+            code.call_void(f"{name}_{label}", *operands)
+        code.end_loop(loop)
+        code.finish()
+
+    def _write_chunk(self, name: str, panel: Panel, block: int, images: int) -> None:
+        """Writes `chunk(table, thread, batch, outer, start, n_start, piece, sums)`.
+
+        It adds the products of a chunk of tiles to the sums.
+        """
+        tiles = images * block * self._wide
+        inputs_stride, factors_stride = (
+            self._matrix_stride(tiles * size) for size in (self._channels, panel.width)
+        )
+        image = images * self._image.size(RESULTS * block)
+        *offsets, _ = self._own_offsets(
+            (image, self._products * inputs_stride, self._products * factors_stride)
+        )
+        parameters = (
+            *(("table", POINTER), ("thread", I64), ("batch", I64), ("outer", I64)),
+            *(("start", I64), ("n_start", I64), ("piece", I64), ("sums", POINTER)),
+        )
+        points = self._context.begin(name, parameters, reads_of(self._step))
+        code = points.code
+        _, _, batch, outer, start, n_start, piece, sums = code.parameters
+        own = self._own(code)
+        copied, inputs, factors = (code.offset(own, at, self._element) for at in offsets)
+        left, right = Matrices(inputs, inputs_stride), Matrices(factors, factors_stride)
+        chunk = Chunk(outer, start, images, block)
+        with points.bound(self._batch, batch), points.bound(self._piece, piece):
+            self._transform_chunk(points, chunk, copied, left)
+            self._transform_right(points, chunk, panel, n_start, right)
+        operands = (left, right, Matrices(sums, self._sums_stride))
+        m_loop, k_loop = (self._channels, 1), (tiles, self._channels)
+        self._multiply(code, panel, operands, m_loop, k_loop, fresh=False)
+        code.finish()
+
+    def _transform_right(
+        self, points: Points, chunk: Chunk, panel: Panel, n_start: Value, factors: Matrices
+    ) -> None:
+        """Transforms the tiles of the right operand of a chunk."""
+        code, view, (high, wide) = points.code, self._right_view(), self._image.positions
+        end = code.add(chunk.outer, constant(chunk.images, I64))
+        with points.loop(self._outer, (), chunk.outer, end) as outers:
+            past = code.subtract(outers.index, chunk.outer)
+            rows = code.begin_loop(0, chunk.block)
+            columns = code.begin_loop(0, self._wide)
+            row = code.add(code.multiply(past, constant(chunk.block, I64)), rows.index)
+            tile = code.add(code.multiply(row, constant(self._wide, I64)), columns.index)
+            target = address(code, factors.start, [(tile, panel.width)], self._element)
+            row = code.multiply(code.add(chunk.start, rows.index), constant(RESULTS, I64))
+            column = code.multiply(columns.index, constant(RESULTS, I64))
+            for number in range(panel.vectors):
+                skipped = number * panel.lanes
+                base = code.add(n_start, constant(skipped, I64))
+                along_n = (self._n, base, panel.present(number), panel.lanes)
+                square = _Factors(points, view, (high, row), (wide, column), *along_n)
+                to = Matrices(code.offset(target, skipped, self._element), factors.stride)
+                self._scatter(
+                    code, along_both(code, self._filtering.gradient_transform, square), to
+                )
+            code.end_loop(columns)
+            code.end_loop(rows)
+            code.end_loop(outers)
+
+    def _right_view(self) -> Scalar:
+        """The right operand over whole tiles, with zeros past its last position."""
+        plane = self._step.k[-2:]
+        _, of_outer = flattened(self._image.outer, self._outer.name)
+        change = Rewrite(of_outer | {axis: axis_index(tiled(axis)) for axis in plane})
+        bounds = tuple(Bound(axis_index(one), 0, one.extent) for one in plane if tiled(one) != one)
+        within = Rewrite(load=lambda load: replace(load, bounds=(*load.bounds, *bounds)))
+        return change.scalar(within.scalar(self._step.right))
+
+    def _finishing(self) -> WrittenKernel:
+        """The kernel that transforms sums to gradients."""
+        name = f"{self._name}_gradients"
+        code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
+        table, thread, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
+        groups = -(-self._all_channels // self._panels.lanes)
+        group, remaining = divided(code, loop.index, groups)
+        panel, batch = divided(code, remaining, self._panels.count)
+        for kind, _, condition, limit in self._panels.kinds():
+            with code.when(code.compare(condition, panel, constant(limit, I64))):
+                operands = (table, thread, batch, panel, group)
+                code.call_void(f"{self._name}_{kind}_gradients", *operands)
+        code.end_loop(loop)
+        code.finish()
+        kernel = self._kernel(name)
+        return replace(kernel, reads=kernel.reads | {self._context.SHARED})
+
+    def _write_gradients(self, name: str, panel: Panel) -> None:
+        """Writes `gradients(table, thread, batch, panel, group)`, for a vector of channels.
+
+        Gradients stay in the thread's memory until those whose terms are all zero are known.
+        """
+        lanes, each = self._panels.lanes, self._window**2 * panel.width
+        elements = [side.element for side in self._plane if side.element is not None]
+        (channels,) = (axis for axis in self._step.m if axis not in elements)
+        pitches = [self._window * panel.width, panel.width, 0]
+        self._write_epilogue(name, panel, [*elements, channels], pitches)
+        whole, rest = divmod(self._all_channels, lanes)
+        kinds = [("whole", lanes, "slt"), ("rest", rest, "eq")]
+        kinds = [one for one in kinds if (rest if one[0] == "rest" else whole)]
+        for label, present, _ in kinds:
+            narrowing = f"{name}_{label}_zeros"
+            plane = self._step.k[-2:]
+            along = (channels, present)
+            write_narrowing(self._context, narrowing, self._step, along, panel, plane)
+        *offsets, _ = self._own_offsets((lanes * each, lanes, lanes * self._window**2))
+        code = self._begin(f"{name}_gradients", ("thread", "batch", "panel", "group")).code
+        table, _, batch, number, group = code.parameters
+        own = self._own(code)
+        gradients, found, words = (code.offset(own, at, self._element) for at in offsets)
+        n_start = code.multiply(number, constant(self._panels.width, I64))
+        first = code.multiply(group, constant(lanes, I64))
+        last = code.minimum(
+            code.add(first, constant(lanes, I64)), constant(self._all_channels, I64)
+        )
+        loop = code.begin_loop(first, last)
+        past = code.subtract(loop.index, first)
+        target = address(code, gradients, [(past, each)], self._element)
+        self._gradients_of(code, panel, (batch, number, loop.index), target)
+        rows = [
+            self._vectors(code, panel, code.offset(target, row * panel.width, self._element))
+            for row in range(self._window**2)
+        ]
+        code.store(nonzero_n_of_any(code, panel, rows), code.offset(found, past, "i32"))
+        code.end_loop(loop)
+        # For each element of the windows as many words as the group has channels, contiguous.
+        count = code.subtract(last, first)
+        for label, present, condition in kinds:
+            with code.when(code.compare(condition, group, constant(whole, I64))):
+                seen = code.load(found, Type("i32", present))
+                for element_ in range(self._window**2):
+                    code.store(seen, code.offset(words, element_ * present, "i32"))
+                operands = (table, batch, first, n_start, words)
+                code.call_void(f"{name}_{label}_zeros", *operands)
+        order = [elements.index(axis) for axis in self._step.m if axis != channels]
+        self._clear(code, panel, order, count, gradients, words)
+        loop = code.begin_loop(first, last)
+        past = code.subtract(loop.index, first)
+        zero, one, all_ = (constant(value, I64) for value in (0, 1, self._window))
+        source = address(code, gradients, [(past, each)], self._element)
+        operands = (table, source, batch, zero, zero, zero, loop.index, all_, all_, one, n_start)
+        code.call_void(f"{name}_epilogue", *operands)
+        code.end_loop(loop)
+        code.finish()
+
+    def _clear(
+        self,
+        code: Function,
+        panel: Panel,
+        order: Sequence[int],
+        count: Value,
+        gradients: Value,
+        words: Value,
+    ) -> None:
+        """Stores zeros for the gradients whose bits are set.
+
+        Args:
+            code: of the function.
+            panel: the vectors of the panel.
+            order: of the axes of the windows' elements, as in the words.
+            count: of channels.
+            gradients: their address, channel by channel.
+            words: the address of the bits: element by element, a word for each channel.
+        """
+        each = self._window**2 * panel.width
+        element_ = code.begin_loop(0, self._window**2)
+        numbers = [*divided(code, element_.index, self._window)][::-1]
+        row = code.multiply(numbers[order.index(0)], constant(self._window, I64))
+        row = code.add(row, numbers[order.index(1)])
+        loop = code.begin_loop(constant(0, I64), count)
+        word = code.add(code.multiply(element_.index, count), loop.index)
+        word = code.load(code.offset(words, word, "i32"), I32)
+        with code.when(code.compare("ne", word, constant(0, I32))):
+            start = address(
+                code, gradients, [(loop.index, each), (row, panel.width)], self._element
+            )
+            for vector, value in enumerate(self._vectors(code, panel, start)):
+                target = code.offset(start, vector * panel.lanes, self._element)
+                code.store(cleared(code, panel, vector, value, word), target)
+        code.end_loop(loop)
+        code.end_loop(element_)
+
+    def _gradients_of(
+        self, code: Function, panel: Panel, at: tuple[Value, Value, Value], target: Value
+    ) -> None:
+        """Computes the gradients of all elements of the windows, at a batch, panel and channel."""
+        batch, number, channel = at
+        row, piece = divided(code, channel, self._channels)
+        item = code.add(code.multiply(batch, constant(self._panels.count, I64)), number)
+        item = code.add(code.multiply(item, constant(self._piece.extent, I64)), piece)
+        size = self._products * self._sums_stride
+        moves = [(item, self._blocks * size), (row, panel.width)]
+        shared = self._context.address(code, self._context.SHARED)
+        source = address(code, shared, moves, self._element)
+        down, right = (range(self._window)[:: side.dilation] for side in self._plane)
+        for vector in range(panel.vectors):
+            here = code.offset(source, vector * panel.lanes, self._element)
+            totals = self._totals(code, here, Type(self._element, panel.lanes))
+            square = ListedSquare(totals, self._filtering.input_tile)
+            gradients = along_both(code, self._filtering.weight_gradient_transform, square)
+            # If windows are mirrored, gradients are mirrored too.
+            for row_, values in zip(down, gradients, strict=True):
+                for column_, value in zip(right, values, strict=True):
+                    offset = (row_ * self._window + column_) * panel.width + vector * panel.lanes
+                    code.store(value, code.offset(target, offset, self._element))
+
+    def _totals(self, code: Function, start: Value, vector: Type) -> Sequence[Value]:
+        """The totals of the partial sums of all blocks, for each element of a tile."""
+        size = self._products * self._sums_stride
+        loop = code.begin_loop(0, self._blocks, 1, [constant(0, vector)] * self._products)
+        block = address(code, start, [(loop.index, size)], self._element)
+        added: list[Value] = []
+        for number, total in enumerate(loop.carried):
+            at = code.offset(block, number * self._sums_stride, self._element)
+            added.append(code.add(total, code.load(at, vector)))
+        return code.end_loop(loop, added)
+
+
+@frozen_dataclass
+class _Factors:
+    """A tile of the right operand: vectors along N.
+
+    Attributes:
+        points: of the function that reads it.
+        view: the operand.
+        high, wide: the axes of output positions, each with the tile's first coordinate.
+        n: the axis N.
+        base: the first column.
+        present: the number of columns.
+        lanes: of the vectors; lanes without a column are zero.
+    """
+
+    points: Points
+    view: Scalar
+    high: tuple[Axis, Value]
+    wide: tuple[Axis, Value]
+    n: Axis
+    base: Value
+    present: int
+    lanes: int
+
+    def number(self, row: int, column: int) -> Value:
+        """The vector in a row and a column of the tile."""
+        points, code = self.points, self.points.code
+        (high, first_row), (wide, first_column) = self.high, self.wide
+        with (
+            points.bound(high, code.add(first_row, constant(row, I64))),
+            points.bound(wide, code.add(first_column, constant(column, I64))),
+            points.along(self.n, self.base, self.present),
+        ):
+            return code.padded(points.vector(self.view), self.lanes, 0)

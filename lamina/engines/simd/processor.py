@@ -1,0 +1,30 @@
+"""The properties of a processor for which kernels are written: vectors, registers, caches."""
+
+from __future__ import annotations
+
+from lamina.records import frozen_dataclass
+
+# The size of a cache line.
+LINE_BYTES = 64
+
+
+@frozen_dataclass
+class Processor:
+    """A processor, as far as kernels depend on it.
+
+    Attributes:
+        vector_bytes: the size of a vector register.
+        registers: the number of vector registers.
+        fused: whether there is a fused multiply-add, with one rounding.
+        level1_bytes, level2_bytes, level3_bytes: data caches of a core, and the shared one (0 if
+            there is none).
+        threads: the most threads that may run.
+    """
+
+    vector_bytes: int
+    registers: int
+    fused: bool
+    level1_bytes: int
+    level2_bytes: int
+    level3_bytes: int
+    threads: int
