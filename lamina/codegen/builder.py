@@ -83,6 +83,13 @@ class Module(Protocol):
         """Whether a function of that name was begun; shared functions are written once."""
         ...
 
+    def table_once(self, name: str, values: Sequence[Value]) -> Value:
+        """A constant array of 64-bit integers, made once for each name; for `Builder.picked`.
+
+        Tables of one name must have the same values.
+        """
+        ...
+
 
 class Builder(Protocol):
     """A function being written: instructions go to the current block.
@@ -201,6 +208,22 @@ class Builder(Protocol):
 
     def insert(self, vector: Value, value: Value, lane: int) -> Value: ...
 
+    def bits(self, lanes: Value, element: str) -> Value:
+        """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""
+        ...
+
+    def lanes_of(self, bits: Value, lanes: int) -> Value:
+        """The lowest bits of an integer of at least `lanes` bits, as i1 lanes."""
+        ...
+
+    def any_of(self, lanes: Value) -> Value:
+        """Whether the integer in any of the lanes is not zero."""
+        ...
+
+    def all_bits(self, lanes: Value) -> Value:
+        """The bitwise and of the integers in all lanes."""
+        ...
+
     # Memory
 
     def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
@@ -217,4 +240,12 @@ class Builder(Protocol):
 
     def store(self, value: Value, pointer: Value) -> None:
         """Writes a value."""
+        ...
+
+    def picked(self, table: Value, number: Value) -> Value:
+        """One of the values of a constant array of 64-bit integers."""
+        ...
+
+    def prefetch(self, pointer: Value, level: int) -> None:
+        """Prefetches an address into the cache of level 1 or 2; any address is allowed."""
         ...

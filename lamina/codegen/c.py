@@ -15,11 +15,13 @@ from typing import final
 
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.instructions import Instructions
-from lamina.codegen.values import I64, POINTER, Type, Value, constant, single
+from lamina.codegen.values import I1, I64, NUMBERS, POINTER, TABLE, Type, Value, constant, single
 from lamina.codegen.words import VectorWords, Words
 from lamina.errors import InternalError
 
 _INDENT = "    "
+# The type of tables of addresses.
+_ADDRESSES = "Addresses"
 _INFIX = {
     "add": "+",
     "sub": "-",
@@ -67,17 +69,26 @@ class Module:
         self.doubles = doubles
         self.widens_division = doubles and not exact_division
         self.has_doubles = False
+        # The most addresses of a table that is passed to functions.
+        self.addresses = 0
         self.functions: list[Function] = []
+        self._arrays: dict[str, str] = {}
         self._names: set[str] = set()
 
     def function(
-        self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
+        self,
+        name: str,
+        parameters: Sequence[tuple[str, Type]],
+        *,
+        result: Type | None = None,
+        results: Sequence[Type] = (),
     ) -> Function:
-        """Begins a function that other functions call; its pointer parameters point to bytes."""
-        words = [
-            f"{self.pointer('i8')}{label}" if type == POINTER else f"{self.type(type)} {label}"
-            for label, type in parameters
-        ]
+        """Begins a function that other functions call; its pointer parameters point to bytes.
+
+        With several results, `finish_several` ends it and `call_several` calls it.
+        """
+        words = [f"{self._parameter(type)}{label}" for label, type in parameters]
+        words += [f"{self.type(type)} *result{number}" for number, type in enumerate(results)]
         head = f"{self.words.function} {self.type(result) if result else 'void'}"
         head = f"{head} {name}({', '.join(words)})"
         return self._added(Function(self, name, parameters, head, is_called=True))
@@ -104,6 +115,22 @@ class Module:
         self.functions.append(function)
         self._names.add(function.name)
         return function
+
+    def _parameter(self, type: Type) -> str:
+        """The type of a parameter, with a star or blank at its end."""
+        if type == POINTER:
+            return self.pointer("i8")
+        if type == TABLE:
+            return f"const {_ADDRESSES} *"
+        return self.words.numbers if type == NUMBERS else f"{self.type(type)} "
+
+    def table_once(self, name: str, values: Sequence[Value]) -> Value:
+        """A constant array of 64-bit integers, made once for each name; for `Function.picked`."""
+        suffix = self.words.integer_suffix["i64"]
+        numbers = ", ".join(f"{one.number}{suffix}" for one in values)
+        text = self.words.array.format(name=name, count=len(values), numbers=numbers)
+        self._arrays.setdefault(name, text)
+        return Value(name, NUMBERS)
 
     def has(self, name: str) -> bool:
         """Whether a function of that name was begun; shared functions are written once."""
@@ -145,6 +172,11 @@ class Module:
         """The whole file."""
         functions = [function.text() for function in self.functions]
         head = [*(self.words.double_head if self.has_doubles else ()), *self.words.head]
+        head += self._arrays.values()
+        if self.addresses:
+            buffers = f"{self.pointer('i8')}buffers[{self.addresses}];"
+            number = f"{self.words.unsigned['i64']} iteration;"
+            head.append(f"typedef struct {{ {buffers} {number} }} {_ADDRESSES};")
         # Prototypes, because a function may be begun while its caller is written.
         head += [f"{one.head};" for one in self.functions if one.is_called]
         return "\n\n".join(["\n".join(head), *functions]) + "\n"
@@ -254,6 +286,11 @@ class Function(Instructions):
         """Returns from the function."""
         if value is not None:
             self._line(f"return {self._operand(value)}")
+
+    def finish_several(self, values: Sequence[Value]) -> None:
+        """Returns several values from the function."""
+        for number, value in enumerate(values):
+            self._line(f"*result{number} = {self._operand(value)}")
 
     # Text
 
@@ -454,12 +491,47 @@ class Function(Instructions):
         """Calls a function that returns nothing."""
         self._line(self._called(name, operands))
 
-    def _called(self, name: str, operands: Sequence[Value]) -> str:
-        texts = (
+    def call_several(
+        self, name: str, types: Sequence[Type], operands: Sequence[Value]
+    ) -> list[Value]:
+        """Calls a function with several results."""
+        results = [Value(self._name("v"), type) for type in types]
+        for one in results:
+            self._line(f"{self.module.type(one.type)} {one.name}")
+        targets = [f"&{one.name}" for one in results]
+        self._line(self._called(name, operands, targets))
+        return results
+
+    def _called(self, name: str, operands: Sequence[Value], further: Sequence[str] = ()) -> str:
+        texts = [
             self._pointer(one, "i8") if one.type == POINTER else self._operand(one)
             for one in operands
-        )
-        return f"{name}({', '.join(texts)})"
+        ]
+        return f"{name}({', '.join([*texts, *further])})"
+
+    # Tables of addresses
+
+    def make_addresses(self, buffers: Sequence[Value], iteration: Value | None) -> Value:
+        """A table with these addresses, and perhaps the number of an iteration."""
+        self.module.addresses = max(self.module.addresses, len(buffers), 1)
+        name = self._name("a")
+        self._line(f"{_ADDRESSES} {name}")
+        for number, buffer in enumerate(buffers):
+            self._line(f"{name}.buffers[{number}] = {self._pointer(buffer, 'i8')}")
+        if iteration is not None:
+            self._line(f"{name}.iteration = {self._operand(iteration)}")
+        return Value(f"&{name}", TABLE)
+
+    def address_in(self, table: Value, number: int) -> Value:
+        """One of the addresses of a table."""
+        self.module.addresses = max(self.module.addresses, number + 1)
+        value = Value(self._name("p"), POINTER)
+        self._line(f"{self.module.pointer('i8')}{value.name} = {table.name}->buffers[{number}]")
+        return value
+
+    def iteration_in(self, table: Value) -> Value:
+        """The number of the iteration in a table."""
+        return self._made(f"{table.name}->iteration", I64)
 
     # Lanes
 
@@ -478,9 +550,17 @@ class Function(Instructions):
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
         """Lanes of left and right in any order; right's are numbered after left's."""
         lanes = left.type.lanes
-        type = left.type.wide(len(picks))
-        named = [self._named(left), self._named(right if right is not None else left)]
-        picked = [self._lane_of(named[pick >= lanes], left.type, pick % lanes) for pick in picks]
+        sources = (left, right if right is not None else left)
+        return self.assembled([(sources[pick >= lanes], pick % lanes) for pick in picks])
+
+    def assembled(self, lanes: Sequence[tuple[Value, int]]) -> Value:
+        """A vector of lanes of other vectors, or of scalars, whose number is ignored."""
+        names = {value: self._named(value) for value, _ in lanes}
+        type = lanes[0][0].type.wide(len(lanes))
+        picked = [
+            self._lane_of(names[value], value.type, lane) if value.type.lanes else names[value]
+            for value, lane in lanes
+        ]
         return self._made(self._of_lanes(type, picked), type)
 
     def _named(self, value: Value) -> str:
@@ -551,13 +631,22 @@ class Function(Instructions):
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
         """Reads the lanes where the mask is set; others are zero, without a memory access."""
         result = constant(0, type)
-        named, address = self._named(mask), self._pointer(pointer, type.element)
-        zero = self._operand(constant(0, type.scalar))
+        named = self._named(mask)
         for lane in range(type.lanes):
-            loaded = self._from_memory(f"{address}[{lane}]", type.scalar)
-            text = f"{self._lane_of(named, mask.type, lane)} ? {loaded} : {zero}"
-            result = self.insert(result, self._made(text, type.scalar), lane)
+            address = self.offset(pointer, lane, type.element)
+            condition = Value(self._lane_of(named, mask.type, lane), I1)
+            result = self.insert(result, self.loaded_if(address, condition, type.scalar), lane)
         return result
+
+    def loaded_if(self, pointer: Value, condition: Value, type: Type) -> Value:
+        """Reads a scalar if a condition holds; otherwise zero, without a memory access."""
+        loaded = self._from_memory(f"*{self._pointer(pointer, type.element)}", type)
+        zero = self._operand(constant(0, type))
+        return self._made(f"{self._operand(condition)} ? {loaded} : {zero}", type)
+
+    def prefetch(self, pointer: Value, level: int) -> None:
+        """Prefetches an address; languages like C choose the cache themselves."""
+        self._line(self.module.words.prefetch.format(address=self._pointer(pointer, "i8")))
 
     def store(self, value: Value, pointer: Value) -> None:
         """Writes a value."""

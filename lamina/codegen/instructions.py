@@ -7,37 +7,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from lamina.codegen.builder import BasicBlock
-from lamina.codegen.values import Value, constant
+from lamina.codegen.values import Value, constant, constants
 
 
-class Instructions(ABC):
-    """A function being written: instructions go to the current block.
-
-    Args:
-        name: of the function.
-        parameters: its parameters.
-        entry: its first block.
-    """
-
-    def __init__(self, name: str, parameters: Sequence[Value], entry: BasicBlock) -> None:
-        self.name = name
-        self.parameters = tuple(parameters)
-        self.blocks = [entry]
-        self.block = entry
-        self._count = 0
-
-    def _name(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
-
-    @contextmanager
-    def at(self, block: BasicBlock) -> Generator[None]:
-        """Inside, instructions go to the end of that block, before its jump."""
-        current, self.block = self.block, block
-        try:
-            yield
-        finally:
-            self.block = current
+class Composed(ABC):
+    """Instructions that are composed of others, the same for all languages."""
 
     # Instructions that each language implements
 
@@ -65,6 +39,18 @@ class Instructions(ABC):
     @abstractmethod
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
         """Lanes of left and right in any order; right's are numbered after left's."""
+
+    @abstractmethod
+    def convert(self, operation: str, value: Value, element: str) -> Value:
+        """Converts each lane to another element."""
+
+    @abstractmethod
+    def splat(self, value: Value, lanes: int) -> Value:
+        """The scalar in every lane; itself if lanes is 0."""
+
+    @abstractmethod
+    def extract(self, vector: Value, lane: int) -> Value:
+        """One lane."""
 
     # Instructions composed of these
 
@@ -101,3 +87,65 @@ class Instructions(ABC):
             return vector
         picks = [min(lane, own) for lane in range(lanes)]
         return self.shuffle(vector, constant(filler, vector.type), picks)
+
+    def bits(self, lanes: Value, element: str) -> Value:
+        """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""
+        count = lanes.type.lanes
+        own = constants([1 << lane for lane in range(count)], "i32")
+        word = self.reduced("or", self.select(lanes, own, constant(0, own.type)))
+        return word if element == "i32" else self.convert("zext", word, element)
+
+    def lanes_of(self, bits: Value, lanes: int) -> Value:
+        """The lowest bits of an integer of at least `lanes` bits, as i1 lanes."""
+        word = bits if bits.type.bits == 32 else self.convert("trunc", bits, "i32")
+        own = constants([1 << lane for lane in range(lanes)], "i32")
+        kept = self.binary("and", self.splat(word, lanes), own)
+        return self.compare("ne", kept, constant(0, own.type))
+
+    def any_of(self, lanes: Value) -> Value:
+        """Whether the integer in any of the lanes is not zero."""
+        return self.compare("ne", self.reduced("or", lanes), constant(0, lanes.type.scalar))
+
+    def all_bits(self, lanes: Value) -> Value:
+        """The bitwise and of the integers in all lanes."""
+        return self.reduced("and", lanes)
+
+    def reduced(self, operation: str, vector: Value) -> Value:
+        """All lanes combined, of a vector whose number of lanes is a power of two."""
+        lanes = vector.type.lanes
+        while lanes > 2:
+            lanes //= 2
+            low = self.shuffle(vector, None, range(lanes))
+            high = self.shuffle(vector, None, range(lanes, 2 * lanes))
+            vector = self.binary(operation, low, high)
+        return self.binary(operation, self.extract(vector, 0), self.extract(vector, 1))
+
+
+class Instructions(Composed):
+    """A function being written: instructions go to the current block.
+
+    Args:
+        name: of the function.
+        parameters: its parameters.
+        entry: its first block.
+    """
+
+    def __init__(self, name: str, parameters: Sequence[Value], entry: BasicBlock) -> None:
+        self.name = name
+        self.parameters = tuple(parameters)
+        self.blocks = [entry]
+        self.block = entry
+        self._count = 0
+
+    def _name(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    @contextmanager
+    def at(self, block: BasicBlock) -> Generator[None]:
+        """Inside, instructions go to the end of that block, before its jump."""
+        current, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = current

@@ -16,7 +16,9 @@ from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import (
     I32,
     I64,
+    NUMBERS,
     POINTER,
+    TABLE,
     Type,
     Value,
     constant,
@@ -28,6 +30,8 @@ from lamina.codegen.values import (
 
 def type_text(type: Type) -> str:
     """A type as LLVM writes it."""
+    if type in (TABLE, NUMBERS):
+        return "ptr"
     return f"<{type.lanes} x {type.element}>" if type.lanes else type.element
 
 
@@ -107,7 +111,7 @@ class Module:
         listed = ", ".join(map(typed, values))
         text = f"@{name} = internal unnamed_addr constant {kind} [{listed}], align 64"
         self._globals.append(text)
-        return Value(f"@{name}", POINTER)
+        return Value(f"@{name}", NUMBERS)
 
     def export_functions(self, name: str, functions: Sequence[str]) -> None:
         """An exported table, of this name, of the addresses of functions."""
@@ -410,6 +414,10 @@ class Function(Instructions):
 
     def store(self, value: Value, pointer: Value, align: int = 0) -> None:
         self.line(f"store {typed(value)}, {typed(pointer)}, align {align or value.type.bytes}")
+
+    def picked(self, table: Value, number: Value) -> Value:
+        """One of the values of a constant array of 64-bit integers."""
+        return self.load(self.offset(table, number, "i64"), I64)
 
     def prefetch(self, pointer: Value, level: int) -> None:
         """Prefetches an address into the cache of level 1 or 2; any address is allowed."""

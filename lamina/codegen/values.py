@@ -7,6 +7,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# The bits of elements that are no integers; addresses count as 64.
+_BITS = {"float": 32, "double": 64, "ptr": 64, "table": 64, "numbers": 64}
+
 
 @dataclass(frozen=True, slots=True)
 class Type:
@@ -15,7 +18,8 @@ class Type:
     Integers have no sign: operations treat them as signed or unsigned, as in LLVM.
 
     Attributes:
-        element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i32"`, `"i64"` or `"ptr"`.
+        element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i32"`, `"i64"`, `"ptr"`, `"table"` (the
+            addresses of a kernel's buffers), or `"numbers"` (a constant array of i64).
         lanes: 0 for a scalar.
     """
 
@@ -33,7 +37,7 @@ class Type:
     @property
     def bits(self) -> int:
         """The size of an element; a pointer counts as 64."""
-        return {"float": 32, "double": 64, "ptr": 64}.get(self.element) or int(self.element[1:])
+        return _BITS.get(self.element) or int(self.element[1:])
 
     @property
     def bytes(self) -> int:
@@ -57,6 +61,7 @@ class Type:
 
 I1, I8, I32, I64 = Type("i1"), Type("i8"), Type("i32"), Type("i64")
 FLOAT, DOUBLE, POINTER = Type("float"), Type("double"), Type("ptr")
+TABLE, NUMBERS = Type("table"), Type("numbers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,9 @@ class Words:
         address: the type of an address in a buffer, with a star or blank at its end; field
             `element`, the type of the buffer's elements.
         item: the number of the work item, of 64 bits.
+        numbers: the type of an address of a constant array of integers of 64 bits.
+        array: a constant array of such integers; fields `name`, `count` and `numbers`.
+        prefetch: a statement that prefetches an address; field `address`.
         unsigned, signed: the types of integers and floats by their elements.
         integer_suffix: the suffix of integer constants, by elements.
         bits: the same bits as another type of that size; fields `type` and `value`.
@@ -77,6 +80,9 @@ class Words:
     function: str
     address: str
     item: str
+    numbers: str
+    array: str
+    prefetch: str
     unsigned: Mapping[str, str]
     signed: Mapping[str, str]
     integer_suffix: Mapping[str, str]
@@ -100,6 +106,9 @@ OPENCL = Words(
     function="static",
     address="__global {element} *",
     item="(ulong)get_global_id(0)",
+    numbers="__constant ulong *",
+    array="__constant ulong {name}[{count}] = {{{numbers}}};",
+    prefetch="prefetch({address}, 1)",
     unsigned={
         "i1": "bool",
         "i8": "uchar",

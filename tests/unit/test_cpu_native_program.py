@@ -18,13 +18,13 @@ from llvm_text import functions
 
 import lamina as lm
 from lamina.engines.cpu.compilation import compile_program
-from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.native_program import write_llvm, write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
 from lamina.engines.simd.decide.alternatives import alternatives_of
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import FusedSum, LoopSchedule
-from lamina.engines.simd.emit.kernels import KernelCall, write_kernels
+from lamina.engines.simd.emit.kernels import KernelCall
 from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
@@ -79,7 +79,7 @@ def functions_of(calls: Sequence[KernelCall]) -> set[str]:
 
 def test_steps_of_equal_blocks_share_their_functions() -> None:
     few, many = (training_program(classifier(64, *[64] * n, 10), 32) for n in (4, 12))
-    written = [write_kernels(program, PROCESSOR) for program in (few, many)]
+    written = [write_llvm(program, PROCESSOR) for program in (few, many)]
     assert len(many.steps) >= 2 * len(few.steps)
     assert len(functions_of(written[0].calls)) == len(functions_of(written[1].calls))
     assert len(functions_of(written[0].calls)) < len(few.steps)
@@ -97,7 +97,7 @@ def test_equal_steps_with_different_schedules_share_nothing() -> None:
     assert usual.steps[0] == usual.steps[1]
     forced = {1: next(alternatives_of(equal.steps[1], PROCESSOR))}
     different = decide(equal, PROCESSOR, forced)
-    written = (write_kernels(equal, PROCESSOR, one).calls for one in (usual, different))
+    written = (write_llvm(equal, PROCESSOR, one).calls for one in (usual, different))
     alike, apart = map(functions_of, written)
     assert len(apart) == len(alike) + 1
 
@@ -106,12 +106,12 @@ def test_steps_of_different_sizes_share_no_functions() -> None:
     x = lm.Input(40)
     outputs = [lm.ops.exp(x), lm.ops.exp(lm.ops.concat([x, x], 1)), lm.ops.exp(x * 2)]
     program = lm.Network(inputs=x, outputs=outputs).plan(8).program
-    assert len(functions_of(write_kernels(program, PROCESSOR).calls)) == len(program.steps)
+    assert len(functions_of(write_llvm(program, PROCESSOR).calls)) == len(program.steps)
 
 
 def test_equal_operands_are_packed_by_one_function_each_into_its_own_memory() -> None:
     program = classifier(96, 96, 96, 96).plan(64).program
-    written = write_kernels(program, PROCESSOR)
+    written = write_llvm(program, PROCESSOR)
     assert (len(written.load), len(functions_of(written.load))) == (3, 1)
     assert sorted(written.workspace_offsets.values()) == [0, 4 * 96 * 96, 2 * 4 * 96 * 96]
 

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from lamina.codegen.builder import OpenLoop
+from lamina.codegen.llvm import Module
 from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.simd.decide.overlap import Extents, LastTouched, extents_of
 from lamina.engines.simd.decide.schedule import Schedule
+from lamina.engines.simd.emit.addresses import HEADER, AddressesInMemory
 from lamina.engines.simd.emit.kernels import (
     KernelCall,
     RepeatedCalls,
     WrittenProgram,
     write_kernels,
 )
-from lamina.engines.simd.emit.workspaces import HEADER
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
+
+# The kernels of a program in LLVM IR.
+Written = WrittenProgram[Module]
 
 
 @frozen_dataclass
@@ -56,7 +61,7 @@ def write_program(
         schedule: how its steps are run; by default `decide` makes one.
         timed: whether each kernel is a separate phase, so that its time can be measured.
     """
-    written = write_kernels(program, processor, schedule)
+    written = write_llvm(program, processor, schedule)
     schedule = written.schedule
     extents = extents_of(program, written.workspaces.extents)
     load = Entry(0, 0, (), ())
@@ -89,25 +94,43 @@ def write_program(
     return NativeProgram(written.module.text(), layout)
 
 
+def write_llvm(
+    program: Program,
+    processor: HostProcessor,
+    schedule: Schedule | None = None,
+    *,
+    only: int | None = None,
+) -> Written:
+    """The kernels of a program as LLVM IR, or those of one step, with their calls."""
+    module, addresses = Module(fused=processor.fused), AddressesInMemory()
+    return write_kernels(program, processor, module, addresses, schedule, only=only)
+
+
 def text_of(program: Program, step: int | None, processor: HostProcessor) -> str:
     """The text of a module for one step of a program, or for all steps."""
-    written = write_kernels(program, processor, only=step)
-    return written.module.text()
+    return write_llvm(program, processor, only=step).module.text()
 
 
-def _table(program: Program, written: WrittenProgram) -> tuple[int, ...]:
+def _table(program: Program, written: Written) -> tuple[int, ...]:
     """The entries of the table of addresses: numbers of buffers, or of workspaces if negative."""
     names = (*program.buffers, *written.workspace_offsets)
     numbers = {name: number for number, name in enumerate(names)}
-    entries: list[int] = []
+    # The first section, without buffers, is for kernels that belong to no step.
+    entries = [*range(-len(HEADER), 0)]
     for section in written.sections:
         entries += range(-len(HEADER), 0)
         entries += (numbers[name] for name in section)
     return tuple(entries)
 
 
+def _section_offsets(written: Written) -> list[int]:
+    """The offset of each section in the table of addresses, in words."""
+    sizes = (len(HEADER) + len(section) for section in written.sections)
+    return list(accumulate(sizes, initial=len(HEADER)))
+
+
 def _entry(
-    written: WrittenProgram,
+    written: Written,
     name: str,
     calls: Sequence[KernelCall],
     loops: Sequence[RepeatedCalls],
@@ -125,6 +148,7 @@ def _entry(
     numbers = {function: number for number, function in enumerate(numbers)}
     written.module.export_functions(exported_name(name), list(numbers))
     begins = [True] * len(calls) if timed else _begins(extents, calls, loops)
+    sections = _section_offsets(written)
     kernels: list[Kernel] = []
     phases: list[Phase] = []
     # The number of the phase that begins with a call.
@@ -139,7 +163,9 @@ def _entry(
             items, share = slices.work.items, slices.count
             # If all threads share a kernel, each slot gets the same slice in every run.
             slot = offset if share < threads else 0
-            kernels.append(Kernel(number, call.section, items, slices.at_once, share, slot))
+            kernels.append(
+                Kernel(number, sections[call.section], items, slices.at_once, share, slot)
+            )
             offset = (offset + share) % threads
         cycles = sum(call.slices.work.cycles for call in calls[first:last])
         several = last - first > 1 or kernels[-1].slice_count > 1
@@ -170,19 +196,20 @@ def _begins(
 
 
 def _write_sequence(
-    written: WrittenProgram, name: str, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
+    written: Written, name: str, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
 ) -> None:
     """Writes a function that calls all kernels in order."""
     code = written.module.function(name, KERNEL_PARAMETERS)
     table, thread, *_ = code.parameters
+    sections = _section_offsets(written)
     first = {loop.first: loop for loop in loops}
     last = {loop.last for loop in loops}
     opened: OpenLoop | None = None
     for number, call in enumerate(calls):
         if number in first:
             opened = code.begin_loop(0, first[number].iterations)
-            code.store(opened.index, written.workspaces.iteration_address(code, table))
-        section = code.offset(table, call.section, "ptr")
+            code.store(opened.index, AddressesInMemory().iteration_address(code, table))
+        section = code.offset(table, sections[call.section], "ptr")
         code.call_void(
             call.function,
             *(section, thread, constant(0, I64), constant(call.slices.work.items, I64)),

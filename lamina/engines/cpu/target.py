@@ -1,30 +1,7 @@
-"""The target of CPUs: the costs of operations there. Imports no code generator."""
+"""The target of the cpu engine. Imports no code generator."""
 
 from __future__ import annotations
 
-from lamina.program.target import EXPENSIVE, Target
+from lamina.engines.simd.target import processor_target
 
-CPU = Target(
-    name="cpu",
-    # Four simple primitives take as long as a store and a load in the caches.
-    simple_cost=0.25,
-    primitive_costs=dict.fromkeys(sorted(EXPENSIVE), 2.5),
-    launch_bytes=512.0,
-    packing_bytes=1.0,
-    cached_ratio=64,
-    # Processors have registers of 64 bits.
-    narrow_positions=False,
-    # A matrix product would otherwise read all of its operands again.
-    keeps_products=True,
-    # Vectors of channels are full for any window.
-    channels_last=True,
-    # A contraction with one row and one column for each channel would fill no tile of registers.
-    depthwise_loops=True,
-    # The weights of a block fit in the caches; each block is a few steps, a barrier after each.
-    attention_block_queries=128,
-    attention_most_blocks=8,
-    # Sorting takes longer than additions, which threads share along axes that are not indexed.
-    scatter="in order",
-    alignment_bytes=1,
-    largest_block_bytes=None,
-)
+CPU = processor_target("cpu", launch_bytes=512.0)

@@ -9,6 +9,7 @@ from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.opencl.driver import open_device
+from lamina.engines.opencl.processors import ProcessorFamily
 
 
 def opencl_engine(name: str = "opencl") -> GpuEngine:
@@ -26,4 +27,6 @@ def opencl_engine(name: str = "opencl") -> GpuEngine:
 
 def _family_for(driver: Driver) -> Family:
     """The family of kernels that suits a device."""
+    if driver.traits.is_processor:
+        return ProcessorFamily(driver.traits, driver.words, driver.record.engine)
     return GpuFamily(driver.traits, driver.words, driver.record.engine)

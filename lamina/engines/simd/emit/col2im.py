@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from lamina.codegen.llvm import Function
+from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.simd.decide.m_tiles import MTiles, merged
 from lamina.engines.simd.decide.windows import Spread
@@ -108,7 +108,7 @@ class Col2im(WindowWriter):
 
     def _shifted(
         self,
-        code: Function,
+        code: Builder,
         sums: Value,
         tap: Value,
         elements: Sequence[Axis],

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lamina.codegen import points
-from lamina.codegen.llvm import Function, Module
-from lamina.codegen.values import I64, POINTER, Type, Value
-from lamina.engines.simd.emit.workspaces import HEADER, Workspaces
+from lamina.codegen.builder import Builder, Module
+from lamina.codegen.values import I64, TABLE, Type, Value
+from lamina.engines.simd.emit.addresses import Addresses
+from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.engines.simd.processor import Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer
@@ -17,11 +18,11 @@ from lamina.records import frozen_dataclass
 from lamina.shapes import DType, uint8
 
 # Points of a function in LLVM's language.
-Points = points.Points[Function]
+Points = points.Points[Builder]
 
 # The parameters of a kernel's function: its section of the table of addresses, the thread, and the
 # range of work items.
-ITEM_RANGE_PARAMETERS = (("table", POINTER), ("thread", I64), ("first", I64), ("last", I64))
+ITEM_RANGE_PARAMETERS = (("table", TABLE), ("thread", I64), ("first", I64), ("last", I64))
 
 
 @frozen_dataclass
@@ -47,6 +48,7 @@ class Context:
         buffers: of the step, in the order of its section of the table of addresses.
         processor: for which the functions are written.
         workspaces: provides memory that steps need while they run.
+        addresses: of buffers and workspaces.
         iteration: the axis of the repeat that contains the step; None if there is none.
         requested: the names of the temporary buffers that the step has requested.
     """
@@ -58,6 +60,7 @@ class Context:
     buffers: dict[str, Buffer]
     processor: Processor
     workspaces: Workspaces
+    addresses: Addresses
     iteration: Axis | None = None
     requested: list[str] = field(default_factory=list[str])
 
@@ -72,10 +75,9 @@ class Context:
         known = self.buffers[self.SHARED].bytes if self.SHARED in self.buffers else 0
         self.need_buffer(self.SHARED, [max(known, size)], uint8)
 
-    def address(self, code: Function, name: str) -> Value:
-        """The address of a buffer; the function's first parameter is the step's section."""
-        word = len(HEADER) + list(self.buffers).index(name)
-        return code.load(code.offset(code.parameters[0], word, "ptr"), POINTER)
+    def address(self, code: Builder, name: str) -> Value:
+        """The address of a buffer; the function's first parameter is the table."""
+        return self.addresses.buffer(code, code.parameters[0], list(self.buffers).index(name))
 
     def begin(
         self,
@@ -85,7 +87,7 @@ class Context:
         *,
         calling: bool = False,
     ) -> Points:
-        """Begins a function that uses buffers; its first parameter is the step's section.
+        """Begins a function that uses buffers; its first parameter is their table.
 
         With `calling`, it calls functions to load and store vectors that are not contiguous.
         """
@@ -95,5 +97,5 @@ class Context:
         sizes = {buffer: self.buffers[buffer].size for buffer in used}
         begun = Points(code, bases, sizes, calling=calling)
         if self.iteration is not None:
-            begun.fix(self.iteration, self.workspaces.iteration(code, code.parameters[0]))
+            begun.fix(self.iteration, self.addresses.iteration(code, code.parameters[0]))
         return begun

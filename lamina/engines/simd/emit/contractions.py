@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lamina.codegen.llvm import Function
+from lamina.codegen.builder import Builder
 from lamina.codegen.matrix import Plain, as_loop, as_matrix, as_plain
 from lamina.codegen.primitives import element
-from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.codegen.values import I64, TABLE, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import (
     DIRECT,
@@ -166,7 +166,7 @@ class _Gemm:
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
         """Writes the function of a panel: packs it if necessary, then computes its tiles."""
-        matrix, workspaces = self._matrix, self._context.workspaces
+        matrix = self._matrix
         name = f"{self._name}_{kind}"
         wide, around = self._schedule.wide_epilogue, (matrix.batch,)
         epilogue = Epilogue(matrix.step, around, (matrix.m,), (panel.width,), panel, wide)
@@ -174,7 +174,7 @@ class _Gemm:
         points = self._begin(name, _PANEL_PARAMETERS)
         code = points.code
         table, thread, batch, number, begin, end = code.parameters
-        own = workspaces.own(code, table, thread)
+        own = self._context.addresses.own(code, table, thread)
         sums = code.offset(own, self._sums_offset, "i8")
         n_start = code.multiply(number, constant(self._panels.width, I64))
         k, longest = matrix.k.extent, self._schedule.chunk
@@ -265,7 +265,7 @@ class _Gemm:
             code.call_void(f"{one.name}_epilogue", *operands)
 
     def _dot_tiles(
-        self, code: Function, one: _Pass, left: Value, m_stride: int, tile_m: int
+        self, code: Builder, one: _Pass, left: Value, m_stride: int, tile_m: int
     ) -> None:
         """The sums of a tile's rows and all columns of a panel, `tile_n` columns at a time."""
         plain = self._right_in_place(one.panel)
@@ -316,7 +316,7 @@ class _Gemm:
 
 
 _PANEL_PARAMETERS = (
-    ("table", POINTER),
+    ("table", TABLE),
     ("thread", I64),
     *((name, I64) for name in ("batch", "panel", "begin", "end")),
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from lamina.codegen.primitives import element
-from lamina.codegen.values import I64, POINTER, Type, Value
+from lamina.codegen.values import I64, POINTER, TABLE, Type, Value
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.context import Context, Points
 from lamina.program.index import Axis
@@ -45,7 +45,7 @@ def write_epilogue(context: Context, name: str, epilogue: Epilogue, numbers: Seq
         numbers: the names of the parameters after `sums`.
     """
     step = epilogue.step
-    parameters = (("table", POINTER), ("sums", POINTER), *((number, I64) for number in numbers))
+    parameters = (("table", TABLE), ("sums", POINTER), *((number, I64) for number in numbers))
     used = reads_of(step) | writes_of(step)
     points = context.begin(f"{name}_epilogue", parameters, used, calling=True)
     _, sums, *given, n_start = points.code.parameters

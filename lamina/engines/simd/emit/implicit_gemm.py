@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import final
 
-from lamina.codegen.llvm import Function
+from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Value, constant
 from lamina.engines.simd.decide.m_tiles import MTiles, merged
 from lamina.engines.simd.decide.panels import Panel
@@ -118,7 +118,7 @@ class ImplicitGemm(WindowWriter):
                     code.end_loop(loop)
         code.finish()
 
-    def _write_tiles(self, code: Function, block: int, at: _At) -> None:
+    def _write_tiles(self, code: Builder, block: int, at: _At) -> None:
         """All tiles of a block, each with its epilogue."""
         table, _, batch, _, start = code.parameters
         image, panel = self._image, at.panel

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import final
+from typing import Any, Generic, TypeVar, final
 
 from lamina.codegen.axes import merged_axes
-from lamina.codegen.llvm import Module
+from lamina.codegen.builder import Module
 from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.codegen.signatures import Signature, Signatures
 from lamina.engines.simd.decide.panels import PackedRight
@@ -26,12 +26,13 @@ from lamina.engines.simd.decide.schedule import (
     StepSchedule,
 )
 from lamina.engines.simd.decide.work import Slices
+from lamina.engines.simd.emit.addresses import Addresses
 from lamina.engines.simd.emit.context import Context, WrittenKernel
 from lamina.engines.simd.emit.contractions import emit_contraction
 from lamina.engines.simd.emit.loops import emit_loops, emit_nest
 from lamina.engines.simd.emit.prepacking import emit_prepacking
-from lamina.engines.simd.emit.workspaces import HEADER, Workspaces
-from lamina.engines.simd.processor import Processor
+from lamina.engines.simd.emit.workspaces import Workspaces
+from lamina.engines.simd.processor import LINE_BYTES, Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction, Loop
@@ -62,7 +63,7 @@ class KernelCall:
 
     Attributes:
         function: its name.
-        section: the offset of the step's section in the table of addresses, in words.
+        section: the number of its section in the table of addresses.
         reads, writes: the buffers that it uses.
         slices: how threads share its work items.
     """
@@ -74,9 +75,15 @@ class KernelCall:
     slices: Slices
 
 
+# The type of a module in the language of the kernels.
+Written = TypeVar("Written", bound=Module)
+
+
 @dataclass
-class WrittenProgram:
+class WrittenProgram(Generic[Written]):
     """The kernels of a program, and their calls.
+
+    The type of the module is that of the language.
 
     Attributes:
         schedule: how the steps are run.
@@ -86,49 +93,53 @@ class WrittenProgram:
         calls: the calls of each run of the program.
         steps: the number of the step of each of `calls`.
         loops: the repeated ranges of `calls`.
-        sections: of the table of addresses: the names of the buffers in each. Their addresses
-            follow those of the workspaces.
+        sections: of the table of addresses: the names of the buffers in each.
         workspace_offsets: by name, the offset of each prepacked operand, and of each buffer that a
             step requested, in the shared workspaces.
+        kept: the bytes of operands that are packed at load and are in memory of their own.
     """
 
     schedule: Schedule
-    module: Module
+    module: Written
     workspaces: Workspaces
     load: list[KernelCall] = field(default_factory=list[KernelCall])
     calls: list[KernelCall] = field(default_factory=list[KernelCall])
     steps: list[int] = field(default_factory=list[int])
     loops: list[RepeatedCalls] = field(default_factory=list[RepeatedCalls])
-    # The first section, without buffers, is for kernels that belong to no step.
-    sections: list[tuple[str, ...]] = field(default_factory=lambda: [()])
+    sections: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     workspace_offsets: dict[str, int] = field(default_factory=dict[str, int])
-    # The length of the table.
-    words: int = len(HEADER)
-
-    def add_section(self, names: tuple[str, ...]) -> None:
-        """Appends a section."""
-        self.sections.append(names)
-        self.words += len(HEADER) + len(names)
+    kept: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def write_kernels(
     program: Program,
     processor: Processor,
+    module: Written,
+    addresses: Addresses,
     schedule: Schedule | None = None,
+    *,
     only: int | None = None,
-) -> WrittenProgram:
+    alignment: int = LINE_BYTES,
+    keeps_apart: bool = False,
+) -> WrittenProgram[Written]:
     """Writes all steps, or one with the packing of its operand.
 
     Args:
         program: the program.
         processor: for which it is written.
+        module: receives the functions.
+        addresses: of buffers and workspaces, in the module's language.
         schedule: how each step is run; by default `decide` makes one.
         only: the number of the one step, if not all are written.
+        alignment: of workspaces, in bytes.
+        keeps_apart: whether operands that are packed at load are in memory of their own.
     """
     signatures = Signatures(program)
     schedule = schedule or decide(program, processor, signatures=signatures)
-    written = WrittenProgram(schedule, Module(fused=processor.fused), Workspaces())
-    _Writer(program, processor, signatures, written).write(only)
+    written = WrittenProgram(schedule, module, Workspaces(alignment))
+    if keeps_apart:
+        written.kept = {one.name: one.bytes for one in schedule.prepackings if one.at_load}
+    _Writer(program, processor, signatures, written, addresses).write(only)
     return written
 
 
@@ -141,8 +152,10 @@ class _Writer:
         program: Program,
         processor: Processor,
         signatures: Signatures,
-        written: WrittenProgram,
+        written: WrittenProgram[Any],
+        addresses: Addresses,
     ) -> None:
+        self._addresses = addresses
         self._program = program
         self._processor = processor
         self._schedule = written.schedule
@@ -163,8 +176,9 @@ class _Writer:
         program, written = self._program, self._written
         # The largest come first, because smaller ones then fit between them.
         for one in sorted(self._schedule.prepackings, key=lambda one: -one.bytes):
-            offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
-            written.workspace_offsets[one.name] = offset
+            if one.name not in written.kept:
+                offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
+                written.workspace_offsets[one.name] = offset
         if only is not None:
             scheduled = self._schedule.steps[only]
             only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
@@ -253,11 +267,12 @@ class _Writer:
                 buffers,
                 self._processor,
                 written.workspaces,
+                self._addresses,
                 iteration=signature.iteration,
             )
             self._known[signature] = write(context, signature), context
         kernels, context = self._known[signature]
-        section = written.words
+        section = len(written.sections)
         names = [*used, *([prepacked.name] if prepacked is not None else ())]
         for requested in context.requested:
             names.append(f"{requested} of section {section}")
@@ -265,7 +280,7 @@ class _Writer:
             size = context.buffers[requested].bytes
             offset = written.workspaces.allocate(names[-1], size, needed)
             written.workspace_offsets[names[-1]] = offset
-        written.add_section(tuple(names))
+        written.sections.append(tuple(names))
         called = dict(zip(context.buffers, names, strict=True))
         return [
             KernelCall(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lamina.codegen.llvm import Function
+from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Value, constant
 from lamina.engines.simd.decide.m_tiles import MTiles
 from lamina.shapes import size_of
 
 
-def m_start_of(code: Function, tiles: MTiles, tile: Value) -> Value:
+def m_start_of(code: Builder, tiles: MTiles, tile: Value) -> Value:
     """The number of the first row of a tile, if rows are numbered in row-major order."""
     axis, piece = tiles.split
     each = constant(-(-tiles.extents[axis] // piece), I64)
@@ -21,7 +21,7 @@ def m_start_of(code: Function, tiles: MTiles, tile: Value) -> Value:
 
 
 def over_tiles(
-    code: Function, tiles: MTiles, begin: Value, end: Value
+    code: Builder, tiles: MTiles, begin: Value, end: Value
 ) -> Iterator[tuple[tuple[int, int], list[Value]]]:
     """Opens a loop over tiles; yields each size of a tile with its first coordinates."""
     axis, piece = tiles.split
@@ -49,13 +49,13 @@ def over_tiles(
     code.end_loop(loop)
 
 
-def start_of_piece(code: Function, number: Value, whole: int, pieces: int) -> Value:
+def start_of_piece(code: Builder, number: Value, whole: int, pieces: int) -> Value:
     """The start of piece `number` if `whole` is split into pieces of about equal length."""
     of_all = code.multiply(number, constant(whole, I64))
     return code.binary("udiv", of_all, constant(pieces, I64))
 
 
-def address(code: Function, base: Value, moves: Sequence[tuple[Value, int]], kind: str) -> Value:
+def address(code: Builder, base: Value, moves: Sequence[tuple[Value, int]], kind: str) -> Value:
     """The address `base` plus the sum of index * stride, in elements, over all moves."""
     for value, stride in moves:
         base = code.offset(base, code.multiply(value, constant(stride, I64)), kind)

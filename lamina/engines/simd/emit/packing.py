@@ -12,11 +12,11 @@ from typing import Protocol
 
 import numpy as np
 
-from lamina.codegen.llvm import Function, Module
+from lamina.codegen.builder import Builder, Module
 from lamina.codegen.matrix import Matrix, as_plain
 from lamina.codegen.primitives import element
 from lamina.codegen.strides import stride_along
-from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.codegen.values import I64, NUMBERS, POINTER, Type, Value, constant
 from lamina.engines.simd.decide.packing import Packing, k_axes_in_memory_order
 from lamina.engines.simd.decide.panels import PackedRight, Panel
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
@@ -170,7 +170,7 @@ def _emit_transpose(module: Module, vector: Type, present: int, *, listed: bool)
     name = f"transpose_{'to_' if listed else ''}{vector.element}_{vector.lanes}_{present}"
     if module.has(name):
         return name
-    numbers = (("stride", I64), ("width", POINTER if listed else I64), ("count", I64))
+    numbers = (("stride", I64), ("width", NUMBERS if listed else I64), ("count", I64))
     code = module.function(name, (("source", POINTER), ("target", POINTER), *numbers))
     source, target, stride, width, count = code.parameters
     loop = code.begin_loop(constant(0, I64), count, vector.lanes)
@@ -182,14 +182,14 @@ def _emit_transpose(module: Module, vector: Type, present: int, *, listed: bool)
     vectors += [constant(0, vector)] * (vector.lanes - present)
     for number, values in enumerate(transposed(code, vectors)):
         k = code.add(loop.index, constant(number, I64))
-        offset = code.load(code.offset(width, k, "i64"), I64) if listed else code.multiply(k, width)
+        offset = code.picked(width, k) if listed else code.multiply(k, width)
         code.store(values, code.offset(target, offset, vector.element))
     code.end_loop(loop)
     code.finish()
     return name
 
 
-def transposed(code: Function, vectors: Sequence[Value]) -> list[Value]:
+def transposed(code: Builder, vectors: Sequence[Value]) -> list[Value]:
     """The columns of a square block of rows: log2(lanes) rounds of exchanging halves."""
     lanes = len(vectors)
     current = list(vectors)
@@ -253,7 +253,7 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) ->
 
 
 def panel_address(
-    context: Context, code: Function, packed: PackedRight, number: Value, kind: str
+    context: Context, code: Builder, packed: PackedRight, number: Value, kind: str
 ) -> Value:
     """The address of a panel of a prepacked operand; panels are numbered over the whole batch."""
     size = constant(packed.k * packed.panels.width, I64)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from lamina.codegen.llvm import Function, Module
+from lamina.codegen.builder import Builder, Module
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.simd.processor import LINE_BYTES
 from lamina.records import frozen_dataclass
@@ -122,7 +122,7 @@ class _DotKernel:
         left, right: the addresses of the operands.
     """
 
-    code: Function
+    code: Builder
     tile: Dots
     left: Value
     right: Value
@@ -151,7 +151,7 @@ class _DotKernel:
         return found
 
 
-def _sums_of_lanes(code: Function, vectors: Sequence[Value]) -> Value:
+def _sums_of_lanes(code: Builder, vectors: Sequence[Value]) -> Value:
     """One vector with the sum of the lanes of each of the vectors.
 
     Neighbouring lanes of two vectors are added at once. There are at most as many vectors as lanes.
@@ -208,7 +208,7 @@ def emit_tile(module: Module, tile: Tile) -> str:
 class _TileKernel:
     """Writes the loops over k."""
 
-    def __init__(self, code: Function, tile: Tile, counts: Mapping[int, Value]) -> None:
+    def __init__(self, code: Builder, tile: Tile, counts: Mapping[int, Value]) -> None:
         self._code = code
         self._tile = tile
         self._counts = counts
@@ -273,7 +273,7 @@ class _TileKernel:
         return received
 
 
-def _prefetch(code: Function, tile: Tile, start: Value, k: Value) -> None:
+def _prefetch(code: Builder, tile: Tile, start: Value, k: Value) -> None:
     """Prefetches the left operand.
 
     Along M that is one k of all rows. Along K a cache line holds many k of a row, so each k

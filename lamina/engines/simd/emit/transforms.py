@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import Transform
-from lamina.codegen.llvm import Function
 from lamina.codegen.values import Type, Value, constant
 from lamina.records import frozen_dataclass
 
 
-def _transformed(code: Function, matrix: Transform, values: Sequence[Value]) -> list[Value]:
+def _transformed(code: Builder, matrix: Transform, values: Sequence[Value]) -> list[Value]:
     """A matrix times a vector. Rows that differ only in the sign of one half share both halves."""
     results: list[Value] = []
     for number, row in enumerate(matrix):
@@ -32,7 +32,7 @@ def _transformed(code: Function, matrix: Transform, values: Sequence[Value]) -> 
     return results
 
 
-def _combined(code: Function, factors: Sequence[float], values: Sequence[Value]) -> Value:
+def _combined(code: Builder, factors: Sequence[float], values: Sequence[Value]) -> Value:
     """A sum of products with constant factors; terms with factor 1 come first."""
     terms = [term for term in zip(factors, values, strict=True) if term[0]]
     terms.sort(key=lambda term: term[0] != 1)
@@ -49,7 +49,7 @@ def _combined(code: Function, factors: Sequence[float], values: Sequence[Value])
     return total
 
 
-def along_both(code: Function, matrix: Transform, square: Square) -> list[list[Value]]:
+def along_both(code: Builder, matrix: Transform, square: Square) -> list[list[Value]]:
     """A transform along both axes of a square; gives the rows of the result."""
     size = range(len(matrix[0]))
     columns = [
@@ -95,7 +95,7 @@ class StoredSquare:
         type: of a value.
     """
 
-    code: Function
+    code: Builder
     start: Value
     first: int
     down: int

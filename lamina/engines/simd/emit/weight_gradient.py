@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import final
 
 from lamina.codegen.axes import flattened
-from lamina.codegen.llvm import Function
+from lamina.codegen.builder import Builder
 from lamina.codegen.matrix import as_plain
-from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.codegen.values import I64, POINTER, TABLE, Type, Value, constant
 from lamina.engines.simd.decide.convolutions import m_tiles_of, matrix_of_positions, outer_stride
 from lamina.engines.simd.decide.m_tiles import merged
 from lamina.engines.simd.decide.panels import Panel
@@ -151,7 +151,7 @@ class WeightGradient(WindowWriter):
         code.finish()
 
     def _call_epilogue(
-        self, code: Function, name: str, panel: Panel, sums: Value, first: Value, end: Value
+        self, code: Builder, name: str, panel: Panel, sums: Value, first: Value, end: Value
     ) -> None:
         """Calls the epilogue for rows from `first` up to `end`."""
         table, _, batch, number, *_ = code.parameters
@@ -160,7 +160,7 @@ class WeightGradient(WindowWriter):
         numbers = (batch, constant(0, I64), first, code.subtract(end, first), n_start)
         code.call_void(f"{name}_epilogue", table, start, *numbers)
 
-    def _partial_sums(self, code: Function, batch: Value, panel: Value, block: Value) -> Value:
+    def _partial_sums(self, code: Builder, batch: Value, panel: Value, block: Value) -> Value:
         """The address of the partial sums of a block."""
         number = code.add(code.multiply(batch, constant(self._panels.count, I64)), panel)
         number = code.add(code.multiply(number, constant(self._schedule.partial_sums, I64)), block)
@@ -191,7 +191,7 @@ class WeightGradient(WindowWriter):
         self._call_epilogue(code, name, panel, totals, first, end)
         code.finish()
 
-    def _m_range(self, code: Function, low: Value, high: Value) -> tuple[Value, Value]:
+    def _m_range(self, code: Builder, low: Value, high: Value) -> tuple[Value, Value]:
         """The first row of the tiles from `low` up to `high`, and the row after the last."""
         return m_start_of(code, self._tiles, low), m_start_of(code, self._tiles, high)
 
@@ -202,7 +202,7 @@ class WeightGradient(WindowWriter):
         """
         image = self._image
         numbers = ("thread", "batch", "outer", "start", "n_start", "low", "high")
-        parameters = (("table", POINTER), *((number, I64) for number in numbers))
+        parameters = (("table", TABLE), *((number, I64) for number in numbers))
         used = reads_of(self._step) | writes_of(self._step)
         points = self._context.begin(name, (*parameters, ("sums", POINTER)), used)
         code = points.code

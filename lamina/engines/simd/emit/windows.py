@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
-from lamina.codegen.llvm import Function
+from lamina.codegen.builder import Builder
 from lamina.codegen.primitives import element
-from lamina.codegen.values import I64, POINTER, Value, constant
+from lamina.codegen.values import I64, TABLE, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed
@@ -42,7 +42,7 @@ class WindowWriter(ABC):
 
     def _begin(self, name: str, numbers: Sequence[str]) -> Points:
         step = self._step
-        parameters = (("table", POINTER), *((number, I64) for number in numbers))
+        parameters = (("table", TABLE), *((number, I64) for number in numbers))
         return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
 
     def _kernel(self, name: str) -> WrittenKernel:
@@ -51,10 +51,10 @@ class WindowWriter(ABC):
             reads |= {self._schedule.prepacked.buffer}
         return WrittenKernel(name, reads, writes_of(self._step))
 
-    def _own(self, code: Function) -> Value:
+    def _own(self, code: Builder) -> Value:
         """The address of the thread's memory; the function's second parameter is the thread."""
         table, thread, *_ = code.parameters
-        return self._context.workspaces.own(code, table, thread)
+        return self._context.addresses.own(code, table, thread)
 
     def _over_panels(self, points: Points) -> Iterator[tuple[str, Panel, Value, Value]]:
         """Opens a loop over the panels of each kind; yields (kind, panel, number, first column)."""
@@ -71,7 +71,7 @@ class WindowWriter(ABC):
                 number = constant(full, I64)
                 yield kind, panel, number, constant(full * self._panels.width, I64)
 
-    def _right(self, code: Function, number: Value) -> Value:
+    def _right(self, code: Builder, number: Value) -> Value:
         """The address of a panel of the prepacked right operand."""
         packed = self._schedule.prepacked
         assert packed is not None

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import RESULTS, Filtering
-from lamina.codegen.llvm import Function
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
@@ -111,7 +111,7 @@ class TransformedTiles(WindowWriter):
         self._context.workspaces.need_own(offsets[-1] * self._bytes)
         return offsets
 
-    def _over_chunk(self, code: Function, number: Value) -> Iterator[tuple[str, Value, Value]]:
+    def _over_chunk(self, code: Builder, number: Value) -> Iterator[tuple[str, Value, Value]]:
         """Branches by the size of a chunk; yields (label, first outer position, first row)."""
         chunks = self._chunks
         row, outer = divided(code, number, chunks.each)
@@ -137,7 +137,7 @@ class TransformedTiles(WindowWriter):
             self._transform(code, image, chunk.block, Matrices(target, inputs.stride))
             code.end_loop(loop)
 
-    def _transform(self, code: Function, copied: Value, block: int, inputs: Matrices) -> None:
+    def _transform(self, code: Builder, copied: Value, block: int, inputs: Matrices) -> None:
         """Transforms the tiles of an image."""
         strides, _ = self._image.layout(RESULTS * block)
         down, right = (strides[axis] for axis in self._image.positions)
@@ -160,19 +160,19 @@ class TransformedTiles(WindowWriter):
         code.end_loop(columns)
         code.end_loop(rows)
 
-    def _transform_some(self, code: Function, one: _InputTile, channel: Value, lanes: int) -> None:
+    def _transform_some(self, code: Builder, one: _InputTile, channel: Value, lanes: int) -> None:
         """Transforms `lanes` channels of a tile, from `channel` on."""
         here = code.offset(one.source, channel, self._element)
         square = StoredSquare(code, here, 0, one.down, one.right, Type(self._element, lanes))
         to = Matrices(code.offset(one.target.start, channel, self._element), one.target.stride)
         self._scatter(code, along_both(code, self._filtering.data_transform, square), to)
 
-    def _scatter(self, code: Function, tile: Sequence[Sequence[Value]], to: Matrices) -> None:
+    def _scatter(self, code: Builder, tile: Sequence[Sequence[Value]], to: Matrices) -> None:
         """Stores a transformed tile, each element in its matrix."""
         for number, value in enumerate(value for row in tile for value in row):
             code.store(value, code.offset(to.start, number * to.stride, self._element))
 
-    def _vectors(self, code: Function, panel: Panel, start: Value) -> list[Value]:
+    def _vectors(self, code: Builder, panel: Panel, start: Value) -> list[Value]:
         """Loads the vectors of a row of a panel."""
         vectors: list[Value] = []
         for number in range(panel.vectors):
@@ -185,7 +185,7 @@ class TransformedTiles(WindowWriter):
 
     def _multiply(
         self,
-        code: Function,
+        code: Builder,
         panel: Panel,
         operands: tuple[Matrices, Matrices, Matrices],
         m_loop: tuple[int, int],
@@ -235,7 +235,7 @@ class TransformedTiles(WindowWriter):
         code.end_loop(pairs)
 
 
-def divided(code: Function, number: Value, by: int) -> tuple[Value, Value]:
+def divided(code: Builder, number: Value, by: int) -> tuple[Value, Value]:
     """The remainder and the quotient."""
     divisor = constant(by, I64)
     return code.binary("urem", number, divisor), code.binary("udiv", number, divisor)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
+from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import RESULTS
-from lamina.codegen.llvm import Function
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.winograd import PackedWeights
@@ -137,7 +137,7 @@ class WinogradForward(TransformedTiles):
         code.finish()
 
     def _zeros_of_window(
-        self, code: Function, word: Value, numbers: Value, words: Value, steps: tuple[int, int]
+        self, code: Builder, word: Value, numbers: Value, words: Value, steps: tuple[int, int]
     ) -> Value:
         """The bits of a word that belong to results whose terms all have a zero factor."""
         lanes, channels = self._panels.lanes, self._channels
@@ -166,7 +166,7 @@ class WinogradForward(TransformedTiles):
         return code.all_bits(zeros)
 
     def _zeros_of(
-        self, code: Function, zeros: Value, start: Value, factors: Value, present: int
+        self, code: Builder, zeros: Value, start: Value, factors: Value, present: int
     ) -> Value:
         """The bits that belong to results whose terms of some channels all have a zero factor.
 
@@ -185,7 +185,7 @@ class WinogradForward(TransformedTiles):
         return code.binary("and", zeros, code.padded(others, self._panels.lanes, -1))
 
     def _transform_back(
-        self, code: Function, panel: Panel, products: Matrices, results: Value
+        self, code: Builder, panel: Panel, products: Matrices, results: Value
     ) -> None:
         """Transforms the products of a row of tiles to two rows of sums."""
         columns = code.begin_loop(0, self._wide)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import final
 
 from lamina.codegen.axes import flattened
+from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import RESULTS
-from lamina.codegen.llvm import Function
-from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
+from lamina.codegen.values import I32, I64, POINTER, TABLE, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed, tiled
@@ -116,7 +116,7 @@ class WinogradWeightGradient(TransformedTiles):
             (image, self._products * inputs_stride, self._products * factors_stride)
         )
         parameters = (
-            *(("table", POINTER), ("thread", I64), ("batch", I64), ("outer", I64)),
+            *(("table", TABLE), ("thread", I64), ("batch", I64), ("outer", I64)),
             *(("start", I64), ("n_start", I64), ("piece", I64), ("sums", POINTER)),
         )
         points = self._context.begin(name, parameters, reads_of(self._step))
@@ -249,7 +249,7 @@ class WinogradWeightGradient(TransformedTiles):
 
     def _clear(
         self,
-        code: Function,
+        code: Builder,
         panel: Panel,
         order: Sequence[int],
         count: Value,
@@ -285,7 +285,7 @@ class WinogradWeightGradient(TransformedTiles):
         code.end_loop(element_)
 
     def _gradients_of(
-        self, code: Function, panel: Panel, at: tuple[Value, Value, Value], target: Value
+        self, code: Builder, panel: Panel, at: tuple[Value, Value, Value], target: Value
     ) -> None:
         """Computes the gradients of all elements of the windows, at a batch, panel and channel."""
         batch, number, channel = at
@@ -308,7 +308,7 @@ class WinogradWeightGradient(TransformedTiles):
                     offset = (row_ * self._window + column_) * panel.width + vector * panel.lanes
                     code.store(value, code.offset(target, offset, self._element))
 
-    def _totals(self, code: Function, start: Value, vector: Type) -> Sequence[Value]:
+    def _totals(self, code: Builder, start: Value, vector: Type) -> Sequence[Value]:
         """The totals of the partial sums of all blocks, for each element of a tile."""
         size = self._products * self._sums_stride
         loop = code.begin_loop(0, self._blocks, 1, [constant(0, vector)] * self._products)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import FILTERINGS
-from lamina.codegen.llvm import Function
 from lamina.codegen.matrix import Matrix
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, Type, Value, constant
@@ -38,7 +38,7 @@ class WeightsFill:
         table, thread, *_ = code.parameters
         size = packed.unpacked * packed.panels.width * matrix.step.dtype.itemsize
         self.context.workspaces.need_own(size)
-        own = self.context.workspaces.own(code, table, thread)
+        own = self.context.addresses.own(code, table, thread)
         RightPanel(points, matrix, packed.packing, panel, n_start, own).write_all(packed.unpacked)
         vector = Type(kind, panel.lanes)
         with_zeros = _transform(taps, code, panel, own, target, vector)
@@ -53,7 +53,7 @@ class WeightsFill:
 
 
 def _transform(
-    taps: Taps, code: Function, panel: Panel, weights: Value, target: Value, vector: Type
+    taps: Taps, code: Builder, panel: Panel, weights: Value, target: Value, vector: Type
 ) -> list[Value]:
     """Transforms the weights of all channels.
 
@@ -83,7 +83,7 @@ def _transform(
 
 
 def _write_words(
-    taps: Taps, code: Function, panel: Panel, weights: Value, words: Value, vector: Type
+    taps: Taps, code: Builder, panel: Panel, weights: Value, words: Value, vector: Type
 ) -> None:
     """Writes a word for each weight, with a bit for each column in which it is not zero."""
     first, window, width = taps.first, taps.window, panel.width

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from lamina.codegen.llvm import Function
-from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
+from lamina.codegen.builder import Builder
+from lamina.codegen.values import I32, I64, POINTER, TABLE, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.context import Context, Points
 from lamina.program.index import Axis, Index
@@ -27,7 +27,7 @@ from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 
 
-def nonzero_n(code: Function, panel: Panel, vectors: Sequence[Value]) -> Value:
+def nonzero_n(code: Builder, panel: Panel, vectors: Sequence[Value]) -> Value:
     """A word with a bit for each column of a panel in which the vectors are not zero."""
     word: Value | None = None
     for number, vector in enumerate(vectors):
@@ -41,7 +41,7 @@ def nonzero_n(code: Function, panel: Panel, vectors: Sequence[Value]) -> Value:
     return word
 
 
-def cleared(code: Function, panel: Panel, number: int, vector: Value, word: Value) -> Value:
+def cleared(code: Builder, panel: Panel, number: int, vector: Value, word: Value) -> Value:
     """One of a panel's vectors, with zeros in the columns of the word in which it is finite."""
     bits = code.binary("lshr", word, constant(number * panel.lanes, I32))
     zero = constant(0, vector.type)
@@ -50,7 +50,7 @@ def cleared(code: Function, panel: Panel, number: int, vector: Value, word: Valu
     return code.select(code.lanes_of(bits, vector.type.lanes), nothing, vector)
 
 
-def nonzero_n_of_any(code: Function, panel: Panel, several: Sequence[Sequence[Value]]) -> Value:
+def nonzero_n_of_any(code: Builder, panel: Panel, several: Sequence[Sequence[Value]]) -> Value:
     """A word with a bit for each column of a panel in which one of several rows is not zero."""
     vectors: list[Value] = []
     for vectors_of_n in zip(*several, strict=True):
@@ -91,7 +91,7 @@ def write_narrowing(
     others = [axis for axis in step.m if axis != axis_along]
     numbers = [("batch", I64), ("first", I64), ("n_start", I64)]
     used = {load.buffer for view in (step.left, step.right) for load in loads(view)}
-    points = context.begin(name, (("table", POINTER), *numbers, ("words", POINTER)), used)
+    points = context.begin(name, (("table", TABLE), *numbers, ("words", POINTER)), used)
     code = points.code
     _, batch, first, n_start, words = code.parameters
     # With constant coordinates, index terms without the innermost axis of K are hoisted from its

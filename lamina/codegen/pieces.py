@@ -1,0 +1,370 @@
+"""A builder for languages whose vectors have few sizes: wider and odd vectors are several values.
+
+OpenCL C has vectors of 2, 4, 8 and 16 lanes. A vector of 10 lanes becomes one of 8 and one of 2, a
+vector of 32 lanes two of 16, and each instruction an instruction for each piece. The pieces are
+written by the builder in `c.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import final
+
+from lamina.codegen import c
+from lamina.codegen.builder import BasicBlock, OpenLoop
+from lamina.codegen.instructions import Composed
+from lamina.codegen.values import Type, Value, constant
+
+# The lanes of pieces, the widest first; a piece of one lane is a scalar.
+_SIZES = (16, 8, 4, 2, 1)
+
+
+def pieces_of(type: Type) -> list[Type]:
+    """The types of a value's pieces; the type itself if the language has it."""
+    if not type.lanes:
+        return [type]
+    found: list[Type] = []
+    left = type.lanes
+    for size in _SIZES:
+        count, left = divmod(left, size)
+        found += [type.wide(size if size > 1 else 0)] * count
+    return found
+
+
+def _is_whole(type: Type) -> bool:
+    """Whether the language has the type."""
+    return len(pieces_of(type)) == 1 and pieces_of(type)[0] == type
+
+
+@final
+class PieceModule:
+    """A unit of compilation whose functions may have vectors of any number of lanes.
+
+    Args:
+        inner: receives the functions.
+    """
+
+    def __init__(self, inner: c.Module) -> None:
+        self.inner = inner
+        self.fused, self.doubles = inner.fused, inner.doubles
+
+    def function(
+        self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
+    ) -> PieceFunction:
+        """Begins a function; its body is written through the returned object."""
+        split = [
+            (f"{label}_{number}" if not _is_whole(type) else label, piece)
+            for label, type in parameters
+            for number, piece in enumerate(pieces_of(type))
+        ]
+        if result is None or _is_whole(result):
+            inner = self.inner.function(name, split, result=result)
+        else:
+            inner = self.inner.function(name, split, results=pieces_of(result))
+        return PieceFunction(self, inner, parameters)
+
+    def has(self, name: str) -> bool:
+        """Whether a function of that name was begun; shared functions are written once."""
+        return self.inner.has(name)
+
+    def table_once(self, name: str, values: Sequence[Value]) -> Value:
+        """A constant array of 64-bit integers, made once for each name."""
+        return self.inner.table_once(name, values)
+
+
+@final
+class PieceFunction(Composed):
+    """A function being written; vectors have any number of lanes.
+
+    Args:
+        module: contains it.
+        inner: writes the pieces.
+        parameters: the names and types before they were split.
+    """
+
+    def __init__(
+        self, module: PieceModule, inner: c.Function, parameters: Sequence[tuple[str, Type]]
+    ) -> None:
+        self.module = module
+        self.inner = inner
+        self.name = inner.name
+        # The pieces of each value that has several, by its name.
+        self._pieces: dict[str, list[Value]] = {}
+        self._count = 0
+        self._open: list[OpenLoop] = []
+        given = list(inner.parameters)
+        self.parameters = tuple(
+            self._joined([given.pop(0) for _ in pieces_of(type)], type) for _, type in parameters
+        )
+
+    @property
+    def _is_fused(self) -> bool:
+        return self.module.fused
+
+    # Pieces
+
+    def _joined(self, pieces: Sequence[Value], type: Type) -> Value:
+        """The value that consists of pieces."""
+        if _is_whole(type):
+            (whole,) = pieces
+            return whole
+        self._count += 1
+        value = Value(f"w{self._count}", type)
+        self._pieces[value.name] = list(pieces)
+        return value
+
+    def _split(self, value: Value) -> list[Value]:
+        """The pieces of a value."""
+        types = pieces_of(value.type)
+        if _is_whole(value.type):
+            return [value]
+        if value.number is None and value.name != "undefined":
+            return self._pieces[value.name]
+        pieces: list[Value] = []
+        first = 0
+        for type in types:
+            number = value.number
+            if isinstance(number, tuple):
+                taken = number[first : first + max(type.lanes, 1)]
+                number = taken if type.lanes else taken[0]
+            name = "undefined" if number is None else repr(number)
+            pieces.append(Value(name, type, number))
+            first += max(type.lanes, 1)
+        return pieces
+
+    def _flat(self, values: Sequence[Value]) -> list[Value]:
+        return [piece for value in values for piece in self._split(value)]
+
+    def _lane(self, value: Value, lane: int) -> tuple[Value, int]:
+        """The piece that holds a lane, and the lane's number in it."""
+        for piece in self._split(value):
+            size = max(piece.type.lanes, 1)
+            if lane < size:
+                return piece, lane
+            lane -= size
+        raise AssertionError(f"{value} has no such lane")
+
+    # Structure
+
+    @contextmanager
+    def at(self, block: BasicBlock) -> Generator[None]:
+        """Inside, instructions go to the end of that block."""
+        with self.inner.at(block):
+            yield
+
+    @contextmanager
+    def when(self, condition: Value) -> Generator[BasicBlock]:
+        """The instructions inside run only if the condition holds; they return no values."""
+        with self.inner.when(condition) as before:
+            yield before
+
+    def begin_loop(
+        self,
+        start: Value | int,
+        stop: Value | int,
+        step: int = 1,
+        carried: Sequence[Value] = (),
+    ) -> OpenLoop:
+        """Begins `for index in range(start, stop, step)`; end it with `end_loop`."""
+        opened = self.inner.begin_loop(start, stop, step, self._flat(carried))
+        self._open.append(opened)
+        received = list(opened.carried)
+        values = tuple(
+            self._joined([received.pop(0) for _ in pieces_of(value.type)], value.type)
+            for value in carried
+        )
+        return replace(opened, carried=values, initial=tuple(carried))
+
+    def end_loop(
+        self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
+    ) -> tuple[Value, ...]:
+        """Ends the loop; returns the carried values of its last iteration, or the initial ones."""
+        self.inner.end_loop(self._open.pop(), self._flat(carried), going)
+        return loop.carried
+
+    def finish(self, value: Value | None = None) -> None:
+        """Returns from the function."""
+        if value is not None and not _is_whole(value.type):
+            self.inner.finish_several(self._split(value))
+        else:
+            self.inner.finish(value)
+
+    # Instructions
+
+    def _each(self, operands: Sequence[Value], type: Type, write: Callable[..., Value]) -> Value:
+        """An instruction on each piece of operands with equal lanes."""
+        pieces = [write(*each) for each in zip(*map(self._split, operands), strict=True)]
+        return self._joined(pieces, type)
+
+    def binary(self, operation: str, left: Value, right: Value) -> Value:
+        """An operation on two values of one type."""
+        write = partial(self.inner.binary, operation)
+        return self._each([left, right], left.type, write)
+
+    def negate(self, value: Value) -> Value:
+        return self._each([value], value.type, self.inner.negate)
+
+    def compare(self, relation: str, left: Value, right: Value) -> Value:
+        """An i1 for each lane."""
+        write = partial(self.inner.compare, relation)
+        return self._each([left, right], left.type.of("i1"), write)
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        if condition.type.lanes:
+            return self._each([condition, yes, no], yes.type, self.inner.select)
+        return self._each([yes, no], yes.type, partial(self.inner.select, condition))
+
+    def convert(self, operation: str, value: Value, element: str) -> Value:
+        """Converts each lane to another element."""
+        type = value.type.of(element)
+        return self._each([value], type, lambda one: self.inner.convert(operation, one, element))
+
+    def intrinsic(self, name: str, *operands: Value) -> Value:
+        """An intrinsic whose operands and result have one type."""
+        return self._each(operands, operands[0].type, partial(self.inner.intrinsic, name))
+
+    def call(self, name: str, type: Type, *operands: Value) -> Value:
+        """Calls a function of the module that returns a value."""
+        flat = self._flat(operands)
+        if _is_whole(type):
+            return self.inner.call(name, type, *flat)
+        return self._joined(self.inner.call_several(name, pieces_of(type), flat), type)
+
+    def call_void(self, name: str, *operands: Value) -> None:
+        """Calls a function of the module that returns nothing."""
+        self.inner.call_void(name, *self._flat(operands))
+
+    # Lanes
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """The scalar in every lane; itself if lanes is 0."""
+        type = value.type.wide(lanes)
+        return self._joined(
+            [self.inner.splat(value, piece.lanes) for piece in pieces_of(type)], type
+        )
+
+    def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
+        """Lanes of left and right in any order; right's are numbered after left's."""
+        lanes = left.type.lanes
+        sources = (left, right if right is not None else left)
+        picked = [self._lane(sources[pick >= lanes], pick % lanes) for pick in picks]
+        type = left.type.wide(len(picks))
+        pieces: list[Value] = []
+        for piece in pieces_of(type):
+            taken, picked = picked[: max(piece.lanes, 1)], picked[max(piece.lanes, 1) :]
+            if piece.lanes:
+                pieces.append(self._assembled(piece, taken))
+            else:
+                pieces.append(self._scalar(*taken[0]))
+        return self._joined(pieces, type)
+
+    def _assembled(self, type: Type, lanes: Sequence[tuple[Value, int]]) -> Value:
+        """A vector of lanes of pieces; a piece itself, if it has just these lanes."""
+        value = lanes[0][0]
+        if value.type == type and list(lanes) == [(value, lane) for lane in range(type.lanes)]:
+            return value
+        return self.inner.assembled(lanes)
+
+    def _scalar(self, piece: Value, lane: int) -> Value:
+        return self.inner.extract(piece, lane) if piece.type.lanes else piece
+
+    def extract(self, vector: Value, lane: int) -> Value:
+        return self._scalar(*self._lane(vector, lane))
+
+    def insert(self, vector: Value, value: Value, lane: int) -> Value:
+        pieces = self._split(vector)
+        kept: list[Value] = []
+        for piece in pieces:
+            size = max(piece.type.lanes, 1)
+            if 0 <= lane < size:
+                piece = self.inner.insert(piece, value, lane) if piece.type.lanes else value
+            lane -= size
+            kept.append(piece)
+        return self._joined(kept, vector.type)
+
+    def bits(self, lanes: Value, element: str) -> Value:
+        """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""
+        word: Value | None = None
+        first = 0
+        for piece in self._split(lanes):
+            if piece.type.lanes:
+                own = self.inner.bits(piece, element)
+            else:
+                own = self.inner.convert("zext", piece, element)
+            own = self.inner.binary("shl", own, constant(first, own.type)) if first else own
+            word = own if word is None else self.inner.binary("or", word, own)
+            first += max(piece.type.lanes, 1)
+        assert word is not None
+        return word
+
+    def lanes_of(self, bits: Value, lanes: int) -> Value:
+        """The lowest bits of an integer of at least `lanes` bits, as i1 lanes."""
+        type = Type("i1", lanes)
+        pieces: list[Value] = []
+        first = 0
+        for piece in pieces_of(type):
+            own = self.inner.binary("lshr", bits, constant(first, bits.type)) if first else bits
+            if piece.lanes:
+                pieces.append(self.inner.lanes_of(own, piece.lanes))
+            else:
+                pieces.append(self.inner.convert("trunc", own, "i1"))
+            first += max(piece.lanes, 1)
+        return self._joined(pieces, type)
+
+    def reduced(self, operation: str, vector: Value) -> Value:
+        """All lanes combined."""
+        combined: Value | None = None
+        for piece in self._split(vector):
+            own = self.inner.reduced(operation, piece) if piece.type.lanes else piece
+            combined = own if combined is None else self.inner.binary(operation, combined, own)
+        assert combined is not None
+        return combined
+
+    # Memory
+
+    def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
+        """The address of an element."""
+        return self.inner.offset(pointer, index, element)
+
+    def _addresses(self, pointer: Value, type: Type) -> list[tuple[Value, Type]]:
+        """The address and type of each piece of a value in memory."""
+        found: list[tuple[Value, Type]] = []
+        first = 0
+        for piece in pieces_of(type):
+            found.append((self.inner.offset(pointer, first, type.element), piece))
+            first += max(piece.lanes, 1)
+        return found
+
+    def load(self, pointer: Value, type: Type) -> Value:
+        """Reads a value; the address need only be aligned to an element."""
+        pieces = [self.inner.load(*one) for one in self._addresses(pointer, type)]
+        return self._joined(pieces, type)
+
+    def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
+        """Reads the lanes where the mask is set; others are zero, without a memory access."""
+        pieces: list[Value] = []
+        for (address, piece), own in zip(
+            self._addresses(pointer, type), self._split(mask), strict=True
+        ):
+            if piece.lanes:
+                pieces.append(self.inner.masked_load(address, own, piece))
+            else:
+                pieces.append(self.inner.loaded_if(address, own, piece))
+        return self._joined(pieces, type)
+
+    def store(self, value: Value, pointer: Value) -> None:
+        """Writes a value."""
+        addresses = self._addresses(pointer, value.type)
+        for (address, _), piece in zip(addresses, self._split(value), strict=True):
+            self.inner.store(piece, address)
+
+    def picked(self, table: Value, number: Value) -> Value:
+        """One of the values of a constant array of 64-bit integers."""
+        return self.inner.picked(table, number)
+
+    def prefetch(self, pointer: Value, level: int) -> None:
+        """Prefetches an address; any address is allowed."""
+        self.inner.prefetch(pointer, level)

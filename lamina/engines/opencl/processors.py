@@ -1,0 +1,205 @@
+"""The family of kernels for processors: those of the cpu engine, in OpenCL C.
+
+A launch has a work item for each share of a kernel's work. Each work item is a work group, which
+the driver gives to a thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import final
+
+from lamina.codegen.builder import Builder
+from lamina.codegen.c import Function, Module
+from lamina.codegen.pieces import PieceFunction, PieceModule
+from lamina.codegen.values import I32, I64, Value, constant
+from lamina.codegen.words import Words
+from lamina.engines.gpu.gather import write_gather
+from lamina.engines.gpu.kernels import module_for
+from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
+from lamina.engines.simd.decide.alternatives import legal_schedules
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import Schedule
+from lamina.engines.simd.decide.work import Slices
+from lamina.engines.simd.emit.kernels import KernelCall, WrittenProgram, write_kernels
+from lamina.engines.simd.processor import Processor
+from lamina.engines.simd.target import processor_target
+from lamina.program.program import Program
+
+# A launch takes about as long as moving so many bytes.
+_LAUNCH_BYTES = 2.0**16
+# OpenCL does not report caches of single cores.
+_LEVEL1_BYTES, _LEVEL2_BYTES, _LEVEL3_BYTES = 32 << 10, 1 << 20, 16 << 20
+# Vector registers, by their size in bytes.
+_REGISTERS = {64: 32}
+# The work items of a launch for each thread: threads that are interrupted do fewer of them.
+_ITEMS_PER_THREAD = 4
+# The name of the memory that work items have for themselves.
+_OWN = "own"
+
+
+@final
+class ProcessorFamily:
+    """Kernels of vectors and register tiles.
+
+    Args:
+        traits: of the device.
+        words: of its language.
+        engine: the name of the engine.
+    """
+
+    def __init__(self, traits: Traits, words: Words, engine: str) -> None:
+        self._traits, self._words = traits, words
+        vector_bytes = max(4 * traits.lanes, 16)
+        self._processor = Processor(
+            vector_bytes=vector_bytes,
+            registers=_REGISTERS.get(vector_bytes, 16),
+            fused=traits.fused,
+            level1_bytes=_LEVEL1_BYTES,
+            level2_bytes=_LEVEL2_BYTES,
+            level3_bytes=_LEVEL3_BYTES,
+            threads=traits.compute_units,
+        )
+        self.target = processor_target(
+            engine,
+            launch_bytes=_LAUNCH_BYTES,
+            alignment_bytes=traits.alignment_bytes,
+            largest_block_bytes=traits.largest_block_bytes,
+        )
+
+    def decide(self, program: Program) -> Schedule:
+        return decide(program, self._processor)
+
+    def text_of_step(self, schedule: Schedule, step: int) -> str:
+        return schedule.text(step)
+
+    def legal_schedules(self, program: Program) -> Iterator[Schedule]:
+        return legal_schedules(program, self._processor)
+
+    def write(self, program: Program, schedule: Schedule) -> Launches:
+        module = PieceModule(module_for(self._traits, self._words))
+        written = write_kernels(
+            program,
+            self._processor,
+            module,
+            _AddressesOfKernel(),
+            schedule,
+            alignment=self._traits.alignment_bytes,
+            keeps_apart=True,
+        )
+        return _Launching(program, written, self._traits).launches()
+
+
+@final
+class _AddressesOfKernel:
+    """Tables of addresses that a kernel makes of its arguments."""
+
+    def buffer(self, code: Builder, table: Value, number: int) -> Value:
+        return _inner(code).address_in(table, number + 1)
+
+    def own(self, code: Builder, table: Value, thread: Value) -> Value:
+        return _inner(code).address_in(table, 0)
+
+    def iteration(self, code: Builder, table: Value) -> Value:
+        return _inner(code).iteration_in(table)
+
+
+def _inner(code: Builder) -> Function:
+    assert isinstance(code, PieceFunction)
+    return code.inner
+
+
+@final
+class _Launching:
+    """Makes launches of the calls of kernels."""
+
+    def __init__(
+        self, program: Program, written: WrittenProgram[PieceModule], traits: Traits
+    ) -> None:
+        self._program = program
+        self._written = written
+        self._traits = traits
+        self._module: Module = written.module.inner
+        self._kernels: dict[tuple[str, Slices, bool], str] = {}
+        # The most work items of a launch.
+        self._most = traits.compute_units * _ITEMS_PER_THREAD
+        alignment = traits.alignment_bytes
+        self._own_bytes = -(-written.workspaces.thread_bytes // alignment) * alignment
+
+    def launches(self) -> Launches:
+        written = self._written
+        repeated = {number for loop in written.loops for number in range(loop.first, loop.last)}
+        load = [self._launch(call, 0) for call in written.load]
+        used = [number for number, call in enumerate(written.calls) if call.slices.work.items]
+        launches = [
+            self._launch(written.calls[number], written.steps[number], numbered=number in repeated)
+            for number in used
+        ]
+        repeats: list[RepeatedLaunches] = []
+        for loop in written.loops:
+            first, last = (bisect_left(used, one) for one in (loop.first, loop.last))
+            if first < last:
+                repeats.append(RepeatedLaunches(first, last, loop.iterations))
+        inputs = [one for one in self._program.of_kind("input") if one.shape and one.bytes]
+        gathers = tuple(write_gather(self._module, buffer) for buffer in inputs)
+        return Launches(
+            self._module.text(),
+            tuple(launches),
+            tuple(repeats),
+            gathers,
+            self._workspaces(),
+            written.kept,
+            tuple(load),
+        )
+
+    def _workspaces(self) -> dict[str, Workspace]:
+        """The memory of work items, then the shared workspaces."""
+        extents = self._written.workspaces.extents
+        start = self._most * self._own_bytes
+        found = {
+            name: Workspace(start + first, end - first)
+            for name, (first, end) in extents.items()
+            if end > first
+        }
+        if start:
+            found[_OWN] = Workspace(0, start)
+        return found
+
+    def _launch(self, call: KernelCall, step: int, *, numbered: bool = False) -> Launch:
+        key = call.function, call.slices, numbered
+        if key not in self._kernels:
+            self._kernels[key] = self._write(call, numbered=numbered)
+        own = (_OWN,) if self._own_bytes else ()
+        buffers = (*own, *self._written.sections[call.section])
+        return Launch(self._kernels[key], buffers, self._items(call.slices), step, group=1)
+
+    def _items(self, slices: Slices) -> int:
+        """The number of work items that share a kernel's work."""
+        return min(-(-slices.work.items // slices.at_once), self._most)
+
+    def _write(self, call: KernelCall, *, numbered: bool) -> str:
+        """Writes a kernel that calls a function for each share of its work."""
+        name = f"launch{len(self._kernels)}_{call.function}"
+        sections = self._written.sections[call.section]
+        buffers = [(_OWN, "i8")] if self._own_bytes else []
+        buffers += [(f"b{number}", "i8") for number in range(len(sections))]
+        code = self._module.kernel(name, buffers, [("iteration", I32)] if numbered else [])
+        given = list(code.parameters)
+        iteration = code.convert("zext", given.pop(), "i64") if numbered else None
+        work, count = call.slices.work.items, self._items(call.slices)
+        item = code.item()
+        if self._own_bytes:
+            skipped = code.multiply(item, constant(self._own_bytes, I64))
+            given[0] = code.offset(given[0], skipped, "i8")
+        else:
+            # The first address of a table is that of the work item's own memory.
+            given.insert(0, given[0])
+        table = code.make_addresses(given, iteration)
+        first = code.multiply(item, constant(work, I64))
+        first = code.binary("udiv", first, constant(count, I64))
+        last = code.multiply(code.add(item, constant(1, I64)), constant(work, I64))
+        last = code.binary("udiv", last, constant(count, I64))
+        code.call_void(call.function, table, constant(0, I64), first, last)
+        code.finish()
+        return name
