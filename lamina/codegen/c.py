@@ -89,7 +89,9 @@ class Module:
         """
         words = [f"{self._parameter(type)}{label}" for label, type in parameters]
         words += [f"{self.type(type)} *result{number}" for number, type in enumerate(results)]
-        head = f"{self.words.function} {self.type(result) if result else 'void'}"
+        apart = any(type in (POINTER, TABLE) for _, type in parameters)
+        qualifiers = " ".join(filter(None, (self.words.function, self.words.apart * apart)))
+        head = f"{qualifiers} {self.type(result) if result else 'void'}"
         head = f"{head} {name}({', '.join(words)})"
         return self._added(Function(self, name, parameters, head, is_called=True))
 
@@ -414,9 +416,16 @@ class Function(Instructions):
         else:
             if relation[0] == "s":
                 first, second = self._signed(left), self._signed(right)
+            elif relation[0] == "u" and _is_condition(left.type):
+                # A condition that holds is -1 in vectors, the largest number without a sign.
+                integer = self.module.type(left.type.of("i32"))
+                convert = self._same_bits if left.type.lanes else "({}){}".format
+                first, second = (convert(integer, one) for one in (first, second))
             text = f"{first} {_RELATIONS[relation[-2:]]} {second}"
         result = left.type.of("i1")
-        return self._made(self._mask(text, left.type) if left.type.lanes else text, result)
+        if left.type.lanes and not _is_condition(left.type):
+            text = self._mask(text, left.type)
+        return self._made(text, result)
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         mask, first, second = (self._operand(value) for value in (condition, yes, no))
@@ -625,7 +634,8 @@ class Function(Instructions):
         text = f"*{address}"
         if type.lanes:
             loaded = self.module.vectors(type.lanes).loaded
-            text = loaded.format(lanes=type.lanes, address=address)
+            element = self.module.words.unsigned[_stored_as(type.element)]
+            text = loaded.format(lanes=type.lanes, address=address, element=element)
         return self._made(self._from_memory(text, type), type)
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
@@ -657,7 +667,10 @@ class Function(Instructions):
             text = self._same_bits(integers, text)
         if type.lanes:
             stored = self.module.vectors(type.lanes).stored
-            self._line(stored.format(lanes=type.lanes, value=text, address=address))
+            element = self.module.words.unsigned[_stored_as(type.element)]
+            self._line(
+                stored.format(lanes=type.lanes, value=text, address=address, element=element)
+            )
         else:
             self._line(f"*{address} = {text}")
 

@@ -220,7 +220,8 @@ class PieceFunction(Composed):
     def convert(self, operation: str, value: Value, element: str) -> Value:
         """Converts each lane to another element."""
         type = value.type.of(element)
-        return self._each([value], type, lambda one: self.inner.convert(operation, one, element))
+        pieces = [self.inner.convert(operation, one, element) for one in self._split(value)]
+        return self._joined(pieces, type)
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An intrinsic whose operands and result have one type."""

@@ -12,6 +12,7 @@ expression that needs no further parentheses; `type` is a type of this language.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from lamina.records import frozen_dataclass
 
@@ -31,8 +32,8 @@ class VectorWords:
         converted: a conversion of all lanes; fields `type` and `value`.
         selected: one of two vectors, lane by lane; fields `yes`, `no` and `mask`, integers of as
             many bits as the vectors' lanes have, all set or none.
-        loaded: a load of integers; fields `lanes` and `address`.
-        stored: a statement that writes integers; fields `lanes`, `value` and `address`.
+        loaded: a load of integers; fields `lanes`, `address`, and `element`, their type.
+        stored: a statement that writes integers; fields `lanes`, `value`, `address`, `element`.
     """
 
     lanes: tuple[int, ...]
@@ -54,6 +55,8 @@ class Words:
         head: the lines before all functions; `double_head` comes before them if doubles are used.
         kernel: the qualifiers of a function that the host calls.
         function: the qualifiers of a function that other functions call.
+        apart: further qualifiers of such a function if it works on memory: compilers that inline
+            large functions everywhere take long.
         address: the type of an address in a buffer, with a star or blank at its end; field
             `element`, the type of the buffer's elements.
         item: the number of the work item, of 64 bits.
@@ -78,6 +81,7 @@ class Words:
     double_head: tuple[str, ...]
     kernel: str
     function: str
+    apart: str
     address: str
     item: str
     numbers: str
@@ -104,6 +108,7 @@ OPENCL = Words(
     ),
     kernel="__kernel void",
     function="static",
+    apart="",
     address="__global {element} *",
     item="(ulong)get_global_id(0)",
     numbers="__constant ulong *",
@@ -134,5 +139,32 @@ OPENCL = Words(
         selected="select({no}, {yes}, {mask})",
         loaded="vload{lanes}(0, {address})",
         stored="vstore{lanes}({value}, 0, {address})",
+    ),
+)
+
+
+def _unaligned() -> tuple[str, ...]:
+    """Types of vectors in memory that are aligned like one element."""
+    return tuple(
+        f"typedef {element}{lanes} __attribute__((aligned({size}))) {element}{lanes}_in_memory;"
+        for element, size in (("uchar", 1), ("uint", 4), ("ulong", 8))
+        for lanes in (2, 4, 8, 16)
+    )
+
+
+assert OPENCL.vectors is not None
+
+# OpenCL C for processors, whose compilers are Clang. It takes several times as long for calls of
+# `vload16` and `select` as for accesses and operators.
+OPENCL_PROCESSOR = replace(
+    OPENCL,
+    head=(*OPENCL.head, *_unaligned()),
+    apart="__attribute__((noinline))",
+    vectors=replace(
+        OPENCL.vectors,
+        lanes=(2, 4, 8, 16),
+        selected="{mask} ? {yes} : {no}",
+        loaded="*(__global {element}{lanes}_in_memory *){address}",
+        stored="*(__global {element}{lanes}_in_memory *){address} = {value}",
     ),
 )

@@ -33,8 +33,12 @@ C99 = Words(
     double_head=(),
     kernel="void",
     function="static",
+    apart="",
     address="{element} *",
     item="work_item",
+    numbers="const uint64_t *",
+    array="static const uint64_t {name}[{count}] = {{{numbers}}};",
+    prefetch="(void){address}",
     unsigned={
         "i1": "bool",
         "i8": "uint8_t",

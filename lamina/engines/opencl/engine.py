@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from lamina.codegen.words import OPENCL_PROCESSOR
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.family import Family
@@ -28,5 +29,5 @@ def opencl_engine(name: str = "opencl") -> GpuEngine:
 def _family_for(driver: Driver) -> Family:
     """The family of kernels that suits a device."""
     if driver.traits.is_processor:
-        return ProcessorFamily(driver.traits, driver.words, driver.record.engine)
+        return ProcessorFamily(driver.traits, OPENCL_PROCESSOR, driver.record.engine)
     return GpuFamily(driver.traits, driver.words, driver.record.engine)
