@@ -603,7 +603,8 @@ class Function(Instructions):
 
     def picked(self, table: Value, number: Value) -> Value:
         """One of the values of a table."""
-        return self._made(f"{table.name}[{self._operand(number)}]", table.type)
+        type = I64 if table.type == NUMBERS else table.type
+        return self._made(f"{table.name}[{self._operand(number)}]", type)
 
     def item(self) -> Value:
         """The number of the work item."""

@@ -45,6 +45,7 @@ def processor(vectors: str) -> HostProcessor:
         level2_bytes=1 << 20,
         level3_bytes=32 << 20,
         threads=2,
+        registers_at_once=4,
     )
 
 

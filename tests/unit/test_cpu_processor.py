@@ -64,6 +64,7 @@ def test_code_can_be_generated_for_neon() -> None:
         level2_bytes=1 << 20,
         level3_bytes=0,
         threads=4,
+        registers_at_once=4,
     )
     from llvmlite import binding
 

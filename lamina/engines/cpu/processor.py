@@ -91,6 +91,7 @@ def host() -> HostProcessor:
         level2_bytes=second,
         level3_bytes=third,
         threads=_threads(),
+        registers_at_once=4,
     )
 
 

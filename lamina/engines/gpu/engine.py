@@ -10,6 +10,7 @@ import numpy as np
 from lamina.engines.changes import Changes
 from lamina.engines.engine import Arena, Device, Memory, Peaks
 from lamina.engines.gpu.arena import DeviceArena, device_arena
+from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.family import Family
@@ -85,8 +86,7 @@ class GpuEngine:
 
     def _launches(self, program: Program, schedule: Any = None) -> Launches:
         self._require_dtypes(_dtypes_of(program))
-        family = self._family
-        return family.write(program, family.decide(program) if schedule is None else schedule)
+        return compile_program(program, self._family, schedule)
 
     def _require_dtypes(self, dtypes: Iterable[DType]) -> None:
         if not self._driver.traits.has_float64 and float64 in dtypes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from lamina.cache import Sources
 from lamina.engines.gpu.launches import Launches
 from lamina.program.program import Program
 from lamina.program.target import Target
@@ -15,9 +16,13 @@ class Family(Protocol):
 
     Attributes:
         target: for which programs are compiled.
+        key: all properties on which the kernels depend, as text.
+        sources: the modules that decide and write them.
     """
 
     target: Target
+    key: str
+    sources: Sources
 
     def decide(self, program: Program) -> Any:
         """The schedule of a program: a frozen record that can be printed."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
+from lamina.cache import Sources
 from lamina.codegen.words import Words
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.gpu.schedule import Schedule, decide, legal_schedules
 from lamina.engines.gpu.target import target_for
 from lamina.program.program import Program
+
+SOURCES = Sources("lamina", "lamina.program", "lamina.codegen", "lamina.engines.gpu")
 
 
 @final
@@ -25,6 +28,8 @@ class GpuFamily:
     def __init__(self, traits: Traits, words: Words, engine: str) -> None:
         self._traits, self._words = traits, words
         self.target = target_for(traits, engine)
+        self.key = repr(("gpu", traits, words))
+        self.sources = SOURCES
 
     def decide(self, program: Program) -> Schedule:
         return decide(program, self.target)

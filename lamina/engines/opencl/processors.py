@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import final
 
+from lamina.cache import Sources
 from lamina.codegen.builder import Builder
 from lamina.codegen.c import Function, Module
 from lamina.codegen.pieces import PieceFunction, PieceModule
@@ -39,6 +40,12 @@ _ITEMS_PER_THREAD = 4
 _OWN = "own"
 
 
+SOURCES = Sources(
+    *("lamina", "lamina.program", "lamina.codegen", "lamina.engines.gpu", "lamina.engines.opencl"),
+    *("lamina.engines.simd", "lamina.engines.simd.decide", "lamina.engines.simd.emit"),
+)
+
+
 @final
 class ProcessorFamily:
     """Kernels of vectors and register tiles.
@@ -60,7 +67,11 @@ class ProcessorFamily:
             level2_bytes=_LEVEL2_BYTES,
             level3_bytes=_LEVEL3_BYTES,
             threads=traits.compute_units,
+            # The drivers' compilers take long for large kernels.
+            registers_at_once=1,
         )
+        self.key = repr(("processor", traits, words))
+        self.sources = SOURCES
         self.target = processor_target(
             engine,
             launch_bytes=_LAUNCH_BYTES,

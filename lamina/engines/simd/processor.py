@@ -19,6 +19,8 @@ class Processor:
         level1_bytes, level2_bytes, level3_bytes: data caches of a core, and the shared one (0 if
             there is none).
         threads: the most threads that may run.
+        registers_at_once: the registers of a vector in short expressions. Several hide latencies,
+            and make more code.
     """
 
     vector_bytes: int
@@ -28,3 +30,4 @@ class Processor:
     level2_bytes: int
     level3_bytes: int
     threads: int
+    registers_at_once: int

@@ -29,7 +29,7 @@ from lamina.engines.simd.decide.schedule import (
     StepSchedule,
 )
 from lamina.engines.simd.decide.tiles import VECTORS, balanced_tile_m, dot_tile, largest_tile_m
-from lamina.engines.simd.decide.vectors import are_short
+from lamina.engines.simd.decide.vectors import are_wide
 from lamina.engines.simd.decide.work import Work
 from lamina.engines.simd.processor import LINE_BYTES, Processor
 from lamina.program.steps import Contraction
@@ -182,7 +182,7 @@ def gemm_schedule(
         right,
         packing,
         prefetch,
-        are_short(store.value for store in matrix.step.stores),
+        are_wide((store.value for store in matrix.step.stores), processor),
         Work(b * panels.count * split_m, cycles),
         packing_left if left == PACKED else None,
     )

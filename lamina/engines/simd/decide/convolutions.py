@@ -23,7 +23,7 @@ from lamina.engines.simd.decide.schedule import (
     WindowSchedule,
 )
 from lamina.engines.simd.decide.tiles import UNROLLED, largest_tile_m
-from lamina.engines.simd.decide.vectors import are_short
+from lamina.engines.simd.decide.vectors import are_wide
 from lamina.engines.simd.decide.windows import (
     COL2IM,
     IMPLICIT_GEMM,
@@ -191,7 +191,7 @@ def window_schedule(
         packing,
         packed,
         UNROLLED,
-        are_short(store.value for store in step.stores),
+        are_wide((store.value for store in step.stores), processor),
         (),
     )
     return replace(schedule, works=_works(windowed, schedule, processor))

@@ -159,7 +159,7 @@ def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
     for axis in loop.axes:
         if axis.extent > 1:
             within = _axes_within(loop, axis)
-            wide = base if within else widened(_results(loop), base, axis.extent)
+            wide = base if within else widened(_results(loop), base, axis.extent, processor)
             yield Vectors(axis, False, fitting_lanes(wide, axis.extent), within)
     ends = [
         stage.axes[-1].extent
@@ -167,7 +167,7 @@ def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
         if isinstance(stage, Reduce | Write) and stage.axes
     ]
     if ends:
-        yield Vectors(None, True, widened(_results(loop), base, max(ends)))
+        yield Vectors(None, True, widened(_results(loop), base, max(ends), processor))
 
 
 def _results(loop: Loop) -> list[Scalar]:

@@ -8,8 +8,6 @@ from lamina.engines.simd.processor import Processor
 from lamina.program.scalar import Apply, Scalar, postorder
 from lamina.program.target import EXPENSIVE
 
-# If expressions are short, vectors are this many registers wide, which hides latencies.
-REGISTERS_AT_ONCE = 4
 # The most operations of a short expression.
 SHORT_EXPRESSION = 12
 
@@ -21,18 +19,20 @@ def lanes_for(values: Sequence[Scalar], processor: Processor) -> int:
     return processor.vector_bytes // max(widest, 4)
 
 
-def widened(values: Iterable[Scalar], lanes: int, extent: int) -> int:
+def widened(values: Iterable[Scalar], lanes: int, extent: int, processor: Processor) -> int:
     """The lanes of several registers, if expressions are short and the axis is long enough."""
-    if not are_short(values):
+    if not are_wide(values, processor):
         return lanes
     wide = lanes
-    while 2 * wide <= min(extent, lanes * REGISTERS_AT_ONCE):
+    while 2 * wide <= min(extent, lanes * processor.registers_at_once):
         wide *= 2
     return wide
 
 
-def are_short(values: Iterable[Scalar]) -> bool:
+def are_wide(values: Iterable[Scalar], processor: Processor) -> bool:
     """Whether expressions are short enough for vectors of several registers."""
+    if processor.registers_at_once == 1:
+        return False
     operations = [scalar for scalar in postorder(*values) if isinstance(scalar, Apply)]
     expensive = any(scalar.primitive in EXPENSIVE for scalar in operations)
     return len(operations) <= SHORT_EXPRESSION and not expensive

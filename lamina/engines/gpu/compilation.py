@@ -1,0 +1,65 @@
+"""From a program to its kernels, through the cache on disk.
+
+The key of an entry is made from the program itself, so no text is written for a program that was
+compiled before. The driver compiles the text, or has a cache of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from lamina.cache import find, folder, keep, key_of
+from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.launches import Gather, Launch, Launches, RepeatedLaunches, Workspace
+from lamina.garbage import without_collections
+from lamina.program.encoding import checksum
+from lamina.program.program import Program
+
+
+@without_collections
+def compile_program(program: Program, family: Family, schedule: Any = None) -> Launches:
+    """The kernels of a program.
+
+    Args:
+        program: the program to compile.
+        family: writes the kernels.
+        schedule: how its steps are run; decided by default.
+    """
+
+    def make() -> Launches:
+        return family.write(program, family.decide(program) if schedule is None else schedule)
+
+    sources = family.sources
+    if not sources.checksum or folder() is None:
+        return make()
+    # Decisions follow from the program, the family and these sources, so the key does not contain
+    # them.
+    how = repr(schedule) if schedule is not None else "chosen"
+    key = key_of((checksum(program), family.key, how, sources.checksum))
+    entry = find(key)
+    if entry is not None:
+        return _decoded(json.loads(entry))
+    launches = make()
+    if sources.are_unchanged:
+        keep(key, json.dumps(asdict(launches)).encode())
+    return launches
+
+
+def _decoded(fields: Mapping[str, Any]) -> Launches:
+    """The launches whose fields were kept."""
+    return Launches(
+        text=fields["text"],
+        launches=tuple(map(_launch, fields["launches"])),
+        repeats=tuple(RepeatedLaunches(**one) for one in fields["repeats"]),
+        gathers=tuple(Gather(**one) for one in fields["gathers"]),
+        workspaces={name: Workspace(**one) for name, one in fields["workspaces"].items()},
+        kept=fields["kept"],
+        load=tuple(map(_launch, fields["load"])),
+    )
+
+
+def _launch(fields: Mapping[str, Any]) -> Launch:
+    return Launch(**{**fields, "buffers": tuple(fields["buffers"])})
