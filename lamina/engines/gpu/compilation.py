@@ -61,5 +61,6 @@ def _decoded(fields: Mapping[str, Any]) -> Launches:
     )
 
 
-def _launch(fields: Mapping[str, Any]) -> Launch:
-    return Launch(**{**fields, "buffers": tuple(fields["buffers"])})
+def _launch(fields: dict[str, Any]) -> Launch:
+    buffers: list[str] = fields.pop("buffers")
+    return Launch(buffers=tuple(buffers), **fields)
