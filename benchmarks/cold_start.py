@@ -40,7 +40,7 @@ from harness import (
 )
 
 from lamina.reports import bytes_text, table_text
-from lamina.workloads import PRODUCTS, WORKLOADS, Workload, chosen
+from lamina.workloads import WORKLOADS, Workload
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,12 @@ def starts(
 
 
 def options() -> argparse.ArgumentParser:
+    trained = [name for name, workload in WORKLOADS.items() if workload.loss is not None]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument(
-        "--engine", default="cpu", type=engine_name, help="of Lamina (default: cpu)"
-    )
-    parser.add_argument("--workload", choices=[*WORKLOADS, *PRODUCTS], default="mlp")
+    parser.add_argument("--engine", default="cpu", type=engine_name, help="default: cpu")
+    parser.add_argument("--workload", choices=trained, default="mlp")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="of each process")
     parser.add_argument("--json", type=Path)
@@ -175,7 +174,7 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> None:
     given = options().parse_args()
-    (workload,) = chosen([given.workload])
+    workload = WORKLOADS[given.workload]
     with tempfile.TemporaryDirectory() as folder:
         found, problems = collected(workload, given, Path(folder))
     medians = {

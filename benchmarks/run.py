@@ -10,6 +10,7 @@ docs/benchmarks.md describes the workloads and how they are measured.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -157,7 +158,7 @@ def print_table(report: dict[str, Any], names: list[str]) -> None:
 
 
 def start(given: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[str, str]]:
-    """The workers of the peers, and the reasons of those that cannot be started."""
+    """Starts the workers of the peers; returns also the reasons of those that cannot be started."""
     workers: Workers = {}
     problems: dict[str, str] = {}
     kind = kind_of(given.engine)
@@ -178,9 +179,7 @@ def options() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     names, others = [*WORKLOADS, *PRODUCTS], [name for name in SCRIPTS if name != OURS]
-    parser.add_argument(
-        "--engine", default="cpu", type=engine_name, help="of Lamina (default: cpu)"
-    )
+    parser.add_argument("--engine", default="cpu", type=engine_name, help="default: cpu")
     parser.add_argument("--workload", action="append", choices=names, default=[])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each peer in each round")
@@ -204,6 +203,8 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         workers, report["problems"] = start(given, stack)
         report["peers"] = {name: worker.versions for name, worker in workers.items()}
+        if OURS in report["problems"]:
+            sys.exit(f"{OURS} is unavailable: {report['problems'][OURS]}")
         print_versions(report["peers"])
         for name, why in report["problems"].items():
             print(f"{name} is unavailable: {why}")
