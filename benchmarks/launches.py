@@ -4,8 +4,8 @@
 
 For each workload it prints the number of kernel launches in a training step, the time of a training
 step in `training.run`, and the processor time of the thread that calls `training.run` or
-`training.step`, each divided by the launches too. The fixed cost of a call of `training.run` does
-not count. The device is idle before each measured call of `training.step`. Waiting takes no
+`training.step`, each divided by the launches too. A call of `training.run` uploads its data once,
+which counts. The device is idle before each measured call of `training.step`. Waiting takes no
 processor time, and threads of the driver do not count.
 
 Launches of an empty kernel show the driver's own cost. pyopencl enqueues them in the same rounds.
@@ -34,8 +34,8 @@ from lamina.reports import table_text
 from lamina.workloads import SEED, WORKLOADS, Workload
 
 # The data set of `training.run` has at most so many batches and bytes of inputs, so that the work
-# of an epoch is divided by many training steps.
-MOST_BATCHES, MOST_BYTES = 1000, 32 << 20
+# of an epoch is divided by many training steps, and the upload of the data takes little time.
+MOST_BATCHES, MOST_BYTES = 1000, 2 << 20
 # Launches of the empty kernel in a round.
 EMPTY_LAUNCHES = 2000
 # Work items of the empty kernel, in one work group.
@@ -83,15 +83,12 @@ class Steps:
 
     def measure(self, seconds: float) -> Figures:
         """The seconds of a training step, and those that the host computes."""
-        fixed, host_fixed = self.run(1)
-        count = max(1, int(seconds / fixed / 2))
-        whole, host = self.run(1 + count)
-        # The difference of two calls is free of their fixed cost.
-        return {
-            "seconds": (whole - fixed) / count,
-            "host_run": (host - host_fixed) / count,
-            "host_step": self.step(count) / count,
-        }
+        started = time.perf_counter()
+        self.step(1)
+        count = max(1, int(seconds / 2 / (time.perf_counter() - started)))
+        host = self.step(count) / count
+        whole, host_run = self.run(count)
+        return {"seconds": whole / count, "host_run": host_run / count, "host_step": host}
 
     def release(self) -> None:
         self._training.release()
