@@ -76,7 +76,7 @@ class Worker:
         name: of the peer.
         threads: that it may use.
         engine: on which Lamina runs.
-        limit: the seconds that it may take for a command; then it is ended.
+        limit: the seconds that it may take for a command, or to start; then it is ended.
 
     Raises:
         Unavailable: if it cannot be started.
@@ -88,7 +88,7 @@ class Worker:
         script = SCRIPTS[name]
         self._command = [sys.executable, str(FOLDER / script.file), *script.arguments]
         self._variables = environment(threads) | {ENGINE: engine} | dict(script.settings)
-        self._limit = limit
+        self.limit = limit
         self._start()
 
     def _start(self) -> None:
@@ -139,7 +139,7 @@ class Worker:
             self._process.kill()
 
         # The line of a worker that has ended is empty.
-        timer = threading.Timer(self._limit, end)
+        timer = threading.Timer(self.limit, end)
         timer.start()
         try:
             line = self._process.stdout.readline()
@@ -148,7 +148,7 @@ class Worker:
         if not line:
             status = self._process.wait()
             if late.is_set():
-                raise Unavailable(f"not done after {self._limit:g} s")
+                raise Unavailable(f"not done after {self.limit:g} s")
             raise Unavailable(f"ended with status {status}: {self._last_words()}")
         found = json.loads(line)
         if "problem" in found:
