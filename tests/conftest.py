@@ -56,8 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--pocl-cache",
         default="",
         metavar="FOLDER",
-        help="the folder in which PoCL keeps compiled kernels for later runs of the tests; it finds "
-        "them by a checksum of their text (default: an empty folder for each run)",
+        help="the folder in which PoCL keeps compiled kernels for later runs; it finds them by a "
+        "checksum of their text (default: an empty folder for each run)",
     )
 
 
