@@ -24,7 +24,7 @@ def run_conformance(engine: str, folder: Path) -> dict[Path, int]:
         "outputs_are_copies",
     ]
     command += ["--pocl-cache", str(folder)]
-    # Results of a test that runs in a process of xdist are not for that process.
+    # In a process of xdist these variables would make it report to that process.
     variables = {name: os.environ[name] for name in os.environ if "XDIST" not in name}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
