@@ -1,10 +1,11 @@
 """Seconds from a process's first import to its first finished training step, and its peak memory.
 
-    python benchmarks/cold_start.py [--rounds 5] [--json FILE]
+    python benchmarks/cold_start.py [--workload mlp] [--rounds 5] [--json FILE]
+    python benchmarks/cold_start.py --engine opencl --workload lenet
 
-The workload is mlp. Each figure is the median of fresh processes. The frameworks are started
-alternately. "empty": each process has its own empty cache folder; "warm": all share a folder that
-an earlier, unmeasured process has filled.
+Each figure is the median of fresh processes. The frameworks are started alternately. "empty": each
+process has its own empty cache folders; "warm": all share folders that an earlier, unmeasured
+process has filled. On OpenCL the caches of PoCL and Nvidia's driver are among them.
 """
 
 from __future__ import annotations
@@ -16,14 +17,20 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness import (
+    ENGINE,
     FOLDER,
+    LIMIT_SECONDS,
+    OURS,
+    OURS_ON_CPU,
+    TINYGRAD,
     Unavailable,
+    engine_name,
     environment,
     machine,
     reason,
@@ -33,7 +40,7 @@ from harness import (
 )
 
 from lamina.reports import bytes_text, table_text
-from lamina.workloads import WORKLOADS
+from lamina.workloads import WORKLOADS, Workload
 
 
 @dataclass(frozen=True)
@@ -42,13 +49,13 @@ class Start:
 
     Attributes:
         module, function: module in peers/ and its function that builds the training step.
-        cache: the environment variable of the folder of compiled code; "" if there is none.
+        caches: the environment variables of the folders of compiled code.
         settings: further environment variables.
     """
 
     module: str
     function: str
-    cache: str = ""
+    caches: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
 
 
@@ -57,54 +64,81 @@ _JAX_KEEPS_ALL = (
     ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0"),
     ("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"),
 )
-STARTS = {
-    "lamina": Start("lamina_peer", "make", "LAMINA_CACHE"),
-    "pytorch": Start("pytorch", "make"),
-    "torch.compile": Start("pytorch", "make_compiled", "TORCHINDUCTOR_CACHE_DIR"),
-    "jax": Start("jax_peer", "make", "JAX_COMPILATION_CACHE_DIR", _JAX_KEEPS_ALL),
-}
-WORKLOAD = WORKLOADS["mlp"]
+# The caches of OpenCL's drivers.
+_DRIVERS = ("POCL_CACHE_DIR", "CUDA_CACHE_PATH")
+
+
+def starts_for(engine: str) -> dict[str, Start]:
+    """The starts of Lamina on an engine, and of the peers."""
+    lamina, cache = ("lamina_peer", "make"), ("LAMINA_CACHE",)
+    if engine == "cpu":
+        return {
+            OURS: Start(*lamina, cache),
+            "pytorch": Start("pytorch", "make"),
+            "torch.compile": Start("pytorch", "make_compiled", ("TORCHINDUCTOR_CACHE_DIR",)),
+            "jax": Start("jax_peer", "make", ("JAX_COMPILATION_CACHE_DIR",), _JAX_KEEPS_ALL),
+        }
+    # tinygrad's cache is a file in the user's cache folder.
+    caches = ("XDG_CACHE_HOME", *_DRIVERS)
+    return {
+        OURS: Start(*lamina, (*cache, *_DRIVERS), ((ENGINE, engine),)),
+        OURS_ON_CPU: Start(*lamina, cache),
+        "tinygrad": Start("tinygrad_peer", "make", caches, TINYGRAD),
+    }
 
 
 def started(start: Start, cache: Path, files: tuple[Path, Path], threads: int) -> dict[str, Any]:
     """The report of one process.
 
     Raises:
-        Unavailable: if it fails.
+        Unavailable: if it fails, or takes too long.
     """
     variables = environment(threads) | dict(start.settings)
     # Python's own compiled modules are kept, as they are after any installation.
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
-    if start.cache:
-        variables[start.cache] = str(cache)
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "cold.py"), start.module, start.function, *map(str, files)],
-        capture_output=True,
-        text=True,
-        env=variables,
-    )
+    for variable in start.caches:
+        folder = cache / variable
+        folder.mkdir(parents=True, exist_ok=True)
+        variables[variable] = str(folder)
+    try:
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(FOLDER / "cold.py"),
+                start.module,
+                start.function,
+                *map(str, files),
+            ],
+            capture_output=True,
+            text=True,
+            env=variables,
+            timeout=LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"not done after {LIMIT_SECONDS:g} s") from None
     if done.returncode:
         raise Unavailable(reason(done.stderr))
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def collected(
-    rounds: int, threads: int, folder: Path
+    workload: Workload, given: argparse.Namespace, folder: Path
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     """The reports of all processes for each start, and the reasons of starts that fail."""
     files = folder / "workload.json", folder / "data.npz"
-    files[0].write_text(json.dumps(WORKLOAD.record()))
-    write_data(WORKLOAD, files[1])
+    files[0].write_text(json.dumps(workload.record()))
+    write_data(workload, files[1])
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     problems: dict[str, str] = {}
     # Round 0 fills the warm caches, and the system's cache of files; it does not count.
-    for number in range(rounds + 1):
-        print(f"... round {number} of {rounds}", flush=True)
-        for title, start, cache in starts(folder, number):
-            if title in problems:
+    for number in range(given.rounds + 1):
+        print(f"... round {number} of {given.rounds}", flush=True)
+        for title, start, cache in starts(starts_for(given.engine), folder, number):
+            # In round 0 an empty cache would measure the same as the warm one that is filled.
+            if title in problems or (number == 0 and title.endswith("empty cache")):
                 continue
             try:
-                report = started(start, cache, files, threads)
+                report = started(start, cache, files, given.threads)
             except Unavailable as problem:
                 problems[title] = str(problem)
                 continue
@@ -113,31 +147,41 @@ def collected(
     return found, problems
 
 
-def starts(folder: Path, number: int) -> Iterator[tuple[str, Start, Path]]:
-    """The title of each start of a round, and the folder of its cache."""
-    for peer, start in STARTS.items():
-        if not start.cache:
+def starts(
+    known: Mapping[str, Start], folder: Path, number: int
+) -> Iterator[tuple[str, Start, Path]]:
+    """The title of each start of a round, and the folder of its caches."""
+    for peer, start in known.items():
+        if not start.caches:
             yield peer, start, folder
             continue
         yield f"{peer}, empty cache", start, folder / f"{peer}-{number}"
         yield f"{peer}, warm cache", start, folder / f"{peer}-warm"
 
 
-def main() -> None:
+def options() -> argparse.ArgumentParser:
+    trained = [name for name, workload in WORKLOADS.items() if workload.loss is not None]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument("--engine", default="cpu", type=engine_name, help="default: cpu")
+    parser.add_argument("--workload", choices=trained, default="mlp")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="of each process")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    given = options().parse_args()
+    workload = WORKLOADS[given.workload]
     with tempfile.TemporaryDirectory() as folder:
-        found, problems = collected(given.rounds, given.threads, Path(folder))
+        found, problems = collected(workload, given, Path(folder))
     medians = {
         title: {key: statistics.median(one[key] for one in reports) for key in reports[0]}
         for title, reports in found.items()
     }
-    ours = medians.get("lamina, warm cache", {}).get("seconds")
+    ours = medians.get(f"{OURS}, warm cache", {}).get("seconds")
     rows = [
         (
             title,
@@ -150,7 +194,7 @@ def main() -> None:
     ]
     print()
     header = (
-        "start",
+        workload.name,
         "imports",
         "first training step done",
         "ratio to Lamina's, warm",
@@ -160,8 +204,9 @@ def main() -> None:
     for title, why in problems.items():
         print(f"{title} is unavailable: {why}")
     if given.json:
-        report = {"machine": machine(), "threads": given.threads, "workload": WORKLOAD.record()}
-        write_json(given.json, report | {"starts": found, "medians": medians, "problems": problems})
+        report = {"machine": machine(), "threads": given.threads, "engine": given.engine}
+        report |= {"workload": workload.record(), "starts": found, "medians": medians}
+        write_json(given.json, report | {"problems": problems})
 
 
 if __name__ == "__main__":

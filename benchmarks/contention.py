@@ -94,7 +94,7 @@ def measured(
     found: dict[str, dict[str, list[float]]] = {}
     for name, own in workers.items():
         for worker in own.values():
-            worker.ask(prepare=workload.record(), data=str(data))
+            worker.prepare(workload, data)
         found[name] = {}
     for _ in range(given.rounds):
         for name, own in workers.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -10,8 +11,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,40 @@ from lamina.workloads import SEED, Workload
 FOLDER = Path(__file__).parent / "peers"
 # The first peer; the others are compared with it.
 OURS = "lamina"
+# Lamina on the cpu engine, if another engine is measured.
+OURS_ON_CPU = "lamina-cpu"
+# The kinds of engines on which Lamina is measured.
+ENGINES = ("cpu", "opencl")
+# The environment variable that names the engine of Lamina's worker.
+ENGINE = "BENCHMARK_ENGINE"
+# tinygrad's settings: OpenCL, and optimizers may run.
+TINYGRAD = (("DEV", "CL"), ("TRAINING", "1"))
+# The seconds that a peer may take for one command, such as compiling a workload.
+LIMIT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Script:
+    """How the worker of a peer is started.
+
+    Attributes:
+        file: in peers/.
+        arguments: of the command.
+        settings: further environment variables.
+    """
+
+    file: str
+    arguments: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+
+
 SCRIPTS = {
-    OURS: ("lamina_peer.py",),
-    "pytorch": ("pytorch.py", "eager"),
-    "torch.compile": ("pytorch.py", "compile"),
-    "jax": ("jax_peer.py",),
+    OURS: Script("lamina_peer.py"),
+    OURS_ON_CPU: Script("lamina_peer.py", settings=((ENGINE, "cpu"),)),
+    "pytorch": Script("pytorch.py", ("eager",)),
+    "torch.compile": Script("pytorch.py", ("compile",)),
+    "jax": Script("jax_peer.py"),
+    "tinygrad": Script("tinygrad_peer.py", settings=TINYGRAD),
 }
 
 
@@ -38,18 +70,36 @@ class Unavailable(Exception):
 
 
 class Worker:
-    """A peer in its own process, which sleeps until it gets a command."""
+    """A peer in its own process, which sleeps until it gets a command.
 
-    def __init__(self, name: str, threads: int) -> None:
-        script, *arguments = SCRIPTS[name]
+    Args:
+        name: of the peer.
+        threads: that it may use.
+        engine: on which Lamina runs.
+        limit: the seconds that it may take for a command, or to start; then it is ended.
+
+    Raises:
+        Unavailable: if it cannot be started.
+    """
+
+    def __init__(
+        self, name: str, threads: int, engine: str = "cpu", limit: float = LIMIT_SECONDS
+    ) -> None:
+        script = SCRIPTS[name]
+        self._command = [sys.executable, str(FOLDER / script.file), *script.arguments]
+        self._variables = environment(threads) | {ENGINE: engine} | dict(script.settings)
+        self.limit = limit
+        self._start()
+
+    def _start(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
         self._process = subprocess.Popen(
-            [sys.executable, str(FOLDER / script), *arguments],
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=environment(threads),
+            env=self._variables,
         )
         try:
             self.versions: dict[str, Any] = self._answer()["versions"]
@@ -57,11 +107,22 @@ class Worker:
             self.close()
             raise
 
+    def prepare(self, workload: Workload, data: Path) -> dict[str, Any]:
+        """Builds and compiles a workload; a worker that has ended is started again.
+
+        Raises:
+            Unavailable: if the peer cannot run it.
+        """
+        if self._process.poll() is not None:
+            self.close()
+            self._start()
+        return self.ask(prepare=workload.record(), data=str(data))
+
     def ask(self, **command: Any) -> dict[str, Any]:
         """Sends a command and returns the worker's answer.
 
         Raises:
-            Unavailable: if the worker has ended, or answers with a problem.
+            Unavailable: if the worker has ended, takes too long, or answers with a problem.
         """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the log of a dead worker has the reason
@@ -71,9 +132,24 @@ class Worker:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            self._process.kill()
+
+        # The line of a worker that has ended is empty.
+        timer = threading.Timer(self.limit, end)
+        timer.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
         if not line:
-            raise Unavailable(f"ended with status {self._process.wait()}: {self._last_words()}")
+            status = self._process.wait()
+            if late.is_set():
+                raise Unavailable(f"not done after {self.limit:g} s")
+            raise Unavailable(f"ended with status {status}: {self._last_words()}")
         found = json.loads(line)
         if "problem" in found:
             raise Unavailable(first_line(found["problem"]))
@@ -87,6 +163,8 @@ class Worker:
         """Ends the process: a worker stops when its standard input is closed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        if self._process.stdin.closed:
+            return
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
@@ -94,12 +172,44 @@ class Worker:
         self._log.close()
 
 
+def kind_of(engine: str) -> str:
+    """The kind of an engine: `"opencl"` of `"opencl:1"`."""
+    return engine.partition(":")[0]
+
+
+def engine_name(text: str) -> str:
+    """The name of an engine on the command line.
+
+    Raises:
+        argparse.ArgumentTypeError: for an engine that the benchmarks do not measure.
+    """
+    if kind_of(text) not in ENGINES:
+        expected = " or ".join((*ENGINES, "opencl:NUMBER", "opencl:NAME"))
+        raise argparse.ArgumentTypeError(f"must be {expected}, not {text!r}")
+    return text
+
+
 def environment(threads: int) -> dict[str, str]:
     """Environment variables of each process: the number of threads, and no OPENBLAS_*."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
-    # XLA takes its number of threads from NPROC.
+    # XLA takes its number of threads from NPROC, PoCL from one of the last two.
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC", "LAMINA_THREADS")
+    names += ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
     return kept | {name: str(threads) for name in names}
+
+
+def require_same_device(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Refuses a peer on another OpenCL device than Lamina's, by the versions of both.
+
+    Raises:
+        Unavailable: with both devices.
+    """
+    device, driver = (" ".join(theirs[key].split()) for key in ("device", "driver"))
+    if device not in ours["device"] or driver not in ours["device"]:
+        raise Unavailable(
+            f"it runs on {device} ({driver}), Lamina on {ours['device']}; "
+            "OCL_ICD_VENDORS hides all drivers but one"
+        )
 
 
 def write_data(workload: Workload, path: Path) -> None:

@@ -1,13 +1,16 @@
 """Time per training step or forward pass of the workloads, with Lamina and its peers alternately.
 
     python benchmarks/run.py [--workload NAME]... [--rounds 7] [--peers pytorch jax] [--json FILE]
+    python benchmarks/run.py --engine opencl
 
+On an OpenCL engine the peers are Lamina on the cpu engine, and tinygrad on the same device.
 docs/benchmarks.md describes the workloads and how they are measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -15,25 +18,35 @@ from pathlib import Path
 from typing import Any
 
 from harness import (
+    LIMIT_SECONDS,
     OURS,
+    OURS_ON_CPU,
     SCRIPTS,
     Unavailable,
     Worker,
     best_of,
     busy_seconds,
     differing,
+    engine_name,
+    kind_of,
     machine,
     middle,
     print_versions,
     ratios,
+    require_same_device,
     time_text,
     write_data,
     write_json,
 )
 
 from lamina.reports import table_text
-from lamina.workloads import WORKLOADS, Workload, chosen, samples
+from lamina.workloads import PRODUCTS, WORKLOADS, Workload, chosen, samples
 
+# The peers and the workloads of each kind of engine, unless others are chosen.
+PEERS = {"cpu": ("pytorch", "torch.compile", "jax"), "opencl": (OURS_ON_CPU, "tinygrad")}
+MEASURED = {"cpu": WORKLOADS, "opencl": PRODUCTS | WORKLOADS}
+
+Workers = dict[str, Worker]
 # Between two peers: the threads of the first one stop spinning and go to sleep.
 PAUSE_SECONDS = 0.05
 # If other processes use more cores than this, they disturb the measurement: threads that wait for
@@ -64,7 +77,7 @@ def measured_round(
 
 
 def measured(
-    workload: Workload, workers: dict[str, Worker], rounds: int, seconds: float, folder: Path
+    workload: Workload, workers: Workers, rounds: int, seconds: float, folder: Path
 ) -> dict[str, Any]:
     """The results of one workload, as the JSON file holds them."""
     data = folder / f"{workload.name}.npz"
@@ -73,7 +86,7 @@ def measured(
     problems: dict[str, str] = {}
     for name, worker in workers.items():
         try:
-            peers[name] = worker.ask(prepare=workload.record(), data=str(data))
+            peers[name] = worker.prepare(workload, data)
             peers[name] |= {"rounds": [], "others": []}
         except Unavailable as problem:
             problems[name] = str(problem)
@@ -144,35 +157,59 @@ def print_table(report: dict[str, Any], names: list[str]) -> None:
         print(line)
 
 
-def main() -> None:
-    others = [name for name in SCRIPTS if name != OURS]
+def start(given: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[str, str]]:
+    """Starts the workers of the peers; returns also the reasons of those that cannot be started."""
+    workers: Workers = {}
+    problems: dict[str, str] = {}
+    kind = kind_of(given.engine)
+    for name in (OURS, *(PEERS[kind] if given.peers is None else given.peers)):
+        try:
+            worker = Worker(name, given.threads, given.engine, given.limit)
+            stack.callback(worker.close)
+            if name == "tinygrad" and kind == "opencl" and OURS in workers:
+                require_same_device(workers[OURS].versions, worker.versions)
+            workers[name] = worker
+        except Unavailable as problem:
+            problems[name] = str(problem)
+    return workers, problems
+
+
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--workload", action="append", choices=list(WORKLOADS), default=[])
+    names, others = [*WORKLOADS, *PRODUCTS], [name for name in SCRIPTS if name != OURS]
+    parser.add_argument("--engine", default="cpu", type=engine_name, help="default: cpu")
+    parser.add_argument("--workload", action="append", choices=names, default=[])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each peer in each round")
     parser.add_argument("--threads", type=int, default=2, help="of each peer")
-    parser.add_argument("--peers", nargs="*", choices=others, default=others)
+    parser.add_argument("--peers", nargs="*", choices=others, help="default: those of the engine")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=LIMIT_SECONDS,
+        help="seconds in which a peer has compiled a workload (default: %(default)g)",
+    )
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    given = options().parse_args()
     report: dict[str, Any] = {"machine": machine(), "threads": given.threads}
-    report |= {"peers": {}, "problems": {}, "workloads": {}}
-    workers: dict[str, Worker] = {}
+    report |= {"engine": given.engine, "peers": {}, "problems": {}, "workloads": {}}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for name in (OURS, *given.peers):
-            try:
-                workers[name] = Worker(name, given.threads)
-                stack.callback(workers[name].close)
-                report["peers"][name] = workers[name].versions
-            except Unavailable as problem:
-                report["problems"][name] = str(problem)
+        workers, report["problems"] = start(given, stack)
+        report["peers"] = {name: worker.versions for name, worker in workers.items()}
+        if OURS in report["problems"]:
+            sys.exit(f"{OURS} is unavailable: {report['problems'][OURS]}")
         print_versions(report["peers"])
         for name, why in report["problems"].items():
             print(f"{name} is unavailable: {why}")
         peaks: list[dict[str, Any]] = []
-        for workload in chosen(given.workload):
+        for workload in chosen(given.workload or list(MEASURED[kind_of(given.engine)])):
             print(f"... {workload.name}", flush=True)
             with suppress(Unavailable, KeyError):  # the table can do without a peak
                 peaks.append(workers[OURS].ask(peak=True))

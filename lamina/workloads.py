@@ -268,6 +268,15 @@ WORKLOADS: dict[str, Workload] = {
     )
 }
 
+# Single matrix products; by default they are measured on devices only.
+PRODUCTS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        Workload("product-1024", Stack((1024,), (Linear(1024, bias=False),)), 1024, "forward"),
+        Workload("product-2000", Stack((2000,), (Linear(2000, bias=False),)), 2000, "forward"),
+    )
+}
+
 # Small workloads, for which waiting threads cost the most: `benchmarks/contention.py`.
 SMALL: dict[str, Workload] = {
     workload.name: workload
@@ -399,15 +408,16 @@ def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) ->
 
 
 def chosen(names: Sequence[str]) -> list[Workload]:
-    """The workloads of these names; all of them if no name is given.
+    """The workloads of these names, products included; all of `WORKLOADS` if no name is given.
 
     Raises:
         DefinitionError: for an unknown name.
     """
+    known = WORKLOADS | PRODUCTS
     for name in names:
-        if name not in WORKLOADS:
+        if name not in known:
             raise DefinitionError(
                 f"there is no workload {name!r}",
-                facts=(("expected", " or ".join(WORKLOADS)), ("found", repr(name))),
+                facts=(("expected", " or ".join(known)), ("found", repr(name))),
             )
-    return [WORKLOADS[name] for name in names or WORKLOADS]
+    return [known[name] for name in names or WORKLOADS]

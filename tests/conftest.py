@@ -52,6 +52,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="K",
         help="which of the N parts of these tests, from 0 on; each test is in one of them",
     )
+    parser.addoption(
+        "--pocl-cache",
+        default="",
+        metavar="FOLDER",
+        help="the folder in which PoCL keeps compiled kernels for later runs; it finds them by a "
+        "checksum of their text (default: an empty folder for each run)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,7 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # PoCL, which has a cache of its own, may still write to it at the end.
     folder = tempfile.TemporaryDirectory(prefix="lamina-cache-", ignore_cleanup_errors=True)
     os.environ["LAMINA_CACHE"] = folder.name
-    os.environ["POCL_CACHE_DIR"] = str(Path(folder.name) / "pocl")
+    kept = config.getoption("--pocl-cache")
+    os.environ["POCL_CACHE_DIR"] = str(Path(kept or folder.name, "pocl").resolve())
     config.add_cleanup(folder.cleanup)
     engine, share, part = (config.getoption(f"--{name}") for name in ("engine", "share", "part"))
     if share < 0 or part < 0 or (share and part >= share):

@@ -81,8 +81,8 @@ def forward(workload: Workload, parameters: Parameters, x: Array) -> Array:
         return READY[architecture.function].forward(architecture.options, remaining, x)
     for layer in architecture.layers:
         if layer.kind in WITH_PARAMETERS:
-            names, apply = WITH_PARAMETERS[layer.kind]
-            x = apply(layer, x, *(next(remaining) for _ in names))
+            apply = WITH_PARAMETERS[layer.kind][1]
+            x = apply(layer, x, *(next(remaining) for _ in names_of(layer)))
         elif layer.kind == "MaxPool2d":
             size = (1, 1, layer.window, layer.window)
             x = lax.reduce_window(x, -jnp.inf, lax.max, size, size, "VALID")
@@ -98,9 +98,15 @@ def convolution(layer: Any, x: Array, weight: Array, bias: Array) -> Array:
     return lax.conv_general_dilated(x, weight, (1, 1), padding) + bias[:, None, None]
 
 
+def names_of(layer: Any) -> tuple[str, ...]:
+    """The names of the parameters that a layer has."""
+    names, _ = WITH_PARAMETERS[layer.kind]
+    return tuple(name for name in names if name != "bias" or getattr(layer, "bias", True))
+
+
 # The names of a layer's parameters, and the function that computes the layer.
 WITH_PARAMETERS = {
-    "Linear": (("weight", "bias"), lambda layer, x, weight, bias: x @ weight + bias),
+    "Linear": (("weight", "bias"), lambda layer, x, weight, bias=0.0: x @ weight + bias),
     "Conv2d": (("weight", "bias"), convolution),
     "BatchNorm": (
         ("weight", "bias"),
@@ -146,7 +152,7 @@ def decays(workload: Workload, parameters: Parameters) -> list[float]:
         getattr(layer, f"{name}_regularizer", None)
         for layer in architecture.layers
         if layer.kind in WITH_PARAMETERS
-        for name in WITH_PARAMETERS[layer.kind][0]
+        for name in names_of(layer)
     ]
     return [penalty.strength if penalty else 0.0 for penalty in penalties]
 

@@ -13,14 +13,22 @@ from worker import Data, Workload, serve
 import lamina as lm
 from lamina.engines.discovery import open_engine
 from lamina.shapes import float32
-from lamina.workloads import SMALL, WORKLOADS, Runner
+from lamina.workloads import PRODUCTS, SMALL, WORKLOADS, Runner
+
+ENGINE = os.environ.get("BENCHMARK_ENGINE", "cpu")
+# Descriptions of `Engine.peaks`.
+PEAKS = {
+    "cpu": "Lamina's multiply-add kernel in registers; STREAM's triad for the memory",
+    "opencl": "multiply-adds in registers by all work items; a copy of an array in the memory",
+}
 
 
 class Lamina:
     def __init__(self, workload: Workload, _: Data) -> None:
         # Lamina has the record, the data and the initial parameters itself.
-        own = dataclasses.replace((WORKLOADS | SMALL)[workload.name], batch=workload.batch)
-        self._runner = Runner(own)
+        known = WORKLOADS | PRODUCTS | SMALL
+        own = dataclasses.replace(known[workload.name], batch=workload.batch)
+        self._runner = Runner(own, ENGINE)
         self._trains = workload.loss is not None
         self.run = self._runner.run
         self.reset = self._runner.reset
@@ -39,24 +47,25 @@ def versions() -> dict[str, Any]:
 
     return {
         "lamina": lm.__version__,
+        "engine": ENGINE,
         "llvmlite": version("llvmlite"),
         "numpy": np.__version__,
         "python": sys.version.split()[0],
-        "device": open_engine("cpu").device.description,
+        "device": open_engine(ENGINE).device.description,
         "blas": "none",
         "LAMINA_THREADS": os.environ.get("LAMINA_THREADS"),
     }
 
 
 def measured_peak() -> dict[str, Any]:
-    """The processor's measured peaks, with all threads that are allowed."""
-    peaks = open_engine("cpu").peaks(float32)
+    """The measured peaks of the device, with all threads that are allowed."""
+    peaks = open_engine(ENGINE).peaks(float32)
     if peaks is None:
         return {"problem": "the engine measures no peak"}
     return {
         "gflops": peaks.operations / 1e9,
         "gigabytes_per_second": peaks.bytes / 1e9,
-        "how": "Lamina's multiply-add kernel in registers; STREAM's triad for the memory",
+        "how": PEAKS[ENGINE.partition(":")[0]],
     }
 
 

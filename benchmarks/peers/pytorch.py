@@ -99,7 +99,7 @@ def network(architecture: Any) -> nn.Module:
 def module(layer: Any, x: torch.Tensor) -> nn.Module:
     """PyTorch's module of a layer, for inputs of the shape of x."""
     if layer.kind == "Linear":
-        return nn.Linear(x.shape[-1], layer.features)
+        return nn.Linear(x.shape[-1], layer.features, bias=layer.bias)
     if layer.kind == "Conv2d":
         return nn.Conv2d(x.shape[1], layer.channels, layer.window, padding=layer.padding)
     if layer.kind == "MaxPool2d":

@@ -21,10 +21,10 @@ class _NamesWorkloads(click.Option):
     """An option whose help lists the names of the workloads; they are loaded for the help only."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from lamina.workloads import WORKLOADS
+        from lamina.workloads import PRODUCTS, WORKLOADS
 
         record = super().get_help_record(ctx)
-        return record and (record[0], f"{record[1]} {', '.join(WORKLOADS)}.")
+        return record and (record[0], f"{record[1]} {', '.join((*WORKLOADS, *PRODUCTS))}.")
 
 
 @click.command()

@@ -1,11 +1,9 @@
-"""The workloads, `lamina bench`, and the arithmetic of the benchmarks."""
+"""The workloads and `lamina bench`."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,29 +15,23 @@ from lamina.derive import default_targets
 from lamina.errors import DefinitionError
 from lamina.files.encode import encode
 from lamina.shapes import float32
-from lamina.workloads import LONGEST_RUN, WORKLOADS, Ready, Runner, chosen, measure, samples
-
-HARNESS = Path(__file__).parents[2] / "benchmarks" / "harness.py"
-
-
-@pytest.fixture(scope="module")
-def harness() -> ModuleType:
-    if not HARNESS.exists():
-        pytest.skip("the benchmarks are not in this copy")
-    specification = importlib.util.spec_from_file_location("harness", HARNESS)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
+from lamina.workloads import (
+    LONGEST_RUN,
+    PRODUCTS,
+    WORKLOADS,
+    Ready,
+    Runner,
+    chosen,
+    measure,
+    samples,
+)
 
 # Records ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", WORKLOADS | PRODUCTS)
 def test_the_network_and_the_data_of_a_workload_fit_each_other(name: str) -> None:
-    workload = WORKLOADS[name]
+    (workload,) = chosen([name])
     x, y = workload.data()
     network = workload.network()
     (given,) = network.inputs
@@ -131,6 +123,17 @@ def test_flops_count_each_iteration_of_a_recurrence() -> None:
     assert WORKLOADS["lstm"].flops() == 2 * products
 
 
+@pytest.mark.parametrize(("name", "extent"), [("product-1024", 1024), ("product-2000", 2000)])
+def test_a_product_is_that_of_two_square_matrices_and_nothing_else(name: str, extent: int) -> None:
+    (workload,) = chosen([name])
+    assert workload.flops() == 2 * extent**3
+    assert workload.network().parameter_count() == extent**2
+
+
+def test_products_are_measured_only_if_they_are_named() -> None:
+    assert [workload.name for workload in chosen([])] == list(WORKLOADS)
+
+
 def test_an_unknown_workload_is_refused_by_name() -> None:
     with pytest.raises(DefinitionError) as caught:
         chosen(["huge"])
@@ -218,37 +221,3 @@ def test_the_command_checks_the_output_folder_before_it_measures(tmp_path: Path)
     result = CliRunner().invoke(bench, ["--json", str(tmp_path / "missing" / "bench.json")])
     assert result.exit_code == 2
     assert "there is no folder" in result.stderr
-
-
-# The benchmarks' arithmetic -----------------------------------------------------------------------
-
-
-def test_the_middle_weighs_rounds_equally(harness: ModuleType) -> None:
-    assert harness.middle([[1.0], [2.0, 2.0, 9.0], [5.0] * 9]) == 2.0
-
-
-def test_ratios_are_relative_to_the_time_of_lamina(harness: ModuleType) -> None:
-    medians = {"lamina": 2.0, "pytorch": 6.0, "jax": 1.0}
-    assert harness.ratios(medians) == {"pytorch": 3.0, "jax": 0.5}
-    assert harness.best_of(medians) == "jax"
-    assert harness.best_of({"lamina": 2.0}) is None
-
-
-def test_peers_that_compute_something_else_are_named(harness: ModuleType) -> None:
-    prints = {"lamina": 1.0, "pytorch": 1.0001, "jax": 1.01, "other": float("nan")}
-    assert harness.differing(prints) == ["jax", "other"]
-
-
-def test_the_reason_of_a_failure_is_its_error_not_the_advice_below(harness: ModuleType) -> None:
-    log = "Traceback\n  File 1\ntorch.exc.InductorError: no compiler\n\nSet VERBOSE=1 for more\n"
-    assert harness.reason(log) == "torch.exc.InductorError: no compiler"
-    assert harness.reason("killed\n\n") == "killed"
-
-
-def test_no_openblas_setting_reaches_a_worker(
-    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    variables = harness.environment(3)
-    assert not [name for name in variables if name.startswith("OPENBLAS_")]
-    assert variables["LAMINA_THREADS"] == variables["OMP_NUM_THREADS"] == "3"

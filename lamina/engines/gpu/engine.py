@@ -127,6 +127,10 @@ class GpuEngine:
         launches = self._launches(program)
         return launches.workspace_bytes + sum(launches.kept.values())
 
+    def launch_count(self, program: Program) -> int:
+        """The number of kernel launches in a run of a program."""
+        return self._launches(program).launch_count
+
     def peaks(self, dtype: DType) -> Peaks:
         self._require_dtypes([dtype])
         from lamina.engines.gpu.peaks import measured_peaks

@@ -132,3 +132,9 @@ class Launches:
     def workspace_bytes(self) -> int:
         """The bytes of all workspaces together, without the kept ones."""
         return max((one.offset + one.bytes for one in self.workspaces.values()), default=0)
+
+    @property
+    def launch_count(self) -> int:
+        """The number of launches in a run, with those of every iteration, without `load`."""
+        repeated = sum((one.count - 1) * (one.last - one.first) for one in self.repeats)
+        return len(self.launches) + repeated
