@@ -401,7 +401,7 @@ class Function(Instructions):
         return self.select(self.compare("oeq", value, value), made, constant(0, type))
 
     def _converted(self, operation: str, value: Value, type: Type) -> str:
-        word, text = self.module.type(type), self._operand(value)
+        word, text, element = self.module.type(type), self._operand(value), type.element
         if operation == "bitcast":
             return self._same_bits(word, text)
         if operation.endswith(".sat"):
@@ -411,6 +411,11 @@ class Function(Instructions):
             return self._mask(lowest, value.type) if type.lanes else lowest
         if value.type.lanes and _is_condition(value.type):
             text = f"({text} & 1)"
+        elif operation == "sext" and (value.type.element, element) == ("i32", "i64"):
+            # Mesa compares longs wrongly with constants, if they are converted from ints. LLVM
+            # makes the same code of this text as of a conversion.
+            sign = self._operand(constant(2**31, type))
+            return f"({self._numbers(word, text, type.lanes)} ^ {sign}) - {sign}"
         elif operation in ("sext", "sitofp"):
             text = self._signed(value)
         if operation == "sext":
