@@ -8,7 +8,7 @@ from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.gpus import GpuFamily
-from lamina.engines.opencl.driver import open_device
+from lamina.engines.opencl.opening import open_device
 
 
 def opencl_engine(name: str = "opencl") -> GpuEngine:
