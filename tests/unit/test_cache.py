@@ -74,11 +74,15 @@ def test_sources_with_another_time_and_equal_text_are_unchanged(
     [
         pytest.param(PROGRAM_SOURCES, ("graph", "ops", "compiler", "program"), id="programs"),
         pytest.param(CODE_SOURCES, ("program", "codegen", "engines/cpu"), id="machine code"),
+        pytest.param("opencl", ("codegen", "engines/opencl"), id="verdicts of self-tests"),
     ],
 )
 def test_the_key_covers_every_package_that_decides_an_entry(
-    sources: Sources, roots: Sequence[str]
+    sources: Sources | str, roots: Sequence[str]
 ) -> None:
+    if isinstance(sources, str):
+        pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
+        from lamina.engines.opencl.verdicts import SOURCES as sources
     lamina = Path(lm.__file__).parent
     found = {
         ".".join(("lamina", *file.parent.relative_to(lamina).parts))

@@ -14,9 +14,7 @@ import numpy as np
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import FLOAT, I32, I64, Type, Value, constant
 from lamina.codegen.words import OPENCL
-from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.work_item import items_below
 from lamina.engines.opencl.verdicts import Fault
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
@@ -207,7 +205,8 @@ def _write_arithmetic(module: Module, checks: Sequence[_Write]) -> None:
     buffers += [*((name, "float") for name in floats), ("results", "i64")]
     code = module.kernel("arithmetic", buffers, [])
     ints, wide, divisors, left, right, added, special, results = code.parameters
-    with items_below(code, COUNT) as (item, _):
+    item = code.item()
+    with code.when(code.compare("ult", item, constant(COUNT, I64))):
 
         def read(row: Value, type: Type) -> Value:
             return code.load(code.offset(row, item, type.element), type)
@@ -309,7 +308,12 @@ __kernel void update(__global const uint *x, __global uint *results, int number)
 
 def text_for(traits: Traits) -> str:
     """The text of all kernels."""
-    module = module_for(traits, OPENCL)
+    module = Module(
+        OPENCL,
+        fused=traits.fused,
+        doubles=traits.has_float64,
+        exact_division=traits.exact_division,
+    )
     _write_arithmetic(module, [write for _, write, _, _ in _arithmetic(traits)])
     text = _TEXT
     in_order = "\n".join(OPENCL.in_order)

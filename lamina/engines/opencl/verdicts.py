@@ -14,7 +14,7 @@ from lamina.cache import Sources, find, keep, key_of
 from lamina.records import frozen_dataclass
 
 # The code that decides the kernels of the test and their expected results.
-SOURCES = Sources("lamina.codegen", "lamina.engines.gpu", "lamina.engines.opencl")
+SOURCES = Sources("lamina", "lamina.codegen", "lamina.engines.opencl")
 
 
 @frozen_dataclass
