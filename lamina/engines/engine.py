@@ -244,10 +244,15 @@ class Engine(Protocol):
 LISTING = "lamina.devices(), or `lamina devices` on the command line, lists"
 
 
-def unknown_engine(name: str, known: Sequence[str]) -> EngineError:
-    """The error for a name that no engine has."""
+def unknown_engine(name: str, known: Sequence[str], nearest: str = "") -> EngineError:
+    """The error for a name that no engine has; `nearest` is a similar name that exists, or ""."""
     return EngineError(
         f"there is no engine {name!r}",
         facts=(("expected", " or ".join(known)), ("found", repr(name))),
-        advice=f"{LISTING} the engines and devices of this machine.",
+        advice=f"{did_you_mean(nearest)}{LISTING} the engines and devices of this machine.",
     )
+
+
+def did_you_mean(name: str) -> str:
+    """The beginning of an advice that names a similar engine or device; "" for none."""
+    return f"Did you mean {name!r}? " if name else ""

@@ -54,8 +54,13 @@ def test_a_device_is_chosen_by_number_or_by_a_substring_of_its_name() -> None:
             "opencl:9",
             "there is no OpenCL device number 9\n  opencl:0  Broken: no compiler\n  opencl:1",
         ),
+        ("opencl:9", "Did you mean 'opencl:1'? lamina.devices(), or `lamina devices`"),
         ("opencl:01", "there is no OpenCL device number 01"),
+        ("opencl:01", "Did you mean 'opencl:1'?"),
         ("opencl:arc", "no OpenCL device is named 'arc'"),
+        ("opencl:arc", "  lamina.devices(), or `lamina devices` on the command line, lists all"),
+        ("opencl:radeno", "Did you mean 'opencl:radeon'?"),
+        ("opencl:Radoen", "Did you mean 'opencl:radeon'?"),
     ],
 )
 def test_a_device_that_is_missing_or_broken_is_refused(name: str, said: str) -> None:

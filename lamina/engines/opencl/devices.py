@@ -9,13 +9,14 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 from threading import Lock
 from typing import final
 
 import pyopencl as cl
 
-from lamina.engines.engine import LISTING, Device
+from lamina.engines.engine import LISTING, Device, did_you_mean
 from lamina.engines.opencl.requirements import no_device
 from lamina.engines.opencl.verdicts import verdict_of
 from lamina.errors import EngineError
@@ -56,7 +57,8 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
             return one
     rows = [one.record for one in named or found]
     remedies = {row.remedy for row in rows if row.remedy} if named else set[str]()
-    listing = f"{LISTING} all devices; docs/opencl.md lists the drivers that hardware needs."
+    near = "" if named else did_you_mean(_nearest(wanted, rows))
+    listing = f"{near}{LISTING} all devices; docs/opencl.md lists the drivers that hardware needs."
     raise EngineError(
         "this OpenCL device cannot be used" if named else missing,
         facts=tuple(
@@ -66,6 +68,18 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
         where=name,
         advice=remedies.pop() if len(remedies) == 1 else listing,
     )
+
+
+def _nearest(wanted: str, rows: Sequence[Device]) -> str:
+    """The name of a usable device that is similar to a wanted number or text; "" for none."""
+    usable = [row for row in rows if not row.problem]
+    if wanted.isdecimal() and usable:
+        return min(
+            usable, key=lambda row: abs(int(row.engine.partition(":")[2]) - int(wanted))
+        ).engine
+    texts = " ".join(row.description for row in usable).lower()
+    near = get_close_matches(wanted, re.findall(r"[a-z][a-z0-9]+", texts), 1)
+    return f"opencl:{near[0]}" if near else ""
 
 
 def found_devices() -> tuple[Found, ...]:
