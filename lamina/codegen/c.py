@@ -15,35 +15,19 @@ from typing import final
 
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.instructions import Instructions
+from lamina.codegen.iterations import Iterations
 from lamina.codegen.values import I64, POINTER, Type, Value, constant, single
-from lamina.codegen.words import VectorWords, Words
+from lamina.codegen.words import (
+    FLOAT_RELATIONS,
+    INFIX,
+    RELATIONS,
+    SIGNED_INFIX,
+    VectorWords,
+    Words,
+)
 from lamina.errors import InternalError
 
 _INDENT = "    "
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "udiv": "/",
-    "urem": "%",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "shl": "<<",
-    "lshr": ">>",
-    "fadd": "+",
-    "fsub": "-",
-    "fmul": "*",
-    "fdiv": "/",
-}
-_SIGNED_INFIX = {"ashr": ">>"}
-_RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-# Relations of floats that are not a single operator.
-_FLOAT_RELATIONS = {
-    "ord": "({0} == {0}) & ({1} == {1})",
-    "uno": "({0} != {0}) | ({1} != {1})",
-    "one": "({0} < {1}) | ({0} > {1})",
-}
 
 
 @final
@@ -57,15 +41,23 @@ class Module:
         exact_division: whether divisions and square roots of floats of 32 bits are correctly
             rounded. If not, and if the device has floats of 64 bits, they are computed in 64 bits
             and rounded, which gives the correctly rounded result.
+        most_iterations: of all loops in a call of a function; None if there is no limit.
     """
 
     def __init__(
-        self, words: Words, *, fused: bool, doubles: bool = True, exact_division: bool = True
+        self,
+        words: Words,
+        *,
+        fused: bool,
+        doubles: bool = True,
+        exact_division: bool = True,
+        most_iterations: int | None = None,
     ) -> None:
         self.words = words
         self.fused = fused
         self.doubles = doubles
         self.widens_division = doubles and not exact_division
+        self.most_iterations = most_iterations
         self.has_doubles = False
         self.functions: list[Function] = []
         self._names: set[str] = set()
@@ -142,7 +134,14 @@ class Module:
         return self.words.address.format(element=self.words.unsigned[_stored_as(element)])
 
     def text(self) -> str:
-        """The whole file."""
+        """The whole file.
+
+        Raises:
+            EngineError: if a function has more iterations than allowed.
+        """
+        if self.most_iterations is not None:
+            for one in self.functions:
+                one.iterations.require(self.most_iterations, one.name)
         functions = [function.text() for function in self.functions]
         head = [*(self.words.double_head if self.has_doubles else ()), *self.words.head]
         # Prototypes, because a function may be begun while its caller is written.
@@ -175,6 +174,7 @@ class Function(Instructions):
         self.elements: dict[str, str] = {}
         self.head = head
         self.is_called = is_called
+        self.iterations = Iterations()
 
     @property
     def _is_fused(self) -> bool:
@@ -206,10 +206,13 @@ class Function(Instructions):
         stop: Value | int,
         step: int = 1,
         carried: Sequence[Value] = (),
+        *,
+        most: int | None = None,
     ) -> OpenLoop:
         """Begins `for index in range(start, stop, step)`; end it with `end_loop`."""
         first = constant(start, I64) if isinstance(start, int) else start
         last = constant(stop, I64) if isinstance(stop, int) else stop
+        self.iterations.begin(first, last, step, most)
         before = self.block
         received: list[Value] = []
         for value in carried:
@@ -248,6 +251,7 @@ class Function(Instructions):
             self._line(f"if (!{self._operand(going)}) break")
         self._new_block("}")
         self._new_block()
+        self.iterations.end()
         return loop.carried
 
     def finish(self, value: Value | None = None) -> None:
@@ -360,10 +364,10 @@ class Function(Instructions):
         if operation == "fdiv" and self._is_widened(left.type):
             wide = (self.convert("fpext", one, "double") for one in (left, right))
             return self.convert("fptrunc", self.binary("fdiv", *wide), "float")
-        if operation in _SIGNED_INFIX:
-            text = f"{self._signed(left)} {_SIGNED_INFIX[operation]} {self._signed(right)}"
+        if operation in SIGNED_INFIX:
+            text = f"{self._signed(left)} {SIGNED_INFIX[operation]} {self._signed(right)}"
             return self._made(self._unsigned(text, left.type), left.type)
-        text = f"{self._operand(left)} {_INFIX[operation]} {self._operand(right)}"
+        text = f"{self._operand(left)} {INFIX[operation]} {self._operand(right)}"
         return self._made(text, left.type)
 
     def negate(self, value: Value) -> Value:
@@ -372,12 +376,12 @@ class Function(Instructions):
     def compare(self, relation: str, left: Value, right: Value) -> Value:
         """An i1 for each lane."""
         first, second = self._operand(left), self._operand(right)
-        if relation in _FLOAT_RELATIONS:
-            text = _FLOAT_RELATIONS[relation].format(first, second)
+        if relation in FLOAT_RELATIONS:
+            text = FLOAT_RELATIONS[relation].format(first, second)
         else:
             if relation[0] == "s":
                 first, second = self._signed(left), self._signed(right)
-            text = f"{first} {_RELATIONS[relation[-2:]]} {second}"
+            text = f"{first} {RELATIONS[relation[-2:]]} {second}"
         result = left.type.of("i1")
         return self._made(self._mask(text, left.type) if left.type.lanes else text, result)
 

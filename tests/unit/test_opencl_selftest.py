@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
+from lamina import ops
 from lamina.engines.discovery import devices, open_engine
 from lamina.errors import EngineError
 
@@ -137,14 +139,14 @@ def test_binaries_that_compute_something_else_are_not_kept(
     driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lamina.engines.opencl.selftest_kernels import text_for
-    from lamina.engines.opencl.verdicts import BINARIES, Verdict, has_sound_binaries
+    from lamina.engines.opencl.verdicts import BINARIES, Verdict
 
     other = text_for(driver.traits).replace("own < step", "false")
     monkeypatch.setattr(driver, "loaded_again", lambda _: driver.build(other))
     assert BINARIES in faults(driver)
     assert refused(driver) == []
-    assert not has_sound_binaries(Verdict((BINARIES,)))
-    assert has_sound_binaries(Verdict(()))
+    assert not Verdict((BINARIES,)).keeps_binaries
+    assert Verdict(()).keeps_binaries
 
 
 def test_binaries_that_do_not_load_are_not_kept(
@@ -165,6 +167,25 @@ def test_binaries_that_do_not_load_are_not_kept(
     monkeypatch.setattr(build, "keep", lambda *_: None)
     monkeypatch.setattr(build.cl, "Program", from_text_only)
     assert BINARIES in faults(driver)
+
+
+def test_a_device_with_short_loops_refuses_programs_that_need_more(
+    found: Any, first_use: object, opencl_name: str
+) -> None:
+    from lamina.engines.opencl.opening import open_device
+    from lamina.engines.opencl.verdicts import SHORT_LOOPS, Verdict, remember
+
+    remember(found.handle, Verdict((SHORT_LOOPS,)), on_disk=False)
+    assert open_device(opencl_name).traits.most_iterations == 65_535
+    total = lm.compile(x := lm.Input(70_000), ops.sum(x, 1), opencl_name)
+    with pytest.raises(EngineError) as caught:
+        total(np.ones((1, 70_000), "float32"))
+    assert str(caught.value) == (
+        f"in {opencl_name}: this device ends the loops of a work item too early\n"
+        "  at most  65,535 iterations\n"
+        "  needed   70,001 in step0\n"
+        "  Use another device or engine. With a smaller batch, loops may be shorter."
+    )
 
 
 def test_a_device_with_unsound_binaries_keeps_none(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -15,6 +16,7 @@ from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.build import build, loaded_again
 from lamina.engines.opencl.devices import Found, require_own_process, status_text
+from lamina.engines.opencl.verdicts import Verdict
 from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
@@ -91,7 +93,7 @@ class OpenClDriver:
 
     Args:
         found: the device.
-        keeps_binaries: whether binaries are kept on disk.
+        verdict: of its self-test.
 
     Raises:
         EngineError: if the driver does not open it.
@@ -99,16 +101,16 @@ class OpenClDriver:
 
     words = OPENCL
 
-    def __init__(self, found: Found, *, keeps_binaries: bool = True) -> None:
+    def __init__(self, found: Found, verdict: Verdict) -> None:
         require_own_process()
-        self._keeps_binaries = keeps_binaries
+        self._keeps_binaries = verdict.keeps_binaries
         self.record = found.record
         self.allocated = Allocated()
         # `chosen` returns no device without a handle.
         assert found.handle is not None
         self._handle = found.handle
         with self.errors("opening the device"):
-            self.traits = _traits(found.handle)
+            self.traits = replace(_traits(found.handle), most_iterations=verdict.most_iterations)
             self._context = cl.Context([found.handle])
             self._queue = _Queue(cl.CommandQueue(self._context))
 

@@ -7,7 +7,7 @@ from threading import Lock
 
 from lamina.engines.opencl.devices import Found, chosen, found_devices
 from lamina.engines.opencl.driver import OpenClDriver
-from lamina.engines.opencl.verdicts import has_sound_binaries, verdict_of
+from lamina.engines.opencl.verdicts import verdict_of
 
 
 def open_device(name: str) -> OpenClDriver:
@@ -38,7 +38,7 @@ def _opened(found: Found) -> OpenClDriver:
     assert found.handle is not None
     verdict = verdict_of(found.handle)
     assert verdict is not None
-    return OpenClDriver(found, keeps_binaries=has_sound_binaries(verdict))
+    return OpenClDriver(found, verdict)
 
 
 # Without it, threads that call at the same time would get different drivers.

@@ -26,7 +26,7 @@ _SUB_BUFFERS = Fault("a sub-buffer is at another location of its buffer")
 def run_selftest(found: Found) -> Verdict:
     """Tests a device, and remembers the verdict: on disk too, if the driver did not fail."""
     try:
-        driver = OpenClDriver(found, keeps_binaries=False)
+        driver = OpenClDriver(found, Verdict((BINARIES,)))
         verdict, on_disk = Verdict(tuple(_faults_of(driver))), True
     except (EngineError, InternalError) as error:
         # It may be for lack of memory, so later processes try again.

@@ -15,7 +15,7 @@ from lamina.codegen.c import Function, Module
 from lamina.codegen.values import FLOAT, I32, I64, Type, Value, constant
 from lamina.codegen.words import OPENCL
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.opencl.verdicts import Fault
+from lamina.engines.opencl.verdicts import MOST_ITERATIONS, SHORT_LOOPS, Fault
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
@@ -23,6 +23,8 @@ from lamina.shapes import Array
 COUNT, GROUP = 64, 16
 # The iterations of a sum: whole vectors, and a rest of which a compiler made a wrong sum.
 _TERMS = 18
+# The iterations of a loop of one work item.
+_LONG = 70_000
 
 
 @frozen_dataclass
@@ -254,7 +256,8 @@ static float term(uint j, ulong key) {
 }
 
 // One work item, so that compilers may vectorize the loops.
-__kernel void sums(__global const ulong *keys, __global uint *results) {
+__kernel void loops(__global const ulong *keys, __global const uint *lengths,
+                    __global uint *results) {
     if (get_global_id(0) < 1) {
         const ulong key = keys[0];
         float plain = 0.0f;
@@ -266,6 +269,15 @@ __kernel void sums(__global const ulong *keys, __global uint *results) {
         for (uint j = 0; j < TERMS; ++j)
             ordered = ordered - term(j, key);
         results[1] = as_uint(ordered);
+        uint nested = 0;
+        for (uint j = 0; j < lengths[0]; ++j)
+            for (uint k = 0; k < lengths[1]; ++k)
+                nested ^= (j * lengths[1] + k) * 2654435761u;
+        results[2] = nested;
+        uint long_loop = 0;
+        for (uint j = 0; j < lengths[2]; ++j)
+            long_loop ^= j * 2654435761u;
+        results[3] = long_loop;
     }
 }
 
@@ -330,7 +342,7 @@ def kernels_for(traits: Traits) -> tuple[Kernel, ...]:
         Check(Fault(f"{what} are wrong"), expected, tolerance)
         for what, _, expected, tolerance in _arithmetic(traits)
     )
-    kernels = (Kernel("arithmetic", rows, checks), _plain(), _sums_alone(), _memory())
+    kernels = (Kernel("arithmetic", rows, checks), _plain(), _loops(), _memory())
     return (*kernels, _groups()) if traits.largest_group >= GROUP else kernels
 
 
@@ -344,7 +356,8 @@ def _plain() -> Kernel:
     return Kernel("plain", (_INTS, _SPECIAL), checks)
 
 
-def _sums_alone() -> Kernel:
+def _loops() -> Kernel:
+    """Loops of one work item, which compilers may vectorize."""
     key, total = 3, np.float32(0)
     for number in range(_TERMS):
         product = (number * 3528531795 & 2**32 - 1) * 3449720151 ^ key
@@ -356,9 +369,24 @@ def _sums_alone() -> Kernel:
         "a pragma forbids vectorizing and unrolling such loops",
     )
     ordered = Fault("sums are wrong in loops that must not be vectorized")
+    # A loop ends by one more iteration, and the iterations around a loop count too.
+    outer, inner = MOST_ITERATIONS // 259, 256
+    nested = Fault("the loops of a work item end too early")
     return Kernel(
-        "sums", (np.array([key], "uint64"),), (Check(plain, expected), Check(ordered, expected))
+        "loops",
+        (np.array([key], "uint64"), np.array([outer, inner, _LONG], "uint32")),
+        (
+            Check(plain, expected),
+            Check(ordered, expected),
+            Check(nested, _mixed(outer * inner)),
+            Check(SHORT_LOOPS, _mixed(_LONG)),
+        ),
     )
+
+
+def _mixed(count: int) -> Array:
+    products = np.arange(count, dtype="uint32") * np.uint32(2654435761)
+    return np.bitwise_xor.reduce(products, keepdims=True)
 
 
 def _memory() -> Kernel:

@@ -46,10 +46,27 @@ class Verdict:
         """The faults for which the device cannot be used."""
         return tuple(fault for fault in self.faults if not fault.workaround)
 
+    @property
+    def keeps_binaries(self) -> bool:
+        """Whether programs can be made of the driver's binaries."""
+        return BINARIES not in self.faults
+
+    @property
+    def most_iterations(self) -> int | None:
+        """The limit of the iterations of all loops of a work item; None if there is none."""
+        return MOST_ITERATIONS if SHORT_LOOPS in self.faults else None
+
 
 BINARIES = Fault(
     "a program made of its binary fails, or computes something else",
     "Lamina keeps no binaries, and builds programs again in each process",
+)
+
+# Mesa's llvmpipe ends loops without an error.
+MOST_ITERATIONS = 65_535
+SHORT_LOOPS = Fault(
+    f"the loops of a work item end after {MOST_ITERATIONS:,} iterations together",
+    "programs whose work items have more are refused",
 )
 
 # The verdicts that this process knows.
@@ -74,11 +91,6 @@ def verdict_of(handle: cl.Device) -> Verdict | None:
             return None
         _known[handle] = Verdict(tuple(Fault(*row) for row in json.loads(entry)))
     return _known[handle]
-
-
-def has_sound_binaries(verdict: Verdict) -> bool:
-    """Whether programs can be made of the driver's binaries."""
-    return BINARIES not in verdict.faults
 
 
 def remember(handle: cl.Device, verdict: Verdict, *, on_disk: bool) -> None:
