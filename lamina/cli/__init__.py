@@ -11,6 +11,8 @@ if not loaded_when_used(__name__):
     from lamina.cli.definition import read_definition as read_definition
     from lamina.cli.definition import read_layers as read_layers
     from lamina.cli.demo import run_demo as run_demo
+    from lamina.cli.device_list import details_text as details_text
+    from lamina.cli.device_list import devices_text as devices_text
     from lamina.cli.loading import load_data as load_data
     from lamina.cli.progress import epoch_lines as epoch_lines
     from lamina.cli.progress import on_terminal as on_terminal

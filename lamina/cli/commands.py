@@ -21,9 +21,7 @@ from lamina.cli.options import (
     seed_option,
     targets_option,
 )
-from lamina.engines import DEFAULT_ENGINE
 from lamina.errors import DataError, missing_extra
-from lamina.reports import bytes_text, table_text
 
 if TYPE_CHECKING:
     from lamina.shapes import Array
@@ -287,21 +285,14 @@ def predict(
 
 
 @main.command()
-def devices() -> None:
+@click.option("--details", is_flag=True, help="Show all properties of each device.")
+def devices(details: bool) -> None:
     """List the engines and their devices.
 
-    Devices that cannot be used are listed with the reason.
+    Devices that cannot be used are listed with the reason and the remedy.
     """
-    rows = [
-        (
-            device.engine + (" (default)" if device.engine == DEFAULT_ENGINE else ""),
-            device.description,
-            "unknown" if device.memory_bytes is None else bytes_text(device.memory_bytes),
-            device.problem or "ready",
-        )
-        for device in lm.devices()
-    ]
-    click.echo(table_text(("engine", "device", "memory", "state"), rows, align="llrl"))
+    text = cli.details_text if details else cli.devices_text
+    click.echo(text(lm.devices()))
 
 
 def _check_folder(path: Path | None) -> None:

@@ -124,10 +124,13 @@ class Builder(Protocol):
         stop: Value | int,
         step: int = 1,
         carried: Sequence[Value] = (),
+        *,
+        most: int | None = None,
     ) -> OpenLoop:
         """Begins `for index in range(start, stop, step)`; end it with `end_loop`.
 
-        A loop whose bounds are numbers must run at least once.
+        A loop whose bounds are numbers must run at least once. For other loops, `most` is the
+        largest number of iterations, if it is known.
         """
         ...
 

@@ -15,37 +15,21 @@ from typing import final
 
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.instructions import Instructions
+from lamina.codegen.iterations import Iterations
 from lamina.codegen.values import I1, I64, NUMBERS, POINTER, TABLE, Type, Value, constant, single
-from lamina.codegen.words import VectorWords, Words
+from lamina.codegen.words import (
+    FLOAT_RELATIONS,
+    INFIX,
+    RELATIONS,
+    SIGNED_INFIX,
+    VectorWords,
+    Words,
+)
 from lamina.errors import InternalError
 
 _INDENT = "    "
 # The type of tables of addresses.
 _ADDRESSES = "Addresses"
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "udiv": "/",
-    "urem": "%",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "shl": "<<",
-    "lshr": ">>",
-    "fadd": "+",
-    "fsub": "-",
-    "fmul": "*",
-    "fdiv": "/",
-}
-_SIGNED_INFIX = {"ashr": ">>"}
-_RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-# Relations of floats that are not a single operator.
-_FLOAT_RELATIONS = {
-    "ord": "({0} == {0}) & ({1} == {1})",
-    "uno": "({0} != {0}) | ({1} != {1})",
-    "one": "({0} < {1}) | ({0} > {1})",
-}
 
 
 @final
@@ -59,15 +43,23 @@ class Module:
         exact_division: whether divisions and square roots of floats of 32 bits are correctly
             rounded. If not, and if the device has floats of 64 bits, they are computed in 64 bits
             and rounded, which gives the correctly rounded result.
+        most_iterations: of all loops in a call of a function; None if there is no limit.
     """
 
     def __init__(
-        self, words: Words, *, fused: bool, doubles: bool = True, exact_division: bool = True
+        self,
+        words: Words,
+        *,
+        fused: bool,
+        doubles: bool = True,
+        exact_division: bool = True,
+        most_iterations: int | None = None,
     ) -> None:
         self.words = words
         self.fused = fused
         self.doubles = doubles
         self.widens_division = doubles and not exact_division
+        self.most_iterations = most_iterations
         self.has_doubles = False
         # The most addresses of a table that is passed to functions.
         self.addresses = 0
@@ -171,7 +163,14 @@ class Module:
         return self.words.address.format(element=self.words.unsigned[_stored_as(element)])
 
     def text(self) -> str:
-        """The whole file."""
+        """The whole file.
+
+        Raises:
+            EngineError: if a function has more iterations than allowed.
+        """
+        if self.most_iterations is not None:
+            for one in self.functions:
+                one.iterations.require(self.most_iterations, one.name)
         functions = [function.text() for function in self.functions]
         head = [*(self.words.double_head if self.has_doubles else ()), *self.words.head]
         head += self._arrays.values()
@@ -209,6 +208,7 @@ class Function(Instructions):
         self.elements: dict[str, str] = {}
         self.head = head
         self.is_called = is_called
+        self.iterations = Iterations()
 
     @property
     def _is_fused(self) -> bool:
@@ -240,10 +240,13 @@ class Function(Instructions):
         stop: Value | int,
         step: int = 1,
         carried: Sequence[Value] = (),
+        *,
+        most: int | None = None,
     ) -> OpenLoop:
         """Begins `for index in range(start, stop, step)`; end it with `end_loop`."""
         first = constant(start, I64) if isinstance(start, int) else start
         last = constant(stop, I64) if isinstance(stop, int) else stop
+        self.iterations.begin(first, last, step, most)
         before = self.block
         received: list[Value] = []
         for value in carried:
@@ -282,6 +285,7 @@ class Function(Instructions):
             self._line(f"if (!{self._operand(going)}) break")
         self._new_block("}")
         self._new_block()
+        self.iterations.end()
         return loop.carried
 
     def finish(self, value: Value | None = None) -> None:
@@ -399,10 +403,10 @@ class Function(Instructions):
         if operation == "fdiv" and self._is_widened(left.type):
             wide = (self.convert("fpext", one, "double") for one in (left, right))
             return self.convert("fptrunc", self.binary("fdiv", *wide), "float")
-        if operation in _SIGNED_INFIX:
-            text = f"{self._signed(left)} {_SIGNED_INFIX[operation]} {self._signed(right)}"
+        if operation in SIGNED_INFIX:
+            text = f"{self._signed(left)} {SIGNED_INFIX[operation]} {self._signed(right)}"
             return self._made(self._unsigned(text, left.type), left.type)
-        text = f"{self._operand(left)} {_INFIX[operation]} {self._operand(right)}"
+        text = f"{self._operand(left)} {INFIX[operation]} {self._operand(right)}"
         return self._made(text, left.type)
 
     def negate(self, value: Value) -> Value:
@@ -411,8 +415,8 @@ class Function(Instructions):
     def compare(self, relation: str, left: Value, right: Value) -> Value:
         """An i1 for each lane."""
         first, second = self._operand(left), self._operand(right)
-        if relation in _FLOAT_RELATIONS:
-            text = _FLOAT_RELATIONS[relation].format(first, second)
+        if relation in FLOAT_RELATIONS:
+            text = FLOAT_RELATIONS[relation].format(first, second)
         else:
             if relation[0] == "s":
                 first, second = self._signed(left), self._signed(right)
@@ -421,7 +425,7 @@ class Function(Instructions):
                 integer = self.module.type(left.type.of("i32"))
                 convert = self._same_bits if left.type.lanes else "({}){}".format
                 first, second = (convert(integer, one) for one in (first, second))
-            text = f"{first} {_RELATIONS[relation[-2:]]} {second}"
+            text = f"{first} {RELATIONS[relation[-2:]]} {second}"
         result = left.type.of("i1")
         if left.type.lanes and not _is_condition(left.type):
             text = self._mask(text, left.type)
@@ -447,7 +451,7 @@ class Function(Instructions):
         return self.select(self.compare("oeq", value, value), made, constant(0, type))
 
     def _converted(self, operation: str, value: Value, type: Type) -> str:
-        word, text = self.module.type(type), self._operand(value)
+        word, text, element = self.module.type(type), self._operand(value), type.element
         if operation == "bitcast":
             return self._same_bits(word, text)
         if operation.endswith(".sat"):
@@ -457,6 +461,11 @@ class Function(Instructions):
             return self._mask(lowest, value.type) if type.lanes else lowest
         if value.type.lanes and _is_condition(value.type):
             text = f"({text} & 1)"
+        elif operation == "sext" and (value.type.element, element) == ("i32", "i64"):
+            # Mesa compares longs wrongly with constants, if they are converted from ints. LLVM
+            # makes the same code of this text as of a conversion.
+            sign = self._operand(constant(2**31, type))
+            return f"({self._numbers(word, text, type.lanes)} ^ {sign}) - {sign}"
         elif operation in ("sext", "sitofp"):
             text = self._signed(value)
         if operation == "sext":

@@ -211,6 +211,8 @@ class Function(Instructions):
         stop: Value | int,
         step: int = 1,
         carried: Sequence[Value] = (),
+        *,
+        most: int | None = None,
     ) -> OpenLoop:
         """Begins `for index in range(start, stop, step)`; end it with `end_loop`.
 

@@ -93,7 +93,8 @@ class Points(Generic[Code]):
     ) -> Generator[OpenLoop]:
         """A loop over an axis, one point at a time; close it with `code.end_loop` inside."""
         stop = axis.extent if stop is None else stop
-        opened = self.code.begin_loop(self._bound(start), self._bound(stop), 1, carried)
+        bounds = self._bound(start), self._bound(stop)
+        opened = self.code.begin_loop(*bounds, 1, carried, most=axis.extent)
         with self.bound(axis, opened.index, before=opened.before):
             yield opened
 
@@ -108,7 +109,8 @@ class Points(Generic[Code]):
     ) -> Generator[OpenLoop]:
         """A loop over the full vectors of an axis; `start` and `stop` are numbers of vectors."""
         stop = axis.extent // lanes if stop is None else stop
-        opened = self.code.begin_loop(self._bound(start), self._bound(stop), 1, carried)
+        bounds = self._bound(start), self._bound(stop)
+        opened = self.code.begin_loop(*bounds, 1, carried, most=axis.extent // lanes)
         first = self.code.multiply(opened.index, self.position(lanes))
         with self.along(axis, first, lanes, multiple=lanes, before=opened.before):
             yield opened

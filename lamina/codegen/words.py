@@ -16,6 +16,32 @@ from dataclasses import replace
 
 from lamina.records import frozen_dataclass
 
+# Operators that all these languages have.
+INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "udiv": "/",
+    "urem": "%",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shl": "<<",
+    "lshr": ">>",
+    "fadd": "+",
+    "fsub": "-",
+    "fmul": "*",
+    "fdiv": "/",
+}
+SIGNED_INFIX = {"ashr": ">>"}
+RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+# Relations of floats that are not a single operator.
+FLOAT_RELATIONS = {
+    "ord": "({0} == {0}) & ({1} == {1})",
+    "uno": "({0} != {0}) | ({1} != {1})",
+    "one": "({0} < {1}) | ({0} > {1})",
+}
+
 
 @frozen_dataclass
 class VectorWords:

@@ -79,8 +79,31 @@ def open_engine(name: str) -> Engine:
     if kind not in _KINDS or (colon and not _KINDS[kind].may_have(device)):
         several = [one for one in _KINDS if _KINDS[one].has_devices]
         named = [f"{one}:{what}" for one in several for what in ("NUMBER", "NAME")]
-        raise unknown_engine(name, [*_KINDS, *named])
+        raise unknown_engine(name, [*_KINDS, *named], _nearest(name))
     return _KINDS[kind].open(name)
+
+
+# Names of engines elsewhere.
+_ELSEWHERE = {
+    "cpu": "host native llvm x86 x86_64 arm64",
+    "interpreter": "numpy python reference",
+    "opencl": "gpu cl cuda rocm hip xpu metal mps vulkan pocl",
+}
+
+
+def _nearest(name: str) -> str:
+    """The name of an engine that is similar to a name that no engine has; "" if there is none."""
+    kind, _, device = name.lower().partition(":")
+    for known, others in _ELSEWHERE.items():
+        if kind in others.split():
+            kind = known
+    # Slower to load than this module.
+    from difflib import get_close_matches
+
+    near = get_close_matches(kind, _KINDS, 1)
+    if not near:
+        return ""
+    return f"{near[0]}:{device}" if _KINDS[near[0]].may_have(device) else near[0]
 
 
 def target_of(name: str) -> Target:
@@ -109,4 +132,4 @@ def _devices_of(name: str) -> Sequence[Device]:
     except EngineError as error:
         # In one line, for a table.
         facts = ", ".join(f"{fact} {value}" for fact, value in error.facts)
-        return [Device(name, "", None, f"{error.problem} ({facts})")]
+        return [Device(name, "", None, f"{error.problem} ({facts})", error.advice)]

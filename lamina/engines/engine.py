@@ -20,19 +20,45 @@ from lamina.shapes import Array, DType
 
 @frozen_dataclass
 class Device:
-    """A device on which an engine runs.
+    """A device on which an engine runs. Properties that are not known are None or "".
 
     Attributes:
         engine: the name that opens it, `"interpreter"`, `"opencl:1"`.
-        description: the name of the processor.
-        memory_bytes: the memory that programs can use on it; None if unknown.
+        description: the name of the processor; for a device with a driver also its platform and
+            the driver's version.
+        memory_bytes: the memory that programs can use on it.
         problem: why it cannot be used, or "".
+        remedy: what to do about the problem, a sentence.
+        self_test: "passed", "failed" or "not run yet"; "" if the engine has no self-test.
+        notes: faults of the driver that Lamina works around.
+        name: of the device alone.
+        platform: the software that offers the device.
+        driver: the version of the driver.
+        version: of the standard that the driver implements.
+        largest_allocation_bytes: the limit of one allocation; None if there is none.
+        local_memory_bytes: the memory that a work group shares.
+        compute_units: the number of threads, or of processors in a GPU, that run at the same time.
+        has_float16, has_float64: whether the device computes with floats of that size.
+        shares_memory: whether its memory is the computer's memory.
     """
 
     engine: str
     description: str
     memory_bytes: int | None
     problem: str = ""
+    remedy: str = ""
+    self_test: str = ""
+    notes: tuple[str, ...] = ()
+    name: str = ""
+    platform: str = ""
+    driver: str = ""
+    version: str = ""
+    largest_allocation_bytes: int | None = None
+    local_memory_bytes: int | None = None
+    compute_units: int | None = None
+    has_float16: bool | None = None
+    has_float64: bool | None = None
+    shares_memory: bool | None = None
 
 
 @frozen_dataclass
@@ -218,10 +244,15 @@ class Engine(Protocol):
 LISTING = "lamina.devices(), or `lamina devices` on the command line, lists"
 
 
-def unknown_engine(name: str, known: Sequence[str]) -> EngineError:
-    """The error for a name that no engine has."""
+def unknown_engine(name: str, known: Sequence[str], nearest: str = "") -> EngineError:
+    """The error for a name that no engine has; `nearest` is a similar name that exists, or ""."""
     return EngineError(
         f"there is no engine {name!r}",
         facts=(("expected", " or ".join(known)), ("found", repr(name))),
-        advice=f"{LISTING} the engines and devices of this machine.",
+        advice=f"{did_you_mean(nearest)}{LISTING} the engines and devices of this machine.",
     )
+
+
+def did_you_mean(name: str) -> str:
+    """The beginning of an advice that names a similar engine or device; "" for none."""
+    return f"Did you mean {name!r}? " if name else ""

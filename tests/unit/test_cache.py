@@ -30,6 +30,8 @@ from lamina import cache
 from lamina.cache import Sources, cached, find, folder, folders, keep, key_of
 from lamina.compiler.program_cache import SOURCES as PROGRAM_SOURCES
 from lamina.engines.cpu.compilation import SOURCES as CODE_SOURCES
+from lamina.engines.gpu.gpus import SOURCES as GPU_SOURCES
+from lamina.engines.opencl.processors import SOURCES as PROCESSOR_SOURCES
 
 # Entries ------------------------------------------------------------------------------------------
 
@@ -76,11 +78,21 @@ def test_sources_with_another_time_and_equal_text_are_unchanged(
         pytest.param(
             CODE_SOURCES, ("program", "codegen", "engines/cpu", "engines/simd"), id="machine code"
         ),
+        pytest.param(GPU_SOURCES, ("program", "codegen", "engines/gpu"), id="kernels for GPUs"),
+        pytest.param(
+            PROCESSOR_SOURCES,
+            ("program", "codegen", "engines/gpu", "engines/simd", "engines/opencl"),
+            id="kernels for processors",
+        ),
+        pytest.param("opencl", ("codegen", "engines/opencl"), id="verdicts of self-tests"),
     ],
 )
 def test_the_key_covers_every_package_that_decides_an_entry(
-    sources: Sources, roots: Sequence[str]
+    sources: Sources | str, roots: Sequence[str]
 ) -> None:
+    if isinstance(sources, str):
+        pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
+        from lamina.engines.opencl.verdicts import SOURCES as sources
     lamina = Path(lm.__file__).parent
     found = {
         ".".join(("lamina", *file.parent.relative_to(lamina).parts))

@@ -92,7 +92,14 @@ def test_devices_lists_the_engines_and_marks_the_default():
     lines = succeed("devices").output.splitlines()
     assert lines[0].split() == ["engine", "device", "memory", "state"]
     assert any("(default)" in line for line in lines)
-    assert len(lines) == 2 + len(lm.devices())
+    engines = [line.split()[0] for line in lines if line[:1].isalpha() and "cannot be" not in line]
+    assert engines[1:] == [device.engine for device in lm.devices()]
+
+
+def test_devices_shows_the_details_of_each():
+    blocks = succeed("devices", "--details").output.split("\n\n")
+    assert [block.split()[0] for block in blocks] == [device.engine for device in lm.devices()]
+    assert all("\n  memory " in block and "\n  state " in block for block in blocks)
 
 
 def test_check_prints_the_table_of_the_network():

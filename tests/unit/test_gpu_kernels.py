@@ -14,6 +14,8 @@ from harness import run_program
 
 import lamina as lm
 from lamina import ops
+from lamina.codegen.c import Module
+from lamina.codegen.values import I64
 from lamina.codegen.words import OPENCL
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.kernels import write_kernels
@@ -21,6 +23,7 @@ from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.gpu.schedule import decide
 from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.program import Program
 from lamina.shapes import Array, float32, int64
@@ -55,6 +58,45 @@ def test_positions_have_32_bits_where_all_of_them_fit(size: int, width: str) -> 
     text = written(compiled([x], ops.sum(ops.exp(x), 1)), TRAITS).text
     (loop,) = [line for line in text.splitlines() if line.strip().startswith("for (")]
     assert loop.strip().startswith(f"for ({width} ")
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "needed"),
+    [((10, 70), 1, 71), ((10, 3, 70), (0, 2), 10 * 71 + 11), ((2, 3), 1, 0)],
+    ids=["one loop", "two loops", "unrolled"],
+)
+def test_the_iterations_of_a_work_item_are_counted(
+    shape: tuple[int, ...], axes: int | tuple[int, ...], needed: int
+) -> None:
+    x = leaf("x", "input", shape, float32)
+    program = compiled([x], ops.sum(ops.exp(x), axes))
+    written(program, replace(TRAITS, most_iterations=needed))
+    if needed:
+        with pytest.raises(EngineError) as caught:
+            written(program, replace(TRAITS, most_iterations=needed - 1))
+        assert caught.value.problem == "this device ends the loops of a work item too early"
+        assert caught.value.facts == (
+            ("at most", f"{needed - 1} iterations"),
+            ("needed", f"{needed} in step0"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("most", "found"), [(99, ""), (100, "101 in k"), (None, "an unknown number in k")]
+)
+def test_a_loop_with_bounds_from_memory_counts_with_its_largest_extent(
+    most: int | None, found: str
+) -> None:
+    module = Module(OPENCL, fused=True, most_iterations=100)
+    code = module.kernel("k", [("x", "i64")], [("count", I64)])
+    code.end_loop(code.begin_loop(0, code.parameters[1], most=most))
+    code.finish()
+    if not found:
+        assert "for (" in module.text()
+        return
+    with pytest.raises(EngineError) as caught:
+        module.text()
+    assert caught.value.facts == (("at most", "100 iterations"), ("needed", found))
 
 
 def test_equal_steps_share_their_kernels() -> None:

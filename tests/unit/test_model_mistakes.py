@@ -21,17 +21,35 @@ from lamina.errors import DataError, DefinitionError, DTypeError, EngineError
 
 
 @pytest.mark.parametrize(
-    "engine", ["cpux", "", "interpreter:1", "interpreter:x", "cpu:", "opencl:"]
+    ("engine", "nearest"),
+    [
+        ("cpux", "cpu"),
+        ("CPU", "cpu"),
+        ("cpu:", "cpu"),
+        ("cpu:1", "cpu"),
+        ("interpreter:1", "interpreter"),
+        ("interpreter:x", "interpreter"),
+        ("numpy", "interpreter"),
+        ("OpenCL", "opencl"),
+        ("OpenCL:1", "opencl:1"),
+        ("open-cl:radeon", "opencl:radeon"),
+        ("opencl:", "opencl"),
+        ("gpu", "opencl"),
+        ("gpu:0", "opencl:0"),
+        ("", ""),
+        ("abacus", ""),
+    ],
 )
-def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str) -> None:
+def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str, nearest: str) -> None:
     with pytest.raises(EngineError) as caught:
         lm.Model(network(), engine=engine)
     assert caught.value.problem == f"there is no engine {engine!r}"
     expected, found = caught.value.facts
     assert "interpreter" in expected[1]
     assert found == ("found", repr(engine))
+    meant = f"Did you mean {nearest!r}? " if nearest else ""
     listing = "lamina.devices(), or `lamina devices` on the command line, lists"
-    assert caught.value.advice == f"{listing} the engines and devices of this machine."
+    assert caught.value.advice == f"{meant}{listing} the engines and devices of this machine."
 
 
 def test_a_model_of_anything_but_a_network_is_refused() -> None:

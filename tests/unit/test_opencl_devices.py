@@ -54,8 +54,13 @@ def test_a_device_is_chosen_by_number_or_by_a_substring_of_its_name() -> None:
             "opencl:9",
             "there is no OpenCL device number 9\n  opencl:0  Broken: no compiler\n  opencl:1",
         ),
+        ("opencl:9", "Did you mean 'opencl:1'? lamina.devices(), or `lamina devices`"),
         ("opencl:01", "there is no OpenCL device number 01"),
+        ("opencl:01", "Did you mean 'opencl:1'?"),
         ("opencl:arc", "no OpenCL device is named 'arc'"),
+        ("opencl:arc", "  lamina.devices(), or `lamina devices` on the command line, lists all"),
+        ("opencl:radeno", "Did you mean 'opencl:radeon'?"),
+        ("opencl:Radoen", "Did you mean 'opencl:radeon'?"),
     ],
 )
 def test_a_device_that_is_missing_or_broken_is_refused(name: str, said: str) -> None:
@@ -75,28 +80,21 @@ def test_a_device_that_is_missing_or_broken_is_refused(name: str, said: str) -> 
         ({"compiler_available": 0}, "no compiler"),
         ({"endian_little": 0}, "big-endian"),
         ({"profile": "EMBEDDED_PROFILE"}, "full profile"),
-        (
-            {"name": "llvmpipe (LLVM 15.0.6, 256 bits)", "driver_version": "22.3.6"},
-            "driver 22.3.6 has wrong results; docs/opencl.md lists them",
-        ),
-        ({"name": "llvmpipe (LLVM 19)", "driver_version": "25.0.1"}, ""),
     ],
 )
 def test_an_unusable_device_has_a_problem(change: dict[str, Any], said: str) -> None:
     from lamina.engines.opencl import devices as module
 
     whole = {
-        "name": "cpu",
         "version": "OpenCL 3.0 PoCL",
-        "driver_version": "3.1",
         "available": 1,
         "compiler_available": 1,
         "endian_little": 1,
         "profile": "FULL_PROFILE",
     }
-    problem = module._problem(SimpleNamespace(**(whole | change)))
+    problem, remedy = module._problem(SimpleNamespace(**(whole | change)))
     assert said in problem
-    assert bool(problem) is bool(said)
+    assert bool(problem) is bool(said) is remedy.endswith(".")
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -128,6 +126,39 @@ def test_a_missing_driver_is_reported_with_the_packages_to_install() -> None:
     assert "for Intel intel-opencl-icd" in output
     assert "OCL_ICD_VENDORS  /nonexistent" in output
     assert "OCL_ICD_VENDORS hides all other drivers: unset it, or name a driver" in output
+
+
+def test_mesa_without_devices_names_the_variable_that_shows_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from lamina.engines.opencl import requirements
+
+    monkeypatch.setattr(requirements, "_DEV", tmp_path)
+    monkeypatch.delenv("RUSTICL_ENABLE", raising=False)
+    error = requirements.no_device("drivers without one: rusticl", ["rusticl"])
+    assert ("RUSTICL_ENABLE", "not set") in error.facts
+    assert error.advice.startswith(
+        "Mesa shows only the devices of drivers that RUSTICL_ENABLE names: set it to radeonsi for"
+    )
+    monkeypatch.setenv("RUSTICL_ENABLE", "iris")
+    assert ("RUSTICL_ENABLE", "iris") in requirements.no_device("none", ["rusticl"]).facts
+
+
+def test_a_gpu_that_the_user_may_not_open_is_named_with_the_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from lamina.engines.opencl import requirements
+
+    (tmp_path / "dri").mkdir()
+    for name in ("dri/renderD128", "dri/card0", "kfd"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(requirements, "_DEV", tmp_path)
+    assert "no permission" not in dict(requirements.no_device("no platform").facts)
+    monkeypatch.setattr(requirements.os, "access", lambda *_: False)
+    error = requirements.no_device("no platform")
+    named = f"{tmp_path}/dri/renderD128, {tmp_path}/kfd"
+    assert dict(error.facts)["no permission"] == named
+    assert "sudo usermod -aG render $USER" in error.advice
 
 
 def test_a_missing_pyopencl_is_reported_with_the_install_command() -> None:
@@ -183,15 +214,41 @@ def test_a_failing_driver_is_listed_with_its_error(monkeypatch: pytest.MonkeyPat
     (row,) = [one.record for one in module.found_devices()]
     assert (row.engine, row.description) == ("opencl:0", "Broken")
     assert row.problem == "the driver fails: OUT_OF_HOST_MEMORY in clGetDeviceIDs"
-    with pytest.raises(EngineError, match="Broken: the driver fails: OUT_OF_HOST_MEMORY"):
+    with pytest.raises(EngineError, match="Broken: the driver fails: OUT_OF_HOST_MEMORY") as caught:
         module.chosen("opencl:0", module.found_devices())
+    assert caught.value.advice == row.remedy
+    assert row.remedy.startswith("Update the driver, or install another one")
+
+
+@pytest.mark.usefixtures("listed_again")
+def test_a_device_whose_properties_cannot_be_read_is_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lamina.engines.opencl import devices as module
+
+    class Handle:
+        type = 0
+
+        @property
+        def name(self) -> str:
+            raise cl.RuntimeError(
+                cl._cl._ErrorRecord(
+                    msg="", code=cl.status_code.OUT_OF_RESOURCES, routine="clGetDeviceInfo"
+                )
+            )
+
+    driver = SimpleNamespace(name="Odd", get_devices=lambda: [Handle()])
+    monkeypatch.setattr(module.cl, "get_platforms", lambda: [driver])
+    (row,) = [one.record for one in module.found_devices()]
+    assert row.problem == "the driver fails: OUT_OF_RESOURCES in clGetDeviceInfo"
 
 
 def test_threads_that_open_a_device_at_once_share_it(
     opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import driver as module
+    from lamina.engines.opencl import opening as module
 
+    module.open_device(opencl_name)
     opened: list[Any] = []
 
     def open_slowly(found: Any) -> object:
@@ -285,9 +342,9 @@ def _record(status: str, routine: str) -> Any:
 def test_arrays_larger_than_one_allocation_are_refused_by_name(
     opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(4)), engine=opencl_name)
     driver = opened_driver(opencl_name)
     monkeypatch.setattr(driver, "traits", replace(driver.traits, largest_block_bytes=4096))
+    model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(4)), engine=opencl_name)
     data = lm.data.Dataset(np.zeros((100, 64), "float32"), np.zeros(100, "int64"))
     with pytest.raises(EngineError) as caught:
         model.evaluate(data, loss=lm.CrossEntropy(), batch_size=4)

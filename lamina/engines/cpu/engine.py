@@ -39,7 +39,15 @@ class CpuEngine:
     def device(self) -> Device:
         processor = self.processor
         text = f"{processor.description}, {processor.threads} threads, {processor.vectors}"
-        return Device("cpu", text, machine_memory.physical_bytes())
+        return Device(
+            "cpu",
+            text,
+            machine_memory.physical_bytes(),
+            name=processor.description,
+            compute_units=processor.threads,
+            has_float64=True,
+            shares_memory=True,
+        )
 
     @property
     def target(self) -> Target:

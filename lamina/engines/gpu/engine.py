@@ -86,7 +86,10 @@ class GpuEngine:
 
     def _launches(self, program: Program, schedule: Any = None) -> Launches:
         self._require_dtypes(_dtypes_of(program))
-        return compile_program(program, self._family, schedule)
+        try:
+            return compile_program(program, self._family, schedule)
+        except EngineError as error:
+            raise error.at(self.device.engine) from error.__cause__
 
     def _require_dtypes(self, dtypes: Iterable[DType]) -> None:
         if not self._driver.traits.has_float64 and float64 in dtypes:

@@ -61,6 +61,7 @@ def module_for(traits: Traits, words: Words) -> Module:
         fused=traits.fused,
         doubles=traits.has_float64,
         exact_division=traits.exact_division,
+        most_iterations=traits.most_iterations,
     )
 
 

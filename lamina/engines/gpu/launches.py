@@ -23,6 +23,8 @@ class Traits:
         largest_block_bytes: the limit of one allocation.
         local_bytes: the local memory of a work group.
         largest_group: the most work items of a work group.
+        most_iterations: the limit of the iterations of all loops of a work item together; None if
+            there is none.
     """
 
     is_processor: bool
@@ -35,6 +37,7 @@ class Traits:
     largest_block_bytes: int
     local_bytes: int
     largest_group: int
+    most_iterations: int | None = None
 
 
 @frozen_dataclass

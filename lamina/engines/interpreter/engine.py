@@ -44,8 +44,16 @@ class InterpreterEngine:
 
     @property
     def device(self) -> Device:
-        description = f"NumPy {np.__version__} on {platform.machine()}"
-        return Device("interpreter", description, machine_memory.physical_bytes())
+        return Device(
+            "interpreter",
+            f"NumPy {np.__version__} on {platform.machine()}",
+            machine_memory.physical_bytes(),
+            name=platform.machine(),
+            version=f"NumPy {np.__version__}",
+            compute_units=1,
+            has_float64=True,
+            shares_memory=True,
+        )
 
     @property
     def target(self) -> Target:

@@ -6,7 +6,6 @@ sizes of that launch; making a binary would compile all kernels once more.
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from threading import Lock
@@ -15,6 +14,7 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from lamina.cache import find, keep, key_of
+from lamina.engines.opencl.verdicts import identity_of
 from lamina.errors import InternalError
 from lamina.garbage import without_collections
 
@@ -28,28 +28,23 @@ _filters = Lock()
 
 
 @without_collections
-def build(context: cl.Context, handle: cl.Device, text: str) -> cl.Program:
+def build(context: cl.Context, handle: cl.Device, text: str, *, keeps: bool) -> cl.Program:
     """The program of that text, built for a device of a context.
+
+    Args:
+        context: of the device.
+        handle: the device.
+        text: in OpenCL C.
+        keeps: whether binaries are kept in Lamina's cache.
 
     Raises:
         InternalError: with the compiler's log, if it refuses the text.
         pyopencl.Error: if the driver fails otherwise.
     """
-    platform = handle.platform
-    exact = handle.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
-    options = f"{_OPTIONS} {_EXACT_DIVISION}" if exact else _OPTIONS
-    key = key_of(
-        (
-            "opencl",
-            text,
-            # pyopencl adds these options.
-            f"{options} {os.environ.get('PYOPENCL_BUILD_OPTIONS', '')}",
-            *(platform.name, platform.version),
-            *(handle.name, handle.version, handle.driver_version, cl.VERSION_TEXT),
-        )
-    )
-    is_kept = has_src_build_cache(handle)
-    kept = None if is_kept else find(key)
+    options = _options_for(handle)
+    is_kept = keeps and not has_src_build_cache(handle)
+    key = key_of(("opencl", text, options, *identity_of(handle)))
+    kept = find(key) if is_kept else None
     if kept is not None:
         try:
             return _built(cl.Program(context, [handle], [kept]), options)
@@ -62,9 +57,26 @@ def build(context: cl.Context, handle: cl.Device, text: str) -> cl.Program:
         if error.code != cl.status_code.BUILD_PROGRAM_FAILURE:
             raise
         raise _refused(handle, text, str(error)) from error
-    if not is_kept:
+    if is_kept:
         keep(key, program.binaries[0])
     return program
+
+
+def loaded_again(context: cl.Context, handle: cl.Device, program: cl.Program) -> cl.Program | None:
+    """The program made of another one's binary; None if Lamina keeps no binaries of that driver.
+
+    Raises:
+        pyopencl.Error: if the driver does not load its own binary.
+    """
+    if has_src_build_cache(handle):
+        return None
+    binary = program.binaries[0]
+    return _built(cl.Program(context, [handle], [binary]), _options_for(handle))
+
+
+def _options_for(handle: cl.Device) -> str:
+    exact = handle.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+    return f"{_OPTIONS} {_EXACT_DIVISION}" if exact else _OPTIONS
 
 
 def _built(program: cl.Program, options: str) -> cl.Program:

@@ -1,24 +1,29 @@
-"""The platforms and devices of OpenCL, and whether they can be used."""
+"""The platforms and devices of OpenCL, and whether they can be used.
+
+Listing devices runs nothing on them; the verdict of an earlier self-test is shown.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 from threading import Lock
 from typing import final
 
 import pyopencl as cl
 
-from lamina.engines.engine import LISTING, Device
+from lamina.engines.engine import LISTING, Device, did_you_mean
 from lamina.engines.opencl.requirements import no_device
+from lamina.engines.opencl.verdicts import verdict_of
 from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 
 _LEAST_VERSION = (1, 2)
-# Drivers with wrong results, by prefixes of the device's name and of the driver's version.
-_FAULTY = (("llvmpipe", "22.3."),)
+_UPDATE = "Update the driver, or install another one: docs/opencl.md lists them by hardware."
 
 
 @frozen_dataclass
@@ -51,6 +56,9 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
         if not one.record.problem:
             return one
     rows = [one.record for one in named or found]
+    remedies = {row.remedy for row in rows if row.remedy} if named else set[str]()
+    near = "" if named else did_you_mean(_nearest(wanted, rows))
+    listing = f"{near}{LISTING} all devices; docs/opencl.md lists the drivers that hardware needs."
     raise EngineError(
         "this OpenCL device cannot be used" if named else missing,
         facts=tuple(
@@ -58,8 +66,20 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
             for row in rows
         ),
         where=name,
-        advice=f"{LISTING} all devices; docs/opencl.md lists the drivers that hardware needs.",
+        advice=remedies.pop() if len(remedies) == 1 else listing,
     )
+
+
+def _nearest(wanted: str, rows: Sequence[Device]) -> str:
+    """The name of a usable device that is similar to a wanted number or text; "" for none."""
+    usable = [row for row in rows if not row.problem]
+    if wanted.isdecimal() and usable:
+        return min(
+            usable, key=lambda row: abs(int(row.engine.partition(":")[2]) - int(wanted))
+        ).engine
+    texts = " ".join(row.description for row in usable).lower()
+    near = get_close_matches(wanted, re.findall(r"[a-z][a-z0-9]+", texts), 1)
+    return f"opencl:{near[0]}" if near else ""
 
 
 def found_devices() -> tuple[Found, ...]:
@@ -72,7 +92,7 @@ def found_devices() -> tuple[Found, ...]:
     # Drivers start threads when devices are listed. A forked child lacks these threads.
     _fork.matters = True
     with _asking:
-        return _found()
+        return tuple(map(_with_verdict, _found()))
 
 
 _asking = Lock()
@@ -94,41 +114,86 @@ def _found() -> tuple[Found, ...]:
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
                 broken.append((platform.name, f"the driver fails: {status_text(error)}"))
     if not handles and not broken:
-        raise no_device(f"drivers without one: {', '.join(one.name for one in platforms)}")
+        names = [one.name for one in platforms]
+        raise no_device(f"drivers without one: {', '.join(names)}", names)
     kinds = cl.device_type
     handles.sort(key=lambda one: (not one.type & kinds.GPU, bool(one.type & kinds.CPU)))
     found = [Found(_record(number, handle), handle) for number, handle in enumerate(handles)]
     for number, (name, problem) in enumerate(broken, len(handles)):
-        found.append(Found(Device(f"opencl:{number}", name, None, problem), None))
+        found.append(Found(Device(f"opencl:{number}", name, None, problem, _UPDATE), None))
     return tuple(found)
 
 
+def _with_verdict(found: Found) -> Found:
+    """The device with the verdict of its self-test, if there is one."""
+    handle, record = found.handle, found.record
+    if handle is None or record.problem:
+        return found
+    verdict = verdict_of(handle)
+    if verdict is None:
+        return Found(replace(record, self_test="not run yet"), handle)
+    notes = tuple(f"{one.what}: {one.workaround}" for one in verdict.faults if one.workaround)
+    if not verdict.refused:
+        return Found(replace(record, self_test="passed", notes=notes), handle)
+    what = "; ".join(fault.what for fault in verdict.refused)
+    failed = replace(
+        record,
+        self_test="failed",
+        notes=notes,
+        problem=f"the self-test found faults of its driver: {what}",
+        remedy=f"{_UPDATE} Until then take another device, or the cpu engine.",
+    )
+    return Found(failed, handle)
+
+
 def _record(number: int, handle: cl.Device) -> Device:
-    texts = (handle.name, handle.platform.name, handle.driver_version)
-    name, platform, driver = (" ".join(text.split()) for text in texts)
-    description = f"{name} ({platform}, {driver})"
-    return Device(f"opencl:{number}", description, handle.global_mem_size, _problem(handle))
+    engine = f"opencl:{number}"
+    try:
+        texts = (handle.name, handle.platform.name, handle.driver_version, handle.version)
+        name, platform, driver, version = (" ".join(text.split()) for text in texts)
+        problem, remedy = _problem(handle)
+        return Device(
+            engine,
+            f"{name} ({platform}, {driver})",
+            handle.global_mem_size,
+            problem,
+            remedy,
+            name=name,
+            platform=platform,
+            driver=driver,
+            version=version,
+            largest_allocation_bytes=handle.max_mem_alloc_size,
+            local_memory_bytes=handle.local_mem_size,
+            compute_units=handle.max_compute_units,
+            has_float16="cl_khr_fp16" in handle.extensions.split(),
+            has_float64=bool(handle.double_fp_config),
+            shares_memory=bool(handle.host_unified_memory),
+        )
+    except cl.Error as error:
+        problem = f"the driver fails: {status_text(error)}"
+        return Device(engine, "", None, problem, _UPDATE)
 
 
-def _problem(handle: cl.Device) -> str:
-    """Why a device cannot be used; "" if it can."""
+def _problem(handle: cl.Device) -> tuple[str, str]:
+    """Why a device cannot be used, and what to do about it; "" and "" if it can."""
     found = re.match(r"OpenCL (\d+)\.(\d+)", handle.version)
     if found is None or (int(found[1]), int(found[2])) < _LEAST_VERSION:
-        return f"needs OpenCL 1.2, the driver has {handle.version.strip()}"
-    if any(
-        handle.name.startswith(device) and handle.driver_version.startswith(version)
-        for device, version in _FAULTY
-    ):
-        return f"driver {handle.driver_version} has wrong results; docs/opencl.md lists them"
+        return f"needs OpenCL 1.2, the driver has {handle.version.strip()}", _UPDATE
     if not handle.available:
-        return "the driver reports that it is not available"
+        return (
+            "the driver reports that it is not available",
+            "Stop the program that holds the device, or restart the machine.",
+        )
     if not handle.compiler_available:
-        return "the driver has no compiler"
+        return (
+            "the driver has no compiler",
+            "Install the driver's compiler, or another driver: docs/opencl.md lists them.",
+        )
     if not handle.endian_little:
-        return "its numbers are big-endian"
+        return "its numbers are big-endian", "Use another device, or the cpu engine."
     if handle.profile != "FULL_PROFILE":
-        return f"needs the full profile of OpenCL, the driver has {handle.profile}"
-    return ""
+        return f"needs the full profile of OpenCL, the driver has {handle.profile}", _UPDATE
+    return "", ""
 
 
 def status_text(error: cl.Error) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from threading import Lock
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -15,14 +14,9 @@ from lamina.codegen.words import OPENCL
 from lamina.engines import machine_memory
 from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.opencl.build import build
-from lamina.engines.opencl.devices import (
-    Found,
-    chosen,
-    found_devices,
-    require_own_process,
-    status_text,
-)
+from lamina.engines.opencl.build import build, loaded_again
+from lamina.engines.opencl.devices import Found, require_own_process, status_text
+from lamina.engines.opencl.verdicts import Verdict
 from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
@@ -99,6 +93,7 @@ class OpenClDriver:
 
     Args:
         found: the device.
+        verdict: of its self-test.
 
     Raises:
         EngineError: if the driver does not open it.
@@ -106,15 +101,16 @@ class OpenClDriver:
 
     words = OPENCL
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Found, verdict: Verdict) -> None:
         require_own_process()
+        self._keeps_binaries = verdict.keeps_binaries
         self.record = found.record
         self.allocated = Allocated()
         # `chosen` returns no device without a handle.
         assert found.handle is not None
         self._handle = found.handle
         with self.errors("opening the device"):
-            self.traits = _traits(found.handle)
+            self.traits = replace(_traits(found.handle), most_iterations=verdict.most_iterations)
             self._context = cl.Context([found.handle])
             self._queue = _Queue(cl.CommandQueue(self._context))
 
@@ -161,7 +157,16 @@ class OpenClDriver:
 
     def build(self, text: str) -> cl.Program:
         with self.errors("building a program"):
-            return build(self._context, self._handle, text)
+            return build(self._context, self._handle, text, keeps=self._keeps_binaries)
+
+    def loaded_again(self, module: cl.Program) -> cl.Program | None:
+        """A module made of another one's binary; None if binaries are not used.
+
+        Raises:
+            EngineError: if the driver does not load its own binary.
+        """
+        with self.errors("loading a program's binary"):
+            return loaded_again(self._context, self._handle, module)
 
     def kernel(
         self,
@@ -193,24 +198,6 @@ class OpenClDriver:
         events = [queue.enqueue(kernel, number) for kernel, number in sequence]
         queue.finish()
         return [1e-9 * (event.profile.end - event.profile.start) for event in events]
-
-
-def open_device(name: str) -> OpenClDriver:
-    """The driver of a device: `"opencl"` (the first usable one), `"opencl:1"`, `"opencl:radeon"`.
-
-    It is opened once, and stays open until the process ends.
-
-    Raises:
-        EngineError: if there is none, or it cannot be used.
-    """
-    found = chosen(name, found_devices())
-    with _opening:
-        return _opened(found)
-
-
-_opened = cache(OpenClDriver)
-# Without it, threads that call at the same time would get different drivers.
-_opening = Lock()
 
 
 def _traits(handle: cl.Device) -> Traits:

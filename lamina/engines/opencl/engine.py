@@ -9,7 +9,7 @@ from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.gpus import GpuFamily
-from lamina.engines.opencl.driver import open_device
+from lamina.engines.opencl.opening import open_device
 from lamina.engines.opencl.processors import ProcessorFamily
 
 
@@ -28,6 +28,7 @@ def opencl_engine(name: str = "opencl") -> GpuEngine:
 
 def _family_for(driver: Driver) -> Family:
     """The family of kernels that suits a device."""
-    if driver.traits.is_processor:
+    # Kernels for processors have long loops.
+    if driver.traits.is_processor and driver.traits.most_iterations is None:
         return ProcessorFamily(driver.traits, OPENCL_PROCESSOR, driver.record.engine)
     return GpuFamily(driver.traits, driver.words, driver.record.engine)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
 from lamina.errors import EngineError
 
@@ -12,6 +14,8 @@ _DRIVERS = (
     "nvidia-opencl-icd; for ARM mesa-opencl-icd; for any processor pocl-opencl-icd. "
     "docs/opencl.md has details."
 )
+
+_DEV = Path("/dev")
 
 
 def require_package() -> None:
@@ -35,15 +39,34 @@ def require_package() -> None:
         ) from error
 
 
-def no_device(found: str) -> EngineError:
-    """The error for a machine without OpenCL devices; `found` describes the drivers that it has."""
+def no_device(found: str, platforms: Sequence[str] = ()) -> EngineError:
+    """The error for a machine without OpenCL devices.
+
+    Args:
+        found: describes the drivers that it has.
+        platforms: the names of these drivers' platforms.
+    """
     facts = [
         ("expected", "a driver, listed in /etc/OpenCL/vendors or named by OCL_ICD_VENDORS"),
         ("found", found),
     ]
     advice = f"Install {_DRIVERS}"
+    closed = _closed_devices()
     named = os.environ.get("OCL_ICD_VENDORS")
-    if named is not None:
+    if closed:
+        facts.append(("no permission", ", ".join(closed)))
+        advice = (
+            "Add this user to the group that owns the GPU's device file, and log in again: "
+            f"sudo usermod -aG render $USER. Or install {_DRIVERS}"
+        )
+    elif "rusticl" in platforms:
+        enabled = os.environ.get("RUSTICL_ENABLE")
+        facts.append(("RUSTICL_ENABLE", enabled or "not set"))
+        advice = (
+            "Mesa shows only the devices of drivers that RUSTICL_ENABLE names: set it to radeonsi "
+            f"for AMD, iris for Intel, panfrost for ARM. Or install {_DRIVERS}"
+        )
+    elif named is not None:
         facts.append(("OCL_ICD_VENDORS", named))
         advice = (
             "OCL_ICD_VENDORS hides all other drivers: unset it, or name a driver that can be "
@@ -55,3 +78,9 @@ def no_device(found: str) -> EngineError:
         where="opencl",
         advice=advice,
     )
+
+
+def _closed_devices() -> list[str]:
+    """The device files of GPUs that this user may not open. Drivers do not list such GPUs."""
+    found = [*_DEV.glob("dri/renderD*"), *_DEV.glob("kfd")]
+    return sorted(str(one) for one in found if not os.access(one, os.R_OK | os.W_OK))

@@ -1,0 +1,124 @@
+"""The self-test of a device: kernels with known results, run before the device is first used.
+
+`selftest_kernels.py` has the kernels; each check of them looks for one fault. A test takes less
+than a second with PoCL, which compiles for a tenth of a second at the first launch of each kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyopencl as cl
+
+from lamina.engines.opencl.devices import Found
+from lamina.engines.opencl.driver import OpenClDriver
+from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel, kernels_for, text_for
+from lamina.engines.opencl.verdicts import BINARIES, Fault, Verdict, remember
+from lamina.errors import EngineError, InternalError, LaminaError
+from lamina.shapes import Array
+
+_ROUNDS = 8
+_ORDER = Fault("commands of a queue run in another order")
+_SUB_BUFFERS = Fault("a sub-buffer is at another location of its buffer")
+
+
+def run_selftest(found: Found) -> Verdict:
+    """Tests a device, and remembers the verdict: on disk too, if the driver did not fail."""
+    try:
+        driver = OpenClDriver(found, Verdict((BINARIES,)))
+        verdict, on_disk = Verdict(tuple(_faults_of(driver))), True
+    except (EngineError, InternalError) as error:
+        # It may be for lack of memory, so later processes try again.
+        verdict, on_disk = Verdict((Fault(_text_of(error)),)), False
+    # `chosen` returns no device without a handle.
+    assert found.handle is not None
+    remember(found.handle, verdict, on_disk=on_disk)
+    return verdict
+
+
+def _text_of(error: LaminaError) -> str:
+    """The error in one line, with the first message of the driver or of its compiler."""
+    messages = [value for name, value in error.facts if name in ("driver reported", "compiler")]
+    return ": ".join([error.problem, *messages[:1]])
+
+
+def _faults_of(driver: OpenClDriver) -> Iterator[Fault]:
+    module = driver.build(text_for(driver.traits))
+    kernels = kernels_for(driver.traits)
+    results = [_results(driver, module, kernel) for kernel in kernels]
+    for kernel, result in zip(kernels, results, strict=True):
+        yield from _failed(kernel.checks, result)
+    yield from _faults_of_queue(driver, module)
+    yield from _faults_of_binaries(driver, module, kernels, results)
+
+
+def _results(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> Array:
+    """The results of a kernel."""
+    result = np.zeros(kernel.length, kernel.dtype)
+    with driver.errors(f"the self-test {kernel.name}"):
+        buffers = [driver.allocate(array.nbytes) for array in (*kernel.inputs, result)]
+        for buffer, array in zip(buffers, kernel.inputs, strict=False):
+            driver.queue.write(buffer, array)
+        made = driver.kernel(
+            module, kernel.name, buffers, COUNT, numbered=False, group=kernel.group
+        )
+        driver.queue.launch(made)
+        driver.queue.read(result, buffers[-1])
+    return result
+
+
+def _failed(checks: Sequence[Check], result: Array) -> Iterator[Fault]:
+    """The faults whose checks have other results than expected."""
+    start = 0
+    for check in checks:
+        found = result[start : start + check.expected.size]
+        start += check.expected.size
+        # The bits of floats of one sign are ordered like the floats.
+        distance = np.maximum(found, check.expected) - np.minimum(found, check.expected)
+        if (distance > check.tolerance).any():
+            yield check.fault
+
+
+def _faults_of_queue(driver: OpenClDriver, module: cl.Program) -> Iterator[Fault]:
+    """Faults of commands that follow each other, and of buffers in buffers."""
+    size, offset = 4 * COUNT, driver.traits.alignment_bytes
+    start = np.arange(COUNT, dtype="uint32")
+    with driver.errors("the self-test of commands"):
+        one, other = (driver.allocate(size) for _ in range(2))
+        queue, expected, found = driver.queue, start, np.zeros_like(start)
+        queue.write(one, start)
+        update = driver.kernel(module, "update", [one, other], COUNT, numbered=True)
+        for number in range(_ROUNDS):
+            queue.launch(update, number)
+            queue.copy(one, 0, other, size)
+            expected = expected * 3 + number
+        queue.read(found, one)
+        if (found != expected).any():
+            yield _ORDER
+        whole = driver.allocate(size + 2 * offset)
+        inner = driver.sub_buffer(whole, offset, size)
+        queue.write(one, start)
+        queue.launch(driver.kernel(module, "update", [one, inner], COUNT, numbered=True), 1)
+        content = np.zeros(size + 2 * offset, "uint8")
+        queue.read(content, whole)
+    around = np.zeros(offset, "uint8")
+    written = (start * 3 + 1).view("uint8")
+    if (content != np.concatenate([around, written, around])).any():
+        yield _SUB_BUFFERS
+
+
+def _faults_of_binaries(
+    driver: OpenClDriver, module: cl.Program, kernels: Sequence[Kernel], results: Sequence[Array]
+) -> Iterator[Fault]:
+    """Whether a program made of a binary computes something else than the program itself."""
+    try:
+        again = driver.loaded_again(module)
+        if again is None:
+            return
+        found = [_results(driver, again, kernel) for kernel in kernels]
+    except EngineError:
+        yield BINARIES
+        return
+    if any((one != two).any() for one, two in zip(found, results, strict=True)):
+        yield BINARIES

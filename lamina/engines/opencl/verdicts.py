@@ -1,0 +1,105 @@
+"""The verdicts of the self-test: the faults of each device's driver, kept on disk.
+
+Listing devices reads them, and never runs the test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pyopencl as cl
+
+from lamina.cache import Sources, find, keep, key_of
+from lamina.records import frozen_dataclass
+
+# The code that decides the kernels of the test and their expected results.
+SOURCES = Sources("lamina", "lamina.codegen", "lamina.engines.opencl")
+
+
+@frozen_dataclass
+class Fault:
+    """A fault of a driver.
+
+    Attributes:
+        what: what is wrong, a phrase for the middle of a sentence.
+        workaround: what Lamina does so that the fault has no effect; "" if there is nothing. A
+            device with such a fault is refused.
+    """
+
+    what: str
+    workaround: str = ""
+
+
+@frozen_dataclass
+class Verdict:
+    """The result of the self-test of a device.
+
+    Attributes:
+        faults: of the driver; none if it is sound.
+    """
+
+    faults: tuple[Fault, ...]
+
+    @property
+    def refused(self) -> tuple[Fault, ...]:
+        """The faults for which the device cannot be used."""
+        return tuple(fault for fault in self.faults if not fault.workaround)
+
+    @property
+    def keeps_binaries(self) -> bool:
+        """Whether programs can be made of the driver's binaries."""
+        return BINARIES not in self.faults
+
+    @property
+    def most_iterations(self) -> int | None:
+        """The limit of the iterations of all loops of a work item; None if there is none."""
+        return MOST_ITERATIONS if SHORT_LOOPS in self.faults else None
+
+
+BINARIES = Fault(
+    "a program made of its binary fails, or computes something else",
+    "Lamina keeps no binaries, and builds programs again in each process",
+)
+
+# Mesa's llvmpipe ends loops without an error.
+MOST_ITERATIONS = 65_535
+SHORT_LOOPS = Fault(
+    f"the loops of a work item end after {MOST_ITERATIONS:,} iterations together",
+    "programs whose work items have more are refused",
+)
+
+# The verdicts that this process knows.
+_known: dict[cl.Device, Verdict] = {}
+
+
+def identity_of(handle: cl.Device) -> tuple[str, ...]:
+    """The device and its driver, with everything about them that decides a program's binary."""
+    platform = handle.platform
+    return (
+        *(platform.name, platform.version),
+        *(handle.name, handle.version, handle.driver_version),
+        *(cl.VERSION_TEXT, os.environ.get("PYOPENCL_BUILD_OPTIONS", "")),
+    )
+
+
+def verdict_of(handle: cl.Device) -> Verdict | None:
+    """The verdict on a device, from this process or from the disk; None if there is none."""
+    if handle not in _known:
+        entry = find(_key_of(handle)) if SOURCES.checksum else None
+        if entry is None:
+            return None
+        _known[handle] = Verdict(tuple(Fault(*row) for row in json.loads(entry)))
+    return _known[handle]
+
+
+def remember(handle: cl.Device, verdict: Verdict, *, on_disk: bool) -> None:
+    """Remembers a verdict in this process, and on disk for later ones."""
+    _known[handle] = verdict
+    if on_disk and SOURCES.checksum and SOURCES.are_unchanged:
+        rows = [(fault.what, fault.workaround) for fault in verdict.faults]
+        keep(_key_of(handle), json.dumps(rows).encode())
+
+
+def _key_of(handle: cl.Device) -> str:
+    return key_of(("opencl self-test", SOURCES.checksum, *identity_of(handle)))

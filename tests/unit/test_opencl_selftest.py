@@ -1,0 +1,375 @@
+"""The self-test of OpenCL devices: it finds each fault, and its verdict is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.engines.discovery import devices, open_engine
+from lamina.errors import EngineError
+
+cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
+
+
+@pytest.fixture
+def found(opencl_name: str) -> Any:
+    """A device."""
+    from lamina.engines.opencl.devices import chosen, found_devices
+
+    return chosen(opencl_name, found_devices())
+
+
+@pytest.fixture
+def driver(opencl_name: str) -> Any:
+    engine: Any = open_engine(opencl_name)
+    return engine.arena().driver
+
+
+@pytest.fixture
+def first_use(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """No device was tested or opened before. Returns what is kept on disk."""
+    from lamina.engines.opencl import opening, verdicts
+
+    disk: dict[str, bytes] = {}
+    monkeypatch.setattr(verdicts, "_known", {})
+    monkeypatch.setattr(verdicts, "find", disk.get)
+    monkeypatch.setattr(verdicts, "keep", disk.__setitem__)
+    monkeypatch.setattr(opening, "_opened", cache(opening._opened.__wrapped__))
+    return disk
+
+
+def faults(driver: Any) -> list[Any]:
+    from lamina.engines.opencl.selftest import _faults_of
+
+    return list(_faults_of(driver))
+
+
+def refused(driver: Any) -> list[str]:
+    return [fault.what for fault in faults(driver) if not fault.workaround]
+
+
+# Faults -------------------------------------------------------------------------------------------
+
+
+def test_a_sound_device_passes(driver: Any) -> None:
+    assert refused(driver) == []
+
+
+def test_each_check_finds_its_own_fault(driver: Any) -> None:
+    from lamina.engines.opencl.selftest import _failed
+    from lamina.engines.opencl.selftest_kernels import kernels_for
+
+    # Square roots and divisions need not be exact on all devices.
+    for kernel in kernels_for(replace(driver.traits, exact_division=True, largest_group=64)):
+        sound = np.concatenate([check.expected for check in kernel.checks])
+        assert list(_failed(kernel.checks, sound)) == []
+        start = 0
+        for check in kernel.checks:
+            start += check.expected.size
+            wrong = sound.copy()
+            wrong[start - 1] ^= 1
+            assert list(_failed(kernel.checks, wrong)) == [check.fault]
+
+
+def test_inexact_divisions_may_differ_by_three_units_in_the_last_place(driver: Any) -> None:
+    from lamina.engines.opencl.selftest import _failed
+    from lamina.engines.opencl.selftest_kernels import kernels_for
+
+    traits = replace(driver.traits, exact_division=False, has_float64=False)
+    checks = [check for check in kernels_for(traits)[0].checks if check.tolerance]
+    assert [check.fault.what for check in checks] == [
+        "divisions are wrong",
+        "square roots are wrong",
+    ]
+    for check in checks:
+        assert list(_failed([check], check.expected + np.uint64(3))) == []
+        assert list(_failed([check], check.expected - np.uint64(3))) == []
+        assert list(_failed([check], check.expected + np.uint64(4))) == [check.fault]
+
+
+@pytest.mark.parametrize(
+    ("text", "instead", "what"),
+    [
+        (
+            "(long)ints[i] >= 1L",
+            "(long)ints[i] >= 0L",
+            "longs that are converted from ints are compared wrongly with constants",
+        ),
+        ("(x[i] & 15)", "15", "private arrays are wrong"),
+        ("vload16(0, x + 1 + 16 * i)", "vload16(i, x)", "vectors of 16 are wrong at addresses of"),
+        ("barrier(CLK_LOCAL_MEM_FENCE);", "", "local memory is wrong after a barrier"),
+        (" - 2147483648ul", " - 2147483647ul", "comparisons of 64-bit integers are wrong"),
+        (
+            "plain = plain - term",
+            "plain = plain + term",
+            "sums in loops of one work item are wrong",
+        ),
+    ],
+)
+def test_a_wrong_kernel_fails(
+    driver: Any, monkeypatch: pytest.MonkeyPatch, text: str, instead: str, what: str
+) -> None:
+    from lamina.engines.opencl import selftest
+
+    right = selftest.text_for(driver.traits).replace("own[x[i] & 15]", "own[(x[i] & 15)]")
+    assert text in right
+    monkeypatch.setattr(selftest, "text_for", lambda _: right.replace(text, instead))
+    assert any(fault.what.startswith(what) for fault in faults(driver))
+
+
+def test_commands_in_another_order_and_misplaced_sub_buffers_are_found(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(driver.queue), "copy", lambda *_: None)
+    monkeypatch.setattr(driver, "sub_buffer", lambda whole, _, size: whole)
+    assert refused(driver) == [
+        "commands of a queue run in another order",
+        "a sub-buffer is at another location of its buffer",
+    ]
+
+
+def test_binaries_that_compute_something_else_are_not_kept(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl.selftest_kernels import text_for
+    from lamina.engines.opencl.verdicts import BINARIES, Verdict
+
+    other = text_for(driver.traits).replace("own < step", "false")
+    monkeypatch.setattr(driver, "loaded_again", lambda _: driver.build(other))
+    assert BINARIES in faults(driver)
+    assert refused(driver) == []
+    assert not Verdict((BINARIES,)).keeps_binaries
+    assert Verdict(()).keeps_binaries
+
+
+def test_binaries_that_do_not_load_are_not_kept(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import build
+    from lamina.engines.opencl.verdicts import BINARIES
+
+    program = build.cl.Program
+
+    def from_text_only(context: Any, *rest: Any) -> Any:
+        if len(rest) > 1:
+            raise cl.LogicError(_record("INVALID_BINARY", "clCreateProgramWithBinary"))
+        return program(context, *rest)
+
+    # PoCL has a cache of its own, so its binaries are not tested.
+    monkeypatch.setattr(build, "has_src_build_cache", lambda _: None)
+    monkeypatch.setattr(build, "keep", lambda *_: None)
+    monkeypatch.setattr(build.cl, "Program", from_text_only)
+    assert BINARIES in faults(driver)
+
+
+def test_a_device_with_short_loops_refuses_programs_that_need_more(
+    found: Any, first_use: object, opencl_name: str
+) -> None:
+    from lamina.engines.opencl.opening import open_device
+    from lamina.engines.opencl.verdicts import SHORT_LOOPS, Verdict, remember
+
+    remember(found.handle, Verdict((SHORT_LOOPS,)), on_disk=False)
+    assert open_device(opencl_name).traits.most_iterations == 65_535
+    total = lm.compile(x := lm.Input(70_000), ops.sum(x, 1), opencl_name)
+    with pytest.raises(EngineError) as caught:
+        total(np.ones((1, 70_000), "float32"))
+    assert str(caught.value) == (
+        f"in {opencl_name}: this device ends the loops of a work item too early\n"
+        "  at most  65,535 iterations\n"
+        "  needed   70,001 in step0\n"
+        "  Use another device or engine. With a smaller batch, loops may be shorter."
+    )
+
+
+def test_a_device_with_unsound_binaries_keeps_none(
+    found: Any, first_use: object, opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import build
+    from lamina.engines.opencl.opening import open_device
+    from lamina.engines.opencl.verdicts import BINARIES, Verdict, remember
+
+    remember(found.handle, Verdict((BINARIES,)), on_disk=False)
+    kept: list[str] = []
+    monkeypatch.setattr(build, "has_src_build_cache", lambda _: None)
+    monkeypatch.setattr(build, "find", lambda key: None)
+    monkeypatch.setattr(build, "keep", lambda key, _: kept.append(key))
+    driver = open_device(opencl_name)
+    driver.build("kernel void alone(global float* a) { a[0] = 1; }")
+    assert kept == []
+    (note,) = driver.record.notes
+    assert note.startswith("a program made of its binary fails, or computes something else: Lamina")
+
+
+# Verdicts -----------------------------------------------------------------------------------------
+
+
+def test_the_test_runs_once_and_its_verdict_stays_on_disk(
+    first_use: dict[str, bytes], opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import opening, selftest, verdicts
+
+    assert _state(opencl_name) == "not run yet"
+    open_engine(opencl_name)
+    assert len(first_use) == 1
+    assert _state(opencl_name) == "passed"
+    # As in another process.
+    verdicts._known.clear()
+    opening._opened.cache_clear()
+    monkeypatch.setattr(selftest, "run_selftest", _never)
+    assert _state(opencl_name) == "passed"
+    assert open_engine(opencl_name).device.self_test == "passed"
+
+
+def _state(name: str) -> str:
+    (record,) = [device for device in devices() if device.engine == name]
+    return record.self_test
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("the self-test ran again")
+
+
+def test_a_device_that_fails_is_refused_with_the_fault_and_the_remedy(
+    first_use: dict[str, bytes], opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import selftest, verdicts
+
+    results = selftest._results
+
+    def wrong(driver: Any, module: Any, kernel: Any) -> Any:
+        return results(driver, module, kernel) ^ (kernel.name == "memory")
+
+    monkeypatch.setattr(selftest, "_results", wrong)
+    with pytest.raises(EngineError) as caught:
+        open_engine(opencl_name)
+    text = str(caught.value)
+    assert f"in {opencl_name}: this OpenCL device cannot be used" in text
+    assert (
+        "the self-test found faults of its driver: private arrays are wrong; vectors of 16" in text
+    )
+    assert "Update the driver, or install another one" in text
+    assert "Until then take another device, or the cpu engine." in text
+    verdicts._known.clear()
+    (listed,) = [device for device in devices() if device.engine == opencl_name]
+    assert listed.self_test == "failed"
+    assert listed.problem.startswith("the self-test found faults of its driver: private arrays")
+
+
+def test_a_driver_that_fails_in_the_test_is_tested_again_by_the_next_process(
+    first_use: dict[str, bytes], opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import driver, verdicts
+
+    def refuse(*_: Any) -> None:
+        raise cl.MemoryError(_record("OUT_OF_RESOURCES", "clEnqueueNDRangeKernel"))
+
+    monkeypatch.setattr(driver.cl, "enqueue_nd_range_kernel", refuse)
+    with pytest.raises(EngineError) as caught:
+        open_engine(opencl_name)
+    assert (
+        "found faults of its driver: the OpenCL driver failed at the self-test arithmetic: "
+        "OUT_OF_RESOURCES in clEnqueueNDRangeKernel" in str(caught.value)
+    )
+    assert first_use == {}
+    verdicts._known.clear()
+    assert _state(opencl_name) == "not run yet"
+
+
+def _record(status: str, routine: str) -> Any:
+    code = getattr(cl.status_code, status)
+    return cl._cl._ErrorRecord(msg="", code=code, routine=routine)
+
+
+@dataclass(frozen=True)
+class Handle:
+    """The properties of a device that identify it."""
+
+    name: str = "Radeon"
+    version: str = "OpenCL 3.0"
+    driver_version: str = "1"
+    platform: Any = field(
+        default_factory=lambda: SimpleNamespace(name="Mesa", version="2"), compare=False
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Handle(name="Arc"),
+        Handle(driver_version="2"),
+        Handle(version="OpenCL 3.1"),
+        Handle(platform=SimpleNamespace(name="ROCm", version="2"), driver_version="1 "),
+    ],
+)
+def test_a_verdict_holds_for_one_device_and_one_driver(
+    first_use: dict[str, bytes], other: Any
+) -> None:
+    from lamina.engines.opencl.verdicts import Fault, Verdict, remember, verdict_of
+
+    handle: Any = Handle()
+    verdict = Verdict((Fault("barriers are wrong"), Fault("NaN is wrong", "it is replaced")))
+    remember(handle, verdict, on_disk=True)
+    assert verdict_of(handle) == verdict
+    assert [fault.what for fault in verdict.refused] == ["barriers are wrong"]
+    assert verdict_of(other) is None
+
+
+def test_a_verdict_of_other_sources_does_not_count(
+    first_use: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import verdicts
+
+    handle: Any = Handle()
+    verdicts.remember(handle, verdicts.Verdict(()), on_disk=True)
+    verdicts._known.clear()
+    assert verdicts.verdict_of(handle) == verdicts.Verdict(())
+    verdicts._known.clear()
+    monkeypatch.setattr(verdicts.SOURCES, "checksum", "another")
+    assert verdicts.verdict_of(handle) is None
+
+
+def test_the_first_device_that_passes_is_chosen(
+    first_use: object, found: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import devices as module
+    from lamina.engines.opencl import opening
+    from lamina.engines.opencl.verdicts import Fault, Verdict, remember
+
+    first, second = Handle(name="Broken"), Handle(name="Sound")
+    rows = [
+        module.Found(replace(found.record, engine=f"opencl:{n}", description=handle.name), handle)
+        for n, handle in enumerate((first, second))
+    ]
+    tested: list[str] = []
+
+    def run(one: Any) -> None:
+        tested.append(one.handle.name)
+        faults = (Fault("barriers are wrong"),) if one.handle is first else ()
+        remember(one.handle, Verdict(faults), on_disk=True)
+
+    monkeypatch.setattr(module, "_found", lambda: rows)
+    monkeypatch.setattr("lamina.engines.opencl.selftest.run_selftest", run)
+    monkeypatch.setattr(opening, "_opened", lambda one: one)
+    chosen: Any = opening.open_device("opencl")
+    assert (chosen.record.engine, tested) == ("opencl:1", ["Broken", "Sound"])
+    opening.open_device("opencl")
+    assert tested == ["Broken", "Sound"]
+
+
+def test_the_description_of_a_device_has_its_properties(opencl_name: str, driver: Any) -> None:
+    (row,) = [device for device in devices() if device.engine == opencl_name]
+    texts = (row.name, row.platform, row.driver, row.version)
+    assert all(texts)
+    assert row.has_float16 in (True, False)
+    assert row.has_float64 is driver.traits.has_float64
+    assert row.largest_allocation_bytes == driver.traits.largest_block_bytes
+    assert row.local_memory_bytes == driver.traits.local_bytes
+    assert row.compute_units == driver.traits.compute_units
+    assert row.shares_memory in (True, False)
