@@ -6,7 +6,7 @@ executables, and the executable. Engines know programs, but no graphs, ops or la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,8 +81,8 @@ class Arena(Protocol):
 class Executable(Protocol):
     """A program compiled for a device, with its constants and its share of an arena.
 
-    It is bound to the memories of its parameters and states. Running allocates nothing. Only one
-    thread at a time may call it or another executable of the same arena.
+    It is bound to the memories of its parameters and states. After the first run, running allocates
+    nothing. Only one thread at a time may call it or another executable of the same arena.
 
     Attributes:
         synchronous: whether the results are complete when `run` returns.
@@ -121,6 +121,13 @@ class Executable(Protocol):
 
     def scalar(self, name: str) -> float:
         """The value of an output of one element, as quickly as possible."""
+        ...
+
+    def kept_scalar(self, name: str) -> Callable[[], float]:
+        """A function that returns the present value of an output of one element.
+
+        It does so after further runs too, and waits for the device; this call does not.
+        """
         ...
 
     def step_seconds(self) -> Array:

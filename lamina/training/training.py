@@ -58,20 +58,31 @@ class DeferredLoss:
         value: the loss, if it is known.
     """
 
-    __slots__ = ("__weakref__", "_program", "_value")
+    __slots__ = ("__weakref__", "_program", "_read", "_value")
 
     def __init__(self, program: CompiledProgram | None, value: float = 0.0) -> None:
         self._program = program
+        # Reads the value after it was copied from the results of the program.
+        self._read: Callable[[], float] | None = None
         self._value = value
 
+    def keep(self) -> None:
+        """Copies the value on the device, before another program of the model overwrites it."""
+        if self._program is not None:
+            self._read = self._program.executable.kept_scalar("loss")
+            self._program = None
+
     def resolve(self) -> float:
-        """Reads the value once, before another program of the model overwrites it."""
+        """Reads the value once."""
         program = self._program
         if program is not None:
             with program.lock.mutex:
                 if self._program is not None:
                     self._value = program.executable.scalar("loss")
                     self._program = None
+        read = self._read
+        if read is not None:
+            self._value, self._read = read(), None
         return self._value
 
     def __float__(self) -> float:

@@ -29,6 +29,14 @@ Kernel = Any
 LaunchSequence = Any
 
 
+class Transfer(Protocol):
+    """A copy from the host that the device may not have done yet."""
+
+    def wait(self) -> object:
+        """Waits for its end."""
+        ...
+
+
 class Queue(Protocol):
     """Commands that the device runs in order, while the host continues."""
 
@@ -37,7 +45,7 @@ class Queue(Protocol):
         ...
 
     def run(self, sequence: LaunchSequence) -> None:
-        """Enqueues all launches of a sequence."""
+        """Enqueues all launches of a sequence; no handler of a signal runs in between."""
         ...
 
     def copy(self, target: Buffer, offset: int, source: Buffer, size: int) -> None:
@@ -54,6 +62,13 @@ class Queue(Protocol):
 
     def write(self, buffer: Buffer, array: Array) -> None:
         """Copies a contiguous array to a buffer after all commands so far, and waits for that."""
+        ...
+
+    def send(self, buffer: Buffer, array: Array) -> Transfer:
+        """Enqueues a copy of a part of a `host_array` to a buffer.
+
+        Neither array nor result may be released before the copy is done; `wait` waits for that.
+        """
         ...
 
     def read(self, array: Array, buffer: Buffer) -> None:
@@ -97,6 +112,10 @@ class Driver(Protocol):
 
     def allocate(self, size: int) -> Buffer:
         """Allocates bytes, at least one, filled with zeros; raises if the device lacks them."""
+        ...
+
+    def host_array(self, size: int) -> Array:
+        """Bytes in the computer's memory, from which the device copies fast; at least one."""
         ...
 
     def sub_buffer(self, buffer: Buffer, offset: int, size: int) -> Buffer:

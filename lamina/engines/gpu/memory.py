@@ -90,13 +90,17 @@ class DeviceMemory:
         self.changes = changes or Changes()
         self._shape, self._dtype = shape, dtype
         # Drivers have no buffers without bytes.
-        size = size_of(shape) * dtype.itemsize
-        self._block = Block(driver, size) if size else None
+        self._block = Block(driver, self.bytes) if self.bytes else None
 
     @property
     def buffer(self) -> Buffer:
         """The buffer of the array; None if it has no elements."""
         return None if self._block is None else self._block.buffer
+
+    @property
+    def bytes(self) -> int:
+        """The size of the array."""
+        return size_of(self._shape) * self._dtype.itemsize
 
     def write(self, array: Array) -> None:
         # Counted before the write, which may fail after a part of it.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -177,6 +177,10 @@ class InterpretedProgram:
 
     def scalar(self, name: str) -> float:
         return self.output(name).item()
+
+    def kept_scalar(self, name: str) -> Callable[[], float]:
+        value = self.scalar(name)
+        return lambda: value
 
     def step_seconds(self) -> Array:
         seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))

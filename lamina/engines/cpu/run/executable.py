@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, final
 
@@ -215,6 +215,10 @@ class CpuProgram:
 
     def scalar(self, name: str) -> float:
         return self._outputs[name].item()
+
+    def kept_scalar(self, name: str) -> Callable[[], float]:
+        value = self.scalar(name)
+        return lambda: value
 
     def release(self) -> None:
         self._library.release()
