@@ -49,7 +49,17 @@ class Peaks:
 
 
 class Memory(Protocol):
-    """Bytes on a device, as one contiguous array."""
+    """Bytes on a device, as one contiguous array.
+
+    Attributes:
+        shape, dtype: of the array.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
 
     def write(self, array: Array) -> None:
         """Copies in an array of the memory's dtype and size, in row-major order."""
@@ -57,6 +67,10 @@ class Memory(Protocol):
 
     def read(self) -> Array:
         """A copy of the contents, in the shape given at allocation; waits for the device."""
+        ...
+
+    def copy_from(self, source: Memory) -> None:
+        """Copies a memory of the same engine, dtype and size; need not wait for the device."""
         ...
 
     def release(self) -> None:
@@ -162,6 +176,13 @@ class Engine(Protocol):
 
         Raises:
             EngineError: if there is not enough memory.
+        """
+        ...
+
+    def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
+        """A function that returns whether all elements of some memories of floats are finite.
+
+        It waits for the device, and copies none of the memories to the host.
         """
         ...
 

@@ -407,6 +407,12 @@ class Training(BatchRunner):
         names = {name: f"{name}/{AVERAGE}" for name in self._parameters.variables}
         return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}
 
+    def memories(self) -> dict[str, Memory]:
+        """All memories that training steps change: of the model, and of `state()`."""
+        with self._lock.mutex:
+            self._require_alive()
+            return self._parameters.memories | self._slots
+
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """The model's parameters and states, and `state()`, read under one lock."""
         with self._lock.mutex:
@@ -439,7 +445,7 @@ class Training(BatchRunner):
     def _restore(self, state: Mapping[str, Array], parameters: Mapping[str, Array]) -> None:
         self._require_alive()
         fits = state.keys() == self._slots.keys() and all(
-            np.shape(state[name]) == memory.read().shape for name, memory in self._slots.items()
+            np.shape(state[name]) == memory.shape for name, memory in self._slots.items()
         )
         if not fits:
             raise DefinitionError(
@@ -454,7 +460,7 @@ class Training(BatchRunner):
         models = self._parameters.memories
         write_all(
             [
-                *((memory, np.asarray(state[name], memory.read().dtype)) for name, memory in own),
+                *((memory, np.asarray(state[name], memory.dtype)) for name, memory in own),
                 *((models[name], value) for name, value in parameters.items()),
             ]
         )

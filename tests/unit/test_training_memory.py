@@ -37,6 +37,17 @@ class CountingMemory:
     def array(self) -> Array:
         return self.memory.array
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.memory.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.memory.dtype
+
+    def copy_from(self, source: CountingMemory) -> None:
+        self.memory.copy_from(source.memory)
+
     def write(self, array: Array) -> None:
         self.memory.write(array)
 
@@ -110,6 +121,9 @@ class CountingEngine:
 
     def available_bytes(self) -> int | None:
         return None
+
+    def finite_check(self, memories: Any) -> Callable[[], bool]:
+        return self.inner.finite_check([one.memory for one in memories])
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> CountingMemory:
         self.allocations += 1

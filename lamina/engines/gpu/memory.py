@@ -88,7 +88,7 @@ class DeviceMemory:
     ) -> None:
         self.driver = driver
         self.changes = changes or Changes()
-        self._shape, self._dtype = shape, dtype
+        self.shape, self.dtype = shape, dtype
         # Drivers have no buffers without bytes.
         self._block = Block(driver, self.bytes) if self.bytes else None
 
@@ -100,15 +100,22 @@ class DeviceMemory:
     @property
     def bytes(self) -> int:
         """The size of the array."""
-        return size_of(self._shape) * self._dtype.itemsize
+        return size_of(self.shape) * self.dtype.itemsize
 
     def write(self, array: Array) -> None:
         # Counted before the write, which may fail after a part of it.
         self.changes.count += 1
-        write_buffer(self.driver, self.buffer, self._shape, self._dtype, array)
+        write_buffer(self.driver, self.buffer, self.shape, self.dtype, array)
 
     def read(self) -> Array:
-        return read_buffer(self.driver, self.buffer, self._shape, self._dtype)
+        return read_buffer(self.driver, self.buffer, self.shape, self.dtype)
+
+    def copy_from(self, source: Memory) -> None:
+        self.changes.count += 1
+        if self.bytes:
+            with self.driver.errors("copying memory"):
+                other = device_memory(source, self.driver).buffer
+                self.driver.queue.copy(self.buffer, 0, other, self.bytes)
 
     def release(self) -> None:
         block, self._block = self._block, None

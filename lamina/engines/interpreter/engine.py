@@ -14,7 +14,13 @@ import numpy as np
 
 from lamina.engines import DEFAULT_TARGET, machine_memory
 from lamina.engines.engine import Arena, Device, Memory
-from lamina.engines.host import HostArena, HostMemory, host_arena, host_array
+from lamina.engines.host import (
+    HostArena,
+    HostMemory,
+    host_arena,
+    host_array,
+    host_finite_check,
+)
 from lamina.engines.interpreter.run import Adversary, Flat, Iteration, run_step
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
@@ -56,6 +62,9 @@ class InterpreterEngine:
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype)
+
+    def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
+        return host_finite_check(memories)
 
     def arena(self) -> HostArena:
         return HostArena()
