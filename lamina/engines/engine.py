@@ -92,6 +92,32 @@ class Arena(Protocol):
     def bytes(self) -> int: ...
 
 
+class Staging(Protocol):
+    """Memory for examples, and arrays of the host that are copied to it while programs run.
+
+    Attributes:
+        arrays: the bytes of each array that has any.
+        memories: to which they are copied.
+    """
+
+    @property
+    def arrays(self) -> Mapping[str, Array]: ...
+
+    @property
+    def memories(self) -> Mapping[str, Memory]: ...
+
+    def send(self, sizes: Mapping[str, int]) -> None:
+        """Begins to copy the first bytes of each array; runs that begin later see the copies.
+
+        Earlier runs with these memories are done.
+        """
+        ...
+
+    def release(self) -> None:
+        """Waits for the copies, and frees the memory."""
+        ...
+
+
 class Executable(Protocol):
     """A program compiled for a device, with its constants and its share of an arena.
 
@@ -126,6 +152,15 @@ class Executable(Protocol):
 
         Returns:
             An array for each recorded output, of shape (runs, *shape of the output).
+        """
+        ...
+
+    def begin_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> Callable[[], dict[str, Array]]:
+        """Begins what `run_many` does, and returns a function that waits for the end.
+
+        It is called before anything else is run. Signals are not handled before.
         """
         ...
 
@@ -173,6 +208,14 @@ class Engine(Protocol):
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
         """Memory for an array, filled with zeros.
+
+        Raises:
+            EngineError: if there is not enough memory.
+        """
+        ...
+
+    def staging(self, sizes: Mapping[str, int]) -> Staging | None:
+        """Memory for examples of so many bytes; None if the engine uses the host's memory.
 
         Raises:
             EngineError: if there is not enough memory.

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
 
 from lamina.data import Dataset
-from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, EngineError, NonFiniteError
 from lamina.protocols import TrainingOptions, check_callbacks
 from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
-from lamina.training.batches import Recorded, joined, no_whole_batch
+from lamina.training.batches import Examples, Recorded, joined, no_whole_batch
 from lamina.training.checkpoints import Checkpoint, kind_of_optimizer
 from lamina.training.evaluation import Evaluation, summary
 from lamina.training.history import VALIDATION, History
@@ -157,9 +156,7 @@ class Fit:
             _note_averages(training, history)
 
     @contextmanager
-    def _uploaded_validation(
-        self, evaluation: Evaluation | None
-    ) -> Generator[Mapping[str, Memory]]:
+    def _uploaded_validation(self, evaluation: Evaluation | None) -> Generator[Examples]:
         """The validation data in the engine's memory."""
         if evaluation is None or self.validation is None:
             yield {}
@@ -181,7 +178,7 @@ class Fit:
     def _epoch(
         self,
         training: Training,
-        resident: Mapping[str, Memory],
+        resident: Examples,
         epoch: int,
         shown: Display,
         interrupt: Interrupt,

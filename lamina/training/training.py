@@ -35,7 +35,14 @@ from lamina.runtime.parameters import (
 )
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, bind
-from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined, no_whole_batch
+from lamina.training.batches import (
+    BatchRunner,
+    Examples,
+    Recorded,
+    batches_of_rows,
+    joined,
+    no_whole_batch,
+)
 from lamina.training.interrupt import Interrupt, held_interrupts
 
 # The native loop returns after about this time, to show progress and notice Ctrl-C.
@@ -329,7 +336,7 @@ class Training(BatchRunner):
         return groups
 
     def pieces(
-        self, resident: Mapping[str, Memory], batches: Iterable[Array], interrupt: Interrupt
+        self, resident: Examples, batches: Iterable[Array], interrupt: Interrupt
     ) -> Iterator[Recorded]:
         """Trains on rows of an uploaded data set, given as arrays (batches, batch size).
 
@@ -338,7 +345,7 @@ class Training(BatchRunner):
         """
         self._require_alive()
         size = 1
-        for rows in batches:
+        for rows in self._in_order(resident, batches):
             done = 0
             while done < len(rows):
                 if interrupt.pressed:

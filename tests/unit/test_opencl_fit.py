@@ -107,14 +107,14 @@ def test_a_value_that_is_not_finite_is_found_anywhere(engine: Any, dtype: str) -
 
 
 @pytest.fixture(params=["on the device", "on the host"])
-def place(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the snapshot of a fit is."""
+def kept(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the snapshot of a fit is kept."""
     if request.param == "on the host":
         monkeypatch.setattr(snapshots, "_FRACTION", 0.0)
     return request.param
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("kept")
 def test_an_overflow_puts_the_model_back_to_the_last_good_epoch(opencl_name: str) -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine=opencl_name)
     x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
@@ -173,7 +173,7 @@ def failing(faults: list[bool], routine: str) -> Wrapper:
     return wrapper
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
     opencl_name: str, driver: Any, wrap: Any, fault: str
@@ -256,7 +256,7 @@ def test_a_model_that_cannot_be_restored_is_reported(
         ("sequence", "OUT_OF_HOST_MEMORY", "clFinalizeCommandBufferKHR"),
     ],
 )
-def test_a_driver_that_refuses_anything_leaves_nothing_behind(
+def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
     opencl_name: str, driver: Any, wrap: Any, method: str, status: str, routine: str
 ) -> None:
     model = lm.Model(network(), engine=opencl_name, seed=3)

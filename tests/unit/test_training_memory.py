@@ -122,6 +122,9 @@ class CountingEngine:
     def available_bytes(self) -> int | None:
         return None
 
+    def staging(self, sizes: Any) -> None:
+        return None
+
     def finite_check(self, memories: Any) -> Callable[[], bool]:
         return self.inner.finite_check([one.memory for one in memories])
 

@@ -51,6 +51,9 @@ class CpuEngine:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype, self._changes)
 
+    def staging(self, sizes: Mapping[str, int]) -> None:
+        return None
+
     def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
         return host_finite_check(memories)
 

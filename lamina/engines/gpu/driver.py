@@ -29,12 +29,8 @@ Kernel = Any
 LaunchSequence = Any
 
 
-class Transfer(Protocol):
-    """A copy from the host that the device may not have done yet."""
-
-    def wait(self) -> object:
-        """Waits for its end."""
-        ...
+# A copy from the host that the device may not have done yet; its method `wait` waits for the end.
+Transfer = Any
 
 
 class Queue(Protocol):
@@ -71,6 +67,10 @@ class Queue(Protocol):
         """
         ...
 
+    def wait_for(self, transfers: Sequence[Transfer]) -> None:
+        """Lets later commands wait on the device for copies of another queue; does not wait."""
+        ...
+
     def read(self, array: Array, buffer: Buffer) -> None:
         """Fills a contiguous array from a buffer when all commands so far are done."""
         ...
@@ -93,11 +93,16 @@ class Driver(Protocol):
 
     @property
     def queue(self) -> Queue:
-        """The queue of all commands. There is one, so that a read sees all earlier writes.
+        """The queue of all commands except uploads during runs, so that a read sees all writes.
 
         Raises:
             EngineError: in a process that was forked from the one that has opened the device.
         """
+        ...
+
+    @property
+    def upload_queue(self) -> Queue:
+        """A second queue, whose copies are done while the other one runs kernels."""
         ...
 
     def errors(self, doing: str, *facts: tuple[str, str]) -> AbstractContextManager[None]:

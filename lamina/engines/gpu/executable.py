@@ -177,21 +177,48 @@ class GpuProgram:
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
+        gathers, records, read = self._many(resident, rows, recorded)
+        self._run_pieces(len(rows), gathers, records)
+        return read()
+
+    def begin_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> Callable[[], dict[str, Array]]:
+        gathers, records, read = self._many(resident, rows, recorded)
+        with self._driver.errors("running a program"):
+            self._begin_piece(range(len(rows)), gathers, records)
+
+        def finish() -> dict[str, Array]:
+            with self._driver.errors("running a program"):
+                self._driver.queue.finish()
+            return read()
+
+        return finish
+
+    def _many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> tuple[list[Kernel], _Records, Callable[[], dict[str, Array]]]:
+        """What runs over a data set need: gathers, records, and a function that reads those."""
         self._require_blocks()
         rows = np.ascontiguousarray(rows, np.int64)
+        count, recording = len(rows), self._recording
+        outputs = {name: self._outputs[name] for name in recorded}
         with self._driver.errors("preparing runs of a program"):
-            gathers = self._gathers(resident, self._recording.write("examples", rows))
-            outputs = {name: self._outputs[name] for name in recorded}
+            gathers = self._gathers(resident, recording.write("examples", rows))
             records = [
-                (self._recording.buffer(f"output {name}", len(rows) * one.bytes), one)
+                (recording.buffer(f"output {name}", count * one.bytes), one)
                 for name, one in outputs.items()
+                if one.bytes
             ]
             self._pack_changed()
-        self._run_pieces(len(rows), gathers, [row for row in records if row[1].bytes])
-        return {
-            name: self._recording.read(f"output {name}", (len(rows), *one.shape), one.dtype.numpy)
-            for name, one in outputs.items()
-        }
+
+        def read() -> dict[str, Array]:
+            return {
+                name: recording.read(f"output {name}", (count, *one.shape), one.dtype.numpy)
+                for name, one in outputs.items()
+            }
+
+        return gathers, records, read
 
     def _gathers(self, resident: Mapping[str, Memory], rows: Buffer) -> list[Kernel]:
         """The kernels that gather the inputs of a run."""
@@ -219,14 +246,15 @@ class GpuProgram:
             runs = range(done, min(done + self._piece, count))
             started = time.perf_counter()
             with self._driver.errors("running a program"):
-                self._run_piece(runs, gathers, records)
+                self._begin_piece(runs, gathers, records)
+                self._driver.queue.finish()
             seconds = max(time.perf_counter() - started, 1e-6)
             if len(runs) == self._piece:
                 fitting = int(len(runs) * PIECE_SECONDS / seconds)
                 self._piece = max(1, min(fitting, 2 * self._piece))
             done = runs.stop
 
-    def _run_piece(self, runs: range, gathers: Sequence[Kernel], records: _Records) -> None:
+    def _begin_piece(self, runs: range, gathers: Sequence[Kernel], records: _Records) -> None:
         queue = self._driver.queue
         for run in runs:
             for kernel in gathers:
@@ -235,7 +263,6 @@ class GpuProgram:
             for record, output in records:
                 size = output.bytes
                 queue.copy(record, run * size, self._buffers[output.name], size)
-        queue.finish()
 
     def output(self, name: str) -> Array:
         buffer = self._outputs[name]

@@ -56,6 +56,30 @@ class Block:
                 self._driver.release(self.buffer)
 
 
+@final
+class HostBlock:
+    """Memory of the computer from which a device copies fast, counted until it is released.
+
+    Args:
+        driver: of the device.
+        size: in bytes, at least 1.
+
+    Raises:
+        EngineError: if the system refuses it.
+    """
+
+    def __init__(self, driver: Driver, size: int) -> None:
+        with driver.errors("allocating memory", ("needed", bytes_text(size))):
+            self.array = driver.host_array(size)
+        driver.allocated.add(size)
+        self._counted = weakref.finalize(self, driver.allocated.add, -size)
+
+    def release(self) -> None:
+        """Releases the bytes; copies from them are done."""
+        self._counted()
+        self.array = np.zeros(0, np.uint8)
+
+
 def _no_room(driver: Driver, needed: int, found: str) -> EngineError:
     return EngineError(
         "there is not enough memory on the device",

@@ -51,7 +51,7 @@ class Recording:
 
     def read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """A copy of the array at the beginning of a buffer."""
-        buffer = self._memories[name].buffer if size_of(shape) else None
+        buffer = self.buffer(name, size_of(shape) * dtype.itemsize)
         return read_buffer(self._driver, buffer, shape, dtype)
 
     def release(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import final
@@ -10,8 +9,8 @@ from typing import final
 import numpy as np
 
 from lamina.engines.gpu.driver import Buffer, Driver, Transfer
+from lamina.engines.gpu.memory import HostBlock
 from lamina.program.program import Buffer as Input
-from lamina.reports import bytes_text
 from lamina.shapes import Array
 
 # The host fills a slot while the device copies from another one. The queue holds at most as many
@@ -26,7 +25,7 @@ _ALIGNMENT_BYTES = 64
 class Uploads:
     """Host memory from which the inputs of single runs are copied to the device.
 
-    It is allocated at the first run, because runs over data sets do not need it.
+    It is allocated at the first runs, because runs over data sets do not need it.
 
     Args:
         driver: of the device.
@@ -40,15 +39,9 @@ class Uploads:
         self._starts, self._size = [0, *ends][:-1], ends[-1] if ends else 0
         fitting = _BYTES_OF_SLOTS // self._size if self._size else 0
         self._count = min(max(fitting, _LEAST_SLOTS), _MOST_SLOTS)
-        self._slots: list[Array] = []
-        self._transfers: list[list[Transfer]] = []
+        self._slots: list[HostBlock] = []
+        self._transfers: list[list[Transfer]] = [[] for _ in range(self._count)]
         self._next = 0
-        self._counted: weakref.finalize[..., Uploads] | None = None
-
-    @property
-    def bytes(self) -> int:
-        """The memory that is allocated at the first run."""
-        return self._count * self._size
 
     def send(self, arrays: Sequence[Array], targets: Sequence[Buffer]) -> None:
         """Copies arrays, one for each input; they may be changed as soon as this returns.
@@ -61,9 +54,9 @@ class Uploads:
         """
         if not self._inputs:
             return
-        if self._counted is None:
-            self._allocate()
-        slot, transfers = self._slots[self._next], self._transfers[self._next]
+        if len(self._slots) < self._count:
+            self._slots.append(HostBlock(self._driver, self._size))
+        slot, transfers = self._slots[self._next].array, self._transfers[self._next]
         while transfers:
             transfers.pop().wait()
         self._next = (self._next + 1) % self._count
@@ -74,26 +67,17 @@ class Uploads:
             np.copyto(view, arrays[number].reshape(one.shape), casting="no")
             transfers.append(queue.send(targets[number], piece))
 
-    def _allocate(self) -> None:
-        self._transfers = [[] for _ in range(self._count)]
-        with self._driver.errors("allocating memory", ("needed", bytes_text(self.bytes))):
-            self._slots = [self._driver.host_array(self._size) for _ in range(self._count)]
-        allocated = self._driver.allocated
-        allocated.add(self.bytes)
-        self._counted = weakref.finalize(self, allocated.add, -self.bytes)
-
     def release(self) -> None:
         """Waits for the copies, and releases the memory."""
-        counted, self._counted, slots, self._slots = self._counted, None, self._slots, []
-        if counted is None:
-            return
-        counted()
-        with self._driver.errors("releasing memory"):
-            for transfers in self._transfers:
-                while transfers:
-                    transfers.pop().wait()
-        # The copies read these arrays.
-        del slots
+        slots, self._slots = self._slots, []
+        try:
+            with self._driver.errors("copying inputs"):
+                for transfers in self._transfers:
+                    while transfers:
+                        transfers.pop().wait()
+        finally:
+            for slot in slots:
+                slot.release()
 
 
 def _padded(size: int) -> int:

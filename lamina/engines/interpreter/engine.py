@@ -63,6 +63,9 @@ class InterpreterEngine:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype)
 
+    def staging(self, sizes: Mapping[str, int]) -> None:
+        return None
+
     def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
         return host_finite_check(memories)
 
@@ -179,6 +182,12 @@ class InterpretedProgram:
             for name in recorded:
                 kept[name].append(self.output(name))
         return {name: np.array(values) for name, values in kept.items()}
+
+    def begin_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> Callable[[], dict[str, Array]]:
+        found = self.run_many(resident, rows, recorded)
+        return lambda: found
 
     def output(self, name: str) -> Array:
         buffer = self._program.buffers[dict(self._program.outputs)[name]]

@@ -118,6 +118,9 @@ class _Queue:
     def send(self, buffer: cl.Buffer, array: Array) -> cl.Event:
         return cl.enqueue_copy(self.handle, buffer, array, is_blocking=False)
 
+    def wait_for(self, transfers: Sequence[cl.Event]) -> None:
+        cl.enqueue_barrier(self.handle, wait_for=transfers)
+
     def read(self, array: Array, buffer: cl.Buffer) -> None:
         cl.enqueue_copy(self.handle, array, buffer, is_blocking=True)
 
@@ -152,12 +155,21 @@ class OpenClDriver:
             self.traits = _traits(found.handle)
             self._context = cl.Context([found.handle])
             self._queue = _Queue(cl.CommandQueue(self._context))
+            # Made when it is needed.
+            self._uploads: _Queue | None = None
             self._command_buffers = command_buffers(found.handle)
 
     @property
     def queue(self) -> _Queue:
         require_own_process()
         return self._queue
+
+    @property
+    def upload_queue(self) -> _Queue:
+        require_own_process()
+        if self._uploads is None:
+            self._uploads = _Queue(cl.CommandQueue(self._context))
+        return self._uploads
 
     @contextmanager
     def errors(self, doing: str, *facts: tuple[str, str]) -> Generator[None]:

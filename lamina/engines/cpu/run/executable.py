@@ -205,6 +205,12 @@ class CpuProgram:
         self._run()
         return kept
 
+    def begin_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> Callable[[], dict[str, Array]]:
+        found = self.run_many(resident, rows, recorded)
+        return lambda: found
+
     def step_seconds(self) -> Array:
         ticks = np.zeros(len(self._program.steps), np.int64)
         np.add.at(ticks, list(self._steps), self._job.phase_ticks())
