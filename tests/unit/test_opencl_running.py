@@ -231,7 +231,7 @@ def device(extensions: str = "cl_khr_command_buffer", version: int | None = 9 <<
     [
         device(extensions="cl_khr_fp64"),
         device(version=None),
-        device(version=1 << 22),
+        device(version=2 << 22),
         device(version=8 << 12),
     ],
 )

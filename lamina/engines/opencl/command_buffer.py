@@ -1,9 +1,9 @@
 """Command buffers: launches that are recorded once, and enqueued by one call.
 
 The extension cl_khr_command_buffer of OpenCL. pyopencl does not wrap it, so its functions are
-called by ctypes, with the handles of pyopencl's objects. The extension is provisional: its
-functions may change with its version, so only the versions of `_VERSIONS` are used. The functions
-called here are the same in all of them.
+called by ctypes, with the handles of pyopencl's objects. Functions of the extension have changed
+between its versions, so only those of `_VERSIONS` are used. The functions called here are the same
+in all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyopencl._cl as wrapped
 
 _NAME = "cl_khr_command_buffer"
 # From the first version to before the last one: (major, minor).
-_VERSIONS = (0, 9), (1, 0)
+_VERSIONS = (0, 9), (2, 0)
 # Constants of the extension.
 _CAPABILITIES, _REQUIRED_QUEUE_PROPERTIES = 0x12A9, 0x12AA
 _CAN_BE_ENQUEUED_AGAIN = 1 << 2
