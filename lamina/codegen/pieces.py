@@ -167,10 +167,11 @@ class PieceFunction(Composed):
         stop: Value | int,
         step: int = 1,
         carried: Sequence[Value] = (),
+        *,
         most: int | None = None,
     ) -> OpenLoop:
         """Begins `for index in range(start, stop, step)`; end it with `end_loop`."""
-        opened = self.inner.begin_loop(start, stop, step, self._flat(carried), most)
+        opened = self.inner.begin_loop(start, stop, step, self._flat(carried), most=most)
         self._open.append(opened)
         received = list(opened.carried)
         values = tuple(

@@ -6,7 +6,7 @@ executables, and the executable. Engines know programs, but no graphs, ops or la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,7 +75,17 @@ class Peaks:
 
 
 class Memory(Protocol):
-    """Bytes on a device, as one contiguous array."""
+    """Bytes on a device, as one contiguous array.
+
+    Attributes:
+        shape, dtype: of the array.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
 
     def write(self, array: Array) -> None:
         """Copies in an array of the memory's dtype and size, in row-major order."""
@@ -83,6 +93,10 @@ class Memory(Protocol):
 
     def read(self) -> Array:
         """A copy of the contents, in the shape given at allocation; waits for the device."""
+        ...
+
+    def copy_from(self, source: Memory) -> None:
+        """Copies a memory of the same engine, dtype and size; need not wait for the device."""
         ...
 
     def release(self) -> None:
@@ -104,11 +118,37 @@ class Arena(Protocol):
     def bytes(self) -> int: ...
 
 
+class Staging(Protocol):
+    """Memory for examples, and arrays of the host that are copied to it while programs run.
+
+    Attributes:
+        arrays: the bytes of each array that has any.
+        memories: to which they are copied.
+    """
+
+    @property
+    def arrays(self) -> Mapping[str, Array]: ...
+
+    @property
+    def memories(self) -> Mapping[str, Memory]: ...
+
+    def send(self, sizes: Mapping[str, int]) -> None:
+        """Begins to copy the first bytes of each array; runs that begin later see the copies.
+
+        Earlier runs with these memories are done.
+        """
+        ...
+
+    def release(self) -> None:
+        """Waits for the copies, and frees the memory."""
+        ...
+
+
 class Executable(Protocol):
     """A program compiled for a device, with its constants and its share of an arena.
 
-    It is bound to the memories of its parameters and states. Running allocates nothing. Only one
-    thread at a time may call it or another executable of the same arena.
+    It is bound to the memories of its parameters and states. After the first run, running allocates
+    nothing. Only one thread at a time may call it or another executable of the same arena.
 
     Attributes:
         synchronous: whether the results are complete when `run` returns.
@@ -141,12 +181,28 @@ class Executable(Protocol):
         """
         ...
 
+    def begin_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> Callable[[], dict[str, Array]]:
+        """Begins what `run_many` does, and returns a function that waits for the end.
+
+        It is called before anything else is run. Signals are not handled before.
+        """
+        ...
+
     def output(self, name: str) -> Array:
         """A copy of an output. This executable did the arena's last run; waits for its end."""
         ...
 
     def scalar(self, name: str) -> float:
         """The value of an output of one element, as quickly as possible."""
+        ...
+
+    def kept_scalar(self, name: str) -> Callable[[], float]:
+        """A function that returns the present value of an output of one element.
+
+        It does so after further runs too, and waits for the device; this call does not.
+        """
         ...
 
     def step_seconds(self) -> Array:
@@ -181,6 +237,21 @@ class Engine(Protocol):
 
         Raises:
             EngineError: if there is not enough memory.
+        """
+        ...
+
+    def staging(self, sizes: Mapping[str, int]) -> Staging | None:
+        """Memory for examples of so many bytes; None if the engine uses the host's memory.
+
+        Raises:
+            EngineError: if there is not enough memory.
+        """
+        ...
+
+    def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
+        """A function that returns whether all elements of some memories of floats are finite.
+
+        It waits for the device, and copies none of the memories to the host.
         """
         ...
 

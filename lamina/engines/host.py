@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast, final
 
 import numpy as np
@@ -33,6 +34,16 @@ class HostMemory:
         self.array = aligned(size_of(shape) * dtype.itemsize).view(dtype).reshape(shape)
         self.changes = changes or Changes()
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array."""
+        return self.array.dtype
+
     def write(self, array: Array) -> None:
         # Counted before the write, which may be interrupted after a part of it.
         self.changes.count += 1
@@ -40,6 +51,9 @@ class HostMemory:
 
     def read(self) -> Array:
         return self.array.copy()
+
+    def copy_from(self, source: Memory) -> None:
+        self.write(host_array(source))
 
     def release(self) -> None:
         self.array = np.zeros(0, self.array.dtype)
@@ -141,6 +155,11 @@ def address_of(array: Array) -> int:
     if array.flags.writeable:
         return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
     return array.ctypes.data
+
+
+def host_finite_check(memories: Sequence[Memory]) -> Callable[[], bool]:
+    """A function that returns whether all elements of some memories of floats are finite."""
+    return lambda: all(np.isfinite(host_array(memory)).all() for memory in memories)
 
 
 def host_array(memory: Memory) -> Array:

@@ -12,6 +12,7 @@ from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 from lamina.runtime.model_lock import ModelLock
+from lamina.runtime.streaming import Streamed
 from lamina.shapes import Array
 
 # The number of compiled programs that are kept, one for each batch size.
@@ -46,13 +47,16 @@ class CompiledProgram:
         self.executable.run(arrays)
 
     def run_many(
-        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+        self, resident: Mapping[str, Memory] | Streamed, rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
-        """Runs the program on one batch after the other of an uploaded data set.
+        """Runs the program on one batch after the other of a data set.
 
-        Arguments and result are those of `Executable.run_many`.
+        Arguments and result are those of `Executable.run_many`; a streamed data set knows which
+        batches come next.
         """
         self.lock.settle()
+        if isinstance(resident, Streamed):
+            return resident.run(self.executable, rows, recorded)
         return self.executable.run_many(resident, rows, recorded)
 
 

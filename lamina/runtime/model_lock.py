@@ -1,7 +1,7 @@
 """The lock of a model: one thread at a time runs its programs or uses its memories.
 
 So the programs of a model never run at the same time, and share an arena. An unread result in the
-arena is read before the next program overwrites it.
+arena is copied before the next program overwrites it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Protocol, final
 class Unread(Protocol):
     """A result that is in the arena until it is read."""
 
-    def resolve(self) -> object: ...
+    def keep(self) -> object:
+        """Copies it, without waiting for the device."""
+        ...
 
 
 @final
@@ -38,10 +40,10 @@ class ModelLock:
         _all.add(self)
 
     def settle(self) -> None:
-        """Reads the last result from the arena, if it is unread and still referenced."""
+        """Copies the last result from the arena, if it is unread and still referenced."""
         unread = self.unread() if self.unread else None
         if unread is not None:
-            unread.resolve()
+            unread.keep()
         self.unread = None
 
     def __reduce__(self) -> tuple[type[ModelLock], tuple[()]]:

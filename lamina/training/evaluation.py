@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
 
 from lamina.data import Dataset
 from lamina.derive import evaluation_graph
-from lamina.engines.engine import Memory
 from lamina.protocols import Loss, Metric
 from lamina.runtime import Parameters
 from lamina.runtime.parameters import with_random_state
-from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined
+from lamina.training.batches import BatchRunner, Examples, Recorded, batches_of_rows, joined
 
 # The default number of examples in a batch.
 BATCH_SIZE = 256
@@ -81,7 +80,8 @@ class Evaluation(BatchRunner):
             input_dtypes=self._input_dtypes,
         )
 
-    def run(self, resident: Mapping[str, Memory], examples: int) -> Recorded:
+    def run(self, resident: Examples, examples: int) -> Recorded:
         """Evaluates all examples of an uploaded data set, in their order."""
         groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
+        groups = self._in_order(resident, groups)
         return joined([self._run_batches(resident, rows) for rows in groups])

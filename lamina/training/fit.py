@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
 
 from lamina.data import Dataset
-from lamina.engines.engine import Memory
-from lamina.errors import DefinitionError, NonFiniteError
+from lamina.errors import DefinitionError, EngineError, NonFiniteError
 from lamina.protocols import TrainingOptions, check_callbacks
 from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
-from lamina.training.batches import Recorded, joined, no_whole_batch
+from lamina.training.batches import Examples, Recorded, joined, no_whole_batch
 from lamina.training.checkpoints import Checkpoint, kind_of_optimizer
 from lamina.training.evaluation import Evaluation, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.progress import Display, display
+from lamina.training.snapshot import Snapshot
 from lamina.training.training import Training
 
 
@@ -73,6 +73,8 @@ class Fit:
 
         Raises:
             DataError: if the checkpoint file could not be written.
+            EngineError: if the device fails; the model is restored to the end of the last good
+                epoch.
             NonFiniteError: naming the training step at which the loss became NaN or infinite; the
                 model is restored to the end of the last good epoch.
         """
@@ -131,10 +133,14 @@ class Fit:
             training.uploaded(self.train) as resident,
             self._uploaded_validation(evaluation) as validation,
             display(self.progress) as shown,
+            self._snapshot(training) as snapshot,
         ):
+            variables = [self.parameters.memories[name] for name in self.parameters.variables]
+            are_finite = self.parameters.engine.finite_check(variables)
             for epoch in range(len(history), self.epochs):
                 started = time.perf_counter()
-                recorded = self._epoch(training, resident, epoch, shown, interrupt)
+                with _restored_after_errors(snapshot, epoch):
+                    recorded = self._epoch(training, resident, epoch, shown, interrupt, are_finite)
                 if interrupt.pressed:
                     break
                 row = summary(recorded, self.options.metrics)
@@ -150,9 +156,7 @@ class Fit:
             _note_averages(training, history)
 
     @contextmanager
-    def _uploaded_validation(
-        self, evaluation: Evaluation | None
-    ) -> Generator[Mapping[str, Memory]]:
+    def _uploaded_validation(self, evaluation: Evaluation | None) -> Generator[Examples]:
         """The validation data in the engine's memory."""
         if evaluation is None or self.validation is None:
             yield {}
@@ -174,14 +178,14 @@ class Fit:
     def _epoch(
         self,
         training: Training,
-        resident: Mapping[str, Memory],
+        resident: Examples,
         epoch: int,
         shown: Display,
         interrupt: Interrupt,
+        are_finite: Callable[[], bool],
     ) -> Recorded:
         """One epoch, or its training steps before Ctrl-C."""
         batches = training.batches_of(self.train, self.seed, epoch, drop_last=self.drop_last)
-        values, state = training.snapshot()
         steps = sum(len(rows) for rows in batches)
         shown.epoch_begins(epoch + 1, self.epochs, steps)
         pieces: list[Recorded] = []
@@ -189,7 +193,6 @@ class Fit:
         for piece in training.pieces(resident, batches, interrupt):
             finite = np.isfinite(piece.losses)
             if not finite.all():
-                training.restore(state, values)
                 bad = int(np.flatnonzero(~finite)[0])
                 what = f"the loss became {piece.losses[bad]}"
                 raise _non_finite(what, epoch, done + bad, steps, self.train)
@@ -200,13 +203,44 @@ class Fit:
             shown.advance(len(piece.losses), summary(piece, self.options.metrics), rate)
             before = now
         # The loss of the last training step was computed before its update, which may overflow.
-        parameters = self.parameters
-        for name, value in parameters.read(list(parameters.variables)).items():
-            if not np.isfinite(value).all():
-                training.restore(state, values)
-                what = f"the parameter {name!r} overflowed"
-                raise _non_finite(what, epoch, done - 1, steps, self.train)
+        if not are_finite():
+            what = f"the parameter {self._not_finite()!r} overflowed"
+            raise _non_finite(what, epoch, done - 1, steps, self.train)
         return joined(pieces)
+
+    def _not_finite(self) -> str:
+        """The first parameter that is not finite."""
+        parameters = self.parameters
+        values = parameters.read(list(parameters.variables))
+        return next(name for name, value in values.items() if not np.isfinite(value).all())
+
+    @contextmanager
+    def _snapshot(self, training: Training) -> Generator[Snapshot]:
+        parameters = self.parameters
+        snapshot = Snapshot(parameters.engine, training.memories(), parameters.lock)
+        try:
+            yield snapshot
+        finally:
+            snapshot.release()
+
+
+@contextmanager
+def _restored_after_errors(snapshot: Snapshot, epoch: int) -> Generator[None]:
+    """Restores the model if its values become infinite or NaN, or the engine fails."""
+    try:
+        snapshot.take()
+        yield
+    except NonFiniteError:
+        snapshot.restore()
+        raise
+    except EngineError as error:
+        try:
+            snapshot.restore()
+            state = f"restored to its state before epoch {epoch + 1}"
+        except EngineError as failure:
+            state = f"not restored ({failure.problem}): load it from a file"
+        error.facts = (*error.facts, ("model", state))
+        raise
 
 
 def _note_averages(training: Training, history: History) -> None:

@@ -35,7 +35,14 @@ from lamina.runtime.parameters import (
 )
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, bind
-from lamina.training.batches import BatchRunner, Recorded, batches_of_rows, joined, no_whole_batch
+from lamina.training.batches import (
+    BatchRunner,
+    Examples,
+    Recorded,
+    batches_of_rows,
+    joined,
+    no_whole_batch,
+)
 from lamina.training.interrupt import Interrupt, held_interrupts
 
 # The native loop returns after about this time, to show progress and notice Ctrl-C.
@@ -58,20 +65,31 @@ class DeferredLoss:
         value: the loss, if it is known.
     """
 
-    __slots__ = ("__weakref__", "_program", "_value")
+    __slots__ = ("__weakref__", "_program", "_read", "_value")
 
     def __init__(self, program: CompiledProgram | None, value: float = 0.0) -> None:
         self._program = program
+        # Reads the value after it was copied from the results of the program.
+        self._read: Callable[[], float] | None = None
         self._value = value
 
+    def keep(self) -> None:
+        """Copies the value on the device, before another program of the model overwrites it."""
+        if self._program is not None:
+            self._read = self._program.executable.kept_scalar("loss")
+            self._program = None
+
     def resolve(self) -> float:
-        """Reads the value once, before another program of the model overwrites it."""
+        """Reads the value once."""
         program = self._program
         if program is not None:
             with program.lock.mutex:
                 if self._program is not None:
                     self._value = program.executable.scalar("loss")
                     self._program = None
+        read = self._read
+        if read is not None:
+            self._value, self._read = read(), None
         return self._value
 
     def __float__(self) -> float:
@@ -318,7 +336,7 @@ class Training(BatchRunner):
         return groups
 
     def pieces(
-        self, resident: Mapping[str, Memory], batches: Iterable[Array], interrupt: Interrupt
+        self, resident: Examples, batches: Iterable[Array], interrupt: Interrupt
     ) -> Iterator[Recorded]:
         """Trains on rows of an uploaded data set, given as arrays (batches, batch size).
 
@@ -327,7 +345,7 @@ class Training(BatchRunner):
         """
         self._require_alive()
         size = 1
-        for rows in batches:
+        for rows in self._in_order(resident, batches):
             done = 0
             while done < len(rows):
                 if interrupt.pressed:
@@ -396,6 +414,12 @@ class Training(BatchRunner):
         names = {name: f"{name}/{AVERAGE}" for name in self._parameters.variables}
         return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}
 
+    def memories(self) -> dict[str, Memory]:
+        """All memories that training steps change: of the model, and of `state()`."""
+        with self._lock.mutex:
+            self._require_alive()
+            return self._parameters.memories | self._slots
+
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """The model's parameters and states, and `state()`, read under one lock."""
         with self._lock.mutex:
@@ -428,7 +452,7 @@ class Training(BatchRunner):
     def _restore(self, state: Mapping[str, Array], parameters: Mapping[str, Array]) -> None:
         self._require_alive()
         fits = state.keys() == self._slots.keys() and all(
-            np.shape(state[name]) == memory.read().shape for name, memory in self._slots.items()
+            np.shape(state[name]) == memory.shape for name, memory in self._slots.items()
         )
         if not fits:
             raise DefinitionError(
@@ -443,7 +467,7 @@ class Training(BatchRunner):
         models = self._parameters.memories
         write_all(
             [
-                *((memory, np.asarray(state[name], memory.read().dtype)) for name, memory in own),
+                *((memory, np.asarray(state[name], memory.dtype)) for name, memory in own),
                 *((models[name], value) for name, value in parameters.items()),
             ]
         )

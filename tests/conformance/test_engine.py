@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from harness import run_program
@@ -137,6 +139,51 @@ def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
     assert found["loss"].shape == (15,)
     assert found["loss"].tobytes() == np.array(losses).tobytes()
     assert _after(many) == _after(single)
+
+
+def test_runs_that_were_begun_equal_runs_that_are_waited_for(engine: Engine) -> None:
+    program, data = _training(engine), _data()
+    rows = np.random.default_rng(2).integers(0, 20, (6, 4))
+    resident = {}
+    for name, values in data.items():
+        resident[name] = engine.allocate(values.shape, values.dtype)
+        resident[name].write(values)
+    waited, begun = _memories(program, engine), _memories(program, engine)
+    wanted = engine.compile(program, waited).run_many(resident, rows, ["loss"])["loss"]
+    executable = engine.compile(program, begun)
+    first = executable.begin_many(resident, rows[:4], ["loss"])()["loss"]
+    last = executable.begin_many(resident, rows[4:], ["loss"])()["loss"]
+    assert np.concatenate([first, last]).tobytes() == wanted.tobytes()
+    assert _after(begun) == _after(waited)
+
+
+def test_a_scalar_is_kept_after_further_runs(engine: Engine) -> None:
+    program = _training(engine)
+    executable = engine.compile(program, _memories(program, engine))
+    rows = np.arange(12).reshape(3, 4)
+    losses: list[float] = []
+    kept: list[Any] = []
+    for examples in rows:
+        executable.run(_batch(program, examples))
+        kept.append(executable.kept_scalar("loss"))
+        losses.append(executable.scalar("loss"))
+    assert [read() for read in kept] == losses
+    assert len(set(losses)) == 3
+
+
+def test_memories_are_copied_and_checked(engine: Engine) -> None:
+    source, target = (engine.allocate((3, 4), np.dtype("float32")) for _ in range(2))
+    values = np.arange(12, dtype="float32").reshape(3, 4)
+    source.write(values)
+    target.copy_from(source)
+    source.write(values + 1)
+    np.testing.assert_array_equal(target.read(), values)
+    assert (target.shape, target.dtype) == ((3, 4), values.dtype)
+    are_finite = engine.finite_check([source, target])
+    assert are_finite()
+    values[2, 1] = np.nan
+    target.write(values)
+    assert not are_finite()
 
 
 def test_zero_runs_over_a_data_set_change_nothing(engine: Engine) -> None:

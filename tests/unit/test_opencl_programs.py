@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import pickle
-import signal
 import threading
 from typing import Any
 
@@ -316,7 +314,6 @@ def failure(status: str, routine: str) -> Exception:
     ("refused", "doing"),
     [
         ("CommandQueue", "running a program"),
-        ("enqueue_nd_range_kernel", "running a program"),
         ("Kernel", "creating a program's kernels"),
     ],
 )
@@ -389,31 +386,6 @@ def test_released_and_unreferenced_memory_is_not_counted(engine: Any) -> None:
     del pair
     gc.collect()
     assert allocated.bytes == before
-
-
-def test_an_interrupted_run_is_completed(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lamina.engines.opencl import driver as module
-
-    executable, memory = made(engine)
-    enqueue = module.cl.enqueue_nd_range_kernel
-    calls: list[int] = []
-
-    def interrupted(*arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        return enqueue(*arguments)
-
-    monkeypatch.setattr(module.cl, "enqueue_nd_range_kernel", interrupted)
-    # A process in the background may have inherited that it ignores the signal.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            executable.run([X, np.zeros((3, 0), "float32")])
-    finally:
-        signal.signal(signal.SIGINT, before)
-    np.testing.assert_array_equal(memory.read(), [1, 1, 1])
-    np.testing.assert_array_equal(executable.output("result"), expected(X, 0))
 
 
 def test_kernels_that_the_compiler_refuses_are_shown(engine: Any) -> None:

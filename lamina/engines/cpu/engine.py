@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -14,7 +14,7 @@ from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.target import CPU
 from lamina.engines.engine import Arena, Device, Memory, Peaks
-from lamina.engines.host import HostArena, HostMemory, host_arena
+from lamina.engines.host import HostArena, HostMemory, host_arena, host_finite_check
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import DType
@@ -58,6 +58,12 @@ class CpuEngine:
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype, self._changes)
+
+    def staging(self, sizes: Mapping[str, int]) -> None:
+        return None
+
+    def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
+        return host_finite_check(memories)
 
     def arena(self) -> HostArena:
         return HostArena()

@@ -29,6 +29,10 @@ Kernel = Any
 LaunchSequence = Any
 
 
+# A copy from the host that the device may not have done yet; its method `wait` waits for the end.
+Transfer = Any
+
+
 class Queue(Protocol):
     """Commands that the device runs in order, while the host continues."""
 
@@ -37,7 +41,7 @@ class Queue(Protocol):
         ...
 
     def run(self, sequence: LaunchSequence) -> None:
-        """Enqueues all launches of a sequence."""
+        """Enqueues all launches of a sequence; no handler of a signal runs in between."""
         ...
 
     def copy(self, target: Buffer, offset: int, source: Buffer, size: int) -> None:
@@ -54,6 +58,17 @@ class Queue(Protocol):
 
     def write(self, buffer: Buffer, array: Array) -> None:
         """Copies a contiguous array to a buffer after all commands so far, and waits for that."""
+        ...
+
+    def send(self, buffer: Buffer, array: Array) -> Transfer:
+        """Enqueues a copy of a part of a `host_array` to a buffer.
+
+        Neither array nor result may be released before the copy is done; `wait` waits for that.
+        """
+        ...
+
+    def wait_for(self, transfers: Sequence[Transfer]) -> None:
+        """Lets later commands wait on the device for copies of another queue; does not wait."""
         ...
 
     def read(self, array: Array, buffer: Buffer) -> None:
@@ -78,11 +93,16 @@ class Driver(Protocol):
 
     @property
     def queue(self) -> Queue:
-        """The queue of all commands. There is one, so that a read sees all earlier writes.
+        """The queue of all commands except uploads during runs, so that a read sees all writes.
 
         Raises:
             EngineError: in a process that was forked from the one that has opened the device.
         """
+        ...
+
+    @property
+    def upload_queue(self) -> Queue:
+        """A second queue, whose copies are done while the other one runs kernels."""
         ...
 
     def errors(self, doing: str, *facts: tuple[str, str]) -> AbstractContextManager[None]:
@@ -97,6 +117,10 @@ class Driver(Protocol):
 
     def allocate(self, size: int) -> Buffer:
         """Allocates bytes, at least one, filled with zeros; raises if the device lacks them."""
+        ...
+
+    def host_array(self, size: int) -> Array:
+        """Bytes in the computer's memory, from which the device copies fast; at least one."""
         ...
 
     def sub_buffer(self, buffer: Buffer, offset: int, size: int) -> Buffer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -14,8 +14,10 @@ from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.finite import finite_check
 from lamina.engines.gpu.launches import Launches
-from lamina.engines.gpu.memory import DeviceMemory
+from lamina.engines.gpu.memory import DeviceMemory, device_memory
+from lamina.engines.gpu.staging import DeviceStaging
 from lamina.errors import EngineError
 from lamina.program.program import Program
 from lamina.program.scalar import postorder
@@ -64,6 +66,12 @@ class GpuEngine:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceMemory:
         self._require_dtypes([as_dtype(dtype)])
         return DeviceMemory(self._driver, shape, dtype, self._changes)
+
+    def staging(self, sizes: Mapping[str, int]) -> DeviceStaging:
+        return DeviceStaging(self._driver, sizes)
+
+    def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
+        return finite_check(self._driver, [device_memory(one, self._driver) for one in memories])
 
     def arena(self) -> DeviceArena:
         return DeviceArena(self._opened)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import final
 
 import numpy as np
@@ -14,13 +13,17 @@ from lamina.engines.gpu.arena import DeviceArena
 from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
 from lamina.engines.gpu.launches import Launch, Launches
-from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer, write_buffer
+from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer
+from lamina.engines.gpu.recording import KeptScalars, Recording
+from lamina.engines.gpu.uploads import Uploads
 from lamina.engines.room import Need, needs_of_program, require_room
+from lamina.program.program import Buffer as Output
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 from lamina.shapes import Array
-from lamina.shielded import shielded
 
+# For each recorded output: the buffer of its records, and the output.
+_Records = Sequence[tuple[Buffer, Output]]
 # Signals are handled after each piece of work on the device of about this length.
 PIECE_SECONDS = 0.05
 
@@ -82,6 +85,10 @@ class GpuProgram:
         self._changes_memories = not written.isdisjoint(self._outside)
         self._seconds = np.zeros(len(program.steps)) if timed else None
         self._order = _order_of(launches)
+        self._uploads = Uploads(driver, program.of_kind("input"))
+        self._recording, self._scalars = Recording(driver), KeptScalars(driver)
+        # The runs between two pauses in which signals are handled.
+        self._piece = 1
         self._layout = arena_layout(program, launches, driver.traits)
         self.detach()
         arena.enter(self, self._layout.blocks)
@@ -99,6 +106,7 @@ class GpuProgram:
         # Kernels of the sequence keep their buffers alive.
         self._sequence: LaunchSequence = None
         self._load: LaunchSequence = None
+        self._inputs: list[Buffer] = []
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
         driver, locations = self._driver, self._layout.locations
@@ -113,6 +121,7 @@ class GpuProgram:
             self._buffers |= {name: found[location] for name, location in locations.items()}
             memories = self._outside | self._constants | self._kept
             self._buffers |= {name: memory.buffer for name, memory in memories.items()}
+            self._inputs = [self._buffers[one.name] for one in self._program.of_kind("input")]
             kernels = [
                 self._kernel(one, numbered=numbered) for one, numbered in _numbered(self._launches)
             ]
@@ -139,13 +148,10 @@ class GpuProgram:
 
     def run(self, inputs: Sequence[Array]) -> None:
         self._require_blocks()
-        for buffer, array in zip(self._program.of_kind("input"), inputs, strict=True):
-            # It waits, because the caller may change the array; the queue holds at most one run.
-            target = self._buffers[buffer.name]
-            write_buffer(self._driver, target, buffer.shape, buffer.dtype.numpy, array)
         with self._driver.errors("running a program"):
+            self._uploads.send(inputs, self._inputs)
             self._pack_changed()
-            self._shield_updates(self._run)
+            self._run()
 
     def _pack_changed(self) -> None:
         """Packs operands that stay from one run to the next, if memories have changed."""
@@ -159,13 +165,6 @@ class GpuProgram:
             # Packed operands do not depend on memories that the program itself changes.
             self._loaded += len(self._changes)
 
-    def _shield_updates(self, work: Callable[[], None]) -> None:
-        """Does work that no signal may interrupt if it changes parameters."""
-        if self._changes_memories:
-            shielded(work)
-        else:
-            work()
-
     def _run(self) -> None:
         if self._seconds is None:
             self._driver.queue.run(self._sequence)
@@ -178,29 +177,52 @@ class GpuProgram:
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
-        self._require_blocks()
-        driver = self._driver
-        rows = np.ascontiguousarray(rows, np.int64)
-        examples = DeviceMemory(driver, rows.shape, rows.dtype)
-        records: dict[str, DeviceMemory] = {}
-        try:
-            examples.write(rows)
-            for name in recorded:
-                output = self._outputs[name]
-                shape = (len(rows), *output.shape)
-                records[name] = DeviceMemory(driver, shape, output.dtype.numpy)
-            with driver.errors("preparing runs of a program"):
-                gathers = self._gathers(resident, examples)
-                self._pack_changed()
-            self._run_pieces(len(rows), gathers, records)
-            return {name: record.read() for name, record in records.items()}
-        finally:
-            for memory in (examples, *records.values()):
-                memory.release()
+        gathers, records, read = self._many(resident, rows, recorded)
+        self._run_pieces(len(rows), gathers, records)
+        return read()
 
-    def _gathers(self, resident: Mapping[str, Memory], rows: DeviceMemory) -> list[Kernel]:
+    def begin_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> Callable[[], dict[str, Array]]:
+        gathers, records, read = self._many(resident, rows, recorded)
+        with self._driver.errors("running a program"):
+            self._begin_piece(range(len(rows)), gathers, records)
+
+        def finish() -> dict[str, Array]:
+            with self._driver.errors("running a program"):
+                self._driver.queue.finish()
+            return read()
+
+        return finish
+
+    def _many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> tuple[list[Kernel], _Records, Callable[[], dict[str, Array]]]:
+        """What runs over a data set need: gathers, records, and a function that reads those."""
+        self._require_blocks()
+        rows = np.ascontiguousarray(rows, np.int64)
+        count, recording = len(rows), self._recording
+        outputs = {name: self._outputs[name] for name in recorded}
+        with self._driver.errors("preparing runs of a program"):
+            gathers = self._gathers(resident, recording.write("examples", rows))
+            records = [
+                (recording.buffer(f"output {name}", count * one.bytes), one)
+                for name, one in outputs.items()
+                if one.bytes
+            ]
+            self._pack_changed()
+
+        def read() -> dict[str, Array]:
+            return {
+                name: recording.read(f"output {name}", (count, *one.shape), one.dtype.numpy)
+                for name, one in outputs.items()
+            }
+
+        return gathers, records, read
+
+    def _gathers(self, resident: Mapping[str, Memory], rows: Buffer) -> list[Kernel]:
         """The kernels that gather the inputs of a run."""
-        if rows.buffer is None:
+        if rows is None:
             return []
         return [
             self._driver.kernel(
@@ -209,7 +231,7 @@ class GpuProgram:
                 (
                     device_memory(resident[one.input], self._driver).buffer,
                     self._buffers[one.input],
-                    rows.buffer,
+                    rows,
                 ),
                 one.items,
                 numbered=True,
@@ -217,34 +239,30 @@ class GpuProgram:
             for one in self._launches.gathers
         ]
 
-    def _run_pieces(
-        self, count: int, gathers: Sequence[Kernel], records: Mapping[str, DeviceMemory]
-    ) -> None:
+    def _run_pieces(self, count: int, gathers: Sequence[Kernel], records: _Records) -> None:
         """Does the runs in pieces. Signals are handled between the pieces."""
-        done, size = 0, 1
+        done = 0
         while done < count:
-            runs = range(done, min(done + size, count))
+            runs = range(done, min(done + self._piece, count))
             started = time.perf_counter()
             with self._driver.errors("running a program"):
-                self._shield_updates(partial(self._run_piece, runs, gathers, records))
+                self._begin_piece(runs, gathers, records)
+                self._driver.queue.finish()
             seconds = max(time.perf_counter() - started, 1e-6)
-            size = max(1, min(int(len(runs) * PIECE_SECONDS / seconds), 2 * size))
+            if len(runs) == self._piece:
+                fitting = int(len(runs) * PIECE_SECONDS / seconds)
+                self._piece = max(1, min(fitting, 2 * self._piece))
             done = runs.stop
 
-    def _run_piece(
-        self, runs: range, gathers: Sequence[Kernel], records: Mapping[str, DeviceMemory]
-    ) -> None:
+    def _begin_piece(self, runs: range, gathers: Sequence[Kernel], records: _Records) -> None:
         queue = self._driver.queue
         for run in runs:
             for kernel in gathers:
                 queue.launch(kernel, run)
             self._run()
-            for name, record in records.items():
-                output = self._outputs[name]
-                if record.buffer is not None:
-                    source, size = self._buffers[output.name], output.bytes
-                    queue.copy(record.buffer, run * size, source, size)
-        queue.finish()
+            for record, output in records:
+                size = output.bytes
+                queue.copy(record, run * size, self._buffers[output.name], size)
 
     def output(self, name: str) -> Array:
         buffer = self._outputs[name]
@@ -253,6 +271,11 @@ class GpuProgram:
 
     def scalar(self, name: str) -> float:
         return self.output(name).item()
+
+    def kept_scalar(self, name: str) -> Callable[[], float]:
+        buffer = self._outputs[name]
+        with self._driver.errors("keeping a result"):
+            return self._scalars.keep(self._buffers[buffer.name], buffer.dtype.numpy)
 
     def step_seconds(self) -> Array:
         seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))
@@ -266,7 +289,7 @@ class GpuProgram:
         finally:
             own = (*self._constants.values(), *self._kept.values())
             self._constants, self._kept = {}, {}
-            for memory in own:
+            for memory in (*own, self._recording, self._uploads):
                 memory.release()
 
 

@@ -56,6 +56,30 @@ class Block:
                 self._driver.release(self.buffer)
 
 
+@final
+class HostBlock:
+    """Memory of the computer from which a device copies fast, counted until it is released.
+
+    Args:
+        driver: of the device.
+        size: in bytes, at least 1.
+
+    Raises:
+        EngineError: if the system refuses it.
+    """
+
+    def __init__(self, driver: Driver, size: int) -> None:
+        with driver.errors("allocating memory", ("needed", bytes_text(size))):
+            self.array = driver.host_array(size)
+        driver.allocated.add(size)
+        self._counted = weakref.finalize(self, driver.allocated.add, -size)
+
+    def release(self) -> None:
+        """Releases the bytes; copies from them are done."""
+        self._counted()
+        self.array = np.zeros(0, np.uint8)
+
+
 def _no_room(driver: Driver, needed: int, found: str) -> EngineError:
     return EngineError(
         "there is not enough memory on the device",
@@ -88,23 +112,34 @@ class DeviceMemory:
     ) -> None:
         self.driver = driver
         self.changes = changes or Changes()
-        self._shape, self._dtype = shape, dtype
+        self.shape, self.dtype = shape, dtype
         # Drivers have no buffers without bytes.
-        size = size_of(shape) * dtype.itemsize
-        self._block = Block(driver, size) if size else None
+        self._block = Block(driver, self.bytes) if self.bytes else None
 
     @property
     def buffer(self) -> Buffer:
         """The buffer of the array; None if it has no elements."""
         return None if self._block is None else self._block.buffer
 
+    @property
+    def bytes(self) -> int:
+        """The size of the array."""
+        return size_of(self.shape) * self.dtype.itemsize
+
     def write(self, array: Array) -> None:
         # Counted before the write, which may fail after a part of it.
         self.changes.count += 1
-        write_buffer(self.driver, self.buffer, self._shape, self._dtype, array)
+        write_buffer(self.driver, self.buffer, self.shape, self.dtype, array)
 
     def read(self) -> Array:
-        return read_buffer(self.driver, self.buffer, self._shape, self._dtype)
+        return read_buffer(self.driver, self.buffer, self.shape, self.dtype)
+
+    def copy_from(self, source: Memory) -> None:
+        self.changes.count += 1
+        if self.bytes:
+            with self.driver.errors("copying memory"):
+                other = device_memory(source, self.driver).buffer
+                self.driver.queue.copy(self.buffer, 0, other, self.bytes)
 
     def release(self) -> None:
         block, self._block = self._block, None

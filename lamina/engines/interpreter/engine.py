@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from lamina.engines import DEFAULT_TARGET, machine_memory
 from lamina.engines.engine import Arena, Device, Memory
-from lamina.engines.host import HostArena, HostMemory, host_arena, host_array
+from lamina.engines.host import (
+    HostArena,
+    HostMemory,
+    host_arena,
+    host_array,
+    host_finite_check,
+)
 from lamina.engines.interpreter.run import Adversary, Flat, Iteration, run_step
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
@@ -64,6 +70,12 @@ class InterpreterEngine:
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype)
+
+    def staging(self, sizes: Mapping[str, int]) -> None:
+        return None
+
+    def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
+        return host_finite_check(memories)
 
     def arena(self) -> HostArena:
         return HostArena()
@@ -179,12 +191,22 @@ class InterpretedProgram:
                 kept[name].append(self.output(name))
         return {name: np.array(values) for name, values in kept.items()}
 
+    def begin_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> Callable[[], dict[str, Array]]:
+        found = self.run_many(resident, rows, recorded)
+        return lambda: found
+
     def output(self, name: str) -> Array:
         buffer = self._program.buffers[dict(self._program.outputs)[name]]
         return self._last[buffer.name].reshape(buffer.shape).copy()
 
     def scalar(self, name: str) -> float:
         return self.output(name).item()
+
+    def kept_scalar(self, name: str) -> Callable[[], float]:
+        value = self.scalar(name)
+        return lambda: value
 
     def step_seconds(self) -> Array:
         seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import final
+from functools import partial
+from operator import call
+from typing import Any, final
 
 import numpy as np
 import pyopencl as cl
@@ -15,6 +18,7 @@ from lamina.engines import machine_memory
 from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.build import build, loaded_again
+from lamina.engines.opencl.command_buffer import command_buffers
 from lamina.engines.opencl.devices import Found, require_own_process, status_text
 from lamina.engines.opencl.verdicts import Verdict
 from lamina.errors import EngineError
@@ -34,16 +38,35 @@ class _Kernel:
         handle: the driver's object.
         size: the number of work items, including those without work.
         group: the number of work items in a work group.
-        number: the position of the argument that a launch sets, if it has one.
+        buffers: its first arguments. A number that launches set follows if it has one.
     """
 
     handle: cl.Kernel
     size: tuple[int]
     group: tuple[int]
-    number: int
+    buffers: tuple[cl.Buffer | None, ...]
+
+    def number_setter(self, number: int) -> Callable[[], object]:
+        """A call that sets the argument that differs between launches."""
+        # The function below the public `set_arg`, which takes 50 times as long for a number.
+        own: Any = self.handle
+        return partial(own._set_arg_buf, len(self.buffers), np.int32(number))
 
 
 _Launches = tuple[tuple[_Kernel, int | None], ...]
+
+
+@frozen_dataclass
+class _Sequence:
+    """Launches that are run many times.
+
+    Attributes:
+        launches: the kernels, each with its number if it has one.
+        run: enqueues all of them; no handler of a signal runs in between.
+    """
+
+    launches: _Launches
+    run: Callable[[], object]
 
 
 @final
@@ -51,7 +74,7 @@ class _Queue:
     """A queue of a device, whose commands run in order."""
 
     def __init__(self, handle: cl.CommandQueue) -> None:
-        self._handle = handle
+        self.handle = handle
 
     def launch(self, kernel: _Kernel, number: int | None = None) -> None:
         self.enqueue(kernel, number)
@@ -59,32 +82,48 @@ class _Queue:
     def enqueue(self, kernel: _Kernel, number: int | None) -> cl.Event:
         """Enqueues a kernel like `launch`; the event shows when it was done."""
         if number is not None:
-            kernel.handle.set_arg(kernel.number, np.int32(number))
-        return cl.enqueue_nd_range_kernel(self._handle, kernel.handle, kernel.size, kernel.group)
+            kernel.number_setter(number)()
+        return cl.enqueue_nd_range_kernel(self.handle, kernel.handle, kernel.size, kernel.group)
 
-    def run(self, sequence: _Launches) -> None:
-        for kernel, number in sequence:
-            self.enqueue(kernel, number)
+    def calls(self, launches: _Launches) -> Callable[[], object]:
+        """A function that enqueues launches one by one."""
+        calls: list[Callable[[], object]] = []
+        for kernel, number in launches:
+            if number is not None:
+                calls.append(kernel.number_setter(number))
+            enqueue = cl.enqueue_nd_range_kernel
+            calls.append(partial(enqueue, self.handle, kernel.handle, kernel.size, kernel.group))
+        # No code in Python runs between the calls, so neither does a handler of a signal.
+        return lambda: deque(map(call, calls), maxlen=0)
+
+    def run(self, sequence: _Sequence) -> None:
+        sequence.run()
 
     def copy(self, target: cl.Buffer, offset: int, source: cl.Buffer, size: int) -> None:
-        cl.enqueue_copy(self._handle, target, source, byte_count=size, dst_offset=offset)
+        cl.enqueue_copy(self.handle, target, source, byte_count=size, dst_offset=offset)
 
     def fill(self, buffer: cl.Buffer, size: int) -> None:
         """Fills a buffer with zeros, and waits."""
-        cl.enqueue_fill_buffer(self._handle, buffer, np.zeros(1, "uint8"), 0, size)
-        self._handle.finish()
+        cl.enqueue_fill_buffer(self.handle, buffer, np.zeros(1, "uint8"), 0, size)
+        self.handle.finish()
 
     def write(self, buffer: cl.Buffer, array: Array) -> None:
-        cl.enqueue_copy(self._handle, buffer, array, is_blocking=True)
+        cl.enqueue_copy(self.handle, buffer, array, is_blocking=True)
+
+    def send(self, buffer: cl.Buffer, array: Array) -> cl.Event:
+        return cl.enqueue_copy(self.handle, buffer, array, is_blocking=False)
+
+    def wait_for(self, transfers: Sequence[cl.Event]) -> None:
+        cl.enqueue_barrier(self.handle, wait_for=transfers)
 
     def read(self, array: Array, buffer: cl.Buffer) -> None:
-        cl.enqueue_copy(self._handle, array, buffer, is_blocking=True)
+        cl.enqueue_copy(self.handle, array, buffer, is_blocking=True)
 
     def flush(self) -> None:
-        self._handle.flush()
+        self.handle.flush()
 
     def finish(self) -> None:
-        self._handle.finish()
+        self.handle.finish()
 
 
 @final
@@ -113,11 +152,21 @@ class OpenClDriver:
             self.traits = replace(_traits(found.handle), most_iterations=verdict.most_iterations)
             self._context = cl.Context([found.handle])
             self._queue = _Queue(cl.CommandQueue(self._context))
+            # Made when it is needed.
+            self._uploads: _Queue | None = None
+            self._command_buffers = command_buffers(found.handle)
 
     @property
     def queue(self) -> _Queue:
         require_own_process()
         return self._queue
+
+    @property
+    def upload_queue(self) -> _Queue:
+        require_own_process()
+        if self._uploads is None:
+            self._uploads = _Queue(cl.CommandQueue(self._context))
+        return self._uploads
 
     @contextmanager
     def errors(self, doing: str, *facts: tuple[str, str]) -> Generator[None]:
@@ -148,6 +197,14 @@ class OpenClDriver:
         # Drivers allocate at the first use of a buffer, so a lack of memory is an error here.
         self.queue.fill(buffer, size)
         return buffer
+
+    def host_array(self, size: int) -> Array:
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        buffer = cl.Buffer(self._context, flags, size)
+        written, bytes = cl.map_flags.WRITE, np.dtype(np.uint8)
+        # It stays mapped as long as the array exists.
+        array, _ = cl.enqueue_map_buffer(self.queue.handle, buffer, written, 0, (size,), bytes)
+        return array
 
     def sub_buffer(self, buffer: cl.Buffer, offset: int, size: int) -> cl.Buffer:
         return buffer.get_sub_region(offset, size)
@@ -186,16 +243,20 @@ class OpenClDriver:
                 cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle
             )
             group = min(_GROUP, most)
-        return _Kernel(handle, (-(-items // group) * group,), (group,), len(buffers))
+        return _Kernel(handle, (-(-items // group) * group,), (group,), tuple(buffers))
 
-    def sequence(self, launches: Sequence[tuple[_Kernel, int | None]]) -> _Launches:
-        return tuple(launches)
+    def sequence(self, launches: Sequence[tuple[_Kernel, int | None]]) -> _Sequence:
+        row = tuple(launches)
+        if self._command_buffers is None or not row:
+            return _Sequence(row, self._queue.calls(row))
+        recorded = self._command_buffers.record(self._queue.handle, row)
+        return _Sequence(row, recorded.enqueue)
 
-    def timed(self, sequence: _Launches) -> list[float]:
+    def timed(self, sequence: _Sequence) -> list[float]:
         self.queue.finish()
         profiling = cl.command_queue_properties.PROFILING_ENABLE
         queue = _Queue(cl.CommandQueue(self._context, properties=profiling))
-        events = [queue.enqueue(kernel, number) for kernel, number in sequence]
+        events = [queue.enqueue(kernel, number) for kernel, number in sequence.launches]
         queue.finish()
         return [1e-9 * (event.profile.end - event.profile.start) for event in events]
 

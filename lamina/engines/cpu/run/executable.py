@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, final
 
@@ -205,6 +205,12 @@ class CpuProgram:
         self._run()
         return kept
 
+    def begin_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> Callable[[], dict[str, Array]]:
+        found = self.run_many(resident, rows, recorded)
+        return lambda: found
+
     def step_seconds(self) -> Array:
         ticks = np.zeros(len(self._program.steps), np.int64)
         np.add.at(ticks, list(self._steps), self._job.phase_ticks())
@@ -215,6 +221,10 @@ class CpuProgram:
 
     def scalar(self, name: str) -> float:
         return self._outputs[name].item()
+
+    def kept_scalar(self, name: str) -> Callable[[], float]:
+        value = self.scalar(name)
+        return lambda: value
 
     def release(self) -> None:
         self._library.release()

@@ -1,0 +1,69 @@
+"""Whether all elements of arrays are finite: one number is read from the device for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lamina.codegen.c import Module
+from lamina.codegen.values import I32, I64, Type, constant
+from lamina.engines.gpu.driver import Driver, Kernel
+from lamina.engines.gpu.kernels import module_for
+from lamina.engines.gpu.memory import DeviceMemory
+
+# The exponent of float32 and float64, which has all bits set in NaN and infinities.
+_EXPONENTS = {4: 0x7F800000, 8: 0x7FF0000000000000}
+# The most elements of a launch: their number is an int.
+_MOST = 1 << 30
+
+
+def finite_check(driver: Driver, memories: Sequence[DeviceMemory]) -> Callable[[], bool]:
+    """A function that waits for the device, and returns whether all elements are finite.
+
+    Args:
+        driver: of the device.
+        memories: arrays of floats.
+    """
+    checked = [memory for memory in memories if memory.bytes]
+    found = DeviceMemory(driver, (), np.dtype(np.int32))
+    module = module_for(driver.traits, driver.words)
+    for size in {memory.dtype.itemsize for memory in checked}:
+        _write(module, size)
+    launches: list[tuple[Kernel, int]] = []
+    with driver.errors("preparing a check of parameters"):
+        built = driver.build(module.text())
+        for memory in checked:
+            size = memory.dtype.itemsize
+            for start in range(0, memory.bytes, _MOST * size):
+                length = min(_MOST * size, memory.bytes - start)
+                values = memory.buffer
+                if length < memory.bytes:
+                    values = driver.sub_buffer(values, start, length)
+                count, name = length // size, f"finite_{size}"
+                buffers = (values, found.buffer)
+                kernel = driver.kernel(built, name, buffers, count, numbered=True)
+                launches.append((kernel, count))
+        sequence = driver.sequence(launches)
+
+    def are_finite() -> bool:
+        found.write(np.zeros((), np.int32))
+        with driver.errors("checking parameters"):
+            driver.queue.run(sequence)
+        return not found.read()
+
+    return are_finite
+
+
+def _write(module: Module, size: int) -> None:
+    """A kernel that stores 1 if one of the first elements of an array is not finite."""
+    type = Type(f"i{8 * size}")
+    buffers = [("values", type.element), ("found", "i32")]
+    code = module.kernel(f"finite_{size}", buffers, [("count", I32)])
+    values, found, count = code.parameters
+    item, exponent = code.item(), constant(_EXPONENTS[size], type)
+    with code.when(code.compare("ult", item, code.convert("zext", count, "i64"))):
+        value = code.load(code.offset(values, item, type.element), type)
+        with code.when(code.compare("eq", code.binary("and", value, exponent), exponent)):
+            code.store(constant(1, I32), code.offset(found, constant(0, I64), "i32"))
+    code.finish()

@@ -1,0 +1,227 @@
+"""Command buffers: launches that are recorded once, and enqueued by one call.
+
+The extension cl_khr_command_buffer of OpenCL. pyopencl does not wrap it, so its functions are
+called by ctypes, with the handles of pyopencl's objects. Functions of the extension have changed
+between its versions, so only those of `_VERSIONS` are used. The functions called here are the same
+in all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol, final
+
+import pyopencl as cl
+import pyopencl._cl as wrapped
+
+_NAME = "cl_khr_command_buffer"
+# From the first version to before the last one: (major, minor).
+_VERSIONS = (0, 9), (2, 0)
+# Constants of the extension.
+_CAPABILITIES, _REQUIRED_QUEUE_PROPERTIES = 0x12A9, 0x12AA
+_CAN_BE_ENQUEUED_AGAIN = 1 << 2
+_FLAGS, _IS_ENQUEUED_AGAIN = 0x1293, 1
+
+
+class Recordable(Protocol):
+    """A kernel that has its arguments.
+
+    Attributes:
+        handle: the driver's object.
+        size: the number of work items.
+        group: the number of work items in a work group.
+        buffers: its first arguments.
+    """
+
+    @property
+    def handle(self) -> cl.Kernel: ...
+
+    @property
+    def size(self) -> tuple[int]: ...
+
+    @property
+    def group(self) -> tuple[int]: ...
+
+    @property
+    def buffers(self) -> Sequence[cl.Buffer | None]: ...
+
+
+@final
+class CommandBuffers:
+    """The functions of the extension, and those for kernels, for one device.
+
+    Args:
+        loader: the library that has OpenCL's own functions.
+        function: returns the address of a function of the extension by its name.
+    """
+
+    def __init__(self, loader: ctypes.CDLL, function: Callable[[str], int]) -> None:
+        pointer, number, size = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
+
+        def typed(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+            return ctypes.CFUNCTYPE(result, *arguments)(function(name))
+
+        def plain(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+            return ctypes.CFUNCTYPE(result, *arguments)((name, loader))
+
+        code = ctypes.c_int
+        sizes = ctypes.POINTER(size)
+        self._create = typed("clCreateCommandBufferKHR", pointer, number, *(pointer,) * 3)
+        self._launch = typed(
+            "clCommandNDRangeKernelKHR",
+            code,
+            *(*(pointer,) * 4, number, *(sizes,) * 3, number, *(pointer,) * 3),
+        )
+        self._finalize = typed("clFinalizeCommandBufferKHR", code, pointer)
+        self._release = typed("clReleaseCommandBufferKHR", code, pointer)
+        self._enqueue = typed(
+            "clEnqueueCommandBufferKHR", code, number, pointer, pointer, number, pointer, pointer
+        )
+        self._create_kernel = plain("clCreateKernel", pointer, pointer, ctypes.c_char_p, pointer)
+        self._set_argument = plain("clSetKernelArg", code, pointer, number, size, pointer)
+        self._release_kernel = plain("clReleaseKernel", code, pointer)
+
+    def record(
+        self, queue: cl.CommandQueue, launches: Sequence[tuple[Recordable, int | None]]
+    ) -> CommandBuffer:
+        """Records launches, each with its number if it has one.
+
+        Raises:
+            pyopencl.Error: if the driver refuses them.
+        """
+        queues = (ctypes.c_void_p * 1)(queue.int_ptr)
+        flags = (ctypes.c_uint64 * 3)(_FLAGS, _IS_ENQUEUED_AGAIN, 0)
+        status = ctypes.c_int()
+        handle: int | None = self._create(1, queues, flags, ctypes.byref(status))
+        if handle is None:
+            raise _failed(status.value, "clCreateCommandBufferKHR")
+        made = CommandBuffer(partial(self._enqueue, 0, None, handle, 0, None, None), launches)
+        made.when_released(self._release, handle)
+        for kernel, number in launches:
+            own = kernel.handle.int_ptr
+            if number is not None:
+                own = self._numbered(kernel, number)
+                made.when_released(self._release_kernel, own)
+            size, group = ((ctypes.c_size_t * 1)(*one) for one in (kernel.size, kernel.group))
+            code = self._launch(
+                *(handle, None, None, own, 1, None, size, group), *(0, None, None, None)
+            )
+            _require_success(code, "clCommandNDRangeKernelKHR")
+        _require_success(self._finalize(handle), "clFinalizeCommandBufferKHR")
+        return made
+
+    def _numbered(self, kernel: Recordable, number: int) -> int:
+        """A kernel object with a number of its own.
+
+        The values of arguments should be recorded, but PoCL 3.1 reads them when a command buffer is
+        enqueued. Making these objects with pyopencl takes ten times as long.
+        """
+        program, name = kernel.handle.program.int_ptr, kernel.handle.function_name
+        status = ctypes.c_int()
+        own: int | None = self._create_kernel(program, name.encode(), ctypes.byref(status))
+        if own is None:
+            raise _failed(status.value, "clCreateKernel")
+        buffers = [None if one is None else one.int_ptr for one in kernel.buffers]
+        arguments = (*map(ctypes.c_void_p, buffers), ctypes.c_int32(number))
+        for position, one in enumerate(arguments):
+            code = self._set_argument(own, position, ctypes.sizeof(one), ctypes.byref(one))
+            _require_success(code, "clSetKernelArg")
+        return own
+
+
+@final
+class CommandBuffer:
+    """Recorded launches; released with its last reference.
+
+    Args:
+        enqueue: enqueues it, and returns a status.
+        launches: whose kernels it keeps.
+    """
+
+    def __init__(
+        self,
+        enqueue: Callable[[], int],
+        launches: Sequence[tuple[Recordable, int | None]],
+    ) -> None:
+        self._enqueue, self._launches = enqueue, launches
+
+    def when_released(self, function: Callable[[int], int], handle: int) -> None:
+        """Gives a handle back to the driver when this object is released."""
+        # At the end of the process the driver may be gone.
+        weakref.finalize(self, function, handle).atexit = False
+
+    def enqueue(self) -> None:
+        """Enqueues all launches. It is one call of the driver, so no signal comes in between.
+
+        Raises:
+            pyopencl.Error: if the driver refuses it.
+        """
+        _require_success(self._enqueue(), "clEnqueueCommandBufferKHR")
+
+
+def command_buffers(device: cl.Device) -> CommandBuffers | None:
+    """The functions of the extension; None if the device lacks it, or has it with other limits.
+
+    A command buffer is enqueued again while its earlier runs are on the device, in a queue without
+    further properties.
+    """
+    if _NAME not in device.extensions.split() or not _has_known_version(device):
+        return None
+    # The loader that pyopencl uses: the system looks up names in the libraries that it needs too.
+    loader = ctypes.CDLL(wrapped.__file__)
+    try:
+        address, information = (
+            loader.clGetExtensionFunctionAddressForPlatform,
+            loader.clGetDeviceInfo,
+        )
+    except AttributeError:
+        return None  # Windows does not look there.
+    address.restype = ctypes.c_void_p
+    address.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+
+    def property_of(name: int) -> int:
+        value = ctypes.c_uint64()
+        target = ctypes.byref(value)
+        handle, size = ctypes.c_void_p(device.int_ptr), ctypes.c_size_t(8)
+        code = information(handle, ctypes.c_uint(name), size, target, None)
+        _require_success(code, "clGetDeviceInfo")
+        return value.value
+
+    if not property_of(_CAPABILITIES) & _CAN_BE_ENQUEUED_AGAIN:
+        return None
+    if property_of(_REQUIRED_QUEUE_PROPERTIES):
+        return None
+
+    def function(name: str) -> int:
+        found: int | None = address(device.platform.int_ptr, name.encode())
+        if found is None:
+            raise _failed(cl.status_code.INVALID_VALUE, name)
+        return found
+
+    return CommandBuffers(loader, function)
+
+
+def _has_known_version(device: cl.Device) -> bool:
+    """Whether the device has a version of the extension that Lamina knows."""
+    try:
+        found = {one.name: one.version for one in device.extensions_with_version}
+    except cl.Error:
+        return False  # Before OpenCL 3.0 devices do not say.
+    version = found.get(_NAME, 0)
+    least, end = _VERSIONS
+    return least <= (version >> 22, version >> 12 & 0x3FF) < end
+
+
+def _require_success(code: int, routine: str) -> None:
+    if code:
+        raise _failed(code, routine)
+
+
+def _failed(code: int, routine: str) -> cl.Error:
+    """The error for a status of a function that pyopencl does not wrap."""
+    # The constructor of pyopencl's errors takes this record.
+    record = wrapped._ErrorRecord(msg="", code=code, routine=routine)  # pyright: ignore[reportPrivateUsage]
+    return cl.RuntimeError(record)

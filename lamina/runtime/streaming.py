@@ -1,0 +1,118 @@
+"""Data sets that do not fit into the memory of a device: examples are copied while it works.
+
+The batches of an epoch are divided into chunks, in the order in which they are run. Two chunks are
+on the device: runs use one of them while the other one is filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import final
+
+import numpy as np
+
+from lamina.engines.engine import Engine, Executable, Memory, Staging
+from lamina.errors import InternalError
+from lamina.shapes import Array
+
+# The most bytes of a chunk, and the most of the device's available memory in parts of it.
+_CHUNK_BYTES = 64 << 20
+_FRACTION = 1 / 8
+_CHUNKS = 2
+
+
+@final
+class Streamed:
+    """A data set in the computer's memory whose examples are copied to a device in chunks.
+
+    Args:
+        arrays: of the data set, by the inputs of the program.
+        stages: where chunks are.
+        capacity: the examples in a chunk.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, Array], stages: Sequence[Staging], capacity: int
+    ) -> None:
+        self._arrays, self._stages, self._capacity = arrays, stages, capacity
+        self._chunks: Iterator[Array] = iter(())
+        self._loaded: Array | None = None
+        self._used = self._number = 0
+
+    def begin(self, batches: Iterable[Array]) -> None:
+        """States the batches that are run next, as arrays (batches, batch size) of examples."""
+        self._chunks = self._divided(batches)
+        self._load()
+
+    def _divided(self, batches: Iterable[Array]) -> Iterator[Array]:
+        for rows in batches:
+            most = max(1, self._capacity // rows.shape[1])
+            for start in range(0, len(rows), most):
+                yield rows[start : start + most]
+
+    def _load(self) -> None:
+        """Copies the next chunk to the stage that is not in use."""
+        self._loaded, self._used = next(self._chunks, None), 0
+        if self._loaded is None:
+            return
+        self._number = (self._number + 1) % _CHUNKS
+        stage, examples = self._stages[self._number], self._loaded.reshape(-1)
+        sizes = dict.fromkeys(self._arrays, 0)
+        for name, target in stage.arrays.items():
+            source = self._arrays[name]
+            sizes[name] = len(examples) * source[:1].nbytes
+            own = target[: sizes[name]].view(source.dtype)
+            # The mode is the one in which NumPy writes to the result directly.
+            np.take(source, examples, axis=0, out=own.reshape(-1, *source.shape[1:]), mode="clip")
+        stage.send(sizes)
+
+    def run(self, executable: Executable, rows: Array, recorded: Sequence[str]) -> dict[str, Array]:
+        """Runs the next batches, like `Executable.run_many`."""
+        found: list[dict[str, Array]] = []
+        done = 0
+        while done < len(rows):
+            chunk, used = self._loaded, self._used
+            if chunk is None or chunk.shape[1] != rows.shape[1]:
+                raise InternalError("batches are run in another order than was stated")
+            count = min(len(chunk) - used, len(rows) - done)
+            numbers = np.arange(chunk.size, dtype=np.int64).reshape(chunk.shape)
+            memories: Mapping[str, Memory] = self._stages[self._number].memories
+            finish = executable.begin_many(memories, numbers[used : used + count], recorded)
+            done, self._used = done + count, used + count
+            if self._used == len(chunk):
+                self._load()
+            found.append(finish())
+        return {name: np.concatenate([one[name] for one in found]) for name in recorded}
+
+    def release(self) -> None:
+        """Releases the memory of the chunks."""
+        for stage in self._stages:
+            stage.release()
+
+
+def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streamed | None:
+    """A data set as a stream; None if the engine has no memory of its own.
+
+    Args:
+        engine: will run programs on the examples.
+        arrays: of the data set, by the inputs of the program.
+        batch: the most examples of a batch.
+
+    Raises:
+        EngineError: if there is not enough memory for two batches.
+    """
+    each = {name: array[:1].nbytes for name, array in arrays.items()}
+    most = min(_CHUNK_BYTES, int((engine.available_bytes() or 0) * _FRACTION))
+    capacity = max(1, most // max(1, batch * sum(each.values()))) * batch
+    stages: list[Staging] = []
+    try:
+        for _ in range(_CHUNKS):
+            stage = engine.staging({name: capacity * size for name, size in each.items()})
+            if stage is None:
+                return None
+            stages.append(stage)
+    except BaseException:
+        for stage in stages:
+            stage.release()
+        raise
+    return Streamed(arrays, stages, capacity)

@@ -1,0 +1,351 @@
+"""Fits on an OpenCL device: what is read from it, failures of the driver, and other engines."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fit_cases import TEST, fit, network, same
+
+import lamina as lm
+from lamina.data import Dataset
+from lamina.engines.discovery import open_engine
+from lamina.errors import EngineError, NonFiniteError
+from lamina.training import snapshot as snapshots
+from lamina.training.history import History
+
+cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
+
+
+@pytest.fixture
+def engine(opencl_name: str) -> Any:
+    return open_engine(opencl_name)
+
+
+@pytest.fixture
+def driver(engine: Any) -> Any:
+    return engine.arena().driver
+
+
+Call = Callable[..., Any]
+Wrapper = Callable[[Call], Call]
+
+
+@pytest.fixture
+def wrap(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Wrapper], None]:
+    """Replaces a method of the driver or its queue by a function of the method."""
+
+    def replace(target: Any, name: str, wrapper: Wrapper) -> None:
+        function = wrapper(getattr(target, name))
+        monkeypatch.setattr(
+            type(target), name, lambda _, *given, **named: function(*given, **named)
+        )
+
+    return replace
+
+
+# What is read ---------------------------------------------------------------------------------
+
+
+def test_a_fit_reads_losses_and_metrics_only(
+    opencl_name: str, driver: Any, wrap: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def counted(function: Call) -> Call:
+        def call(array: Any, buffer: Any) -> Any:
+            read.append(array.nbytes)
+            return function(array, buffer)
+
+        return call
+
+    model = lm.Model(network(), engine=opencl_name)
+    after: list[int] = []
+
+    def note(_: History) -> None:
+        after.append(sum(read))
+
+    wrap(driver.queue, "read", counted)
+    fit(model, metrics=[lm.Accuracy()], epochs=4, callbacks=[note], progress=False)
+    # Seven training steps: a loss and the sums of a metric of each, and one flag.
+    sums = {after[n + 1] - after[n] for n in range(3)}
+    each = 4 + 2 * 4
+    assert sums == {7 * each + 4}
+
+
+# Values that are not finite -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_value_that_is_not_finite_is_found_anywhere(engine: Any, dtype: str) -> None:
+    if dtype == "float64" and not engine.arena().driver.traits.has_float64:
+        pytest.skip("this device cannot compute with float64")
+    largest = np.finfo(dtype).max
+    arrays = [np.array(3.0, dtype), np.full((70, 9), largest, dtype), np.zeros((0, 2), dtype)]
+    arrays[1][0, :3] = -largest, np.finfo(dtype).smallest_subnormal, -0.0
+    memories = [engine.allocate(array.shape, array.dtype) for array in arrays]
+    for memory, array in zip(memories, arrays, strict=True):
+        memory.write(array)
+    are_finite = engine.finite_check(memories)
+    assert are_finite()
+    for position in (0, 64, 629):
+        for value in (np.nan, np.inf, -np.inf):
+            spoiled = arrays[1].copy()
+            spoiled.reshape(-1)[position] = value
+            memories[1].write(spoiled)
+            assert not are_finite()
+    memories[1].write(arrays[1])
+    memories[0].write(np.array(np.nan, dtype))
+    assert not are_finite()
+    memories[0].write(arrays[0])
+    assert are_finite()
+    assert engine.finite_check([])()
+
+
+@pytest.fixture(params=["on the device", "on the host"])
+def kept(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the snapshot of a fit is kept."""
+    if request.param == "on the host":
+        monkeypatch.setattr(snapshots, "_FRACTION", 0.0)
+    return request.param
+
+
+@pytest.mark.usefixtures("kept")
+def test_an_overflow_puts_the_model_back_to_the_last_good_epoch(opencl_name: str) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine=opencl_name)
+    x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
+    after: list[dict[str, Any]] = []
+    with pytest.raises(NonFiniteError):
+        fit(
+            model,
+            Dataset(x, x[:, :3]),
+            loss=lm.MSE(),
+            optimizer=lm.SGD(30.0),
+            epochs=100,
+            callbacks=[lambda _: after.append(model.parameters())],
+        )
+    assert after
+    assert same(model.parameters(), after[-1])
+
+
+def test_an_update_that_overflows_in_the_last_training_step_is_noticed(opencl_name: str) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)), engine=opencl_name)
+    before = model.parameters()
+    x = np.full((4, 1), 1e3, "float32")
+    with pytest.raises(NonFiniteError, match=r"the parameter '1\.weight' overflowed"):
+        fit(model, (x, x), loss=lm.MSE(), optimizer=lm.SGD(3e38), epochs=1)
+    assert same(model.parameters(), before)
+
+
+# Failures of the driver -----------------------------------------------------------------------
+
+
+def failure(status: str, routine: str) -> Exception:
+    code = getattr(cl.status_code, status)
+    return cl.RuntimeError(cl._cl._ErrorRecord(msg="", code=code, routine=routine))
+
+
+FAULTS = {
+    "a launch": ("queue", "run", "clEnqueueCommandBufferKHR", "running a program"),
+    "a gather": ("queue", "launch", "clEnqueueNDRangeKernel", "running a program"),
+    "a record": ("queue", "copy", "clEnqueueCopyBuffer", "running a program"),
+    "a wait": ("queue", "finish", "clFinish", "running a program"),
+    "a read": ("queue", "read", "clEnqueueReadBuffer", "reading memory"),
+}
+
+
+def failing(faults: list[bool], routine: str) -> Wrapper:
+    """Fails while the last of the faults is True."""
+
+    def wrapper(function: Call) -> Call:
+        def call(*given: Any, **named: Any) -> Any:
+            if faults and faults[-1]:
+                faults.append(False)
+                raise failure("OUT_OF_RESOURCES", routine)
+            return function(*given, **named)
+
+        return call
+
+    return wrapper
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
+    opencl_name: str, driver: Any, wrap: Any, fault: str
+) -> None:
+    target, method, routine, doing = FAULTS[fault]
+    model = lm.Model(network(), engine=opencl_name, seed=3)
+    after: list[dict[str, Any]] = []
+    faults: list[bool] = []
+
+    def note(_: History) -> None:
+        after.append(model.parameters())
+        if len(after) == 2:
+            faults.append(True)
+
+    wrap(driver.queue if target == "queue" else driver, method, failing(faults, routine))
+    gc.collect()
+    held = driver.allocated.bytes
+    with pytest.raises(EngineError) as caught:
+        fit(model, epochs=5, callbacks=[note], progress=False)
+    text = str(caught.value)
+    # The snapshot of the epoch is made with the same functions, and fails first.
+    assert f"the OpenCL driver failed at {doing}" in text or "failed at copying memory" in text
+    assert "model            restored to its state before epoch 3" in text
+    assert f"OUT_OF_RESOURCES in {routine}" in text
+    assert same(model.parameters(), after[-1])
+    del caught
+    gc.collect()
+    assert driver.allocated.bytes == held
+    # The same model continues as if the fit had ended after two epochs.
+    other = lm.Model(network(), engine=opencl_name, seed=3)
+    fit(other, epochs=2, progress=False)
+    assert same(other.parameters(), model.parameters())
+    assert fit(model, epochs=1).values["loss"][0] == fit(other, epochs=1).values["loss"][0]
+
+
+def test_a_model_that_cannot_be_restored_is_reported(
+    opencl_name: str, driver: Any, wrap: Any
+) -> None:
+    model = lm.Model(network(), engine=opencl_name)
+    broken: list[bool] = []
+
+    def always(function: Call) -> Call:
+        def call(*given: Any) -> Any:
+            if broken:
+                raise failure("OUT_OF_RESOURCES", "clEnqueueCopyBuffer")
+            return function(*given)
+
+        return call
+
+    def begin(_: History) -> None:
+        broken.append(True)
+
+    wrap(driver.queue, "run", always)
+    shared = snapshots._copy
+    with pytest.MonkeyPatch.context() as patch:
+
+        def copy(sources: Any, targets: Any) -> None:
+            # The snapshot is taken, but cannot be copied back.
+            if broken and targets is not held[0]:
+                raise EngineError("the OpenCL driver failed at copying memory")
+            held[:] = [targets]
+            shared(sources, targets)
+
+        held: list[Any] = []
+        patch.setattr(snapshots, "_copy", copy)
+        with pytest.raises(EngineError) as caught:
+            fit(model, epochs=3, callbacks=[begin], progress=False)
+    assert (
+        "model            not restored (the OpenCL driver failed at copying memory): load it "
+        in (str(caught.value))
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "routine"),
+    [
+        ("allocate", "MEM_OBJECT_ALLOCATION_FAILURE", "clCreateBuffer"),
+        ("build", "OUT_OF_HOST_MEMORY", "clBuildProgram"),
+        ("kernel", "OUT_OF_HOST_MEMORY", "clCreateKernel"),
+        ("sequence", "OUT_OF_HOST_MEMORY", "clFinalizeCommandBufferKHR"),
+    ],
+)
+def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
+    opencl_name: str, driver: Any, wrap: Any, method: str, status: str, routine: str
+) -> None:
+    model = lm.Model(network(), engine=opencl_name, seed=3)
+    calls = [0]
+
+    def counted(function: Call) -> Call:
+        def call(*given: Any, **named: Any) -> Any:
+            calls[0] -= 1
+            if calls[0] == 0:
+                with driver.errors("testing"):
+                    raise failure(status, routine)
+            return function(*given, **named)
+
+        return call
+
+    wrap(driver, method, counted)
+    gc.collect()
+    held = driver.allocated.bytes
+
+    trained: list[int] = []
+
+    def run() -> History:
+        note = [lambda _: trained.append(-calls[0])]
+        return fit(model, validation=TEST, epochs=1, progress=False, callbacks=note)
+
+    run()
+    # Later calls make the arena smaller. Their failures come at the next run.
+    total = trained[0]
+    assert total > 1
+    for number in sorted({1, total // 2, total}):
+        calls[0] = number
+        with pytest.raises(EngineError, match=f"{status} in {routine}"):
+            run()
+        gc.collect()
+        assert driver.allocated.bytes == held
+    calls[0] = 0
+    assert np.isfinite(run().values["loss"][0])
+
+
+# Other engines --------------------------------------------------------------------------------
+ORDERS = [("cpu", "opencl"), ("opencl", "cpu")]
+
+
+def moved(name: str, opencl_name: str) -> str:
+    return opencl_name if name == "opencl" else name
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_checkpoint_continues_on_another_engine(
+    opencl_name: str, order: tuple[str, str], tmp_path: Path
+) -> None:
+    first, second = (moved(name, opencl_name) for name in order)
+    path = tmp_path / "checkpoint"
+    how: Any = {
+        "checkpoint": path,
+        "seed": 7,
+        "optimizer": lm.EMA(lm.Adam(0.01)),
+        "progress": False,
+    }
+    fit(lm.Model(network(), engine=first, seed=3), epochs=2, **how)
+    model = lm.Model(network(), engine=second, seed=9)
+    continued = fit(model, epochs=4, resume=True, **how)
+    # The reference stays on the first engine. Dropout and shuffles draw the same random bits.
+    other = lm.Model(network(), engine=first, seed=3)
+    reference = fit(other, epochs=4, **(how | {"checkpoint": None}))
+    losses, wanted = continued.values["loss"], reference.values["loss"]
+    assert losses[:2] == wanted[:2]
+    np.testing.assert_allclose(losses, wanted, rtol=1e-4)
+    for name, value in other.parameters().items():
+        np.testing.assert_allclose(model.parameters()[name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_random_bits_are_the_same_on_every_engine(opencl_name: str) -> None:
+    x = np.arange(40, dtype="float32").reshape(40, 1) * np.ones((1, 50), "float32")
+    losses: list[Any] = []
+    for name in ("cpu", opencl_name):
+        layers = (lm.Dropout(0.5), lm.Linear(1, bias=False))
+        model = lm.Model(lm.Sequential(lm.Input(50), *layers), engine=name, seed=11)
+        model.set_parameters({"2.weight": 2.0 ** (np.arange(50, dtype="float32")[None] % 5)})
+        # Rates of zero: the losses depend on the masks of dropout and the order of the examples.
+        with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.0), batch_size=1) as training:
+            losses.append(training.run((x, np.zeros((40, 1), "float32")), steps=60, seed=5))
+    # All sums are of small whole numbers, so they are exact.
+    np.testing.assert_array_equal(*losses)
+    assert len(set(losses[0].tolist())) > 30
+
+
+def test_two_fits_have_the_same_bits(opencl_name: str) -> None:
+    models = [lm.Model(network(), engine=opencl_name, seed=3) for _ in range(2)]
+    histories = [fit(model, validation=TEST, progress=False) for model in models]
+    assert histories[0].values == histories[1].values
+    assert same(models[0].parameters(), models[1].parameters())

@@ -1,0 +1,313 @@
+"""How programs are run on an OpenCL device: recorded launches, and no waiting."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from random_arrays import normal
+from test_opencl_programs import DATA, LAUNCHES, C, X, expected, made
+
+import lamina as lm
+from lamina.engines.discovery import open_engine
+from lamina.engines.gpu.launches import Launches, RepeatedLaunches
+from lamina.errors import EngineError
+
+cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
+
+EMPTY = np.zeros((3, 0), "float32")
+
+
+@pytest.fixture
+def engine(opencl_name: str) -> Any:
+    return open_engine(opencl_name)
+
+
+@pytest.fixture
+def driver(engine: Any) -> Any:
+    return engine.arena().driver
+
+
+@pytest.fixture
+def recorder(driver: Any) -> Any:
+    if driver._command_buffers is None:
+        pytest.skip(f"{driver.record.description} has no command buffers that Lamina knows")
+    return driver._command_buffers
+
+
+@pytest.fixture(params=["recorded", "one by one"])
+def any_engine(request: Any, engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The engine, with command buffers and without them."""
+    if request.param == "recorded":
+        request.getfixturevalue("recorder")
+    else:
+        monkeypatch.setattr(driver, "_command_buffers", None)
+    return engine
+
+
+def long(iterations: int) -> Launches:
+    """The program of the tests, whose first step is repeated: s = c + iterations * x."""
+    repeats = (RepeatedLaunches(0, 1, iterations),)
+    return Launches(LAUNCHES.text, LAUNCHES.launches, repeats, LAUNCHES.gathers)
+
+
+def test_every_iteration_has_its_own_number(any_engine: Any) -> None:
+    executable, memory = made(any_engine, launches=long(7))
+    for run in range(3):
+        executable.run([X + run, EMPTY])
+        wanted = (7 * (X + run).reshape(-1) + C + run).reshape(3, 2)
+        np.testing.assert_array_equal(executable.output("result"), wanted)
+    np.testing.assert_array_equal(memory.read(), [3, 3, 3])
+
+
+def test_a_run_is_one_call_of_the_driver(
+    engine: Any, recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import driver as module
+
+    executable, _ = made(engine, launches=long(50))
+    calls: list[str] = []
+    enqueue = cl.enqueue_nd_range_kernel
+
+    def counted(*arguments: Any) -> Any:
+        calls.append("launch")
+        return enqueue(*arguments)
+
+    def recorded(self: Any) -> None:
+        calls.append("command buffer")
+        original(self)
+
+    kind = type(recorder.record(executable._driver.queue.handle, []))
+    original = kind.enqueue
+    monkeypatch.setattr(module.cl, "enqueue_nd_range_kernel", counted)
+    # Methods are bound when a program is moved.
+    monkeypatch.setattr(kind, "enqueue", recorded)
+    executable.move_to([block.buffer for block in executable._arena._blocks])
+    executable.run([X, EMPTY])
+    assert calls == ["command buffer"]
+
+
+def test_signals_are_handled_between_runs(any_engine: Any) -> None:
+    iterations = 3000
+    executable, memory = made(any_engine, launches=long(iterations))
+    executable.run([X, EMPTY])
+    executable.output("result")
+    handled: list[float] = []
+
+    def interrupt(*_: Any) -> None:
+        handled.append(1)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    runs = 1
+    try:
+        # The first alarm comes while the launches are enqueued, which takes some milliseconds.
+        for _ in range(20):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+            try:
+                executable.run([X, EMPTY])
+                runs += 1
+            except KeyboardInterrupt:
+                pass
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    found = memory.read()
+    assert handled
+    # A run may be done although the alarm is raised after it.
+    assert found[0] == found[1] == found[2]
+    assert runs <= found[0] <= runs + len(handled)
+    executable.run([X, EMPTY])
+    wanted = (iterations * X.reshape(-1) + C).reshape(3, 2) + found[0]
+    np.testing.assert_array_equal(executable.output("result"), wanted)
+
+
+@pytest.mark.parametrize(
+    ("function", "routine", "doing"),
+    [
+        ("_launch", "clCommandNDRangeKernelKHR", "creating a program's kernels"),
+        ("_finalize", "clFinalizeCommandBufferKHR", "creating a program's kernels"),
+        ("_set_argument", "clSetKernelArg", "creating a program's kernels"),
+        ("_enqueue", "clEnqueueCommandBufferKHR", "running a program"),
+    ],
+)
+def test_refused_command_buffers_are_engine_errors(
+    engine: Any,
+    recorder: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    routine: str,
+    doing: str,
+) -> None:
+    monkeypatch.setattr(recorder, function, lambda *_: -5)
+    with pytest.raises(EngineError) as caught:
+        made(engine)[0].run([X, EMPTY])
+    assert f"the OpenCL driver failed at {doing}" in str(caught.value)
+    assert f"OUT_OF_RESOURCES in {routine}" in str(caught.value)
+    monkeypatch.undo()
+    executable, _ = made(engine)
+    executable.run([X, EMPTY])
+    np.testing.assert_array_equal(executable.output("result"), expected(X, 0))
+
+
+@pytest.mark.parametrize(
+    ("function", "routine"),
+    [("_create", "clCreateCommandBufferKHR"), ("_create_kernel", "clCreateKernel")],
+)
+def test_command_buffers_and_kernels_that_cannot_be_made_are_engine_errors(
+    engine: Any, recorder: Any, monkeypatch: pytest.MonkeyPatch, function: str, routine: str
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        ctypes.cast(arguments[-1], ctypes.POINTER(ctypes.c_int))[0] = -6
+
+    monkeypatch.setattr(recorder, function, refuse)
+    with pytest.raises(EngineError, match=f"OUT_OF_HOST_MEMORY in {routine}"):
+        made(engine)
+
+
+def test_a_launch_that_is_refused_is_an_engine_error(
+    engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_opencl_programs import failure
+
+    from lamina.engines.opencl import driver as module
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise failure("OUT_OF_RESOURCES", "clEnqueueNDRangeKernel")
+
+    monkeypatch.setattr(driver, "_command_buffers", None)
+    monkeypatch.setattr(module.cl, "enqueue_nd_range_kernel", refuse)
+    with pytest.raises(EngineError) as caught:
+        made(engine)[0].run([X, EMPTY])
+    assert "the OpenCL driver failed at running a program" in str(caught.value)
+    assert "OUT_OF_RESOURCES in clEnqueueNDRangeKernel" in str(caught.value)
+
+
+def test_command_buffers_and_their_kernels_are_released(
+    engine: Any, recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[str] = []
+    for name in ("_release", "_release_kernel"):
+        function = getattr(recorder, name)
+
+        def counted(handle: int, name: str = name, function: Any = function) -> int:
+            released.append(name)
+            return function(handle)
+
+        monkeypatch.setattr(recorder, name, counted)
+    gc.collect()
+    released.clear()
+    executable, _ = made(engine, launches=long(4))
+    assert released == []
+    executable.release()
+    assert sorted(released) == ["_release", *["_release_kernel"] * 4]
+
+
+def device(extensions: str = "cl_khr_command_buffer", version: int | None = 9 << 12) -> Any:
+    """A device of the test; without a version it is older than OpenCL 3.0."""
+    name = "cl_khr_command_buffer"
+
+    class Old(SimpleNamespace):
+        @property
+        def extensions_with_version(self) -> Any:
+            from test_opencl_programs import failure
+
+            raise failure("INVALID_VALUE", "clGetDeviceInfo")
+
+    if version is None:
+        return Old(extensions=extensions)
+    listed = [SimpleNamespace(name=name, version=version)]
+    return SimpleNamespace(extensions=extensions, extensions_with_version=listed)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        device(extensions="cl_khr_fp64"),
+        device(version=None),
+        device(version=2 << 22),
+        device(version=8 << 12),
+    ],
+)
+def test_devices_without_a_known_version_of_the_extension_have_no_command_buffers(
+    unknown: Any,
+) -> None:
+    from lamina.engines.opencl.command_buffer import command_buffers
+
+    assert command_buffers(unknown) is None
+
+
+def test_runs_do_not_wait_for_the_device(
+    engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = (lm.Linear(4), lm.Tanh(), lm.Linear(1))
+    x, y = normal(60, 3), normal(60, 1)
+
+    def losses(one: lm.Model, count: list[str]) -> list[Any]:
+        with one.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=6) as training:
+            training.step(x[:6], y[:6])
+            count.clear()
+            found = [training.step(x[n : n + 6], y[n : n + 6]) for n in range(0, 60, 6)]
+            assert count == []
+        return found
+
+    queue = driver.queue
+    waits: list[str] = []
+    for name in ("finish", "write", "read"):
+        function = getattr(queue, name)
+
+        def counted(*arguments: Any, name: str = name, function: Any = function) -> Any:
+            waits.append(name)
+            return function(*arguments)
+
+        monkeypatch.setattr(type(queue), name, lambda _, *rest, own=counted: own(*rest))
+    model = lm.Model(lm.Sequential(lm.Input(3), *layers), engine=engine.device.engine, seed=1)
+    found = losses(model, waits)
+    other = lm.Model(lm.Sequential(lm.Input(3), *layers), engine="cpu", seed=1)
+    wanted = losses(other, [])
+    # Every loss is read after all training steps, and after the training was released.
+    np.testing.assert_allclose([*map(float, found)], [*map(float, wanted)], rtol=1e-5)
+    assert waits.count("read") == len(found)
+
+
+def test_inputs_may_change_as_soon_as_a_run_has_begun(engine: Any) -> None:
+    executable, memory = made(engine)
+    x, results = X.copy(), []
+    for run in range(40):
+        x[:] = X + run
+        executable.run([x, EMPTY])
+        results.append(executable.output("result") if run % 7 == 0 else None)
+    for run in range(0, 40, 7):
+        np.testing.assert_array_equal(results[run], expected(X + run, run))
+    np.testing.assert_array_equal(memory.read(), [40, 40, 40])
+
+
+def test_host_memory_of_inputs_is_counted_and_released(engine: Any, driver: Any) -> None:
+    gc.collect()
+    executable, memory = made(engine)
+    before = driver.allocated.bytes
+    for run in range(20):
+        executable.run([X, EMPTY])
+        assert driver.allocated.bytes == before + min(run + 1, 16) * 64
+    executable.release()
+    memory.release()
+    assert driver.allocated.bytes <= before
+
+
+def test_memory_of_runs_over_a_data_set_is_allocated_once(engine: Any, driver: Any) -> None:
+    executable, _ = made(engine)
+    resident = {name: engine.allocate(shape, X.dtype) for name, shape in DATA.items()}
+    rows = np.random.default_rng(0).integers(0, 10, (40, 3))
+    executable.run_many(resident, rows, ["result"])
+    taken = driver.allocated.bytes
+    for count in (40, 7, 1):
+        executable.run_many(resident, rows[:count], ["result"])
+        assert driver.allocated.bytes == taken
+    executable.release()
+    assert driver.allocated.bytes < taken

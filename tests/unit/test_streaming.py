@@ -1,0 +1,230 @@
+"""Data sets that do not fit into the memory of a device."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fit_cases import data, fit, network, same
+from random_arrays import normal
+
+import lamina as lm
+from lamina.data import Dataset
+from lamina.engines.discovery import open_engine
+from lamina.errors import DataError, EngineError
+from lamina.runtime import streaming
+from lamina.training import batches
+from lamina.training.history import History
+
+Call = Callable[..., Any]
+BATCH = 8
+
+
+@pytest.fixture
+def engine(opencl_name: str) -> Any:
+    return open_engine(opencl_name)
+
+
+@pytest.fixture
+def driver(engine: Any) -> Any:
+    return engine.arena().driver
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Streams every data set, in chunks of so many batches of the tests."""
+
+    def stream(count: int) -> None:
+        monkeypatch.setattr(batches, "_RESIDENT_FRACTION", 0.0)
+        monkeypatch.setattr(batches, "NOT_ASKED_BYTES", -1)
+        # An example has four floats and an index.
+        monkeypatch.setattr(streaming, "_CHUNK_BYTES", count * BATCH * (4 * 4 + 8))
+
+    return stream
+
+
+@pytest.fixture
+def calls(driver: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls of both queues."""
+    found: list[str] = []
+    queues = {"": driver.queue, "upload ": driver.upload_queue}
+    for name in ("send", "finish", "write", "read", "run"):
+        function = getattr(type(driver.queue), name)
+
+        def counted(queue: Any, *given: Any, own: Call = function, name: str = name) -> Any:
+            found.extend(f"{kind}{name}" for kind, one in queues.items() if one is queue)
+            return own(queue, *given)
+
+        monkeypatch.setattr(type(driver.queue), name, counted)
+    return found
+
+
+def trained(engine: str, **how: Any) -> tuple[dict[str, Any], History]:
+    model = lm.Model(network(), engine=engine, seed=3)
+    usual: dict[str, Any] = {"batch_size": BATCH, "metrics": [lm.Accuracy()], "progress": False}
+    history = fit(model, data(90), validation=data(41, seed=1), **(usual | how))
+    return model.parameters(), history
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_streamed_data_set_gives_the_same_bits(
+    opencl_name: str, chunks: Callable[[int], None], count: int, drop_last: bool
+) -> None:
+    resident, history = trained(opencl_name, drop_last=drop_last)
+    chunks(count)
+    streamed, other = trained(opencl_name, drop_last=drop_last)
+    assert other.values == history.values
+    assert same(streamed, resident)
+
+
+def run_stream(engine: str, count: int, calls: list[str]) -> list[list[str]]:
+    """The calls of two epochs of so many batches."""
+    model = lm.Model(network(), engine=engine, seed=3)
+    examples = data(count * BATCH)
+    rows = np.arange(count * BATCH, dtype=np.int64).reshape(-1, BATCH)
+    found: list[list[str]] = []
+    with (
+        model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH, data=examples) as training,
+        training.uploaded(examples) as stream,
+    ):
+        assert isinstance(stream, streaming.Streamed)
+        for _ in range(2):
+            stream.begin([rows])
+            calls.clear()
+            training._run_batches(stream, rows)
+            found.append(list(calls))
+    return found
+
+
+def test_every_chunk_is_uploaded_once_and_runs_do_not_wait_for_each_batch(
+    opencl_name: str, chunks: Callable[[int], None], calls: list[str]
+) -> None:
+    chunks(4)
+    for found in run_stream(opencl_name, 16, calls):
+        # The first of four chunks, of an input and a target, was uploaded before.
+        assert found.count("upload send") == 3 * 2
+        assert found.count("run") == 16
+        assert found.count("finish") == 4
+        assert found.count("upload finish") == 0
+
+
+def test_the_next_chunk_is_uploaded_while_the_device_works(
+    opencl_name: str, chunks: Callable[[int], None], calls: list[str]
+) -> None:
+    chunks(2)
+    for found in run_stream(opencl_name, 4, calls):
+        order = [one for one in found if one in ("run", "upload send", "finish")]
+        assert order[:5] == ["run", "run", "upload send", "upload send", "finish"]
+
+
+def test_a_data_set_that_takes_most_of_the_memory_is_streamed(
+    opencl_name: str, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = Dataset(normal(4000, 250), normal(4000, 2))
+    layers = (lm.Linear(4), lm.Tanh(), lm.Linear(2))
+    gc.collect()
+    before = driver.allocated.bytes
+
+    def run() -> tuple[Any, int]:
+        model = lm.Model(lm.Sequential(lm.Input(250), *layers), engine=opencl_name, seed=3)
+        most: list[int] = []
+
+        def note(_: History) -> None:
+            most.append(driver.allocated.bytes)
+
+        history = fit(model, examples, loss=lm.MSE(), batch_size=50, callbacks=[note], epochs=1)
+        return history.values, most[0] - before
+
+    values, taken = run()
+    assert taken > examples.inputs.nbytes
+    limit = before + 2_000_000
+    monkeypatch.setattr(
+        type(driver), "available_bytes", lambda self: max(limit - self.allocated.bytes, 0)
+    )
+    again, less = run()
+    assert again == values
+    # Two chunks, each on the device and in the memory from which it is copied.
+    assert less < 1_500_000
+
+
+def test_a_data_set_with_an_array_above_the_limit_of_an_allocation_is_streamed(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = engine.device.engine
+    resident, history = trained(name)
+    family = type(engine._family)
+    target = replace(engine.target, largest_block_bytes=1000)
+    monkeypatch.setattr(family, "target", target, raising=False)
+    streamed, other = trained(name)
+    assert other.values == history.values
+    assert same(streamed, resident)
+
+
+def test_a_fit_with_a_stream_releases_all_memory(
+    opencl_name: str, driver: Any, chunks: Callable[[int], None]
+) -> None:
+    model = lm.Model(network(), engine=opencl_name)
+    gc.collect()
+    before = driver.allocated.bytes
+    chunks(2)
+    fit(model, data(50), validation=data(20), epochs=2)
+    gc.collect()
+    assert driver.allocated.bytes == before
+
+    def fail(_: History) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(model, data(50), epochs=2, callbacks=[fail])
+    gc.collect()
+    assert driver.allocated.bytes == before
+
+
+def test_memory_for_two_chunks_that_is_missing_is_an_error(
+    opencl_name: str, driver: Any, chunks: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks(2)
+    model = lm.Model(network(), engine=opencl_name)
+    gc.collect()
+    before = driver.allocated.bytes
+    allocated: list[int] = []
+
+    def limited(size: int, own: Call = driver.host_array) -> Any:
+        allocated.append(size)
+        if len(allocated) == 3:
+            with driver.errors("testing"):
+                raise MemoryError
+        return own(size)
+
+    monkeypatch.setattr(driver, "host_array", limited)
+    with pytest.raises(MemoryError):
+        fit(model, data(50))
+    gc.collect()
+    assert driver.allocated.bytes == before
+
+
+def test_other_data_is_checked_before_it_is_streamed(
+    opencl_name: str, chunks: Callable[[int], None]
+) -> None:
+    chunks(2)
+    model = lm.Model(network(), engine=opencl_name)
+    with pytest.raises(DataError):
+        fit(model, (normal(10, 4), np.full(10, 7)))
+
+
+def test_engines_without_memory_of_their_own_refuse_what_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, chunks: Callable[[int], None]
+) -> None:
+    chunks(2)
+    model = lm.Model(network())
+    kind = type(model._parameters.engine)
+    with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
+        monkeypatch.setattr(kind, "available_bytes", lambda _: 1 << 20)
+        examples = Dataset(np.zeros((1 << 16, 4), "float32"), np.zeros(1 << 16, "int64"))
+        with pytest.raises(EngineError, match="this data set needs more memory than there is"):
+            training.run(examples, steps=3)
