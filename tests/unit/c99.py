@@ -51,6 +51,7 @@ C99 = Words(
     float_function={"float": "{name}f", "double": "{name}"},
     in_order=(),
     vectors=None,
+    groups=None,
 )
 
 
