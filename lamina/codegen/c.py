@@ -356,6 +356,9 @@ class Function(Instructions):
         else:
             if relation[0] == "s":
                 first, second = self._signed(left), self._signed(right)
+            elif is_condition(left.type) and left.type.lanes:
+                # All bits of a condition are one, which is below zero.
+                first, second = f"({first} & 1)", f"({second} & 1)"
             text = f"{first} {RELATIONS[relation[-2:]]} {second}"
         result = left.type.of("i1")
         return self._made(self._mask(text, left.type) if left.type.lanes else text, result)

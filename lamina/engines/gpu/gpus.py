@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import final
 
 from lamina.codegen.words import Words
+from lamina.engines.gpu.decisions import decide, legal_schedules
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.schedule import Schedule, decide, legal_schedules
+from lamina.engines.gpu.schedule import Schedule
 from lamina.engines.gpu.target import target_for
 from lamina.program.program import Program
 
 
 @final
 class GpuFamily:
-    """Kernels in which each work item computes a point of a loop, or a part of a tile.
+    """Kernels whose work groups share tiles in local memory, rows and reductions.
 
     Args:
         traits: of the device.
@@ -27,13 +28,13 @@ class GpuFamily:
         self.target = target_for(traits, engine)
 
     def decide(self, program: Program) -> Schedule:
-        return decide(program, self.target)
+        return decide(program, self.target, self._traits)
 
     def text_of_step(self, schedule: Schedule, step: int) -> str:
         return str(schedule.steps[step])
 
     def legal_schedules(self, program: Program) -> Iterator[Schedule]:
-        return legal_schedules(program, self.target)
+        return legal_schedules(program, self.target, self._traits)
 
     def write(self, program: Program, schedule: Schedule) -> Launches:
         # Imported only here: listing devices does not need it.
