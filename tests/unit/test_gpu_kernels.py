@@ -16,9 +16,9 @@ import lamina as lm
 from lamina import ops
 from lamina.codegen.words import OPENCL
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, Tensor, leaf

@@ -109,7 +109,7 @@ def _legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterato
     parts = list(_legal_groups(product_, bits, traits))
     yield from parts
     for splits in _divisors(product_.k, (2, 3)):
-        for part in parts[::3]:
+        for part in parts[splits::4]:
             # The parts of K have other runs of neighbours.
             scalar = _without_vectors(part, product_.k // splits)
             yield PassesSchedule((Pass(1, splits, (scalar, LoopSchedule(1, bits))),))
@@ -119,11 +119,11 @@ def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[PartSched
     """Schedules with local memory."""
     forms = (
         # tile_b, tile_m, tile_n, tile_k, item_m, item_n, buffers, unrolled, swapped
-        (1, 8, 8, 4, 4, 4, 1, 4, False),
-        (1, 4, 8, 3, 2, 4, 2, 1, True),
-        (2, 4, 4, 8, 2, 2, 2, 4, False),
+        (1, 8, 8, 4, 4, 4, 1, 2, False),
+        (1, 4, 8, 3, 2, 4, 2, 3, True),
+        (2, 4, 4, 8, 2, 2, 2, 8, False),
         (3, 6, 2, 2, 3, 1, 1, 2, True),
-        (1, 16, 4, 16, 4, 2, 2, 8, False),
+        (1, 16, 4, 16, 4, 2, 2, 16, False),
     )
     for tile_b, *rest in forms:
         swapped = bool(rest[-1])
@@ -230,7 +230,7 @@ def _legal_loops(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule
     if not count:
         return
     for splits in _divisors(split_size(loop), (2, 3)):
-        for pair in ((parts[0], parts[0]), (parts[-1], parts[0]), (parts[0], parts[-1])):
+        for pair in ((parts[-1], parts[0]), (parts[0], parts[-1])):
             yield PassesSchedule((Pass(len(loop.stages), splits, pair),))
     if len(loop.stages) > 1:
         one = Pass(1, 1, (LoopSchedule(1, bits),))
