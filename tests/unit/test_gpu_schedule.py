@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from gpu_cases import TRAITS
 
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.gpu.decisions import decide

@@ -56,7 +56,7 @@ def passes_of(step: Step, decided: PassesSchedule) -> Passes:
         (only,) = decided.passes
         steps = split_contraction(step, only.splits, workspaces.add)
         return Passes(tuple(zip(steps, only.parts, strict=True)), workspaces.made())
-    return Passes(tuple(_loop_passes(step, decided.passes, workspaces)), workspaces.made())
+    return Passes(tuple(_loop_passes(ordered(step), decided.passes, workspaces)), workspaces.made())
 
 
 @final
@@ -145,10 +145,9 @@ def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loo
         workspace: makes a workspace.
     """
     part = Axis("part", splits)
-    axes = (*loop.axes, part)
-    # The points of a part are neighbours in the workspace.
-    order = (part, *loop.axes)
-    place = flatten([axis_index(axis) for axis in order], [axis.extent for axis in order])
+    # The points of a part are neighbours, in the workspace too.
+    axes = (part, *loop.axes)
+    place = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
     parts: list[Stage] = []
     totals: list[Stage] = []
     stores: list[Store] = []
@@ -164,6 +163,26 @@ def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loo
     rest = loop.stages[len(parts) :]
     first = Loop(f"{loop.name}.parts", axes, (*parts, Write((), tuple(stores))))
     return first, Loop(loop.name, loop.axes, (*totals, *rest))
+
+
+def ordered(loop: Loop) -> Loop:
+    """The loop with its first reductions in waves.
+
+    A wave has the reductions over axes that depend on the same earlier waves, then the values that
+    are computed from them without axes. So all reductions of a wave can be split together.
+    """
+    waves: dict[str, int] = {}
+    placed: list[tuple[int, bool, Stage]] = []
+    rest = list(loop.stages)
+    while rest and isinstance(rest[0], Reduce):
+        stage = rest.pop(0)
+        assert isinstance(stage, Reduce)
+        wave = max((waves.get(name, 0) for name in _locals_of([stage])), default=0)
+        wave += bool(stage.axes)
+        waves[stage.local] = wave
+        placed.append((wave, not stage.axes, stage))
+    placed.sort(key=lambda one: one[:2])
+    return replace(loop, stages=(*(stage for _, _, stage in placed), *rest))
 
 
 def leading_reductions(stages: Sequence[Stage]) -> list[Reduce]:

@@ -10,7 +10,7 @@ from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.strides import stride_along
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Scalar, indices, loads
+from lamina.program.scalar import Scalar, loads
 from lamina.program.steps import Contraction
 from lamina.program.windows import loaded
 
@@ -50,6 +50,18 @@ class Product:
         return run_along(self.step.right, n), run_along(self.step.right, k)
 
     @cached_property
+    def left_distances(self) -> tuple[int, int]:
+        """The distance between neighbours in the left operand along m, and along k."""
+        (m,), (k,) = self.step.m, self.step.k
+        return distance_along(self.step.left, m), distance_along(self.step.left, k)
+
+    @cached_property
+    def right_distances(self) -> tuple[int, int]:
+        """The distance between neighbours in the right operand along n, and along k."""
+        (n,), (k,) = self.step.n, self.step.k
+        return distance_along(self.step.right, n), distance_along(self.step.right, k)
+
+    @cached_property
     def stored_runs(self) -> tuple[int, int]:
         """The contiguous elements of all stores along m, and along n."""
         (m,), (n,) = self.step.m, self.step.n
@@ -78,6 +90,19 @@ def run_along(view: Scalar, axis: Axis) -> int:
     return run
 
 
+def distance_along(view: Scalar, axis: Axis) -> int:
+    """The largest distance in memory between two neighbours along an axis that make a pair.
+
+    0 if the view does not depend on the axis; the size of the buffer's indices if it is unknown.
+    """
+    cut, lane = _cut(axis, 2)
+    found = [0]
+    for load in loads(cut.scalar(view)):
+        stride = stride_along(load.index, lane)
+        found.append(load.index.bounds[1] if stride is None else abs(stride))
+    return max(found)
+
+
 def index_run(index: Index, axis: Axis) -> int:
     """The number of neighbours in aligned runs of an index along an axis, a power of two."""
     run = _LONGEST_RUN
@@ -92,13 +117,8 @@ def index_run(index: Index, axis: Axis) -> int:
 
 def _cut(axis: Axis, run: int) -> tuple[Rewrite, Axis]:
     """Replaces an axis by runs and the place in a run, which is the second result."""
-    runs, lane = Axis("run", axis.extent // run), Axis("lane", run)
+    runs, lane = Axis("run", -(-axis.extent // run)), Axis("lane", run)
     return Rewrite({axis: axis_index(runs) * run + axis_index(lane)}), lane
-
-
-def is_uniform(scalar: Scalar, axis: Axis) -> bool:
-    """Whether a scalar has the same value along an axis."""
-    return all(stride_along(index, axis) == 0 for index in indices(scalar))
 
 
 def contiguous(scalar: Scalar, axis: Axis, run: int) -> bool:

@@ -48,6 +48,8 @@ class _Rows:
         self._loop, self._rows = loop, rows
         at = axis_index(item)
         self._share, row = at % rows.items, at // rows.items
+        if rows.along_points:
+            self._share, row = at // rows.rows, at % rows.rows
         self._row = row
         self._point = axis_index(groups) * rows.rows + row
         self._here = Rewrite(self._coordinates(self._point))

@@ -37,11 +37,14 @@ class RowSchedule:
     Attributes:
         items: the number of work items for each point.
         rows: the number of points of a work group; it divides the number of points.
+        along_points: whether neighbouring work items are at neighbouring points; otherwise they
+            share a point.
         position_bits: the bits in which positions are computed.
     """
 
     items: int
     rows: int
+    along_points: bool
     position_bits: int
 
     @property
@@ -51,7 +54,9 @@ class RowSchedule:
 
     def __str__(self) -> str:
         rows = f"{self.rows} points in a group" if self.rows > 1 else "a point for each group"
-        return f"{rows}, {self.items} work items each; positions of {self.position_bits} bits"
+        neighbours = ", neighbours at neighbouring points" if self.along_points else ""
+        shared = f"{rows}, {self.items} work items each{neighbours}"
+        return f"{shared}; positions of {self.position_bits} bits"
 
 
 @frozen_dataclass
