@@ -28,7 +28,7 @@ class Compiled:
     Attributes:
         name: of the kernel.
         vector_registers, scalar_registers: that a work item, and a wavefront, use.
-        spills: registers that are kept in memory, and bytes of private memory.
+        spills: bytes of private memory for values that do not fit into registers.
         local_bytes: of a work group.
         occupancy: the wavefronts that a SIMD unit can run at the same time.
     """
@@ -48,16 +48,15 @@ def prelude() -> str:
         "#define get_local_id(n) ((size_t)__builtin_amdgcn_workitem_id_x())",
         "#define get_global_id(n) (get_group_id(0) * __builtin_amdgcn_workgroup_size_x() "
         "+ get_local_id(0))",
-        "#define barrier(f) { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, \"workgroup\"); "
+        '#define barrier(f) { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup"); '
         "__builtin_amdgcn_s_barrier(); "
-        "__builtin_amdgcn_fence(__ATOMIC_SEQ_CST, \"workgroup\"); }",
+        '__builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup"); }',
         "#define select(no, yes, mask) ((mask) ? (yes) : (no))",
         "#define OWN __attribute__((overloadable, always_inline)) static",
     ]
     for type, suffix in (("float", "f"), ("double", "")):
         for name in ("fma", "sqrt", "fabs", "copysign"):
             lines += _function(name, type, suffix)
-        lines += [f"#define {name} own_{name}" for name in ()]
     lines += [f"#define {name} own_{name}" for name in ("fma", "sqrt", "fabs", "copysign")]
     for element in ("uchar", "int", "uint", "long", "ulong", "float", "double", "char"):
         for lanes in (2, 3, 4, 8, 16):
@@ -90,7 +89,7 @@ def _saturating() -> Iterator[str]:
     ends |= {"uint": ("0.0", "0x1p32"), "ulong": ("0.0", "0x1p64"), "uchar": ("0.0", "0x1p8")}
     ends |= {"char": ("-0x1p7", "0x1p7")}
     for integer, (low, high) in ends.items():
-        limit = integer.lstrip("u").upper().replace("INT", "INT")
+        limit = integer.lstrip("u").upper()
         least, most = (f"U{limit}_MAX * 0", f"U{limit}_MAX")
         if not integer.startswith("u"):
             least, most = f"{limit}_MIN", f"{limit}_MAX"
@@ -169,7 +168,7 @@ def _kernels_in(assembly: str) -> Iterator[Compiled]:
             name,
             max(figure("NumVgprs"), figure("TotalNumVgprs")),
             figure("NumSgprs"),
-            figure("ScratchSize") + figure("NumSpilled") ,
+            figure("ScratchSize"),
             figure("LDSByteSize"),
             int(occupancy),
         )

@@ -37,6 +37,9 @@ TILES = (
 )
 # The shortest part of K that is worth a work group of its own, and the most parts.
 LEAST_PART, MOST_PARTS = 64, 128
+# The multiplications of a work item in a stretch of K; and how many of k are written out. AMD's
+# compiler keeps the operands of all that are written out in registers, until it spills them.
+MOST_WRITTEN_OUT, UNROLLED = 512, 4
 # The fewest work items in a group: the width of a wavefront of AMD's older GPUs.
 LEAST_GROUP = 64
 # The most work items that a device may be expected to allow in a group.
@@ -75,11 +78,13 @@ def _tiles(one: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
         group = (tile_m // item_m) * (tile_n // item_n)
         tile_b = _power_below(LEAST_GROUP // group, own.batch) if group < LEAST_GROUP else 1
         for tile_k, buffers in ((8, 1), (8, 2), (16, 1), (16, 2), (32, 1)):
-            if item_m * item_n * tile_k > 1024:
+            if item_m * item_n * tile_k > MOST_WRITTEN_OUT:
                 continue
+            # PoCL 3.1 keeps wrong values over a loop between barriers, in some large kernels.
+            unrolled = tile_k if traits.is_processor else UNROLLED
             tiled = tiled_schedule(
                 *(own, (tile_b, tile_m, tile_n, tile_k), (item_m, item_n)),
-                *(buffers, tile_k, swapped, bits),
+                *(buffers, unrolled, swapped, bits),
             )
             if tiled not in seen and fits(tiled, own.element_bytes, traits):
                 seen.add(tiled)
