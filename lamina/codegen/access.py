@@ -10,6 +10,7 @@ from lamina.codegen.nest import Nest
 from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import element, from_memory, memory_element, to_memory
 from lamina.codegen.values import I64, POINTER, Type, Value, constant, undefined
+from lamina.program.index import Index
 from lamina.program.scalar import Load
 from lamina.program.steps import Store
 
@@ -26,6 +27,8 @@ class Access:
         sizes: the number of elements of each buffer.
         calling: whether strided vectors are loaded and stored by calls of shared functions. That
             keeps long functions short. It is meant for code that is seldom run.
+        whole_vectors: whether buffers are aligned to vectors, and contiguous vectors are loaded in
+            one piece even if a bound fails in all of their lanes: then from the buffer's start.
     """
 
     def __init__(
@@ -37,12 +40,14 @@ class Access:
         sizes: Mapping[str, int],
         *,
         calling: bool,
+        whole_vectors: bool,
     ) -> None:
         self._code = code
         self._nest = nest
         self._positions = positions
         self._sizes = sizes
         self._calling = calling
+        self._whole_vectors = whole_vectors
         self.bases = bases
         # The loaded buffers. After a store they must be loaded again.
         self.loaded: set[str] = set()
@@ -75,15 +80,34 @@ class Access:
         start = indices.start
         if not forwards:
             start = code.subtract(start, constant(lanes - 1, start.type))
+        uniform = inside is not None and not inside.type.lanes
+        if self._whole_vectors and uniform and self._sizes[load.buffer] >= lanes:
+            assert inside is not None
+            start = self._or_zero(inside, start)
+            address = code.offset(self.bases[load.buffer], start, type.element)
+            loaded = code.load(address, type.wide(lanes), self._alignment(load.index, type))
+            loaded = loaded if forwards else code.shuffle(loaded, None, backwards)
+            return self._or_zero(inside, from_memory(code, loaded, load.dtype))
         address = code.offset(self.bases[load.buffer], start, type.element)
         if inside is None:
-            loaded = code.load(address, type.wide(lanes))
+            loaded = code.load(address, type.wide(lanes), self._alignment(load.index, type))
         else:
             mask = self._mask(inside, lanes)
             mask = mask if forwards else code.shuffle(mask, None, backwards)
             loaded = self._masked_load(address, mask, type.wide(lanes))
         loaded = loaded if forwards else code.shuffle(loaded, None, backwards)
         return from_memory(code, loaded, load.dtype)
+
+    def _alignment(self, index: Index, type: Type) -> int:
+        """The known alignment of a vector that begins at an index; 0 if only of an element."""
+        lanes = self._nest.lanes
+        count = lanes.count
+        if not self._whole_vectors or count & (count - 1) or lanes.multiple % count:
+            return 0
+        steps = [step for atom, step in index.terms if atom != lanes.axis]
+        whole = all(step % count == 0 for step in (*steps, index.constant))
+        forwards = (lanes.axis, 1) in index.terms
+        return count * type.bytes if whole and forwards else 0
 
     def _load_one(self, load: Load, index: Value, inside: Value | None) -> Value:
         code = self._code
@@ -160,10 +184,11 @@ class Access:
         lanes = value.type.lanes
         if not lanes or (indices.each is None and indices.stride == 1):
             address = code.offset(base, indices.start, type.element)
+            align = self._alignment(store.index, type) if lanes else 0
             if store.accumulate:
-                old = from_memory(code, code.load(address, type.wide(lanes)), dtype)
+                old = from_memory(code, code.load(address, type.wide(lanes), align), dtype)
                 value = code.add(old, value)
-            code.store(to_memory(code, value, dtype), address)
+            code.store(to_memory(code, value, dtype), address, align)
             return
         each = indices.each
         stored = to_memory(code, value, dtype)

@@ -233,16 +233,16 @@ class Builder(Protocol):
         """The address of an element."""
         ...
 
-    def load(self, pointer: Value, type: Type) -> Value:
-        """Reads a value; the address need only be aligned to an element."""
+    def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
+        """Reads a value; by default the address need only be aligned to an element."""
         ...
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
         """Reads the lanes where the mask is set; others are zero, without a memory access."""
         ...
 
-    def store(self, value: Value, pointer: Value) -> None:
-        """Writes a value."""
+    def store(self, value: Value, pointer: Value, align: int = 0) -> None:
+        """Writes a value; by default the address need only be aligned to an element."""
         ...
 
     def picked(self, table: Value, number: Value) -> Value:

@@ -7,27 +7,27 @@ Conditions of vectors are integers of 32 bits, all bits set or none.
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
 from lamina.codegen.builder import BasicBlock, OpenLoop
-from lamina.codegen.instructions import Instructions
-from lamina.codegen.iterations import Iterations
-from lamina.codegen.values import I1, I64, NUMBERS, POINTER, TABLE, Type, Value, constant, single
-from lamina.codegen.words import (
+from lamina.codegen.c_text import (
     FLOAT_RELATIONS,
     INFIX,
     RELATIONS,
     SIGNED_INFIX,
-    VectorWords,
-    Words,
+    indented,
+    is_condition,
+    number_text,
+    stored_as,
 )
+from lamina.codegen.instructions import Instructions
+from lamina.codegen.iterations import Iterations
+from lamina.codegen.values import I1, I64, NUMBERS, POINTER, TABLE, Type, Value, constant
+from lamina.codegen.words import GroupWords, VectorWords, Words
 from lamina.errors import InternalError
 
-_INDENT = "    "
 # The type of tables of addresses.
 _ADDRESSES = "Addresses"
 
@@ -88,7 +88,12 @@ class Module:
         return self._added(Function(self, name, parameters, head, is_called=True))
 
     def kernel(
-        self, name: str, buffers: Sequence[tuple[str, str]], numbers: Sequence[tuple[str, Type]]
+        self,
+        name: str,
+        buffers: Sequence[tuple[str, str]],
+        numbers: Sequence[tuple[str, Type]],
+        *,
+        group: int = 0,
     ) -> Function:
         """Begins a function that the host calls.
 
@@ -96,13 +101,15 @@ class Module:
             name: of the function.
             buffers: the name and the element of each buffer.
             numbers: further parameters.
+            group: the number of work items in a work group; 0 if it may have any size.
         """
         words = [f"{self.pointer(element)}{label}" for label, element in buffers]
         words += [f"{self.type(type)} {label}" for label, type in numbers]
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers]
-        head = f"{self.words.kernel} {name}({', '.join(words)})"
+        qualifiers = self.groups.kernel.format(size=group) if group else self.words.kernel
+        head = f"{qualifiers} {name}({', '.join(words)})"
         made = Function(self, name, parameters, head, is_called=False)
-        made.elements.update({label: _stored_as(element) for label, element in buffers})
+        made.elements.update({label: stored_as(element) for label, element in buffers})
         return self._added(made)
 
     def _added(self, function: Function) -> Function:
@@ -158,9 +165,26 @@ class Module:
             )
         return vectors
 
-    def pointer(self, element: str) -> str:
-        """The type of an address in a buffer of elements, followed by a blank or star."""
-        return self.words.address.format(element=self.words.unsigned[_stored_as(element)])
+    @property
+    def groups(self) -> GroupWords:
+        """How groups of work items are written."""
+        if self.words.groups is None:
+            raise InternalError(
+                f"{self.words.language} has no groups of work items",
+                advice="Choose schedules whose work items are independent of each other.",
+            )
+        return self.words.groups
+
+    def pointer(self, element: str, lanes: int = 0, *, local: bool = False) -> str:
+        """The type of an address of elements or vectors, followed by a blank or star.
+
+        Args:
+            element: of a buffer, or of an array in local memory.
+            lanes: of vectors; 0 for scalars.
+            local: whether it is in local memory.
+        """
+        word = self._vector(self.words.unsigned[stored_as(element)], lanes)
+        return (self.groups if local else self.words).address.format(element=word)
 
     def text(self) -> str:
         """The whole file.
@@ -183,11 +207,6 @@ class Module:
         return "\n\n".join(["\n".join(head), *functions]) + "\n"
 
 
-def _stored_as(element: str) -> str:
-    """The integer that holds an element in memory."""
-    return f"i{max(Type(element).bits, 8)}"
-
-
 @final
 class Function(Instructions):
     """A function being written: instructions go to the current block."""
@@ -206,6 +225,8 @@ class Function(Instructions):
         self.module = module
         # The element to which each address points; other addresses point to bytes.
         self.elements: dict[str, str] = {}
+        # The addresses in local memory.
+        self._local: set[str] = set()
         self.head = head
         self.is_called = is_called
         self.iterations = Iterations()
@@ -321,7 +342,7 @@ class Function(Instructions):
             )
         if not value.type.lanes:
             assert not isinstance(value.number, tuple)
-            return self._number(value.number, value.type)
+            return number_text(self.module.words, value.number, value.type)
         numbers = value.number if isinstance(value.number, tuple) else (value.number,)
         lanes = [self._lane(number, value.type) for number in numbers]
         return f"({self._of_lanes(value.type, lanes)})"
@@ -329,35 +350,11 @@ class Function(Instructions):
     def _lane(self, number: float, type: Type) -> str:
         if type.element == "i1":
             return "-1" if number else "0"
-        return self._number(number, type.scalar)
-
-    def _number(self, number: float, type: Type) -> str:
-        if type.element == "i1":
-            return "true" if number else "false"
-        if not type.is_float:
-            words = self.module.words
-            digits = f"{int(number) % 2**type.bits}{words.integer_suffix[type.element]}"
-            return f"({words.unsigned['i8']}){digits}" if type.element == "i8" else digits
-        if type.element == "float":
-            number = single(number)
-        if not math.isfinite(number):
-            code, integer = ("<f", "<I") if type.element == "float" else ("<d", "<Q")
-            (bits,) = struct.unpack(integer, struct.pack(code, number))
-            whole = self._number(bits, Type(_stored_as(type.element)))
-            return self._same_bits(self.module.type(type), whole)
-        text = f"{number.hex()}{'f' if type.element == 'float' else ''}"
-        return f"({text})" if text.startswith("-") else text
+        return number_text(self.module.words, number, type.scalar)
 
     def text(self) -> str:
         """The function, indented."""
-        lines = [f"{self.head} {{"]
-        depth = 1
-        for block in self.blocks:
-            for line in block.lines:
-                depth -= line.startswith("}")
-                lines.append(_INDENT * depth + line)
-                depth += line.endswith("{")
-        return "\n".join([*lines, "}"])
+        return indented(self.head, self.blocks)
 
     # Words
 
@@ -420,14 +417,14 @@ class Function(Instructions):
         else:
             if relation[0] == "s":
                 first, second = self._signed(left), self._signed(right)
-            elif relation[0] == "u" and _is_condition(left.type):
+            elif relation[0] == "u" and is_condition(left.type):
                 # A condition that holds is -1 in vectors, the largest number without a sign.
                 integer = self.module.type(left.type.of("i32"))
                 convert = self._same_bits if left.type.lanes else "({}){}".format
                 first, second = (convert(integer, one) for one in (first, second))
             text = f"{first} {RELATIONS[relation[-2:]]} {second}"
         result = left.type.of("i1")
-        if left.type.lanes and not _is_condition(left.type):
+        if left.type.lanes and not is_condition(left.type):
             text = self._mask(text, left.type)
         return self._made(text, result)
 
@@ -456,10 +453,10 @@ class Function(Instructions):
             return self._same_bits(word, text)
         if operation.endswith(".sat"):
             return self._nearest(value, type, signed=operation == "fptosi.sat")
-        if _is_condition(type):
+        if is_condition(type):
             lowest = f"({text} & 1) != 0"
             return self._mask(lowest, value.type) if type.lanes else lowest
-        if value.type.lanes and _is_condition(value.type):
+        if value.type.lanes and is_condition(value.type):
             text = f"({text} & 1)"
         elif operation == "sext" and (value.type.element, element) == ("i32", "i64"):
             # Mesa compares longs wrongly with constants, if they are converted from ints. LLVM
@@ -481,10 +478,10 @@ class Function(Instructions):
         text = self.module.words.nearest.format(
             type=word,
             value=self._operand(value),
-            least=self._number(least, type.scalar),
-            most=self._number(end - 1, type.scalar),
-            low=self._number(float(least), value.type.scalar),
-            high=self._number(float(end), value.type.scalar),
+            least=number_text(self.module.words, least, type.scalar),
+            most=number_text(self.module.words, end - 1, type.scalar),
+            low=number_text(self.module.words, float(least), value.type.scalar),
+            high=number_text(self.module.words, float(end), value.type.scalar),
         )
         return self._unsigned(text, type) if signed else text
 
@@ -561,7 +558,7 @@ class Function(Instructions):
         if value.number is not None and not isinstance(value.number, tuple):
             return constant(value.number, type)
         text = self._operand(value)
-        if _is_condition(value.type):
+        if is_condition(value.type):
             text = f"{text} ? -1 : 0"
         return self._made(self._of_lanes(type, [text]), type)
 
@@ -592,7 +589,7 @@ class Function(Instructions):
 
     def insert(self, vector: Value, value: Value, lane: int) -> Value:
         named, inserted = self._named(vector), self._operand(value)
-        if _is_condition(value.type):
+        if is_condition(value.type):
             inserted = f"({inserted} ? -1 : 0)"
         lanes = [
             inserted if one == lane else self._lane_of(named, vector.type, one)
@@ -619,12 +616,45 @@ class Function(Instructions):
         """The number of the work item."""
         return self._made(self.module.words.item, I64)
 
-    def _pointer(self, pointer: Value, element: str) -> str:
-        """An address of elements."""
-        kind = _stored_as(element)
-        if self.elements.get(pointer.name, "i8") == kind:
+    # Groups of work items
+
+    def group(self) -> Value:
+        """The number of the work group."""
+        return self._made(self.module.groups.group, I64)
+
+    def item_in_group(self) -> Value:
+        """The number of the work item in its group."""
+        return self._made(self.module.groups.item, I64)
+
+    def local(self, element: str, count: int) -> Value:
+        """An array in local memory: the address of its first element."""
+        value = Value(self._name("l"), POINTER)
+        stored = stored_as(element)
+        self.elements[value.name] = stored
+        self._local.add(value.name)
+        word = self.module.words.unsigned[stored]
+        text = self.module.groups.declared.format(element=word, name=value.name, count=count)
+        self._line(text)
+        return value
+
+    def barrier(self, *, everywhere: bool = False) -> None:
+        """Waits for all items of the group, which then see each other's stores.
+
+        Args:
+            everywhere: whether they also see stores in buffers, not only in local memory.
+        """
+        words = self.module.groups
+        self._line(words.barrier_everywhere if everywhere else words.barrier)
+
+    # Addresses
+
+    def _pointer(self, pointer: Value, element: str, lanes: int = 0) -> str:
+        """An address of elements, or of vectors that are aligned to their size."""
+        kind = stored_as(element)
+        if not lanes and self.elements.get(pointer.name, "i8") == kind:
             return pointer.name
-        return f"(({self.module.pointer(element)}){pointer.name})"
+        word = self.module.pointer(element, lanes, local=pointer.name in self._local)
+        return f"(({word}){pointer.name})"
 
     def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
         """The address of an element."""
@@ -632,19 +662,23 @@ class Function(Instructions):
         if position.is_integer(0):
             return pointer
         value = Value(self._name("p"), POINTER)
-        self.elements[value.name] = _stored_as(element)
+        self.elements[value.name] = stored_as(element)
+        local = pointer.name in self._local
+        if local:
+            self._local.add(value.name)
         # An index may be below zero.
         text = f"{self._pointer(pointer, element)} + {self._signed(position)}"
-        self._line(f"{self.module.pointer(element)}{value.name} = {text}")
+        self._line(f"{self.module.pointer(element, local=local)}{value.name} = {text}")
         return value
 
-    def load(self, pointer: Value, type: Type) -> Value:
-        """Reads a value; the address need only be aligned to an element."""
-        address = self._pointer(pointer, type.element)
+    def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
+        """Reads a value; by default the address need only be aligned to an element."""
+        aligned = align >= type.lanes * type.bytes
+        address = self._pointer(pointer, type.element, type.lanes if aligned else 0)
         text = f"*{address}"
-        if type.lanes:
+        if not aligned:
             loaded = self.module.vectors(type.lanes).loaded
-            element = self.module.words.unsigned[_stored_as(type.element)]
+            element = self.module.words.unsigned[stored_as(type.element)]
             text = loaded.format(lanes=type.lanes, address=address, element=element)
         return self._made(self._from_memory(text, type), type)
 
@@ -668,16 +702,18 @@ class Function(Instructions):
         """Prefetches an address; languages like C choose the cache themselves."""
         self._line(self.module.words.prefetch.format(address=self._pointer(pointer, "i8")))
 
-    def store(self, value: Value, pointer: Value) -> None:
-        """Writes a value."""
+    def store(self, value: Value, pointer: Value, align: int = 0) -> None:
+        """Writes a value; by default the address need only be aligned to an element."""
         type = value.type
-        address, text = self._pointer(pointer, type.element), self._operand(value)
+        aligned = align >= type.lanes * type.bytes
+        address = self._pointer(pointer, type.element, type.lanes if aligned else 0)
+        text = self._operand(value)
         if type.is_float:
-            integers = self.module.type(type.of(_stored_as(type.element)))
+            integers = self.module.type(type.of(stored_as(type.element)))
             text = self._same_bits(integers, text)
-        if type.lanes:
+        if not aligned:
             stored = self.module.vectors(type.lanes).stored
-            element = self.module.words.unsigned[_stored_as(type.element)]
+            element = self.module.words.unsigned[stored_as(type.element)]
             self._line(
                 stored.format(lanes=type.lanes, value=text, address=address, element=element)
             )
@@ -687,8 +723,3 @@ class Function(Instructions):
     def _from_memory(self, text: str, type: Type) -> str:
         """Integers read from memory as values of a type."""
         return self._same_bits(self.module.type(type), text) if type.is_float else text
-
-
-def _is_condition(type: Type) -> bool:
-    """Whether the values are conditions."""
-    return type.element == "i1"

@@ -341,8 +341,10 @@ class PieceFunction(Composed):
             first += max(piece.lanes, 1)
         return found
 
-    def load(self, pointer: Value, type: Type) -> Value:
-        """Reads a value; the address need only be aligned to an element."""
+    def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
+        """Reads a value; by default the address need only be aligned to an element."""
+        if _is_whole(type):
+            return self.inner.load(pointer, type, align)
         pieces = [self.inner.load(*one) for one in self._addresses(pointer, type)]
         return self._joined(pieces, type)
 
@@ -358,8 +360,11 @@ class PieceFunction(Composed):
                 pieces.append(self.inner.loaded_if(address, own, piece))
         return self._joined(pieces, type)
 
-    def store(self, value: Value, pointer: Value) -> None:
-        """Writes a value."""
+    def store(self, value: Value, pointer: Value, align: int = 0) -> None:
+        """Writes a value; by default the address need only be aligned to an element."""
+        if _is_whole(value.type):
+            self.inner.store(value, pointer, align)
+            return
         addresses = self._addresses(pointer, value.type)
         for (address, _), piece in zip(addresses, self._split(value), strict=True):
             self.inner.store(piece, address)

@@ -32,6 +32,7 @@ class Points(Generic[Code]):
         bases: the address of each buffer.
         sizes: the number of elements of each buffer.
         calling: whether strided vectors are loaded and stored by calls; see `Access`.
+        whole_vectors: whether buffers are aligned to vectors; see `Access`.
         position: the integer type of indices.
     """
 
@@ -42,12 +43,17 @@ class Points(Generic[Code]):
         sizes: Mapping[str, int],
         *,
         calling: bool = False,
+        whole_vectors: bool = False,
         position: Type = I64,
     ) -> None:
         self.code = code
         self._nest = Nest(code)
         self._positions = Positions(code, self._nest, self.value, position)
-        self._access = Access(code, self._nest, self._positions, bases, sizes, calling=calling)
+        self._access = Access(
+            *(code, self._nest, self._positions, bases, sizes),
+            calling=calling,
+            whole_vectors=whole_vectors,
+        )
 
     # The nest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import final
 
 from lamina.codegen.builder import Builder
@@ -41,6 +42,10 @@ class Combiner(ABC):
 
         `at` replaces the inner axes by numbers if the points are unrolled.
         """
+
+    @abstractmethod
+    def merged(self, left: Sequence[Value], right: Sequence[Value]) -> tuple[Value, ...]:
+        """The carried values of two sets of points together."""
 
     def result(self, carried: tuple[Value, ...]) -> Value:
         """The result, in as many lanes as the carried values."""
@@ -89,6 +94,9 @@ class _Plain(Combiner):
         words = {"sum": "add", "product": "multiply"}
         name = words.get(self._stage.combine, self._stage.combine)
         return EMITTERS[name](self._code, self._stage.dtype, (left, right))
+
+    def merged(self, left: Sequence[Value], right: Sequence[Value]) -> tuple[Value, ...]:
+        return (self._combined(left[0], right[0]),)
 
     def finish(self, carried: tuple[Value, ...]) -> Value:
         (total,) = carried
@@ -167,27 +175,30 @@ class _Position(Combiner):
         )
         return code.binary("or", better, first_nan)
 
+    def merged(self, left: Sequence[Value], right: Sequence[Value]) -> tuple[Value, ...]:
+        code = self._code
+        (best, position), (value, found) = left, right
+        filled = code.compare("sge", found, constant(0, found.type))
+        # If neither value is better than the other, the earlier one is taken.
+        worse = self._better(best, value)
+        earlier = code.binary(
+            "and",
+            code.binary("xor", worse, constant(1, worse.type)),
+            code.compare("slt", found, position),
+        )
+        chosen = code.binary("or", self._better(value, best), earlier)
+        chosen = code.binary("and", chosen, filled)
+        empty = code.compare("slt", position, constant(0, position.type))
+        chosen = code.binary("or", chosen, empty)
+        return code.select(chosen, value, best), code.select(chosen, found, position)
+
     def finish(self, carried: tuple[Value, ...]) -> Value:
         code = self._code
         values, positions = carried
-        best, position = code.extract(values, 0), code.extract(positions, 0)
+        best: tuple[Value, ...] = (code.extract(values, 0), code.extract(positions, 0))
         for lane in range(1, values.type.lanes):
-            value, found = code.extract(values, lane), code.extract(positions, lane)
-            filled = code.compare("sge", found, constant(0, found.type))
-            # If neither value is better than the other, the earlier one is taken.
-            worse = self._better(best, value)
-            earlier = code.binary(
-                "and",
-                code.binary("xor", worse, constant(1, worse.type)),
-                code.compare("slt", found, position),
-            )
-            chosen = code.binary("or", self._better(value, best), earlier)
-            chosen = code.binary("and", chosen, filled)
-            empty = code.compare("slt", position, constant(0, position.type))
-            chosen = code.binary("or", chosen, empty)
-            best = code.select(chosen, value, best)
-            position = code.select(chosen, found, position)
-        return self.result((best, position))
+            best = self.merged(best, (code.extract(values, lane), code.extract(positions, lane)))
+        return self.result(best)
 
 
 def _lowest(dtype: DType) -> float:

@@ -62,12 +62,21 @@ class Signatures:
         steps: Sequence[Step],
         decided: Decided,
         iteration: Axis | None,
+        workspaces: Sequence[Buffer] = (),
     ) -> tuple[Signature[Decided], tuple[str, ...]]:
-        """The signature of steps that are written together, and the names of their buffers."""
+        """The signature of steps that are written together, and the names of their buffers.
+
+        Args:
+            steps: of the program, or made from them.
+            decided: the decisions on how they are run.
+            iteration: the axis of iterations if they are repeated; otherwise None.
+            workspaces: buffers of the steps that are not in the program.
+        """
         without_names, used = self.numbered(*steps)
+        known = {**self._program.buffers, **{one.name: one for one in workspaces}}
         buffers = tuple(
             Buffer(str(number), "temporary", (buffer.size,), buffer.dtype)
-            for number, buffer in enumerate(self._program.buffers[name] for name in used)
+            for number, buffer in enumerate(known[name] for name in used)
         )
         return Signature(without_names, buffers, decided, iteration), used
 

@@ -16,32 +16,6 @@ from dataclasses import replace
 
 from lamina.records import frozen_dataclass
 
-# Operators that all these languages have.
-INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "udiv": "/",
-    "urem": "%",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "shl": "<<",
-    "lshr": ">>",
-    "fadd": "+",
-    "fsub": "-",
-    "fmul": "*",
-    "fdiv": "/",
-}
-SIGNED_INFIX = {"ashr": ">>"}
-RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-# Relations of floats that are not a single operator.
-FLOAT_RELATIONS = {
-    "ord": "({0} == {0}) & ({1} == {1})",
-    "uno": "({0} != {0}) | ({1} != {1})",
-    "one": "({0} < {1}) | ({0} > {1})",
-}
-
 
 @frozen_dataclass
 class VectorWords:
@@ -73,6 +47,31 @@ class VectorWords:
 
 
 @frozen_dataclass
+class GroupWords:
+    """How a language writes kernels whose work items work in groups.
+
+    Attributes:
+        kernel: the qualifiers of a kernel whose groups have a fixed size; field `size`.
+        group: the number of the work group, of 64 bits.
+        item: the number of the work item in its group, of 64 bits.
+        declared: the declaration of an array in local memory, which the items of a group share,
+            aligned to vectors of 16 bytes; fields `element`, `name` and `count`.
+        address: the type of an address in local memory, as `Words.address`.
+        barrier: a statement that waits for all items of the group; they then see each other's
+            stores in local memory.
+        barrier_everywhere: the same, for stores in buffers too.
+    """
+
+    kernel: str
+    group: str
+    item: str
+    declared: str
+    address: str
+    barrier: str
+    barrier_everywhere: str
+
+
+@frozen_dataclass
 class Words:
     """How a language writes constructs that differ between languages like C.
 
@@ -100,6 +99,7 @@ class Words:
         in_order: lines before a loop with loop-carried floats, for compilers that otherwise
             reorder sums.
         vectors: how vectors are written; None if the language has none.
+        groups: how groups of work items are written; None if the language has none.
     """
 
     language: str
@@ -121,6 +121,7 @@ class Words:
     float_function: Mapping[str, str]
     in_order: tuple[str, ...]
     vectors: VectorWords | None
+    groups: GroupWords | None
 
 
 OPENCL = Words(
@@ -165,6 +166,15 @@ OPENCL = Words(
         selected="select({no}, {yes}, {mask})",
         loaded="vload{lanes}(0, {address})",
         stored="vstore{lanes}({value}, 0, {address})",
+    ),
+    groups=GroupWords(
+        kernel="__kernel __attribute__((reqd_work_group_size({size}, 1, 1))) void",
+        group="(ulong)get_group_id(0)",
+        item="(ulong)get_local_id(0)",
+        declared="__local {element} {name}[{count}] __attribute__((aligned(16)))",
+        address="__local {element} *",
+        barrier="barrier(CLK_LOCAL_MEM_FENCE)",
+        barrier_everywhere="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)",
     ),
 )
 

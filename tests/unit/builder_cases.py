@@ -312,6 +312,9 @@ def _conditions(code: Builder, x: Sequence[Value]) -> Value:
     both = code.binary("and", below, code.binary("xor", even, truth))
     either = code.binary("or", both, code.compare("eq", x[0], x[1]))
     chosen = code.select(either, below, code.select(below, even, odd))
+    # A condition that holds is the larger one.
+    chosen = code.binary("or", chosen, code.compare("ugt", chosen, truth))
+    chosen = code.binary("and", chosen, code.compare("uge", truth, chosen))
     number = code.convert("zext", chosen, "i32")
     return code.add(code.select(either, constant(3, type), constant(5, type)), number)
 

@@ -55,6 +55,7 @@ C99 = Words(
     float_function={"float": "{name}f", "double": "{name}"},
     in_order=(),
     vectors=None,
+    groups=None,
 )
 
 

@@ -18,9 +18,9 @@ from lamina.codegen.c import Module
 from lamina.codegen.values import I64
 from lamina.codegen.words import OPENCL
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.schedule import decide
 from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
@@ -41,10 +41,12 @@ TRAITS = Traits(
     fused=True,
 )
 TARGET = target_for(TRAITS, "opencl")
+# Of a device without groups of work items.
+ITEMS_ALONE = replace(TRAITS, local_bytes=0, largest_group=1)
 
 
 def written(program: Program, traits: Traits) -> Launches:
-    return write_kernels(program, decide(program, TARGET), traits, OPENCL)
+    return write_kernels(program, decide(program, TARGET, traits), traits, OPENCL)
 
 
 def compiled(leaves: list[Tensor], result: Tensor) -> Program:
@@ -149,7 +151,7 @@ def test_a_training_step_runs_in_c99(tmp_path: Path) -> None:
             drawn = generator.uniform(0, 2, one.shape)
             feeds[one.name] = np.asarray(drawn, one.dtype.numpy)
     outputs, after = run_program(program, InterpreterEngine(), feeds)
-    launches = write_kernels(program, decide(program, TARGET), TRAITS, C99)
+    launches = write_kernels(program, decide(program, TARGET, ITEMS_ALONE), ITEMS_ALONE, C99)
     assert launches.repeats
     found = _run_in_c99(program, launches, feeds, tmp_path)
     for name, buffer in program.outputs:

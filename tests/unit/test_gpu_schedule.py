@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from gpu_cases import TRAITS
 
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.gpu.schedule import decide
+from lamina.engines.gpu.decisions import decide
 from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Literal, Load
@@ -34,5 +35,5 @@ def scattered(index: Index) -> Program:
 
 @pytest.mark.parametrize(("stride", "bits"), [(1, 32), (FAR, 64)])
 def test_positions_of_loaded_indices_decide_the_position_bits(stride: int, bits: int) -> None:
-    (step,) = decide(scattered(axis_index(ROWS) * stride), TARGET).steps
+    (step,) = decide(scattered(axis_index(ROWS) * stride), TARGET, TRAITS).steps
     assert step.position_bits == bits

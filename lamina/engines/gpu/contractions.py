@@ -129,24 +129,21 @@ class _Tile:
         return self._code.add(total, self._code.multiply(left, right))
 
     def _store(self, totals: Sequence[Value]) -> None:
-        """The epilogue of all sums that are inside the result, written once as a loop."""
+        """The epilogue of all sums that are inside the result.
+
+        It is written out, because GPUs keep arrays in registers only if their indices are known.
+        """
         points, code = self._points, self._code
-        table = code.table(totals)
-        m_axis = Axis("m_of_tile", self._m.size)
-        n_axis = Axis("n_of_tile", self._n.size)
-        with points.loop(m_axis) as outer, points.loop(n_axis) as inner:
-            m = code.add(self._first(self._m), outer.index)
-            n = code.add(self._first(self._n), inner.index)
-            number = code.multiply(outer.index, points.position(self._n.size))
-            total = code.picked(table, code.add(number, inner.index))
+        for number, total in enumerate(totals):
+            row, column = divmod(number, self._n.size)
+            m = code.add(self._first(self._m), points.position(row))
+            n = code.add(self._first(self._n), points.position(column))
             inside = self._inside(m, n)
             if inside is None:
                 self._store_at(m, n, total, None)
             else:
                 with code.when(inside) as before:
                     self._store_at(m, n, total, before)
-            code.end_loop(inner)
-            code.end_loop(outer)
 
     def _inside(self, m: Value, n: Value) -> Value | None:
         """Whether the result has an element (m, n); None if it always has."""

@@ -7,8 +7,9 @@ from typing import final
 
 from lamina.cache import Sources
 from lamina.codegen.words import Words
+from lamina.engines.gpu.decisions import decide, legal_schedules
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.schedule import Schedule, decide, legal_schedules
+from lamina.engines.gpu.schedule import Schedule
 from lamina.engines.gpu.target import target_for
 from lamina.program.program import Program
 
@@ -17,7 +18,7 @@ SOURCES = Sources("lamina", "lamina.program", "lamina.codegen", "lamina.engines.
 
 @final
 class GpuFamily:
-    """Kernels in which each work item computes a point of a loop, or a part of a tile.
+    """Kernels whose work groups share tiles in local memory, rows and reductions.
 
     Args:
         traits: of the device.
@@ -32,13 +33,13 @@ class GpuFamily:
         self.sources = SOURCES
 
     def decide(self, program: Program) -> Schedule:
-        return decide(program, self.target)
+        return decide(program, self.target, self._traits)
 
     def text_of_step(self, schedule: Schedule, step: int) -> str:
         return str(schedule.steps[step])
 
     def legal_schedules(self, program: Program) -> Iterator[Schedule]:
-        return legal_schedules(program, self.target)
+        return legal_schedules(program, self.target, self._traits)
 
     def write(self, program: Program, schedule: Schedule) -> Launches:
         # Imported only here: listing devices does not need it.

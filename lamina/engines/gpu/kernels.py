@@ -6,6 +6,7 @@ signature share their kernels, which are written for a step with numbers for buf
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import final
 
 from lamina.codegen.c import Module
@@ -13,13 +14,40 @@ from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
 from lamina.engines.gpu.contractions import write_contraction
 from lamina.engines.gpu.gather import write_gather
-from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits
+from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.gpu.loops import write_loop
-from lamina.engines.gpu.schedule import Schedule, StepSchedule
+from lamina.engines.gpu.passes import passes_of
+from lamina.engines.gpu.rows import write_rows
+from lamina.engines.gpu.schedule import (
+    ContractionSchedule,
+    LoopSchedule,
+    PartSchedule,
+    PassesSchedule,
+    RowSchedule,
+    Schedule,
+    SortSchedule,
+    StepSchedule,
+    TiledSchedule,
+    TreeSchedule,
+)
+from lamina.engines.gpu.sort import write_sort
+from lamina.engines.gpu.tiles import write_tiled
+from lamina.engines.gpu.trees import write_tree_contraction
 from lamina.engines.gpu.work_item import StepSignature
 from lamina.program.index import Axis
-from lamina.program.program import Program
-from lamina.program.steps import Contraction, Step
+from lamina.program.program import Buffer, Program
+from lamina.program.steps import Step
+
+# The schedules whose work items are independent of each other.
+_ITEM_SCHEDULES = (LoopSchedule, SortSchedule, ContractionSchedule)
+_WRITERS: dict[type, Callable[[Module, str, StepSignature], int]] = {
+    LoopSchedule: write_loop,
+    RowSchedule: write_rows,
+    SortSchedule: write_sort,
+    ContractionSchedule: write_contraction,
+    TiledSchedule: write_tiled,
+    TreeSchedule: write_tree_contraction,
+}
 
 
 def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: Words) -> Launches:
@@ -31,7 +59,7 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
         traits: of the device.
         words: of the language.
     """
-    writer = _Writer(program, module_for(traits, words))
+    writer = _Writer(program, module_for(traits, words), traits.alignment_bytes)
     launches: list[Launch] = []
     repeats: list[RepeatedLaunches] = []
     first = 0
@@ -46,7 +74,9 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
     # An input without axes has no examples: its program is not run over data sets.
     inputs = [one for one in program.of_kind("input") if one.shape and one.bytes]
     gathers = tuple(write_gather(writer.module, buffer) for buffer in inputs)
-    return Launches(writer.module.text(), tuple(launches), tuple(repeats), gathers)
+    return Launches(
+        *(writer.module.text(), tuple(launches), tuple(repeats), gathers, writer.workspaces)
+    )
 
 
 def module_for(traits: Traits, words: Words) -> Module:
@@ -69,9 +99,11 @@ def module_for(traits: Traits, words: Words) -> Module:
 class _Writer:
     """Writes the steps of a program, each signature once."""
 
-    def __init__(self, program: Program, module: Module) -> None:
+    def __init__(self, program: Program, module: Module, alignment: int) -> None:
         self.module = module
+        self.workspaces: dict[str, Workspace] = {}
         self._signatures = Signatures(program)
+        self._alignment = alignment
         # The name of each kernel, and the number of its work items.
         self._written: dict[StepSignature, tuple[str, int]] = {}
 
@@ -79,10 +111,35 @@ class _Writer:
         self, number: int, step: Step, decided: StepSchedule, iteration: Axis | None
     ) -> list[Launch]:
         """The launches that run a step."""
-        signature, used = self._signatures.of([step], decided, iteration)
+        if not isinstance(decided, PassesSchedule):
+            return self._launches(number, f"step{number}", step, decided, iteration, ())
+        passes = passes_of(step, decided)
+        offset = 0
+        for one in passes.workspaces:
+            # Steps run one after the other, so all of them begin at 0.
+            self.workspaces[one.name] = Workspace(offset, max(one.bytes, 1))
+            offset += -(-max(one.bytes, 1) // self._alignment) * self._alignment
+        return [
+            launch
+            for part, (own, schedule) in enumerate(passes.steps)
+            for launch in self._launches(
+                *(number, f"step{number}_{part}", own, schedule, iteration, passes.workspaces)
+            )
+        ]
+
+    def _launches(
+        self,
+        number: int,
+        name: str,
+        step: Step,
+        decided: PartSchedule,
+        iteration: Axis | None,
+        workspaces: Sequence[Buffer],
+    ) -> list[Launch]:
+        signature, used = self._signatures.of([step], decided, iteration, workspaces)
         if signature not in self._written:
-            name = f"step{number}"
-            write = write_contraction if isinstance(signature.steps[0], Contraction) else write_loop
+            write = _WRITERS[type(decided)]
             self._written[signature] = name, write(self.module, name, signature)
         name, items = self._written[signature]
-        return [Launch(name, used, items, number)] if items else []
+        group = 0 if isinstance(decided, _ITEM_SCHEDULES) else decided.group
+        return [Launch(name, used, items, number, group)] if items else []

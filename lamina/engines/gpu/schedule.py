@@ -1,40 +1,62 @@
-"""The schedule of each step on a device that runs kernels. This file makes all decisions.
+"""The schedules of steps on a device that runs kernels, as frozen records that can be printed.
 
-A schedule is a frozen record that can be printed. Kernels are written from it, and a test may force
-another one.
+`decisions.py` makes them, kernels are written from them, and a test may force another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-
-from lamina.program.index import Axis, Gathered, Index
-from lamina.program.program import Program
-from lamina.program.scalar import Position, indices
-from lamina.program.steps import Contraction, Loop, Sort, Step, inner_axes, scalars_of, stores_of
-from lamina.program.target import Target
 from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
-# The largest register tile.
-MOST_TILE_M, MOST_TILE_N = 4, 4
 # Positions up to this fit into 32 bits, intermediate sums included.
 NARROW = 2**30
 
 
 @frozen_dataclass
 class LoopSchedule:
-    """A work item computes all stages at one point of a loop.
+    """A work item computes all stages at one point of a loop, or at a vector of points.
 
     Attributes:
+        lanes: the points of a vector along the last axis; 1 for scalars.
         position_bits: the bits in which positions are computed.
     """
 
+    lanes: int
     position_bits: int
 
     def __str__(self) -> str:
-        return f"a point for each work item; positions of {self.position_bits} bits"
+        points = f"{self.lanes} points" if self.lanes > 1 else "a point"
+        return f"{points} for each work item; positions of {self.position_bits} bits"
+
+
+@frozen_dataclass
+class RowSchedule:
+    """The work items of a group share the inner axes of the stages at a point of a loop.
+
+    Each item reduces a part, then the parts are combined in local memory as a tree.
+
+    Attributes:
+        items: the number of work items for each point.
+        rows: the number of points of a work group; it divides the number of points.
+        along_points: whether neighbouring work items are at neighbouring points; otherwise they
+            share a point.
+        position_bits: the bits in which positions are computed.
+    """
+
+    items: int
+    rows: int
+    along_points: bool
+    position_bits: int
+
+    @property
+    def group(self) -> int:
+        """The number of work items in a group."""
+        return self.items * self.rows
+
+    def __str__(self) -> str:
+        rows = f"{self.rows} points in a group" if self.rows > 1 else "a point for each group"
+        neighbours = ", neighbours at neighbouring points" if self.along_points else ""
+        shared = f"{rows}, {self.items} work items each{neighbours}"
+        return f"{shared}; positions of {self.position_bits} bits"
 
 
 @frozen_dataclass
@@ -69,7 +91,161 @@ class ContractionSchedule:
         return f"{tile}; positions of {self.position_bits} bits"
 
 
-StepSchedule = LoopSchedule | SortSchedule | ContractionSchedule
+@frozen_dataclass
+class TileLoad:
+    """How a tile of an operand is copied to local memory.
+
+    Attributes:
+        along_k: whether neighbouring work items read neighbours along K; otherwise along m or n.
+        lanes: of the vectors that are read, along the same axis; 1 for scalars.
+        padding: unused elements after each row of m or n in local memory. Vectors along K are
+            written to several rows; with padding these are in different banks.
+    """
+
+    along_k: bool
+    lanes: int
+    padding: int
+
+    def __str__(self) -> str:
+        vectors = f"vectors of {self.lanes}" if self.lanes > 1 else "elements"
+        padded = f", padded by {self.padding}" if self.padding else ""
+        return f"{vectors} along {'k' if self.along_k else 'the result'}{padded}"
+
+
+@frozen_dataclass
+class TiledSchedule:
+    """A work group computes a tile of a contraction from tiles of its operands in local memory.
+
+    Attributes:
+        swapped: whether left and right are exchanged, so that results are stored without gaps
+            along n.
+        tile_b: the products of a batch in one group; it divides the batch.
+        tile_m, tile_n: the tile of each product.
+        tile_k: the stretch of K in local memory.
+        item_m, item_n: a work item's block of sums; they divide the tile.
+        left, right: how the operands are copied, after the exchange.
+        buffers: 2 if the next tiles are read while the present ones are multiplied, otherwise 1.
+        unrolled: how many of the multiplications along a stretch are written out; it divides the
+            stretch.
+        width: the most lanes of vectors in local memory and registers; 1 for scalars.
+        position_bits: the bits in which positions are computed.
+    """
+
+    swapped: bool
+    tile_b: int
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    item_m: int
+    item_n: int
+    left: TileLoad
+    right: TileLoad
+    buffers: int
+    unrolled: int
+    width: int
+    position_bits: int
+
+    @property
+    def group(self) -> int:
+        """The number of work items in a group."""
+        return self.tile_b * (self.tile_m // self.item_m) * (self.tile_n // self.item_n)
+
+    @property
+    def local_elements(self) -> int:
+        """The elements in local memory."""
+        rows = self.tile_m + self.left.padding + self.tile_n + self.right.padding
+        return self.buffers * self.tile_b * self.tile_k * rows
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"
+        batch = f"{self.tile_b} of " if self.tile_b > 1 else ""
+        exchanged = ", operands exchanged" if self.swapped else ""
+        lines = (
+            f"a tile of {batch}{tile} for each group of {self.group}{exchanged}",
+            f"a block of {self.item_m} x {self.item_n} for each work item",
+            f"left {self.left}",
+            f"right {self.right}",
+            f"{self.buffers} tiles in local memory, {self.unrolled} of k written out",
+            f"vectors of {self.width}; positions of {self.position_bits} bits",
+        )
+        return "; ".join(lines)
+
+
+@frozen_dataclass
+class TreeSchedule:
+    """The work items of a group share K of a few sums, then combine them as a tree.
+
+    Attributes:
+        items: the number of work items that share a sum, a power of two.
+        results: the number of blocks of sums in a group.
+        item_m, item_n: a work item's block of sums.
+        lanes: of vectors along K; 1 for scalars.
+        along_k: whether neighbouring work items read neighbours along K; otherwise the same K of
+            neighbouring blocks.
+        position_bits: the bits in which positions are computed.
+    """
+
+    items: int
+    results: int
+    item_m: int
+    item_n: int
+    lanes: int
+    along_k: bool
+    position_bits: int
+
+    @property
+    def group(self) -> int:
+        """The number of work items in a group."""
+        return self.items * self.results
+
+    def __str__(self) -> str:
+        block = f"blocks of {self.item_m} x {self.item_n}"
+        shared = f"{self.results} {block} in a group, {self.items} work items share k of each"
+        vectors = f"vectors of {self.lanes} along k, " if self.lanes > 1 else ""
+        neighbours = f"{vectors}neighbours along {'k' if self.along_k else 'the result'}"
+        return f"{shared}; {neighbours}; positions of {self.position_bits} bits"
+
+
+PartSchedule = (
+    LoopSchedule | RowSchedule | SortSchedule | ContractionSchedule | TiledSchedule | TreeSchedule
+)
+
+
+@frozen_dataclass
+class Pass:
+    """Some stages of a loop, or a contraction, run by their own kernels.
+
+    Attributes:
+        stages: the number of stages.
+        splits: the parts into which the sums are split; 1 if they are not. A first kernel computes
+            the parts in a workspace, the second one combines them, always in the same order.
+        parts: the schedules of these kernels.
+    """
+
+    stages: int
+    splits: int
+    parts: tuple[PartSchedule, ...]
+
+    def __str__(self) -> str:
+        split = f"split into {self.splits}: " if self.splits > 1 else ""
+        return split + ", then ".join(map(str, self.parts))
+
+
+@frozen_dataclass
+class PassesSchedule:
+    """A step is run in passes, which keep reduced values in workspaces.
+
+    Attributes:
+        passes: in order.
+    """
+
+    passes: tuple[Pass, ...]
+
+    def __str__(self) -> str:
+        return "\n   ".join(map(str, self.passes))
+
+
+StepSchedule = PartSchedule | PassesSchedule
 
 
 @frozen_dataclass
@@ -84,53 +260,3 @@ class Schedule:
 
     def __str__(self) -> str:
         return "\n".join(f"{number}: {step}" for number, step in enumerate(self.steps))
-
-
-def decide(program: Program, target: Target) -> Schedule:
-    """The schedule of a program that was compiled for a target."""
-    return Schedule(tuple(_decided(step, target) for step in program.steps))
-
-
-def legal_schedules(program: Program, target: Target) -> Iterator[Schedule]:
-    """Other correct schedules of a program."""
-    chosen = decide(program, target)
-    wide = Schedule(tuple(replace(step, position_bits=64) for step in chosen.steps))
-    found = [wide]
-    for tile_m, tile_n in ((1, 1), (3, 2)):
-        steps = (
-            replace(step, tile_m=tile_m, tile_n=tile_n)
-            if isinstance(step, ContractionSchedule)
-            else step
-            for step in chosen.steps
-        )
-        found.append(Schedule(tuple(steps)))
-    yield from (one for one in dict.fromkeys(found) if one != chosen)
-
-
-def _decided(step: Step, target: Target) -> StepSchedule:
-    bits = 32 if target.narrow_positions and _is_narrow(step) else 64
-    if isinstance(step, Loop):
-        is_sort = any(isinstance(stage, Sort) for stage in step.stages)
-        return SortSchedule(bits) if is_sort else LoopSchedule(bits)
-    m, n = (size_of([one.extent for one in axes]) for axes in (step.m, step.n))
-    return ContractionSchedule(max(min(m, MOST_TILE_M), 1), max(min(n, MOST_TILE_N), 1), bits)
-
-
-def _is_narrow(step: Step) -> bool:
-    """Whether all positions of a step fit into 32 bits."""
-    axes: Iterable[Axis]
-    if isinstance(step, Contraction):
-        axes = (*step.batch, *step.m, *step.n, *step.k)
-    else:
-        axes = (*step.axes, *(axis for stage in step.stages for axis in inner_axes(stage)))
-    if size_of([max(axis.extent, 1) for axis in {*axes}]) > NARROW:
-        return False
-    stored = (Position(store.index) for store in stores_of(step))
-    return all(map(_fits, indices(*stored, *scalars_of(step))))
-
-
-def _fits(index: Index) -> bool:
-    if max(map(abs, index.bounds)) > NARROW:
-        return False
-    inner = (atom for atom, _ in index.terms if not isinstance(atom, Axis | Gathered))
-    return all(atom.divisor <= NARROW and _fits(atom.index) for atom in inner)

@@ -11,9 +11,11 @@ from lamina.program.steps import Loop, Sort, Store
 from lamina.shapes import size_of
 
 
-def write_sort(module: Module, name: str, signature: StepSignature, sort: Sort) -> int:
+def write_sort(module: Module, name: str, signature: StepSignature) -> int:
     """Writes the kernel of a loop with only a sort; returns the number of its work items."""
     assert isinstance(signature.steps[0], Loop)
+    (sort,) = signature.steps[0].stages
+    assert isinstance(sort, Sort)
     own = Axis("element", sort.axis.extent)
     axes = (*signature.steps[0].axes, own)
     items = size_of([axis.extent for axis in axes])

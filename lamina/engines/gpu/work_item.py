@@ -1,8 +1,8 @@
-"""A work item: the point that it computes, and its buffers."""
+"""A work item or a work group: the point that it computes, and its buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from lamina.codegen.builder import BasicBlock
@@ -11,7 +11,7 @@ from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import I32, I64, Type, Value, constant
-from lamina.engines.gpu.schedule import StepSchedule
+from lamina.engines.gpu.schedule import PartSchedule
 from lamina.program.index import Axis
 from lamina.shapes import size_of
 
@@ -20,7 +20,7 @@ ItemPoints = Points[Function]
 
 
 # Steps of equal signature share their kernels.
-StepSignature = Signature[StepSchedule]
+StepSignature = Signature[PartSchedule]
 
 
 @contextmanager
@@ -35,6 +35,40 @@ def items_below(code: Function, count: int) -> Generator[tuple[Value, BasicBlock
         yield item, before
 
 
+def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> ItemPoints:
+    """Begins a kernel with the buffers of a step; `group` is as in `Module.kernel`."""
+    position = Type(f"i{signature.decided.position_bits}")
+    buffers = [(f"b{one.name}", memory_element(one.dtype)) for one in signature.buffers]
+    numbers: list[tuple[str, Type]] = (
+        [("iteration", I32)] if signature.iteration is not None else []
+    )
+    code = module.kernel(name, buffers, numbers, group=group)
+    bases = {one.name: code.parameters[n] for n, one in enumerate(signature.buffers)}
+    sizes = {one.name: one.size for one in signature.buffers}
+    points = Points(code, bases, sizes, whole_vectors=True, position=position)
+    if signature.iteration is not None:
+        iteration = code.parameters[-1]
+        wide = iteration if position == I32 else code.convert("zext", iteration, "i64")
+        points.fix(signature.iteration, wide)
+    return points
+
+
+def _coordinates(
+    points: ItemPoints, number: Value, axes: Sequence[Axis]
+) -> Iterator[tuple[Axis, Value]]:
+    """The value of each axis at a point of this number, the last axis first and fastest."""
+    code = points.code
+    if points.position(0).type == I32:
+        number = code.convert("trunc", number, "i32")
+    for left, axis in zip(range(len(axes) - 1, -1, -1), reversed(axes), strict=True):
+        value = number
+        if left:
+            extent = points.position(axis.extent)
+            value = code.binary("urem", number, extent)
+            number = code.binary("udiv", number, extent)
+        yield axis, value
+
+
 @contextmanager
 def work_item(
     module: Module, name: str, signature: StepSignature, axes: Sequence[Axis]
@@ -43,30 +77,29 @@ def work_item(
 
     Inside, the axes have their values; work items after the last point do nothing.
     """
-    position = Type(f"i{signature.decided.position_bits}")
-    buffers = [(f"b{one.name}", memory_element(one.dtype)) for one in signature.buffers]
-    numbers: list[tuple[str, Type]] = (
-        [("iteration", I32)] if signature.iteration is not None else []
-    )
-    code = module.kernel(name, buffers, numbers)
-    bases = {one.name: code.parameters[n] for n, one in enumerate(signature.buffers)}
-    points = Points(
-        code, bases, {one.name: one.size for one in signature.buffers}, position=position
-    )
-    if signature.iteration is not None:
-        iteration = code.parameters[-1]
-        wide = iteration if position == I32 else code.convert("zext", iteration, "i64")
-        points.fix(signature.iteration, wide)
+    points = _kernel(module, name, signature, 0)
+    code = points.code
     count = size_of([axis.extent for axis in axes])
     with items_below(code, count) as (item, before), ExitStack() as bound:
-        if position == I32:
-            item = code.convert("trunc", item, "i32")
-        for number, axis in enumerate(reversed(axes)):
-            value = item
-            if number + 1 < len(axes):
-                extent = constant(axis.extent, position)
-                value = code.binary("urem", item, extent)
-                item = code.binary("udiv", item, extent)
+        for number, (axis, value) in enumerate(_coordinates(points, item, axes)):
             bound.enter_context(points.bound(axis, value, before=None if number else before))
         yield points
+    code.finish()
+
+
+@contextmanager
+def work_group(
+    module: Module, name: str, signature: StepSignature, groups: Sequence[Axis], item: Axis
+) -> Generator[ItemPoints]:
+    """Begins a kernel with a work group for each point of some axes, the last one fastest.
+
+    Inside, these axes have their values, and `item` is the number of the work item in its group.
+    """
+    points = _kernel(module, name, signature, item.extent)
+    code = points.code
+    for axis, value in _coordinates(points, code.group(), groups):
+        points.fix(axis, value)
+    for axis, value in _coordinates(points, code.item_in_group(), [item]):
+        points.fix(axis, value)
+    yield points
     code.finish()

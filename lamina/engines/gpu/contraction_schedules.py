@@ -1,0 +1,247 @@
+"""Schedules of contractions: which there are for a contraction, and the fastest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from lamina.engines.gpu.contraction_costs import contraction_cost
+from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.loop_schedules import combining_schedule
+from lamina.engines.gpu.products import Product
+from lamina.engines.gpu.schedule import (
+    NARROW,
+    ContractionSchedule,
+    LoopSchedule,
+    PartSchedule,
+    Pass,
+    PassesSchedule,
+    StepSchedule,
+    TiledSchedule,
+    TileLoad,
+    TreeSchedule,
+)
+from lamina.program.steps import Contraction
+
+# The largest register tile of a contraction without local memory.
+MOST_TILE_M, MOST_TILE_N = 4, 4
+# Vectors have up to 16 bytes, the widest access of GPUs.
+VECTOR_BYTES = 16
+# The tiles that are compared: m, n, and a work item's block.
+TILES = (
+    *((128, 128, 8, 8), (128, 64, 8, 4), (64, 128, 4, 8), (64, 64, 8, 8), (64, 64, 4, 4)),
+    *((128, 32, 8, 4), (32, 128, 4, 8), (64, 32, 4, 4), (32, 64, 4, 4), (32, 32, 4, 4)),
+    *((128, 16, 4, 4), (16, 128, 4, 4), (64, 16, 4, 4), (16, 64, 4, 4), (32, 32, 2, 4)),
+    *((16, 32, 2, 4), (32, 16, 2, 4), (16, 16, 2, 4), (16, 16, 1, 4), (8, 32, 1, 4)),
+    *((8, 8, 1, 4), (128, 8, 4, 4), (8, 128, 4, 4)),
+)
+# The shortest part of K that is worth a work group of its own, and the most parts.
+LEAST_PART, MOST_PARTS = 64, 128
+# The multiplications of a work item in a stretch of K; and how many of k are written out. AMD's
+# compiler keeps the operands of all that are written out in registers, until it spills them.
+MOST_WRITTEN_OUT, UNROLLED = 512, 4
+# The fewest work items in a group: the width of a wavefront of AMD's older GPUs.
+LEAST_GROUP = 64
+# The most work items that a device may be expected to allow in a group.
+MOST_GROUP = 256
+
+
+def contraction_schedules(step: Contraction, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+    """Schedules of a contraction, the one that is expected to be the fastest first."""
+    one = Product(step)
+    if not one.batch * one.m * one.n * one.k or traits.largest_group < LEAST_GROUP:
+        yield direct_schedule(one, bits)
+        return
+    found: list[StepSchedule] = [direct_schedule(one, bits)]
+    found += _trees(one, bits, traits)
+    found += _tiles(one, bits, traits)
+    found += _split(one, bits, traits, found)
+    found.sort(key=lambda each: contraction_cost(one, each, traits))
+    yield from found
+
+
+def direct_schedule(one: Product, bits: int) -> ContractionSchedule:
+    """The schedule without local memory."""
+    return ContractionSchedule(
+        max(min(one.m, MOST_TILE_M), 1), max(min(one.n, MOST_TILE_N), 1), bits
+    )
+
+
+def _tiles(one: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
+    stored_m, stored_n = one.stored_runs
+    swapped = stored_m > stored_n
+    own = one.exchanged if swapped else one
+    seen: set[TiledSchedule] = set()
+    for tile_m, tile_n, item_m, item_n in TILES:
+        if tile_m >= 2 * max(own.m, 8) or tile_n >= 2 * max(own.n, 8):
+            continue
+        group = (tile_m // item_m) * (tile_n // item_n)
+        tile_b = _power_below(LEAST_GROUP // group, own.batch) if group < LEAST_GROUP else 1
+        for tile_k, buffers in ((8, 1), (8, 2), (16, 1), (16, 2), (32, 1)):
+            if item_m * item_n * tile_k > MOST_WRITTEN_OUT:
+                continue
+            # PoCL 3.1 keeps wrong values over a loop between barriers, in some large kernels.
+            unrolled = tile_k if traits.is_processor else UNROLLED
+            tiled = tiled_schedule(
+                *(own, (tile_b, tile_m, tile_n, tile_k), (item_m, item_n)),
+                *(buffers, unrolled, swapped, bits),
+            )
+            if tiled not in seen and fits(tiled, own.element_bytes, traits):
+                seen.add(tiled)
+                yield tiled
+
+
+def _power_below(most: int, number: int) -> int:
+    """The largest power of two that divides a number and is at most `most`; at least 1."""
+    power = 1
+    while power * 2 <= most and number % (power * 2) == 0:
+        power *= 2
+    return power
+
+
+def _trees(one: Product, bits: int, traits: Traits) -> Iterator[TreeSchedule]:
+    along_k = min(one.left_runs[1], one.right_runs[1])
+    lanes = vector_lanes(one, along_k)
+    most = min(traits.largest_group, MOST_GROUP)
+    for item_m, item_n in ((1, 1), (1, 4), (4, 1), (2, 2), (4, 4)):
+        if item_m >= 2 * one.m or item_n >= 2 * one.n:
+            continue
+        for items in (4, 16, 64, 256):
+            if items > most or (items > 4 and items > one.k):
+                continue
+            results = max(LEAST_GROUP // items, 1)
+            local = items * results * item_m * item_n * one.element_bytes
+            if local <= traits.local_bytes:
+                yield TreeSchedule(items, results, item_m, item_n, lanes, True, bits)
+                yield TreeSchedule(items, max(results, 16), item_m, item_n, 1, False, bits)
+
+
+def _split(
+    one: Product, bits: int, traits: Traits, whole: Iterable[StepSchedule]
+) -> Iterator[PassesSchedule]:
+    """Schedules whose K is split, of those that have groups."""
+    results = one.batch * one.m * one.n
+    possible = [
+        parts
+        for parts in range(2, MOST_PARTS + 1)
+        if one.k % parts == 0 and one.k // parts >= LEAST_PART and results * parts <= NARROW
+    ]
+    # Each about twice as many as the one before.
+    chosen: list[int] = []
+    for parts in possible:
+        if not chosen or parts >= 2 * chosen[-1]:
+            chosen.append(parts)
+    for decided in whole:
+        if not isinstance(decided, TiledSchedule | TreeSchedule) or decided.group > MOST_GROUP:
+            continue
+        for parts in chosen:
+            part = for_part(decided, one.k // parts)
+            total = combining_schedule(results, parts, bits)
+            yield PassesSchedule((Pass(1, parts, (part, total)),))
+
+
+def for_part(decided: PartSchedule, k: int) -> PartSchedule:
+    """The schedule for a part of K: its vectors along K must fit into the part."""
+    if isinstance(decided, TreeSchedule):
+        return replace(decided, lanes=_fitting(decided.lanes, k))
+    if isinstance(decided, TiledSchedule):
+        left, right = (
+            replace(one, lanes=_fitting(one.lanes, k)) if one.along_k else one
+            for one in (decided.left, decided.right)
+        )
+        return replace(decided, left=left, right=right)
+    return decided
+
+
+def _fitting(lanes: int, extent: int) -> int:
+    while extent % lanes:
+        lanes //= 2
+    return lanes
+
+
+def tiled_schedule(
+    one: Product,
+    tile: tuple[int, int, int, int],
+    block: tuple[int, int],
+    buffers: int,
+    unrolled: int,
+    swapped: bool,
+    bits: int,
+) -> TiledSchedule:
+    """A tiled schedule that reads the operands of a product along their longest runs.
+
+    Args:
+        one: the product, after the exchange of its operands.
+        tile: of the batch, m, n and k.
+        block: of a work item, m and n.
+        buffers, unrolled, swapped: see `TiledSchedule`.
+        bits: of positions.
+    """
+    _, tile_m, tile_n, tile_k = tile
+    left = _tile_load(one, one.left_runs, one.left_distances, tile_m, tile_k)
+    right = _tile_load(one, one.right_runs, one.right_distances, tile_n, tile_k)
+    width = VECTOR_BYTES // one.element_bytes
+    return TiledSchedule(swapped, *tile, *block, left, right, buffers, unrolled, width, bits)
+
+
+def _tile_load(
+    one: Product, runs: tuple[int, int], distances: tuple[int, int], tile: int, tile_k: int
+) -> TileLoad:
+    outer, along_k = runs
+    is_along_k = along_k > outer or (along_k == outer and 0 < distances[1] < distances[0])
+    lanes = vector_lanes(one, along_k if is_along_k else outer)
+    lanes = _fitting(lanes, tile_k if is_along_k else tile)
+    return TileLoad(is_along_k, lanes, VECTOR_BYTES // one.element_bytes if is_along_k else 0)
+
+
+def vector_lanes(one: Product, run: int) -> int:
+    """The lanes of vectors for runs of neighbours."""
+    return min(run, VECTOR_BYTES // one.element_bytes)
+
+
+def fits(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> bool:
+    """Whether a group of the schedule fits on the device."""
+    small = tiled.group <= traits.largest_group
+    return small and tiled.local_elements * element_bytes <= traits.local_bytes
+
+
+def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+    """Correct schedules: some of every kind."""
+    one = Product(step)
+    yield direct_schedule(one, bits)
+    yield ContractionSchedule(1, 1, 64)
+    yield ContractionSchedule(3, 2, bits)
+    if traits.largest_group < LEAST_GROUP:
+        return
+    parts = list(_legal_groups(one, bits, traits))
+    yield from parts
+    for splits in (2, 3):
+        if one.k and one.k % splits == 0:
+            for part in parts[splits::4]:
+                own = for_part(part, one.k // splits)
+                yield PassesSchedule((Pass(1, splits, (own, LoopSchedule(1, bits))),))
+
+
+def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[PartSchedule]:
+    """Schedules with local memory."""
+    forms = (
+        # Tile of batch, m, n and k; block; buffers, unrolled, swapped.
+        ((1, 8, 8, 4), (4, 4), 1, 2, False),
+        ((1, 4, 8, 3), (2, 4), 2, 3, True),
+        ((2, 4, 4, 8), (2, 2), 2, 8, False),
+        ((3, 6, 2, 2), (3, 1), 1, 2, True),
+        ((1, 16, 4, 16), (4, 2), 2, 16, False),
+    )
+    for (tile_b, *tile), block, buffers, unrolled, swapped in forms:
+        own = one.exchanged if swapped else one
+        while own.batch % tile_b:
+            tile_b -= 1
+        whole = (tile_b, tile[0], tile[1], tile[2])
+        tiled = tiled_schedule(own, whole, block, buffers, unrolled, swapped, bits)
+        if fits(tiled, own.element_bytes, traits):
+            yield tiled
+    lanes = vector_lanes(one, min(one.left_runs[1], one.right_runs[1]))
+    yield TreeSchedule(4, 1, 1, 1, lanes, True, bits)
+    yield TreeSchedule(2, 3, 2, 1, 1, False, bits)
+    yield TreeSchedule(8, 2, 1, 3, 1, True, bits)
+    yield TreeSchedule(1, 4, 2, 2, lanes, False, bits)

@@ -1,0 +1,74 @@
+"""The schedule of each step on a device that runs kernels.
+
+All decisions are made here, in `contraction_schedules.py` and in `loop_schedules.py`, from the
+program, the target and the traits of the device only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lamina.engines.gpu.contraction_schedules import contraction_schedules, legal_contractions
+from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.loop_schedules import legal_loops, loop_schedules
+from lamina.engines.gpu.schedule import NARROW, Schedule, StepSchedule
+from lamina.program.index import Axis, Gathered, Index
+from lamina.program.program import Program
+from lamina.program.scalar import Position, indices
+from lamina.program.steps import Contraction, Step, inner_axes, scalars_of, stores_of
+from lamina.program.target import Target
+from lamina.shapes import size_of
+
+
+def decide(program: Program, target: Target, traits: Traits) -> Schedule:
+    """The schedule of a program that was compiled for a target, on a device."""
+    return Schedule(tuple(next(candidates(step, target, traits)) for step in program.steps))
+
+
+def candidates(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]:
+    """Schedules of a step, the one that is expected to be the fastest first."""
+    bits = position_bits(step, target)
+    if isinstance(step, Contraction):
+        return contraction_schedules(step, bits, traits)
+    return loop_schedules(step, bits, traits)
+
+
+def legal_schedules(program: Program, target: Target, traits: Traits) -> Iterator[Schedule]:
+    """Other correct schedules of a program: every kind of kernel, for each step that allows it."""
+    chosen = decide(program, target, traits)
+    kinds = [list(_legal(step, target, traits)) for step in program.steps]
+    count = max(map(len, kinds), default=0)
+    found = [Schedule(tuple(own[number % len(own)] for own in kinds)) for number in range(count)]
+    yield from (one for one in dict.fromkeys(found) if one != chosen)
+
+
+def _legal(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]:
+    bits = position_bits(step, target)
+    if isinstance(step, Contraction):
+        return legal_contractions(step, bits, traits)
+    return legal_loops(step, bits, traits)
+
+
+def position_bits(step: Step, target: Target) -> int:
+    """The bits in which the positions of a step are computed."""
+    return 32 if target.narrow_positions and _is_narrow(step) else 64
+
+
+def _is_narrow(step: Step) -> bool:
+    """Whether all positions of a step fit into 32 bits."""
+    axes: Iterable[Axis]
+    if isinstance(step, Contraction):
+        axes = (*step.batch, *step.m, *step.n, *step.k)
+    else:
+        axes = (*step.axes, *(axis for stage in step.stages for axis in inner_axes(stage)))
+    if size_of([max(axis.extent, 1) for axis in {*axes}]) > NARROW:
+        return False
+    stored = (Position(store.index) for store in stores_of(step))
+    return all(map(_fits, indices(*stored, *scalars_of(step))))
+
+
+def _fits(index: Index) -> bool:
+    if max(map(abs, index.bounds)) > NARROW:
+        return False
+    inner = (atom for atom, _ in index.terms if not isinstance(atom, Axis | Gathered))
+    return all(atom.divisor <= NARROW and _fits(atom.index) for atom in inner)

@@ -1,0 +1,258 @@
+"""Schedules of loops: which there are for a loop, and the fastest ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from lamina.codegen.axes import flattened, merged_axes
+from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.passes import leading_reductions, ordered, split_loop
+from lamina.engines.gpu.products import contiguous, index_run
+from lamina.engines.gpu.schedule import (
+    NARROW,
+    LoopSchedule,
+    PartSchedule,
+    Pass,
+    PassesSchedule,
+    RowSchedule,
+    SortSchedule,
+    StepSchedule,
+)
+from lamina.program.rewrite import Rewrite
+from lamina.program.steps import (
+    Loop,
+    Reduce,
+    Sort,
+    Stage,
+    Write,
+    inner_axes,
+    stage_stores,
+    stage_values,
+)
+from lamina.shapes import size_of
+
+# The lanes of vectors of points.
+POINT_LANES = 4
+# The work items of a compute unit with which it is well occupied, and the most that are worth a
+# division of the work.
+FULL, FEW = 1024, 256
+# Reductions up to this length are left to one work item if there are enough points.
+SHORT = 32
+# The most work items of a group.
+MOST_GROUP = 256
+# The fewest work items of a group; and the shortest part of a reduction that is split.
+LEAST_GROUP, LEAST_PART = 64, 16
+
+
+def loop_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+    """Schedules of a loop, the one that is expected to be the fastest first."""
+    if any(isinstance(stage, Sort) for stage in loop.stages):
+        yield SortSchedule(bits)
+        return
+    if is_plain(loop) and traits.largest_group >= LEAST_GROUP:
+        yield from _plain_schedules(loop, bits, traits)
+    yield point_schedule(loop, bits, traits)
+
+
+def _plain_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+    """Schedules that share the inner axes, of a loop that only reduces and writes."""
+    points, inner = points_of(loop), longest_inner(loop)
+    if not points or inner < 2:
+        return
+    few = points < traits.compute_units * FEW
+    along_points = reads_along_points(loop)
+    if points * inner < LEAST_GROUP or (inner <= SHORT and not few):
+        return
+    # A group for each point leaves units idle, or reads with gaps.
+    much = points * inner >= traits.compute_units * FEW
+    if few and much and (along_points or points < 2 * traits.compute_units):
+        yield from _passes(loop, bits, traits)
+    if not along_points or few:
+        yield row_schedule(loop, bits, traits)
+
+
+def point_schedule(loop: Loop, bits: int, traits: Traits) -> LoopSchedule:
+    """The schedule with a work item for each point or vector of points."""
+    merged = merged_axes(loop)
+    if not merged.axes or not is_plain(loop):
+        return LoopSchedule(1, bits)
+    last, lanes = merged.axes[-1], POINT_LANES
+    enough = points_of(loop) >= lanes * traits.compute_units * FEW
+    stored = [store.index for stage in merged.stages for store in stage_stores(stage)]
+    values = [value for stage in merged.stages for value in stage_values(stage)]
+    fits = last.extent % lanes == 0 and all(index_run(one, last) >= lanes for one in stored)
+    if enough and fits and all(contiguous(value, last, lanes) for value in values):
+        return LoopSchedule(lanes, bits)
+    return LoopSchedule(1, bits)
+
+
+def row_schedule(loop: Loop, bits: int, traits: Traits) -> RowSchedule:
+    """The schedule whose groups share the inner axes of one or several points."""
+    inner = longest_inner(loop)
+    most = min(traits.largest_group, MOST_GROUP)
+    along_points = reads_along_points(loop)
+    items = _power_at_least(-(-inner // 4), 4, most)
+    if along_points:
+        items = min(items, max(most // 32, 1))
+    rows, points = 1, points_of(loop)
+    wanted = most if along_points else LEAST_GROUP
+    while items * rows * 2 <= wanted and points % (rows * 2) == 0:
+        rows *= 2
+    return RowSchedule(items, rows, along_points, bits)
+
+
+def _passes(loop: Loop, bits: int, traits: Traits) -> Iterator[PassesSchedule]:
+    """Each wave of reductions as a pass that is split, and each write over axes as a pass."""
+    stages = ordered(loop).stages
+    passes: list[Pass] = []
+    begin = 0
+    for end in _pass_ends(stages):
+        own = Loop(loop.name, loop.axes, stages[begin:end])
+        passes.append(_pass(own, bits, traits))
+        begin = end
+    if len(passes) > 1 or passes[0].splits > 1:
+        yield PassesSchedule(tuple(passes))
+
+
+def _pass_ends(stages: Sequence[Stage]) -> list[int]:
+    """Where passes end: before each further wave of reductions, and around writes over axes."""
+    ends: list[int] = []
+    begin = 0
+    while begin < len(stages):
+        leading = len(leading_reductions(stages[begin:]))
+        end = begin + max(leading, 1)
+        alone = not leading and bool(inner_axes(stages[begin]))
+        while not alone and end < len(stages) and not inner_axes(stages[end]):
+            end += 1
+        ends.append(end)
+        begin = end
+    return ends
+
+
+def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:
+    """The pass of some stages."""
+    points = points_of(loop)
+    splits = 1
+    if leading_reductions(loop.stages):
+        wanted = max(traits.compute_units * FULL // points, 1)
+        splits = _divisor_near(split_size(loop), wanted, LEAST_PART, NARROW // points)
+    if splits > 1:
+        first, _ = split_loop(loop, splits, lambda size, dtype: "parts")
+        part: PartSchedule = LoopSchedule(1, bits)
+        if reads_along_points(loop):
+            part = point_schedule(first, bits, traits)
+        elif split_size(loop) // splits >= SHORT:
+            part = row_schedule(first, bits, traits)
+        return Pass(len(loop.stages), splits, (part, combining_schedule(points, splits, bits)))
+    if len(loop.stages) == 1 and isinstance(loop.stages[0], Write):
+        spread = Loop(loop.name, (*loop.axes, *loop.stages[0].axes), loop.stages)
+        return Pass(1, 1, (point_schedule(spread, bits, traits),))
+    if longest_inner(loop) >= LEAST_GROUP and can_share_rows(loop):
+        return Pass(len(loop.stages), 1, (row_schedule(loop, bits, traits),))
+    return Pass(len(loop.stages), 1, (LoopSchedule(1, bits),))
+
+
+def combining_schedule(points: int, parts: int, bits: int) -> PartSchedule:
+    """The schedule of the kernel that combines the parts of each point."""
+    if parts <= 16 or points >= 1 << 16:
+        return LoopSchedule(1, bits)
+    items, rows = _power_at_least(parts // 4, 4, 64), 1
+    while rows < 16 and points % (rows * 2) == 0 and items * rows * 2 <= MOST_GROUP:
+        rows *= 2
+    return RowSchedule(items, rows, True, bits)
+
+
+# Properties of loops
+
+
+def points_of(loop: Loop) -> int:
+    """The number of points of a loop."""
+    return size_of([axis.extent for axis in loop.axes])
+
+
+def longest_inner(loop: Loop) -> int:
+    """The largest number of inner points of a stage; 1 if there are none."""
+    sizes = [size_of([axis.extent for axis in inner_axes(stage)]) for stage in loop.stages]
+    return max(sizes, default=1)
+
+
+def is_plain(loop: Loop) -> bool:
+    """Whether a loop only reduces and writes, in any order of the inner axes."""
+    return all(
+        isinstance(stage, Reduce) or (isinstance(stage, Write) and not stage.sequential)
+        for stage in loop.stages
+    )
+
+
+def can_share_rows(loop: Loop) -> bool:
+    """Whether the work items of a group may share the work at a point."""
+    return is_plain(loop) and any(inner_axes(stage) for stage in loop.stages)
+
+
+def reads_along_points(loop: Loop) -> bool:
+    """Whether neighbouring points read neighbours in the longest stage, and inner points do not."""
+    stages = [stage for stage in loop.stages if isinstance(stage, Reduce | Write) and stage.axes]
+    if not stages or not loop.axes:
+        return False
+    longest = max(stages, key=lambda stage: size_of([axis.extent for axis in stage.axes]))
+    inner, replaced = flattened(longest.axes, "inner")
+    one = Rewrite(replaced)
+    last = loop.axes[-1]
+    values = [one.scalar(value) for value in stage_values(longest)]
+    if inner.extent % 2 == 0 and all(contiguous(value, inner, 2) for value in values):
+        return False
+    run = 4 if last.extent % 4 == 0 else 2
+    return last.extent % run == 0 and all(contiguous(value, last, run) for value in values)
+
+
+def split_size(loop: Loop) -> int:
+    """A number whose divisors are the possible splits of a loop's first reductions; 1 if none."""
+    sizes = [size_of([axis.extent for axis in one.axes]) for one in leading_reductions(loop.stages)]
+    return math.gcd(*sizes) if sizes else 1
+
+
+def _power_at_least(number: int, least: int, most: int) -> int:
+    power = least
+    while power < number and power * 2 <= most:
+        power *= 2
+    return power
+
+
+def _divisor_near(number: int, wanted: int, least_part: int, most: int) -> int:
+    """The largest divisor up to `wanted` that leaves parts of at least some size; at least 1."""
+    limit = min(wanted, number // least_part, most)
+    return next((one for one in range(limit, 1, -1) if number % one == 0), 1)
+
+
+def legal_loops(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+    """Correct schedules: some of every kind."""
+    if any(isinstance(stage, Sort) for stage in loop.stages):
+        yield SortSchedule(bits)
+        yield SortSchedule(64)
+        return
+    yield LoopSchedule(1, bits)
+    yield LoopSchedule(1, 64)
+    if not all(isinstance(stage, Reduce | Write) for stage in loop.stages):
+        return
+    parts: list[PartSchedule] = [LoopSchedule(1, bits)]
+    merged = merged_axes(loop).axes
+    for lanes in (2, 4):
+        if merged and merged[-1].extent % lanes == 0:
+            yield LoopSchedule(lanes, bits)
+    count = points_of(loop)
+    if traits.largest_group >= LEAST_GROUP and can_share_rows(loop):
+        for items, rows in product((4, 1), (2, 1)):
+            if count and count % rows == 0:
+                parts.append(RowSchedule(items, rows, rows > 1, bits))
+    yield from parts[1:]
+    if not count:
+        return
+    for splits in (2, 3):
+        if split_size(ordered(loop)) % splits == 0:
+            for pair in ((parts[-1], parts[0]), (parts[0], parts[-1])):
+                yield PassesSchedule((Pass(len(loop.stages), splits, pair),))
+    if len(loop.stages) > 1:
+        one = Pass(1, 1, (LoopSchedule(1, bits),))
+        yield PassesSchedule((one,) * len(loop.stages))

@@ -1,0 +1,207 @@
+"""Steps that are run in passes, as several steps that keep values in workspaces.
+
+The sums of a contraction, or the reductions of a loop, are split into parts if there are too few
+of them to occupy a device: the first pass computes the parts, the second one combines them. The
+stages of a loop become passes of their own if each needs another division of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import final
+
+from lamina.codegen.axes import flattened
+from lamina.codegen.matrix import with_single_axes
+from lamina.engines.gpu.schedule import PartSchedule, Pass, PassesSchedule
+from lamina.program.index import Axis, axis_index, flatten
+from lamina.program.program import Buffer
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Load, Local, Scalar, postorder
+from lamina.program.steps import (
+    POSITIONAL,
+    Contraction,
+    Loop,
+    Reduce,
+    Stage,
+    Step,
+    Store,
+    Write,
+    stage_values,
+)
+from lamina.records import frozen_dataclass
+from lamina.shapes import DType, size_of
+
+# Returns the name of a new workspace with a number of elements of a dtype.
+Workspace = Callable[[int, DType], str]
+
+
+@frozen_dataclass
+class Passes:
+    """A step as several steps that run one after the other.
+
+    Attributes:
+        steps: each with its schedule.
+        workspaces: the buffers that they use in addition to the step's own.
+    """
+
+    steps: tuple[tuple[Step, PartSchedule], ...]
+    workspaces: tuple[Buffer, ...]
+
+
+def passes_of(step: Step, decided: PassesSchedule) -> Passes:
+    """The passes of a step."""
+    workspaces = _Workspaces(step.name)
+    if isinstance(step, Contraction):
+        (only,) = decided.passes
+        steps = split_contraction(step, only.splits, workspaces.add)
+        return Passes(tuple(zip(steps, only.parts, strict=True)), workspaces.made())
+    return Passes(tuple(_loop_passes(ordered(step), decided.passes, workspaces)), workspaces.made())
+
+
+@final
+class _Workspaces:
+    """The workspaces of a step."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+        self._made: list[Buffer] = []
+
+    def add(self, size: int, dtype: DType) -> str:
+        """A further workspace; returns its name."""
+        name = f"workspace {len(self._made)} of {self._step}"
+        self._made.append(Buffer(name, "temporary", (size,), dtype))
+        return name
+
+    def made(self) -> tuple[Buffer, ...]:
+        return tuple(self._made)
+
+
+def split_contraction(step: Contraction, splits: int, workspace: Workspace) -> tuple[Step, Step]:
+    """A contraction whose K is split into equal parts, and the loop that adds up the parts.
+
+    Args:
+        step: the contraction.
+        splits: the number of parts; it divides the size of K.
+        workspace: makes a workspace.
+    """
+    single = with_single_axes(step, "batch", "m", "n", "k")
+    (batch,), (m,), (n,), (k,) = single.batch, single.m, single.n, single.k
+    part, inner = Axis("part", splits), Axis("k", k.extent // splits)
+    cut = Rewrite({k: axis_index(part) * inner.extent + axis_index(inner)})
+    axes = (part, batch, m, n)
+    place = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+    name = workspace(size_of([axis.extent for axis in axes]), step.dtype)
+    parts = Contraction(
+        *(f"{step.name}.parts", (part, batch), (m,), (n,), (inner,)),
+        *(cut.scalar(single.left), cut.scalar(single.right), step.result, step.dtype),
+        (Store(name, place, Local(step.result, step.dtype)),),
+    )
+    total = Reduce(step.result, "sum", (part,), Load(name, place, step.dtype), step.dtype)
+    return parts, Loop(step.name, (batch, m, n), (total, Write((), single.stores)))
+
+
+def _loop_passes(
+    loop: Loop, passes: Sequence[Pass], workspaces: _Workspaces
+) -> Iterator[tuple[Step, PartSchedule]]:
+    """The passes of a loop; locals that later passes use are kept in workspaces."""
+    shape = [axis.extent for axis in loop.axes]
+    point = flatten([axis_index(axis) for axis in loop.axes], shape)
+    kept: dict[str, Scalar] = {}
+    done = 0
+    for number, one in enumerate(passes):
+        stages = loop.stages[done : done + one.stages]
+        done += one.stages
+        rewritten = Rewrite(locals=kept)
+        stages = [rewritten.stage(stage) for stage in stages]
+        used = _locals_of(loop.stages[done:])
+        stores: list[Store] = []
+        for stage in stages:
+            if isinstance(stage, Reduce) and stage.local in used:
+                name = workspaces.add(size_of(shape), stage.dtype)
+                stores.append(Store(name, point, Local(stage.local, stage.dtype)))
+                kept[stage.local] = Load(name, point, stage.dtype)
+        if stores:
+            stages.append(Write((), tuple(stores)))
+        own = Loop(f"{loop.name}.{number}", loop.axes, tuple(stages))
+        steps = [_spread(own)] if one.splits == 1 else split_loop(own, one.splits, workspaces.add)
+        yield from zip(steps, one.parts, strict=True)
+
+
+def _spread(loop: Loop) -> Loop:
+    """The loop with the inner axes of its only stage, a parallel write, as its own axes."""
+    stage = loop.stages[0]
+    if len(loop.stages) > 1 or not isinstance(stage, Write) or stage.sequential:
+        return loop
+    return Loop(loop.name, (*loop.axes, *stage.axes), (Write((), stage.stores),))
+
+
+def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loop]:
+    """A loop whose first stages, reductions, are split into equal parts, and the loop after it.
+
+    Args:
+        loop: begins with one or more reductions over axes.
+        splits: the number of parts; it divides the size of each of them.
+        workspace: makes a workspace.
+    """
+    part = Axis("part", splits)
+    # The points of a part are neighbours, in the workspace too.
+    axes = (part, *loop.axes)
+    place = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+    parts: list[Stage] = []
+    totals: list[Stage] = []
+    stores: list[Store] = []
+    for stage in leading_reductions(loop.stages):
+        whole, replaced = flattened(stage.axes, "r")
+        inner = Axis("r", whole.extent // splits)
+        cut = Rewrite({whole: axis_index(part) * inner.extent + axis_index(inner)})
+        value = cut.scalar(Rewrite(replaced).scalar(stage.value))
+        parts.append(replace(stage, axes=(inner,), value=value))
+        name = workspace(size_of([axis.extent for axis in axes]), stage.dtype)
+        stores.append(Store(name, place, Local(stage.local, stage.dtype)))
+        totals.append(replace(stage, axes=(part,), value=Load(name, place, stage.dtype)))
+    rest = loop.stages[len(parts) :]
+    first = Loop(f"{loop.name}.parts", axes, (*parts, Write((), tuple(stores))))
+    return first, Loop(loop.name, loop.axes, (*totals, *rest))
+
+
+def ordered(loop: Loop) -> Loop:
+    """The loop with its first reductions in waves.
+
+    A wave has the reductions over axes that depend on the same earlier waves, then the values that
+    are computed from them without axes. So all reductions of a wave can be split together.
+    """
+    waves: dict[str, int] = {}
+    placed: list[tuple[int, bool, Stage]] = []
+    rest = list(loop.stages)
+    while rest and isinstance(rest[0], Reduce):
+        stage = rest.pop(0)
+        assert isinstance(stage, Reduce)
+        wave = max((waves.get(name, 0) for name in _locals_of([stage])), default=0)
+        wave += bool(stage.axes)
+        waves[stage.local] = wave
+        placed.append((wave, not stage.axes, stage))
+    placed.sort(key=lambda one: one[:2])
+    return replace(loop, stages=(*(stage for _, _, stage in placed), *rest))
+
+
+def leading_reductions(stages: Sequence[Stage]) -> list[Reduce]:
+    """The first stages, as far as they can be split.
+
+    They reduce over axes to a value, not a position, and do not depend on each other.
+    """
+    found: list[Reduce] = []
+    for stage in stages:
+        earlier = {one.local for one in found}
+        if not isinstance(stage, Reduce) or not stage.axes or stage.combine in POSITIONAL:
+            break
+        if _locals_of([stage]) & earlier:
+            break
+        found.append(stage)
+    return found
+
+
+def _locals_of(stages: Iterable[Stage]) -> set[str]:
+    """The names of the locals that stages use."""
+    values = [value for stage in stages for value in stage_values(stage)]
+    return {one.name for one in postorder(*values) if isinstance(one, Local)}

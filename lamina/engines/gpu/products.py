@@ -1,0 +1,132 @@
+"""A contraction as schedules see it: one axis each for batch, m, n and k, and contiguous views."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import final
+
+from lamina.codegen.matrix import with_single_axes
+from lamina.codegen.strides import stride_along
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Scalar, loads
+from lamina.program.steps import Contraction
+from lamina.program.windows import loaded
+
+# The longest run of neighbours that is looked for.
+_LONGEST_RUN = 32
+
+
+@final
+class Product:
+    """A contraction whose groups of axes are merged.
+
+    Args:
+        step: the contraction.
+    """
+
+    def __init__(self, step: Contraction) -> None:
+        self.step = with_single_axes(step, "batch", "m", "n", "k")
+        self.batch, self.m, self.n, self.k = self.step.extents
+        self.element_bytes = step.dtype.itemsize
+
+    @property
+    def exchanged(self) -> Product:
+        """The product with left and right exchanged."""
+        one = self.step
+        return Product(replace(one, m=one.n, n=one.m, left=one.right, right=one.left))
+
+    @cached_property
+    def left_runs(self) -> tuple[int, int]:
+        """The contiguous elements of the left operand along m, and along k."""
+        (m,), (k,) = self.step.m, self.step.k
+        return run_along(self.step.left, m), run_along(self.step.left, k)
+
+    @cached_property
+    def right_runs(self) -> tuple[int, int]:
+        """The contiguous elements of the right operand along n, and along k."""
+        (n,), (k,) = self.step.n, self.step.k
+        return run_along(self.step.right, n), run_along(self.step.right, k)
+
+    @cached_property
+    def left_distances(self) -> tuple[int, int]:
+        """The distance between neighbours in the left operand along m, and along k."""
+        (m,), (k,) = self.step.m, self.step.k
+        return distance_along(self.step.left, m), distance_along(self.step.left, k)
+
+    @cached_property
+    def right_distances(self) -> tuple[int, int]:
+        """The distance between neighbours in the right operand along n, and along k."""
+        (n,), (k,) = self.step.n, self.step.k
+        return distance_along(self.step.right, n), distance_along(self.step.right, k)
+
+    @cached_property
+    def stored_runs(self) -> tuple[int, int]:
+        """The contiguous elements of all stores along m, and along n."""
+        (m,), (n,) = self.step.m, self.step.n
+        stored = [store.index for store in self.step.stores]
+        return (
+            min((index_run(index, m) for index in stored), default=1),
+            min((index_run(index, n) for index in stored), default=1),
+        )
+
+
+def run_along(view: Scalar, axis: Axis) -> int:
+    """The number of contiguous elements in aligned runs along an axis, a power of two.
+
+    At most 32; 1 if the view is anything but a load and casts, or its neighbours are elsewhere.
+    """
+    load = loaded(view)
+    if load is None:
+        return 1
+    run = index_run(load.index, axis)
+    while run > 1:
+        cut, lane = _cut(axis, run)
+        bounds = [cut.index(bound.index) for bound in load.bounds]
+        if all(stride_along(bound, lane) == 0 for bound in bounds):
+            break
+        run //= 2
+    return run
+
+
+def distance_along(view: Scalar, axis: Axis) -> int:
+    """The largest distance in memory between two neighbours along an axis that make a pair.
+
+    0 if the view does not depend on the axis; the size of the buffer's indices if it is unknown.
+    """
+    cut, lane = _cut(axis, 2)
+    found = [0]
+    for load in loads(cut.scalar(view)):
+        stride = stride_along(load.index, lane)
+        found.append(load.index.bounds[1] if stride is None else abs(stride))
+    return max(found)
+
+
+def index_run(index: Index, axis: Axis) -> int:
+    """The number of neighbours in aligned runs of an index along an axis, a power of two."""
+    run = _LONGEST_RUN
+    while run > 1:
+        if axis.extent and axis.extent % run == 0:
+            cut, lane = _cut(axis, run)
+            if stride_along(cut.index(index), lane) == 1:
+                return run
+        run //= 2
+    return 1
+
+
+def _cut(axis: Axis, run: int) -> tuple[Rewrite, Axis]:
+    """Replaces an axis by runs and the place in a run, which is the second result."""
+    runs, lane = Axis("run", -(-axis.extent // run)), Axis("lane", run)
+    return Rewrite({axis: axis_index(runs) * run + axis_index(lane)}), lane
+
+
+def contiguous(scalar: Scalar, axis: Axis, run: int) -> bool:
+    """Whether every load within a scalar has runs of contiguous, or equal, elements."""
+    cut, lane = _cut(axis, run)
+    for load in loads(cut.scalar(scalar)):
+        if stride_along(load.index, lane) not in (0, 1):
+            return False
+        if any(stride_along(bound.index, lane) != 0 for bound in load.bounds):
+            return False
+    return True

@@ -1,0 +1,264 @@
+"""Tiles of a contraction's operands: from buffers to local memory, and on to registers.
+
+Work items copy vectors of a tile. A vector runs along K or along m (n for the right operand).
+Places in a tile are index expressions of the work item, so that everything that does not depend
+on the stretch of K is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import final
+
+from lamina.codegen.values import Type, Value, constant
+from lamina.engines.gpu.schedule import TiledSchedule, TileLoad
+from lamina.engines.gpu.work_item import ItemPoints
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Scalar
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class Side:
+    """One side of a contraction: m and the left operand, or n and the right one.
+
+    Attributes:
+        view: the operand.
+        axis: m or n of the contraction.
+        tiles: counts the tiles along it.
+        tile: the extent of a tile along it.
+        load: how the tile is copied to local memory.
+        block: the extent of a work item's block along the axis.
+        items: the number of work items along the axis.
+        position: the number of the work item along the axis.
+        width: the lanes of vectors that are read from local memory; 1 for scalars.
+    """
+
+    view: Scalar
+    axis: Axis
+    tiles: Axis
+    tile: int
+    load: TileLoad
+    block: int
+    items: int
+    position: Index
+    width: int
+
+    @property
+    def row(self) -> int:
+        """The distance in local memory between elements that are neighbours along K."""
+        return self.tile + self.load.padding
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether the last tile reaches beyond the end."""
+        return self.axis.extent % self.tile != 0
+
+    def in_tile(self, vector: int) -> Index:
+        """The place in the tile of a vector of the work item's block.
+
+        The vectors of neighbouring work items are neighbours, so that local memory is read and
+        results are stored without gaps.
+        """
+        return self.position * self.width + vector * self.items * self.width
+
+
+@frozen_dataclass
+class Batch:
+    """The batch axis of a contraction, and the work item's place along it.
+
+    Attributes:
+        axis: of the contraction.
+        tiles: counts the tiles along it.
+        tile: the extent of a tile.
+        position: the number of the work item's product within the tile.
+    """
+
+    axis: Axis
+    tiles: Axis
+    tile: int
+    position: Index
+
+    @property
+    def first(self) -> Index:
+        """The first product of the tile."""
+        return axis_index(self.tiles) * self.tile
+
+
+@frozen_dataclass
+class _Vector:
+    """A vector of a tile that a work item copies.
+
+    Attributes:
+        view: the operand over the kernel's axes and k.
+        local: where it begins in local memory.
+        k: its place in the stretch of K, in vectors if they run along K.
+        number: its number in the tile, if some work items have none; otherwise None.
+    """
+
+    view: Scalar
+    local: Index
+    k: Index
+    number: Index | None
+
+
+@final
+class TileOperand:
+    """Copies the tiles of one operand.
+
+    Args:
+        points: the kernel.
+        side: of the contraction.
+        batch: its batch axis.
+        k: its k axis.
+        tiled: the schedule.
+        item: the number of the work item in its group.
+        type: of the elements.
+        bound: the axes of ragged tiles have their values in it.
+    """
+
+    def __init__(
+        self,
+        points: ItemPoints,
+        side: Side,
+        batch: Batch,
+        k: Axis,
+        tiled: TiledSchedule,
+        item: Axis,
+        type: Type,
+        bound: ExitStack,
+    ) -> None:
+        self._points, self._code = points, points.code
+        self._side, self._batch, self._k = side, batch, k
+        self._tiled, self._type = tiled, type
+        self._lane = Axis("lane", side.load.lanes)
+        self.size = tiled.tile_b * tiled.tile_k * side.row
+        self._array = self._code.local(type.element, tiled.buffers * self.size)
+        self._vectors = self._all_vectors(item, bound)
+
+    @property
+    def _k_lanes(self) -> int:
+        """The lanes of a vector along K."""
+        return self._side.load.lanes if self._side.load.along_k else 1
+
+    def _all_vectors(self, item: Axis, bound: ExitStack) -> list[_Vector]:
+        tiled, side = self._tiled, self._side
+        lanes, along_k = side.load.lanes, side.load.along_k
+        fast = (tiled.tile_k if along_k else side.tile) // lanes
+        slow = side.tile if along_k else tiled.tile_k
+        count = tiled.tile_b * fast * slow
+        found: list[_Vector] = []
+        for number in range(-(-count // tiled.group)):
+            at = axis_index(item) + number * tiled.group
+            first, second = at % fast, at // fast % slow
+            batch = at // (fast * slow) % tiled.tile_b
+            k, outer = (first, second) if along_k else (second, first)
+            row = batch * tiled.tile_k + k * self._k_lanes
+            local = row * side.row + outer * (lanes // self._k_lanes)
+            replaced = {
+                self._batch.axis: self._batch.first + batch,
+                side.axis: self._outer(number, outer, bound),
+            }
+            view = Rewrite(replaced).scalar(side.view)
+            whole = (number + 1) * tiled.group <= count
+            found.append(_Vector(view, local, k, None if whole else at))
+        return found
+
+    def _outer(self, number: int, outer: Index, bound: ExitStack) -> Index:
+        """The m or n of a vector; of the last vector for those beyond the end."""
+        code, points, side = self._code, self._points, self._side
+        lanes = side.load.lanes // self._k_lanes
+        place = axis_index(side.tiles) * (side.tile // lanes) + outer
+        if side.is_ragged:
+            vectors = Axis(f"{side.axis.name}{number}", side.axis.extent // lanes)
+            value = points.indices(place).start
+            value = code.minimum(value, points.position(vectors.extent - 1))
+            bound.enter_context(points.bound(vectors, value))
+            place = axis_index(vectors)
+        return place * lanes + (axis_index(self._lane) if lanes > 1 else 0)
+
+    def loaded(self, stretch: Index) -> Sequence[Value]:
+        """The work item's vectors of the tile at a stretch of K."""
+        return [self._loaded(vector, stretch) for vector in self._vectors]
+
+    def _loaded(self, vector: _Vector, stretch: Index) -> Value:
+        code, points, lanes = self._code, self._points, self._side.load.lanes
+        place = stretch * (self._tiled.tile_k // self._k_lanes) + vector.k
+        inside: Value | None = None
+        with ExitStack() as bound:
+            if self._k.extent % self._tiled.tile_k:
+                vectors = Axis("k_inside", self._k.extent // self._k_lanes)
+                value, end = points.indices(place).start, points.position(vectors.extent)
+                inside = code.compare("slt", value, end)
+                last = points.position(vectors.extent - 1)
+                bound.enter_context(points.bound(vectors, code.minimum(value, last)))
+                place = axis_index(vectors)
+            k = place * self._k_lanes
+            if lanes > 1:
+                first = points.position(0)
+                bound.enter_context(points.along(self._lane, first, lanes, multiple=lanes))
+                k += axis_index(self._lane) if self._k_lanes > 1 else 0
+            value = points.vector(Rewrite({self._k: k}).scalar(vector.view))
+        return value if inside is None else code.select(inside, value, constant(0, value.type))
+
+    def keep(self, values: Sequence[Value], start: Value | None) -> None:
+        """Writes the work item's vectors to local memory, `start` elements after its begin."""
+        points = self._points
+        for vector, value in zip(self._vectors, values, strict=True):
+            place = points.indices(vector.local).start
+            if vector.number is None:
+                self._keep(place, value, start)
+                continue
+            count = self._tiled.tile_b * self._tiled.tile_k * self._side.tile
+            end = points.position(count // self._side.load.lanes)
+            number = points.indices(vector.number).start
+            with self._code.when(self._code.compare("slt", number, end)):
+                self._keep(place, value, start)
+
+    def _keep(self, place: Value, value: Value, start: Value | None) -> None:
+        code, type = self._code, self._type
+        if start is not None:
+            place = code.add(start, place)
+        address = code.offset(self._array, place, type.element)
+        lanes = value.type.lanes
+        if self._k_lanes == 1 or not lanes:
+            whole = self._side.row % max(lanes, 1) == 0
+            code.store(value, address, lanes * type.bytes if whole else 0)
+            return
+        for lane in range(lanes):
+            below = code.offset(address, lane * self._side.row, type.element)
+            code.store(code.extract(value, lane), below)
+
+    def start(self, position: Index, half: Value | None) -> Value:
+        """Where the work item's block begins in local memory.
+
+        Args:
+            position: the number of the work item's product within the tile.
+            half: the begin of the tile, if there are two.
+        """
+        place = position * (self._tiled.tile_k * self._side.row) + self._side.in_tile(0)
+        value = self._points.indices(place).start
+        return value if half is None else self._code.add(half, value)
+
+    def vectors(self, start: Value, k: Value, following: int) -> list[Value]:
+        """The work item's block at one k, in vectors.
+
+        Args:
+            start: where the block begins.
+            k: a place in the stretch.
+            following: the number of places after it.
+        """
+        code, points, side = self._code, self._points, self._side
+        begin = code.add(start, code.multiply(k, points.position(side.row)))
+        lanes = side.width if side.width > 1 else 0
+        whole = side.row % side.width == 0
+        found: list[Value] = []
+        for number in range(side.block // side.width):
+            beyond = following * side.row + number * side.items * side.width
+            address = code.offset(self._array, begin, self._type.element)
+            address = code.offset(address, beyond, self._type.element)
+            align = lanes * self._type.bytes if whole else 0
+            found.append(code.load(address, self._type.wide(lanes), align))
+        return found

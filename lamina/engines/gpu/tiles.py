@@ -1,0 +1,261 @@
+"""Kernels of contractions whose work groups share tiles of the operands in local memory.
+
+A work group computes a tile of the result. For each stretch of K it copies a tile of each operand
+to local memory, and its work items multiply them into blocks of sums in registers. The operands
+are read through their views, so that windows, transposes, gathers and casts need no copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import final
+
+from lamina.codegen.c import Function, Module
+from lamina.codegen.matrix import with_single_axes
+from lamina.codegen.primitives import element
+from lamina.codegen.values import Type, Value, constant
+from lamina.engines.gpu.schedule import TiledSchedule
+from lamina.engines.gpu.tile_operands import Batch, Side, TileOperand
+from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Local
+from lamina.program.steps import Contraction
+
+
+def write_tiled(module: Module, name: str, signature: StepSignature) -> int:
+    """Writes the kernel; returns the number of its work items."""
+    step, tiled = signature.steps[0], signature.decided
+    assert isinstance(step, Contraction)
+    assert isinstance(tiled, TiledSchedule)
+    step = with_single_axes(step, "batch", "m", "n", "k")
+    if tiled.swapped:
+        step = replace(step, m=step.n, n=step.m, left=step.right, right=step.left)
+    extents = step.extents[:3]
+    if not math.prod(extents):
+        return 0
+    tiles = (tiled.tile_b, tiled.tile_m, tiled.tile_n)
+    groups = [
+        Axis(f"{name}_tile", -(-extent // tile))
+        for name, extent, tile in zip("bmn", extents, tiles, strict=True)
+    ]
+    item = Axis("item", tiled.group)
+    with work_group(module, name, signature, groups, item) as points:
+        _Tiles(points, step, tiled, groups, item).write()
+    return math.prod(axis.extent for axis in groups) * tiled.group
+
+
+@final
+class _Tiles:
+    """Writes the kernel of a contraction over single axes."""
+
+    def __init__(
+        self,
+        points: ItemPoints,
+        step: Contraction,
+        tiled: TiledSchedule,
+        groups: Sequence[Axis],
+        item: Axis,
+    ) -> None:
+        self._points, self._code = points, points.code
+        self._step, self._tiled, self._item = step, tiled, item
+        (batch,), (m,), (n,), (self._k,) = step.batch, step.m, step.n, step.k
+        self._stretch = Axis("stretch", max(-(-self._k.extent // tiled.tile_k), 1))
+        self._type = Type(element(step.dtype))
+        at = axis_index(item)
+        m_items, n_items = tiled.tile_m // tiled.item_m, tiled.tile_n // tiled.item_n
+        self._batch = Batch(batch, groups[0], tiled.tile_b, at // (n_items * m_items))
+        self._left = Side(
+            *(step.left, m, groups[1], tiled.tile_m, tiled.left, tiled.item_m),
+            *(m_items, at // n_items % m_items, math.gcd(tiled.width, tiled.item_m)),
+        )
+        self._right = Side(
+            *(step.right, n, groups[2], tiled.tile_n, tiled.right, tiled.item_n),
+            *(n_items, at % n_items, math.gcd(tiled.width, tiled.item_n)),
+        )
+
+    def write(self) -> None:
+        right = self._right
+        lanes = right.width if right.width > 1 else 0
+        zero = constant(0, self._type.wide(lanes))
+        totals: Sequence[Value] = [zero] * (self._left.block * right.block // right.width)
+        if self._k.extent:
+            totals = self._summed(totals)
+        _Epilogue(self._points, self._step, self._batch, self._left, right).write(totals)
+
+    def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:
+        """The sums over K."""
+        with ExitStack() as bound:
+            operands = [
+                TileOperand(
+                    *(self._points, side, self._batch, self._k, self._tiled, self._item),
+                    *(self._type, bound),
+                )
+                for side in (self._left, self._right)
+            ]
+            if self._tiled.buffers == 1:
+                return self._one_buffer(operands, totals)
+            return self._two_buffers(operands, totals)
+
+    def _one_buffer(
+        self, operands: Sequence[TileOperand], totals: Sequence[Value]
+    ) -> Sequence[Value]:
+        code = self._code
+        with self._points.loop(self._stretch, totals) as opened:
+            loaded = [one.loaded(axis_index(self._stretch)) for one in operands]
+            # All items are done with the previous tile.
+            code.barrier()
+            for one, values in zip(operands, loaded, strict=True):
+                one.keep(values, None)
+            code.barrier()
+            received = self._products(operands, (None, None), opened.carried)
+            return code.end_loop(opened, received)
+
+    def _two_buffers(
+        self, operands: Sequence[TileOperand], totals: Sequence[Value]
+    ) -> Sequence[Value]:
+        """While a tile is multiplied, the next one is read into registers."""
+        code, points = self._code, self._points
+        for one in operands:
+            one.keep(one.loaded(Index()), None)
+        code.barrier()
+        following = Axis("following", self._stretch.extent)
+        with points.loop(self._stretch, totals) as opened:
+            odd = code.binary("and", opened.index, points.position(1))
+            halves = [code.multiply(odd, points.position(one.size)) for one in operands]
+            # After the last tile it is read once more, and not used.
+            number = code.add(opened.index, points.position(1))
+            number = code.minimum(number, points.position(self._stretch.extent - 1))
+            with points.bound(following, number):
+                loaded = [one.loaded(axis_index(following)) for one in operands]
+            received = self._products(operands, halves, opened.carried)
+            for one, values, half in zip(operands, loaded, halves, strict=True):
+                one.keep(values, code.subtract(points.position(one.size), half))
+            code.barrier()
+            return code.end_loop(opened, received)
+
+    def _products(
+        self,
+        operands: Sequence[TileOperand],
+        halves: Sequence[Value | None],
+        totals: Sequence[Value],
+    ) -> Sequence[Value]:
+        """The sums after the tiles in local memory, the halves of which begin there."""
+        code, points, tiled = self._code, self._points, self._tiled
+        starts = [
+            one.start(self._batch.position, half)
+            for one, half in zip(operands, halves, strict=True)
+        ]
+        if tiled.unrolled == tiled.tile_k:
+            for following in range(tiled.tile_k):
+                totals = self._multiplied(operands, starts, points.position(0), following, totals)
+            return totals
+        opened = code.begin_loop(
+            points.position(0), points.position(tiled.tile_k), tiled.unrolled, totals
+        )
+        received: Sequence[Value] = opened.carried
+        for following in range(tiled.unrolled):
+            received = self._multiplied(operands, starts, opened.index, following, received)
+        return code.end_loop(opened, received)
+
+    def _multiplied(
+        self,
+        operands: Sequence[TileOperand],
+        starts: Sequence[Value],
+        k: Value,
+        following: int,
+        totals: Sequence[Value],
+    ) -> Sequence[Value]:
+        """The sums after one k."""
+        code = self._code
+        left, right = (
+            one.vectors(start, k, following) for one, start in zip(operands, starts, strict=True)
+        )
+        lanes = right[0].type.lanes
+        scalars = [one for vector in left for one in _elements(code, vector)]
+        pairs = ((code.splat(one, lanes), other) for one in scalars for other in right)
+        return [
+            _added(code, total, one, other)
+            for total, (one, other) in zip(totals, pairs, strict=True)
+        ]
+
+
+def _elements(code: Function, vector: Value) -> list[Value]:
+    if not vector.type.lanes:
+        return [vector]
+    return [code.extract(vector, lane) for lane in range(vector.type.lanes)]
+
+
+def _added(code: Function, total: Value, left: Value, right: Value) -> Value:
+    if total.type.is_float:
+        return code.multiply_add(left, right, total)
+    return code.add(total, code.multiply(left, right))
+
+
+@final
+class _Epilogue:
+    """Writes the stores of a work item's block of sums, in vectors along n if they fit."""
+
+    def __init__(
+        self, points: ItemPoints, step: Contraction, batch: Batch, left: Side, right: Side
+    ) -> None:
+        self._points, self._code, self._step = points, points.code, step
+        self._batch, self._left, self._right = batch, left, right
+        whole = right.axis.extent % right.width == 0
+        self._lanes = right.width if whole else 1
+        self._lane = Axis("lane", self._lanes)
+
+    def write(self, totals: Sequence[Value]) -> None:
+        points, right = self._points, self._right
+        vectors = right.block // right.width
+        with ExitStack() as across:
+            if self._lanes > 1:
+                first = points.position(0)
+                across.enter_context(
+                    points.along(self._lane, first, self._lanes, multiple=self._lanes)
+                )
+            for vector in range(vectors):
+                column = totals[vector::vectors]
+                if self._lanes > 1 or right.width == 1:
+                    self._write_column(right.in_tile(vector), column)
+                    continue
+                for lane in range(right.width):
+                    extracted = [self._code.extract(total, lane) for total in column]
+                    self._write_column(right.in_tile(vector) + lane, extracted)
+
+    def _write_column(self, n_in_tile: Index, totals: Sequence[Value]) -> None:
+        """The stores of the block's rows in one vector of columns."""
+        left = self._left
+        with self._inside(self._right, n_in_tile, self._lanes) as n:
+            if self._lanes > 1:
+                n += axis_index(self._lane)
+            for row, total in enumerate(totals):
+                number, lane = divmod(row, left.width)
+                with self._inside(left, left.in_tile(number) + lane, 1) as m:
+                    self._store(m, n, total)
+
+    @contextmanager
+    def _inside(self, side: Side, in_tile: Index, lanes: int) -> Generator[Index]:
+        """Code for a place in the tile that is inside the result; yields the m or n there."""
+        code, points = self._code, self._points
+        place = axis_index(side.tiles) * side.tile + in_tile
+        if not side.is_ragged:
+            yield place
+            return
+        axis = Axis(f"{side.axis.name}_inside", side.axis.extent // lanes)
+        value = points.indices(place // lanes).start
+        inside = code.compare("slt", value, points.position(axis.extent))
+        with code.when(inside) as before, points.bound(axis, value, before=before):
+            yield axis_index(axis) * lanes
+
+    def _store(self, m: Index, n: Index, total: Value) -> None:
+        points, step = self._points, self._step
+        axes = {self._left.axis: m, self._right.axis: n}
+        axes[self._batch.axis] = self._batch.first + self._batch.position
+        # The sums of a block are different locals.
+        name = f"{step.result}_{total.name}"
+        points.define(name, total)
+        points.store_all(Rewrite(axes, {step.result: Local(name, step.dtype)}).stores(step.stores))

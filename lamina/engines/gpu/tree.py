@@ -1,0 +1,81 @@
+"""A tree in local memory that combines values of the work items of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lamina.codegen.c import Function
+from lamina.codegen.values import I1, I8, Type, Value, constant
+from lamina.engines.gpu.work_item import ItemPoints
+
+# Combines two rows of values.
+Combine = Callable[[Function, Sequence[Value], Sequence[Value]], Sequence[Value]]
+
+
+def added(code: Function, left: Sequence[Value], right: Sequence[Value]) -> Sequence[Value]:
+    """The sums of two rows of values."""
+    return [code.add(one, other) for one, other in zip(left, right, strict=True)]
+
+
+def kept_type(value: Value) -> Type:
+    """The type in which a value is in local memory: a condition is a byte."""
+    return I8 if value.type == I1 else value.type
+
+
+def _keep(code: Function, value: Value, address: Value) -> None:
+    code.store(code.convert("zext", value, "i8") if value.type == I1 else value, address)
+
+
+def fetched(code: Function, address: Value, type: Type) -> Value:
+    """A value of a type in local memory."""
+    if type != I1:
+        return code.load(address, type)
+    return code.compare("ne", code.load(address, I8), constant(0, I8))
+
+
+def write_tree(
+    points: ItemPoints,
+    arrays: Sequence[Value],
+    share: Value,
+    first: Value,
+    stride: int,
+    items: int,
+    values: Sequence[Value],
+    combine: Combine = added,
+) -> None:
+    """Combines the values of items: the combined ones are then in the first rows of arrays.
+
+    Args:
+        points: the kernel; all items of the group are here.
+        arrays: in local memory, the array of each value, with a row for each of the items. Values
+            of one array follow each other.
+        share: the number of the item among those whose values are combined.
+        first: the place of the item's values in the arrays.
+        stride: the distance between rows.
+        items: how many items have values to be combined, a power of two.
+        values: of this item.
+        combine: two rows of values.
+    """
+    code = points.code
+    places = [list(arrays[:number]).count(array) for number, array in enumerate(arrays)]
+
+    def address(row: Value, number: int) -> Value:
+        type = kept_type(values[number])
+        begin = code.offset(arrays[number], row, type.element)
+        return code.offset(begin, places[number], type.element)
+
+    for number, value in enumerate(values):
+        _keep(code, value, address(first, number))
+    code.barrier()
+    left = items // 2
+    while left:
+        with code.when(code.compare("slt", share, points.position(left))):
+            other = code.add(first, points.position(left * stride))
+            rows = [
+                [fetched(code, address(row, number), one.type) for number, one in enumerate(values)]
+                for row in (first, other)
+            ]
+            for number, value in enumerate(combine(code, *rows)):
+                _keep(code, value, address(first, number))
+        code.barrier()
+        left //= 2

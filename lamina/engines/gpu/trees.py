@@ -1,0 +1,226 @@
+"""Kernels of contractions with few sums: the work items of a group share K.
+
+For products of a matrix and a vector, and for small results with a long K. Each item sums up its
+part of K in registers, reading the operands through their views. A tree in local memory combines
+the parts, always in the same order, and each result is stored by one item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import final
+
+from lamina.codegen.c import Module
+from lamina.codegen.matrix import with_single_axes
+from lamina.codegen.primitives import element
+from lamina.codegen.values import Type, Value, constant
+from lamina.engines.gpu.schedule import TreeSchedule
+from lamina.engines.gpu.tree import write_tree
+from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
+from lamina.program.index import Axis, Index, axis_index, unflatten
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Scalar
+from lamina.program.steps import Contraction
+from lamina.shapes import size_of
+
+
+def write_tree_contraction(module: Module, name: str, signature: StepSignature) -> int:
+    """Writes the kernel; returns the number of its work items."""
+    step, tree = signature.steps[0], signature.decided
+    assert isinstance(step, Contraction)
+    assert isinstance(tree, TreeSchedule)
+    step = with_single_axes(step, "batch", "m", "n", "k")
+    batch, m, n, _ = step.extents
+    if not batch * m * n:
+        return 0
+    shape = (batch, -(-m // tree.item_m), -(-n // tree.item_n))
+    groups = Axis("group", -(-size_of(shape) // tree.results))
+    item = Axis("item", tree.group)
+    with work_group(module, name, signature, [groups], item) as points:
+        _Tree(points, step, tree, shape, groups, item).write()
+    return groups.extent * tree.group
+
+
+@final
+class _Tree:
+    """Writes the kernel of a contraction over single axes."""
+
+    def __init__(
+        self,
+        points: ItemPoints,
+        step: Contraction,
+        tree: TreeSchedule,
+        shape: tuple[int, int, int],
+        groups: Axis,
+        item: Axis,
+    ) -> None:
+        self._points, self._code = points, points.code
+        self._step, self._tree, self._shape = step, tree, shape
+        self._groups, self._item = axis_index(groups), axis_index(item)
+        self._is_ragged = size_of(shape) % tree.results != 0
+        (self._batch,), (self._m,), (self._n,), (self._k,) = step.batch, step.m, step.n, step.k
+        self._type = Type(element(step.dtype))
+        at, results = self._item, tree.results
+        self._share = at % tree.items if tree.along_k else at // results
+        self._result = at // tree.items if tree.along_k else at % results
+
+    def write(self) -> None:
+        tree, block = self._tree, self._tree.item_m * self._tree.item_n
+        zero = constant(0, self._type.wide(tree.lanes if tree.lanes > 1 else 0))
+        totals: Sequence[Value] = [zero] * block
+        if self._k.extent:
+            with ExitStack() as bound:
+                totals = self._summed(totals, bound)
+        stride = tree.results * block
+        array = self._code.local(self._type.element, tree.items * stride)
+        share = self._points.indices(self._share).start
+        first = self._points.indices(self._share * stride + self._result * block).start
+        arrays = [array] * block
+        write_tree(self._points, arrays, share, first, stride, tree.items, totals)
+        for number in range(-(-stride // tree.group)):
+            at = self._item + number * tree.group
+            self._store(array, at, stride if (number + 1) * tree.group > stride else None)
+
+    # The work item's part of K
+
+    def _summed(self, totals: Sequence[Value], bound: ExitStack) -> Sequence[Value]:
+        code, points, tree = self._code, self._points, self._tree
+        batch, m, n = unflatten(self._block(bound), self._shape)
+        ms = self._clamped(self._m, m * tree.item_m, tree.item_m, bound)
+        ns = self._clamped(self._n, n * tree.item_n, tree.item_n, bound)
+        views = [
+            [Rewrite({self._batch: batch, axis: at}).scalar(view) for at in places]
+            for view, axis, places in (
+                (self._step.left, self._m, ms),
+                (self._step.right, self._n, ns),
+            )
+        ]
+        vectors = Axis("k_inside", self._k.extent // tree.lanes)
+        turns = Axis("k_part", -(-vectors.extent // tree.items))
+        with points.loop(turns, totals) as opened, ExitStack() as inner:
+            place = axis_index(turns) * tree.items + self._share
+            inside: Value | None = None
+            if vectors.extent % tree.items:
+                value, end = points.indices(place).start, points.position(vectors.extent)
+                inside = code.compare("slt", value, end)
+                last = points.position(vectors.extent - 1)
+                inner.enter_context(points.bound(vectors, code.minimum(value, last)))
+                place = axis_index(vectors)
+            received = self._multiplied(views, place, inside, opened.carried)
+            inner.close()
+            totals = code.end_loop(opened, received)
+        return [_across(total, self._points) for total in totals]
+
+    def _block(self, bound: ExitStack) -> Index:
+        """The number of the work item's block; of the last block for items beyond it."""
+        place = self._groups * self._tree.results + self._result
+        if not self._is_ragged:
+            return place
+        axis = Axis("block", size_of(self._shape))
+        value = self._code.minimum(
+            self._points.indices(place).start, self._points.position(axis.extent - 1)
+        )
+        bound.enter_context(self._points.bound(axis, value))
+        return axis_index(axis)
+
+    def _clamped(self, axis: Axis, first: Index, count: int, bound: ExitStack) -> list[Index]:
+        """The places of a block along m or n; the last valid one for those beyond the end."""
+        places = [first + number for number in range(count)]
+        if axis.extent % count == 0:
+            return places
+        last = self._points.position(axis.extent - 1)
+        found: list[Index] = []
+        for number, place in enumerate(places):
+            own = Axis(f"{axis.name}{number}", axis.extent)
+            value = self._code.minimum(self._points.indices(place).start, last)
+            bound.enter_context(self._points.bound(own, value))
+            found.append(axis_index(own))
+        return found
+
+    def _multiplied(
+        self,
+        views: Sequence[Sequence[Scalar]],
+        place: Index,
+        inside: Value | None,
+        totals: Sequence[Value],
+    ) -> Sequence[Value]:
+        """The sums after the k, or vector of k, at a place."""
+        code, points, lanes = self._code, self._points, self._tree.lanes
+        lane, k = Axis("lane", lanes), place * lanes
+        with ExitStack() as across:
+            if lanes > 1:
+                k += axis_index(lane)
+                across.enter_context(points.along(lane, points.position(0), lanes, multiple=lanes))
+            at = Rewrite({self._k: k})
+            left, right = ([points.vector(at.scalar(view)) for view in side] for side in views)
+        if inside is not None:
+            left, right = (
+                [code.select(inside, one, constant(0, one.type)) for one in side]
+                for side in (left, right)
+            )
+        pairs = ((one, other) for one in left for other in right)
+        return [
+            code.multiply_add(one, other, total)
+            if total.type.is_float
+            else code.add(total, code.multiply(one, other))
+            for total, (one, other) in zip(totals, pairs, strict=True)
+        ]
+
+    # Results
+
+    def _store(self, array: Value, at: Index, end: int | None) -> None:
+        """Stores the result of a number within the group; only those below the end exist."""
+        points, step, tree = self._points, self._step, self._tree
+        result, row, column = unflatten(at, (tree.results, tree.item_m, tree.item_n))
+        with ExitStack() as guards:
+            if end is not None:
+                guards.enter_context(self._when(at, end))
+            block = self._groups * tree.results + result
+            if self._is_ragged:
+                block = guards.enter_context(self._inside("block", block, size_of(self._shape)))
+            batch, m, n = unflatten(block, self._shape)
+            m, n = m * tree.item_m + row, n * tree.item_n + column
+            if self._m.extent % tree.item_m:
+                m = guards.enter_context(self._inside("m_inside", m, self._m.extent))
+            if self._n.extent % tree.item_n:
+                n = guards.enter_context(self._inside("n_inside", n, self._n.extent))
+            address = self._code.offset(array, points.indices(at).start, self._type.element)
+            total = self._code.load(address, self._type)
+            with points.bound(Axis("stored", 1), points.position(0)):
+                points.define(step.result, total)
+                axes = {self._batch: batch, self._m: m, self._n: n}
+                points.store_all(Rewrite(axes).stores(step.stores))
+
+    @contextmanager
+    def _when(self, at: Index, end: int) -> Generator[None]:
+        code, points = self._code, self._points
+        inside = code.compare("slt", points.indices(at).start, points.position(end))
+        marker = Axis("guarded", 1)
+        with code.when(inside) as before, points.bound(marker, points.position(0), before=before):
+            yield
+
+    @contextmanager
+    def _inside(self, name: str, place: Index, extent: int) -> Generator[Index]:
+        """Code for a place below the extent; yields the place."""
+        code, points = self._code, self._points
+        axis = Axis(name, extent)
+        value = points.indices(place).start
+        inside = code.compare("slt", value, points.position(extent))
+        with code.when(inside) as before, points.bound(axis, value, before=before):
+            yield axis_index(axis)
+
+
+def _across(total: Value, points: ItemPoints) -> Value:
+    """The sum of all lanes."""
+    code, lanes = points.code, total.type.lanes
+    while lanes > 1:
+        lanes //= 2
+        low, high = (
+            code.shuffle(total, None, range(first, first + lanes))
+            if lanes > 1
+            else code.extract(total, first)
+            for first in (0, lanes)
+        )
+        total = code.add(low, high)
+    return total

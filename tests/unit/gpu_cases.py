@@ -1,0 +1,123 @@
+"""Graphs of odd and tiny shapes for the tests of kernels for GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.graph import Graph, Tensor, leaf
+from lamina.program.program import Program
+from lamina.program.target import Target
+from lamina.shapes import Array, DType, float32, float64, int64
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph of some inputs.
+
+    Attributes:
+        name: for people.
+        shapes: of the inputs.
+        result: (inputs) -> the output.
+        dtypes: of the inputs; all float32 if it is empty.
+        limit: integers are drawn from 0 to this number, which is excluded.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    result: Callable[..., Tensor]
+    dtypes: tuple[DType, ...] = ()
+    limit: int = 1
+
+    def graph(self) -> Graph:
+        dtypes = self.dtypes or (float32,) * len(self.shapes)
+        leaves = [
+            leaf(f"x{number}", "input", shape, dtype)
+            for number, (shape, dtype) in enumerate(zip(self.shapes, dtypes, strict=True))
+        ]
+        return Graph(tuple(leaves), (("y", self.result(*leaves)),))
+
+    def feeds(self) -> dict[str, Array]:
+        """The inputs, from a fixed seed."""
+        generator = np.random.default_rng(0)
+        dtypes = self.dtypes or (float32,) * len(self.shapes)
+        found: dict[str, Array] = {}
+        for number, (shape, dtype) in enumerate(zip(self.shapes, dtypes, strict=True)):
+            drawn = generator.normal(size=shape)
+            if not dtype.is_float:
+                drawn = generator.integers(0, self.limit, shape)
+            found[f"x{number}"] = np.asarray(drawn, dtype.numpy)
+        return found
+
+
+def compiled(case: Case, target: Target) -> Program:
+    """The program of a case."""
+    return compile_graph(case.graph(), batch=1, name=case.name, target=target)
+
+
+def _product(m: int, k: int, n: int) -> Case:
+    return Case(f"matmul-{m}x{k}x{n}", ((m, k), (k, n)), ops.matmul)
+
+
+def _layer(x: Tensor, weight: Tensor, bias: Tensor, other: Tensor) -> Tensor:
+    return ops.tanh(ops.matmul(x, weight) + bias) + other
+
+
+def _transposed(x: Tensor, weight: Tensor) -> Tensor:
+    return ops.transpose(ops.matmul(ops.transpose(x), ops.transpose(weight)))
+
+
+def _conv(x: Tensor, weight: Tensor) -> Tensor:
+    return ops.conv(x, weight, strides=(2, 1), padding=((1, 1), (0, 2)), dilations=(1, 2), groups=1)
+
+
+def _gathered(x: Tensor, positions: Tensor, weight: Tensor) -> Tensor:
+    return ops.matmul(ops.take(x, positions, 0), weight)
+
+
+def _softmax(x: Tensor) -> Tensor:
+    return ops.softmax(x, 1)
+
+
+def _normalized(x: Tensor) -> Tensor:
+    centered = x - ops.mean(x, 0, keepdims=True)
+    return centered / ops.sqrt(ops.mean(centered * centered, 0, keepdims=True) + 1e-3)
+
+
+CONTRACTIONS = (
+    _product(1, 1, 1),
+    _product(16, 12, 8),
+    _product(7, 13, 5),
+    _product(17, 3, 2),
+    _product(1, 37, 5),
+    _product(9, 40, 1),
+    _product(3, 0, 2),
+    Case("layer", ((6, 12), (12, 8), (8,), (6, 8)), _layer),
+    Case("transposed", ((12, 8), (4, 12)), _transposed),
+    Case("batched", ((3, 5, 4), (3, 4, 6)), ops.matmul),
+    Case("float64", ((4, 6), (6, 10)), ops.matmul, (float64, float64)),
+    Case("conv", ((2, 3, 5, 4), (4, 3, 3, 3)), _conv),
+    Case("conv-8-channels", ((2, 8, 4, 4), (8, 8, 3, 3)), _conv),
+    Case("gathered", ((5, 8), (6,), (8, 3)), _gathered, (float32, int64, float32), 5),
+)
+LOOPS = (
+    Case("elementwise", ((3, 8), (8,)), lambda x, y: ops.exp(x) * y + 1),
+    Case("elementwise-odd", ((3, 5),), lambda x: ops.where(x > 0, x, ops.tanh(x))),
+    Case("one", ((1,),), lambda x: ops.exp(x)),
+    Case("transposing", ((4, 8), (8, 4)), lambda x, y: ops.transpose(x) + y),
+    Case("sum", ((24,),), lambda x: ops.sum(x)),
+    Case("sum-of-nothing", ((0, 4),), lambda x: ops.sum(x, 0)),
+    Case("columns", ((12, 8),), lambda x: ops.sum(x, 0)),
+    Case("rows", ((6, 18),), lambda x: ops.max(x, 1)),
+    Case("any", ((6, 18),), lambda x: ops.any(x > 2, 1)),
+    Case("argmax", ((6, 17),), lambda x: ops.argmax(x, 1)),
+    Case("softmax", ((6, 17),), _softmax),
+    Case("normalized", ((12, 8),), _normalized),
+    Case("cumsum", ((3, 19),), lambda x: ops.cumsum(x, 1)),
+    Case("sorted", ((11, 3), (11,)), lambda x, i: ops.scatter_add(x, i, 7), (float32, int64), 5),
+)
+CASES = CONTRACTIONS + LOOPS

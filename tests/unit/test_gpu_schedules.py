@@ -1,0 +1,96 @@
+"""Every kind of kernel for GPUs, on odd and tiny shapes, against the interpreter.
+
+On a device the compiler takes most of the time. Oclgrind interprets kernels, and reports data
+races, accesses outside of buffers, and reads of uninitialized memory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_cases import CASES, Case, compiled
+from harness import run_program
+
+from lamina.engines.engine import Engine
+from lamina.engines.gpu.driver import Driver
+from lamina.engines.gpu.engine import GpuEngine
+from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import EngineError
+
+HERE = Path(__file__).parent
+# They use every kind of kernel; the others are run by samples.
+FIRST = ("layer", "conv", "softmax", "argmax", "normalized", "cumsum", "sorted")
+UNDER_OCLGRIND = [
+    pytest.param(one.name, id=one.name, marks=() if one.name in FIRST else pytest.mark.sampled)
+    for one in CASES
+]
+
+
+@cache
+def engine() -> Engine:
+    """The first device of OpenCL, with the family of kernels for GPUs."""
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    from lamina.engines.opencl.driver import open_device
+
+    def family(driver: Driver) -> GpuFamily:
+        return GpuFamily(driver.traits, driver.words, driver.record.engine)
+
+    try:
+        return GpuEngine("opencl", lambda: open_device("opencl"), family)
+    except EngineError as error:
+        pytest.skip(f"there is no device of OpenCL: {error}")
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_schedule_gives_the_results_of_the_interpreter(case: Case) -> None:
+    own = engine()
+    program = compiled(case, own.target)
+    feeds = case.feeds()
+    expected, _ = run_program(program, InterpreterEngine(), feeds)
+    for schedule in (None, *own.schedules(program)):
+        found, _ = run_program(program, own, feeds, schedule=schedule)
+        for name, value in expected.items():
+            np.testing.assert_allclose(
+                *(found[name], value), rtol=2e-5, atol=2e-5, err_msg=f"{name}\n{schedule}"
+            )
+
+
+def under_oclgrind(names: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs cases under oclgrind."""
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    oclgrind = shutil.which("oclgrind")
+    if oclgrind is None:
+        pytest.skip("oclgrind is not installed")
+    folders = (HERE, HERE.parent / "conformance", HERE.parent.parent)
+    return subprocess.run(
+        [*(oclgrind, "--data-races", "--uninitialized"), sys.executable, *_runner(names)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
+        capture_output=True,
+        text=True,
+    )
+
+
+def _runner(names: Sequence[str]) -> list[str]:
+    return [str(HERE / "oclgrind_kernels.py"), *names]
+
+
+@pytest.mark.parametrize("name", UNDER_OCLGRIND)
+def test_oclgrind_finds_no_fault_with_any_schedule(name: str) -> None:
+    done = under_oclgrind([name])
+    assert not done.returncode, done.stderr
+    assert "Kernel:" not in done.stderr, done.stderr
+    assert "is right" in done.stdout
+
+
+def test_oclgrind_finds_races_without_barriers() -> None:
+    assert "data race" in under_oclgrind(["softmax", "without-barriers"]).stderr

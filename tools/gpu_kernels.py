@@ -1,0 +1,111 @@
+"""Compiles the kernels of the workloads for AMD's GPUs, and prints what the compiler says.
+
+    python tools/gpu_kernels.py vgg transformer --processor gfx90a --processor gfx1100
+
+For each kernel: its registers, spills, local memory and occupancy, as the compiler counts them.
+For each step: its bytes and operations, as the program states them, and the time that six GPUs
+need at least, by the peak rates that their makers publish. Nothing here is a measurement.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from amd_compiler import PROCESSORS, Compiled, compiled, is_installed
+from gpu_devices import GPUS
+
+from lamina.codegen.words import OPENCL
+from lamina.engines.gpu.decisions import decide
+from lamina.engines.gpu.kernels import write_kernels
+from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.target import target_for
+from lamina.network import bill_of
+from lamina.program.cost import cost_of, space_of
+from lamina.program.program import Program
+from lamina.protocols import options_or_none
+from lamina.shapes import float32
+from lamina.workloads import Workload, chosen
+
+# A large GPU of AMD's, as its driver describes it.
+TRAITS = Traits(
+    is_processor=False,
+    has_float64=True,
+    lanes=1,
+    compute_units=104,
+    exact_division=False,
+    fused=True,
+    alignment_bytes=128,
+    largest_block_bytes=1 << 35,
+    local_bytes=1 << 16,
+    largest_group=256,
+)
+TARGET = target_for(TRAITS, "opencl")
+
+
+def program_of(workload: Workload) -> Program:
+    """The program of a workload for GPUs."""
+    options = options_or_none(workload.loss, workload.optimizer, None, (), workload.name)
+    return bill_of(workload.network(), workload.batch, options, float32, TARGET).program
+
+
+def lines_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
+    """The table of a program: its steps, and below each the kernels that it is the first to use."""
+    schedule = decide(program, TARGET, TRAITS)
+    launches = write_kernels(program, schedule, TRAITS, OPENCL)
+    found: dict[str, list[Compiled]] = {}
+    for processor in processors:
+        for kernel in compiled(launches.text, processor):
+            found.setdefault(kernel.name, []).append(kernel)
+    totals = [0.0] * len(GPUS)
+    for number, step in enumerate(program.steps):
+        repeat = program.repeated(number)
+        cost = cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
+        seconds = [gpu.seconds(cost.operations, cost.bytes) for gpu in GPUS]
+        totals = [total + own for total, own in zip(totals, seconds, strict=True)]
+        yield f"step {number}: {space_of(step)}; {schedule.steps[number]}"
+        yield f"  {cost.bytes} bytes, {cost.operations} operations; {_times(seconds)}"
+        for launch in launches.launches:
+            if launch.step == number:
+                for processor, kernel in zip(
+                    processors, found.pop(launch.kernel, []), strict=False
+                ):
+                    yield f"  {launch.kernel} on {processor}: {text_of(kernel)}"
+    yield f"{len(program.steps)} steps, {len(launches.launches)} launches; {_times(totals)}"
+
+
+def _times(seconds: Sequence[float]) -> str:
+    """The least times on the GPUs, in microseconds."""
+    pairs = zip(GPUS, seconds, strict=True)
+    return ", ".join(f"{gpu.name} {1e6 * one:.1f} us" for gpu, one in pairs)
+
+
+def text_of(kernel: Compiled) -> str:
+    """What the compiler says of a kernel, in one line."""
+    registers = f"{kernel.vector_registers} VGPRs, {kernel.scalar_registers} SGPRs"
+    spills = f"{kernel.spills} bytes spilled"
+    memory = f"{kernel.local_bytes} bytes of LDS"
+    return f"{registers}, {spills}, {memory}, occupancy {kernel.occupancy}"
+
+
+@click.command()
+@click.argument("workloads", nargs=-1)
+@click.option("--processor", "processors", multiple=True, type=click.Choice(PROCESSORS))
+def main(workloads: tuple[str, ...], processors: tuple[str, ...]) -> None:
+    """Prints the kernels of WORKLOADS, of all of them by default."""
+    if not is_installed():
+        raise click.ClickException("clang-16 is not installed. Install the package clang-16.")
+    for workload in chosen(workloads):
+        click.echo(f"{workload.name}, a batch of {workload.batch}")
+        for line in lines_of(program_of(workload), processors or PROCESSORS):
+            click.echo(line)
+
+
+if __name__ == "__main__":
+    main()
