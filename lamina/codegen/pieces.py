@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import final
 
 from lamina.codegen import c
@@ -22,21 +22,23 @@ from lamina.codegen.values import Type, Value, constant
 _SIZES = (16, 8, 4, 2, 1)
 
 
-def pieces_of(type: Type) -> list[Type]:
+@cache
+def pieces_of(type: Type) -> tuple[Type, ...]:
     """The types of a value's pieces; the type itself if the language has it."""
     if not type.lanes:
-        return [type]
+        return (type,)
     found: list[Type] = []
     left = type.lanes
     for size in _SIZES:
         count, left = divmod(left, size)
         found += [type.wide(size if size > 1 else 0)] * count
-    return found
+    return tuple(found)
 
 
+@cache
 def _is_whole(type: Type) -> bool:
     """Whether the language has the type."""
-    return len(pieces_of(type)) == 1 and pieces_of(type)[0] == type
+    return pieces_of(type) == (type,)
 
 
 @final
