@@ -186,7 +186,7 @@ def test_without_an_amount_the_memory_of_the_device_counts(
     "bytes_of", [lambda n: 3 * n + 7, lambda n: n * n, lambda n: 64 * (n // 9)]
 )
 @pytest.mark.parametrize("too_large", [None, 1000])
-def test_the_largest_batch_is_found_for_bytes_that_grow_in_any_way(
+def test_the_largest_batch_is_found_for_any_growth_of_bytes(
     bytes_of: Callable[[int], float], too_large: int | None
 ) -> None:
     for limit in (0, 1, 10, 100, 640, 1000):
