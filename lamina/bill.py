@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Annotated, Any
 
@@ -156,6 +158,42 @@ class MemoryBill:
 def _group(buffer: str) -> str:
     """The layer of a buffer."""
     return buffer.rsplit(".", 1)[0].split("/update")[0]
+
+
+def largest_batch(
+    needed: Callable[[int], float], limit: float, too_large: int | None = None
+) -> int:
+    """The largest batch that fits; 0 if not even one example does.
+
+    Bytes grow almost linearly with the batch, so most batch sizes are found by interpolation.
+
+    Args:
+        needed: returns the bytes for a batch size; infinite if it is not possible at all.
+        limit: the available bytes.
+        too_large: a batch size that does not fit; searched if it is not known.
+    """
+    low, low_bytes = 1, needed(1)
+    if low_bytes > limit:
+        return 0
+    high = too_large or 2
+    while (high_bytes := needed(high)) <= limit:
+        slope = max((high_bytes - low_bytes) / (high - low), 1e-9)
+        low, low_bytes = high, high_bytes
+        high = low + max(int((limit - low_bytes) / slope) + 1, 1)
+    tries = 0
+    while high - low > 1:
+        tries += 1
+        middle = (low + high) // 2
+        # Every third size halves the interval, in case that the bytes do not grow linearly.
+        if math.isfinite(high_bytes) and tries % 3:
+            slope = (high_bytes - low_bytes) / (high - low)
+            middle = min(max(low + int((limit - low_bytes) / slope), low + 1), high - 1)
+        middle_bytes = needed(middle)
+        if middle_bytes <= limit:
+            low, low_bytes = middle, middle_bytes
+        else:
+            high, high_bytes = middle, middle_bytes
+    return low
 
 
 class MemorySize(Kind):

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, cast, final
 
 from lamina import shapes
-from lamina.bill import Memory, MemoryBill
+from lamina.bill import Memory, MemoryBill, largest_batch
 from lamina.calls import checked
 from lamina.compiler.expand import expand
 from lamina.derive import default_targets, inference_graph, training_graph
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
-from lamina.engines.discovery import target_of
+from lamina.engines.discovery import open_engine, target_of
 from lamina.errors import (
     DefinitionError,
     EngineError,
@@ -305,7 +305,7 @@ class Network:
     @checked
     def max_batch_size(
         self,
-        memory: Memory,
+        memory: Memory | None = None,
         loss: Loss | None = None,
         optimizer: Optimizer | None = None,
         *,
@@ -317,44 +317,53 @@ class Network:
         """The largest batch whose bill fits, with tensors no larger than the device allows.
 
         Args:
-            memory: bytes, or text such as `"2 GiB"`.
+            memory: bytes, or text such as `"2 GiB"`; by default what the engine's device has left.
             loss, optimizer, dtype, clip, frozen, engine: as in `plan`.
 
         Raises:
             EngineError: if not even one example fits, or there is no such engine.
         """
-        limit = int(memory)
         options = options_or_none(loss, optimizer, clip, frozen, "max_batch_size")
         wanted, target = as_dtype(dtype), target_of(engine)
-
-        def billed(batch_size: int) -> int:
-            return bill_of(self, batch_size, options, wanted, target).peak_bytes
-
-        low, low_bytes = 1, billed(1)
+        limit = _left_on(engine) if memory is None else int(memory)
 
         def needed(batch_size: int) -> float:
             try:
-                return billed(batch_size)
+                return bill_of(self, batch_size, options, wanted, target).peak_bytes
             except LargestBlockError:
+                if batch_size == 1:
+                    raise
                 return math.inf
 
-        if low_bytes > limit:
+        found = largest_batch(needed, limit)
+        if not found:
             raise EngineError(
                 "not even a batch of one example fits",
-                facts=(("available", bytes_text(limit)), ("needed", bytes_text(low_bytes))),
+                facts=(
+                    ("available", bytes_text(limit)),
+                    ("needed", bytes_text(int(needed(1)))),
+                ),
                 where="max_batch_size",
                 advice="Take a smaller network, or an optimizer with less state.",
             )
-        # Bytes grow almost linearly with the batch: extrapolate to bracket the limit, then bisect.
-        high = 2
-        while (high_bytes := needed(high)) <= limit:
-            slope = max((high_bytes - low_bytes) / (high - low), 1e-9)
-            low, low_bytes = high, high_bytes
-            high = low + max(int((limit - low_bytes) / slope) + 1, 1)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if needed(middle) <= limit else (low, middle)
-        return low
+        return found
+
+
+def _left_on(engine: str) -> int:
+    """The bytes that can be allocated on the device of an engine.
+
+    Raises:
+        EngineError: if that is not known.
+    """
+    available = open_engine(engine).available_bytes()
+    if available is None:
+        raise EngineError(
+            "the available memory is not known",
+            facts=(("engine", engine),),
+            where="max_batch_size",
+            advice='Give the memory: net.max_batch_size("2 GiB").',
+        )
+    return available
 
 
 def bill_of(

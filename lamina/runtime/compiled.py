@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar, final
 
+from lamina.bill import largest_batch
 from lamina.compiler.program_cache import compile_cached
 from lamina.derive import BatchGraph
+from lamina.engines import room
 from lamina.engines.engine import Arena, Engine, Executable, Memory
 from lamina.engines.room import Need, needs_of_program, require_room
+from lamina.errors import EngineError, LargestBlockError
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 from lamina.runtime.model_lock import ModelLock
@@ -88,9 +92,10 @@ def compile_for_batch(
         EngineError: if it needs more memory than is available.
     """
     lock.settle()
-    target = engine.target
-    program = program or compile_cached(graph.graph, batch=batch, name=name, target=target)
-    require_room_for_program(batch, program, engine, arena)
+    if program is None:
+        program = program_for_batch(graph, batch, engine, arena, name)
+    else:
+        _require_room(batch, program, engine, arena)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     same_order = order == tuple(range(len(names)))
@@ -98,33 +103,78 @@ def compile_for_batch(
     return CompiledProgram(program, executable, lock, None if same_order else order)
 
 
-def require_room_for_program(
+def program_for_batch(
+    graph: BatchGraph,
+    batch: int,
+    engine: Engine,
+    arena: Arena,
+    name: str,
+    state: Sequence[Need] = (),
+) -> Program:
+    """The program for a batch size, after a check that there is memory for it.
+
+    Nothing is allocated.
+
+    Args:
+        graph: of inference, evaluation or a training step.
+        batch: the number of examples.
+        engine: will run it.
+        arena: of the model, which the program reuses.
+        name: of the program.
+        state: further memory that will be allocated for it.
+
+    Raises:
+        EngineError: if it does not fit; with the largest batch that does.
+    """
+
+    def compiled(size: int) -> Program:
+        return compile_cached(graph.graph, batch=size, name=name, target=engine.target)
+
+    def needed(size: int) -> float:
+        try:
+            needs = (*state, *needs_of_program(compiled(size)))
+        except LargestBlockError:
+            return math.inf
+        most = engine.target.largest_block_bytes
+        if most is not None and any(need.largest_bytes > most for need in needs):
+            return math.inf
+        return sum(need.bytes for need in needs)
+
+    try:
+        program = compiled(batch)
+        _require_room(batch, program, engine, arena, state)
+        return program
+    except EngineError as error:
+        available = engine.available_bytes()
+        limit = math.inf if available is None else available + arena.bytes
+        fits = largest_batch(needed, max(limit, room.NOT_ASKED_BYTES), batch) if batch > 1 else 0
+        error.advice = (
+            f"Take a batch of at most {fits:,} example{'s' if fits > 1 else ''}."
+            if fits
+            else "Not even one example fits: take a smaller network, or an optimizer with less "
+            "state."
+        )
+        raise error.at(engine.device.engine) from None
+
+
+def _require_room(
     batch: int, program: Program, engine: Engine, arena: Arena, state: Sequence[Need] = ()
 ) -> None:
     """Checks that there is memory for a program, before it is compiled and memory is allocated.
 
-    Args:
-        batch: the number of examples.
-        program: its buffers are counted.
-        engine: will run it.
-        arena: of the model, which the program reuses.
-        state: further memory that will be allocated for it.
+    Arguments are those of `program_for_batch`.
 
     Raises:
         EngineError: if it does not fit.
     """
-    needs = (*state, *needs_of_program(program))
-    largest = max(needs, key=lambda need: need.bytes)
     require_room(
         f"a batch of {batch:,} example{'s' if batch > 1 else ''} needs",
-        needs,
+        (*state, *needs_of_program(program)),
         engine.available_bytes,
         reused=arena.bytes,
         most=engine.target.largest_block_bytes,
         where=engine.device.engine,
-        advice="Take a smaller network, or an optimizer with less state."
-        if largest in state
-        else "Take a smaller batch; Network.max_batch_size returns the largest one that fits.",
+        advice="Take a smaller batch.",
     )
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from lamina.bill import MemoryBill
 from lamina.calls import checked
-from lamina.compiler.program_cache import compile_cached
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.derive import training_graph
@@ -23,7 +22,7 @@ from lamina.explanation import Profile
 from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
 from lamina.protocols import AVERAGE, TrainingOptions
-from lamina.runtime.compiled import CompiledProgram, require_room_for_program
+from lamina.runtime.compiled import CompiledProgram, program_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (
     Parameters,
@@ -149,13 +148,12 @@ class Training(BatchRunner):
         )
         self._exact = self._exact_arrays()
         engine, slots = parameters.engine, self._graph.slots
-        program = compile_cached(
-            self._graph.graph, batch=batch_size, name=self._program_name, target=engine.target
+        # Before the state is allocated; `compile_for_batch` checks again when it is.
+        state = [need_of_states(slots)]
+        program = program_for_batch(
+            self._graph, batch_size, engine, parameters.arena, self._program_name, state
         )
         with self._lock.mutex:
-            # Before the state is allocated; `compile_for_batch` checks again when it is.
-            state = [need_of_states(slots)]
-            require_room_for_program(batch_size, program, engine, parameters.arena, state)
             self._slots = allocate_states(engine, seed, slots)
             self._shared |= self._slots
             try:

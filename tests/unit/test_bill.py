@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ from network_cases import raised_line
 
 import lamina as lm
 from lamina import ops
-from lamina.bill import MemorySize
+from lamina.bill import MemorySize, largest_batch
 from lamina.calls import refused
+from lamina.engines import machine_memory
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, EngineError
 from lamina.graph.kinds import Misfit
@@ -161,6 +164,36 @@ def test_exactly_enough_memory_for_a_batch_is_enough() -> None:
 
 def test_memory_may_be_given_as_text() -> None:
     assert SMALL.max_batch_size("10 kB") == SMALL.max_batch_size(10_000)
+
+
+def test_without_an_amount_the_memory_of_the_device_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    available: list[int | None] = [100_000]
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: available[0])
+    assert SMALL.max_batch_size() == SMALL.max_batch_size(100_000)
+    available[0] = None
+    with pytest.raises(EngineError) as caught:
+        SMALL.max_batch_size()
+    assert str(caught.value) == (
+        "in max_batch_size: the available memory is not known\n"
+        "  engine  cpu\n"
+        '  Give the memory: net.max_batch_size("2 GiB").'
+    )
+
+
+@pytest.mark.parametrize(
+    "bytes_of", [lambda n: 3 * n + 7, lambda n: n * n, lambda n: 64 * (n // 9)]
+)
+@pytest.mark.parametrize("too_large", [None, 1000])
+def test_the_largest_batch_is_found_for_any_growth_of_bytes(
+    bytes_of: Callable[[int], float], too_large: int | None
+) -> None:
+    for limit in (0, 1, 10, 100, 640, 1000):
+        fitting = [n for n in range(1, 2000) if bytes_of(n) <= limit]
+        found = largest_batch(bytes_of, limit, too_large)
+        assert found == (max(fitting) if fitting else 0)
+    assert largest_batch(lambda n: n if n < 40 else math.inf, 1000, too_large) == 39
 
 
 def test_a_memory_too_small_for_one_example_is_refused() -> None:

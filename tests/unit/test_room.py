@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.run import executable
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, EngineError, ShapeError
+from lamina.runtime import compiled as runtime
 
 ENGINES = ("cpu", "interpreter")
 X, Y = np.ones((8, 4), "float32"), np.arange(8) % 3
@@ -204,8 +206,32 @@ def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[i
         "  needed for  inputs and targets: 160.22 MiB, arena: 19.07 MiB, "
         "state of the optimizer: 984 B\n"
         "  largest     input input0 f32[1000000, 40], 152.59 MiB\n"
-        "  Take a smaller batch; Network.max_batch_size returns the largest one that fits."
+        "  Take a batch of at most 5,571 examples."
     )
+
+
+def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = lm.Model(network(100), "interpreter")
+    sizes: list[int] = []
+    compiled = runtime.compile_cached
+
+    def counted(graph: Any, *, batch: int, **options: Any) -> Any:
+        sizes.append(batch)
+        return compiled(graph, batch=batch, **options)
+
+    monkeypatch.setattr(runtime, "compile_cached", counted)
+    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 300_000)
+    with pytest.raises(EngineError, match="a batch of 50,000 examples needs more") as caught:
+        attach(model, 50_000)
+    found = re.fullmatch(r"Take a batch of at most (\d+) examples\.", caught.value.advice)
+    assert found is not None
+    # The refused size, 1, the refused size again, and those between them.
+    assert len(sizes) <= 8
+    attach(model, int(found[1])).release()
+    with pytest.raises(EngineError, match="needs more memory than there is"):
+        attach(model, int(found[1]) + 1)
 
 
 def test_the_state_of_an_optimizer_is_counted(leave: Callable[[int], None]) -> None:
@@ -214,7 +240,9 @@ def test_the_state_of_an_optimizer_is_counted(leave: Callable[[int], None]) -> N
     with pytest.raises(EngineError) as caught:
         attach(model, 1)
     assert dict(caught.value.facts)["needed for"].startswith("state of the optimizer: 625.02 KiB")
-    assert caught.value.advice == "Take a smaller network, or an optimizer with less state."
+    assert caught.value.advice == (
+        "Not even one example fits: take a smaller network, or an optimizer with less state."
+    )
 
 
 def test_a_training_needs_exactly_the_memory_of_its_bill(monkeypatch: pytest.MonkeyPatch) -> None:
