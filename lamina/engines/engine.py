@@ -240,6 +240,13 @@ class Engine(Protocol):
         """
         ...
 
+    def shared(self, array: Array) -> Memory | None:
+        """A contiguous array of the host as memory that programs only read, without a copy.
+
+        The array is not changed until the memory is released. None if the engine cannot do that.
+        """
+        ...
+
     def staging(self, sizes: Mapping[str, int]) -> Staging | None:
         """Memory for examples of so many bytes; None if the engine uses the host's memory.
 

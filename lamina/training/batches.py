@@ -13,22 +13,18 @@ import numpy as np
 from lamina.data import Dataset
 from lamina.derive import BatchGraph, default_targets
 from lamina.engines.engine import Memory
-from lamina.engines.room import NOT_ASKED_BYTES, need_of, require_room
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError
-from lamina.program.program import Buffer, Program
+from lamina.program.program import Program
 from lamina.protocols import Loss, Spec
 from lamina.records import frozen_dataclass
 from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec, target_specs
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
+from lamina.runtime.data_sets import Examples as Examples
+from lamina.runtime.data_sets import uploaded
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all
-from lamina.runtime.streaming import Streamed, streamed
+from lamina.runtime.streaming import Streamed
 from lamina.shapes import Array, DType, as_dtype
-
-# A data set as programs run on it.
-Examples = Mapping[str, Memory] | Streamed
-# A data set that takes more of the available memory of a device is streamed.
-_RESIDENT_FRACTION = 3 / 4
 
 
 @frozen_dataclass
@@ -190,61 +186,14 @@ class BatchRunner:
 
     @contextmanager
     def uploaded(self, dataset: Dataset) -> Generator[Examples]:
-        """Checks a data set and copies it to the engine's memory, released after the block.
-
-        If it takes most of the memory of a device, it is streamed: its examples are copied when
-        they are needed.
-
-        Yields:
-            The memories, by the names of the program's inputs; or the stream.
-        """
+        """Checks a data set, and makes it readable for the engine as long as the block runs."""
         self._require_alive()
         arrays = self._converted(dataset.input_arrays, dataset.target_arrays)
         names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
         named = dict(zip(names, arrays, strict=True))
-        engine = self._parameters.engine
-        stream = None
-        if not self._is_small(named):
-            stream = streamed(engine, named, min(self.batch_size, len(dataset)))
-        if stream is not None:
-            try:
-                yield stream
-            finally:
-                stream.release()
-            return
-        self._require_room(named)
-        resident: dict[str, Memory] = {}
-        try:
-            for name, array in named.items():
-                resident[name] = engine.allocate(array.shape, array.dtype)
-                resident[name].write(array)
-            yield resident
-        finally:
-            release_all(resident)
-
-    def _is_small(self, arrays: Mapping[str, Array]) -> bool:
-        """Whether a data set leaves room on the device, and each array can be one allocation."""
-        engine = self._parameters.engine
-        limit, total = engine.target.largest_block_bytes, sum(one.nbytes for one in arrays.values())
-        if limit is not None and any(one.nbytes > limit for one in arrays.values()):
-            return False
-        available = engine.available_bytes() if total > NOT_ASKED_BYTES else None
-        return available is None or total <= available * _RESIDENT_FRACTION
-
-    def _require_room(self, arrays: Mapping[str, Array]) -> None:
-        engine = self._parameters.engine
-        buffers = [
-            Buffer(name, "input", array.shape, as_dtype(array.dtype))
-            for name, array in arrays.items()
-        ]
-        require_room(
-            "this data set needs",
-            [need_of("examples", buffers)],
-            engine.available_bytes,
-            most=engine.target.largest_block_bytes,
-            where=engine.device.engine,
-            advice="Pass fewer examples at a time, or pass each batch to Training.step.",
-        )
+        batch = min(self.batch_size, len(dataset))
+        with uploaded(self._parameters.engine, named, batch) as examples:
+            yield examples
 
     def _in_order(self, resident: Examples, batches: Iterable[Array]) -> Iterable[Array]:
         """The batches, which are run in this order; a stream is told."""

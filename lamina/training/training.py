@@ -147,6 +147,8 @@ class Training(BatchRunner):
             input_dtypes=self._input_dtypes,
         )
         self._exact = self._exact_arrays()
+        # The training steps of a piece; the next epoch begins with as many.
+        self._at_once = 1
         engine, slots = parameters.engine, self._graph.slots
         # Before the state is allocated; `compile_for_batch` checks again when it is.
         state = [need_of_states(slots)]
@@ -342,18 +344,19 @@ class Training(BatchRunner):
         Ctrl-C it ends early, between two training steps.
         """
         self._require_alive()
-        size = 1
         for rows in self._in_order(resident, batches):
             done = 0
             while done < len(rows):
                 if interrupt.pressed:
                     return
                 started = time.perf_counter()
-                piece = self._run_batches(resident, rows[done : done + size])
+                piece = self._run_batches(resident, rows[done : done + self._at_once])
                 seconds = max(time.perf_counter() - started, 1e-6)
                 steps = len(piece.losses)
                 done += steps
-                size = max(1, min(int(steps * PIECE_SECONDS / seconds), 2 * size))
+                if steps == self._at_once or seconds > PIECE_SECONDS:
+                    fitting = int(steps * PIECE_SECONDS / seconds)
+                    self._at_once = max(1, min(fitting, 2 * steps))
                 yield piece
 
     @checked

@@ -15,9 +15,9 @@ from random_arrays import normal
 import lamina as lm
 from lamina.data import Dataset
 from lamina.engines.discovery import open_engine
+from lamina.engines.gpu.engine import GpuEngine
 from lamina.errors import DataError, EngineError
-from lamina.runtime import streaming
-from lamina.training import batches
+from lamina.runtime import data_sets, streaming
 from lamina.training.history import History
 
 Call = Callable[..., Any]
@@ -39,8 +39,9 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Streams every data set, in chunks of so many batches of the tests."""
 
     def stream(count: int) -> None:
-        monkeypatch.setattr(batches, "_RESIDENT_FRACTION", 0.0)
-        monkeypatch.setattr(batches, "NOT_ASKED_BYTES", -1)
+        monkeypatch.setattr(GpuEngine, "shared", lambda *_: None)
+        monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
+        monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
         # An example has four floats and an index.
         monkeypatch.setattr(streaming, "_CHUNK_BYTES", count * BATCH * (4 * 4 + 8))
 
@@ -125,6 +126,7 @@ def test_the_next_chunk_is_uploaded_while_the_device_works(
 def test_a_data_set_that_takes_most_of_the_memory_is_streamed(
     opencl_name: str, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(GpuEngine, "shared", lambda *_: None)
     examples = Dataset(normal(4000, 250), normal(4000, 2))
     layers = (lm.Linear(4), lm.Tanh(), lm.Linear(2))
     gc.collect()
@@ -228,3 +230,61 @@ def test_engines_without_memory_of_their_own_refuse_what_does_not_fit(
         examples = Dataset(np.zeros((1 << 16, 4), "float32"), np.zeros(1 << 16, "int64"))
         with pytest.raises(EngineError, match="this data set needs more memory than there is"):
             training.run(examples, steps=3)
+
+
+# Devices that share the memory of the computer ---------------------------------------------------
+
+
+@pytest.fixture
+def sharing(driver: Any) -> None:
+    if not driver._handle.host_unified_memory:
+        pytest.skip(f"{driver.record.description} has memory of its own")
+
+
+def aligned(array: Any, offset: int = 0) -> Any:
+    """The same array, so many bytes after an address that is divisible by 64."""
+    block = np.zeros(array.nbytes + 128, "uint8")
+    start = -block.ctypes.data % 64 + offset
+    found = block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
+
+
+@pytest.mark.usefixtures("sharing")
+def test_a_device_that_shares_the_memory_of_the_computer_copies_no_data_set(
+    opencl_name: str, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write = type(driver.queue).write
+
+    def counted(queue: Any, buffer: Any, array: Any) -> None:
+        written.append(array.nbytes)
+        write(queue, buffer, array)
+
+    monkeypatch.setattr(type(driver.queue), "write", counted)
+    x, y = aligned(normal(500, 4)), aligned(np.arange(500) % 3)
+    x.flags.writeable = False
+
+    def bytes_of(examples: Any) -> tuple[int, dict[str, Any]]:
+        model = lm.Model(network(), engine=opencl_name, seed=3)
+        written.clear()
+        fit(model, examples, epochs=1, batch_size=50, progress=False)
+        return sum(written), model.parameters()
+
+    shared, parameters = bytes_of((x, y))
+    copied, others = bytes_of((aligned(x, 4), aligned(y, 8)))
+    assert copied == shared + x.nbytes + y.nbytes
+    assert same(parameters, others)
+
+
+@pytest.mark.usefixtures("sharing")
+def test_shared_arrays_are_kept_until_they_are_released(engine: Any, driver: Any) -> None:
+    array = aligned(np.arange(12, dtype="float32"))
+    before = driver.allocated.bytes
+    memory = engine.shared(array)
+    assert driver.allocated.bytes == before
+    np.testing.assert_array_equal(memory.read(), array)
+    for _ in range(2):
+        memory.release()
+    empty = engine.shared(np.zeros((0, 3), "float32"))
+    assert empty.read().shape == (0, 3)

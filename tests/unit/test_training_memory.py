@@ -122,6 +122,9 @@ class CountingEngine:
     def available_bytes(self) -> int | None:
         return None
 
+    def shared(self, array: Any) -> None:
+        return None
+
     def staging(self, sizes: Any) -> None:
         return None
 

@@ -17,7 +17,7 @@ from lamina.engines.engine import Arena, Device, Memory, Peaks
 from lamina.engines.host import HostArena, HostMemory, host_arena, host_finite_check
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.shapes import DType
+from lamina.shapes import Array, DType
 
 if TYPE_CHECKING:
     from lamina.engines.simd.decide.schedule import Schedule
@@ -58,6 +58,9 @@ class CpuEngine:
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype, self._changes)
+
+    def shared(self, array: Array) -> None:
+        return None
 
     def staging(self, sizes: Mapping[str, int]) -> None:
         return None

@@ -123,6 +123,14 @@ class Driver(Protocol):
         """Bytes in the computer's memory, from which the device copies fast; at least one."""
         ...
 
+    def shared_buffer(self, array: Array) -> Buffer:
+        """A contiguous array of the host as a buffer that kernels only read.
+
+        None if the device has memory of its own, or cannot use the array where it is. The array
+        exists unchanged until no command uses the buffer.
+        """
+        ...
+
     def sub_buffer(self, buffer: Buffer, offset: int, size: int) -> Buffer:
         """A range of a buffer as a buffer; its offset is a multiple of the device's alignment."""
         ...

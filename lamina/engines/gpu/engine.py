@@ -16,14 +16,14 @@ from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.finite import finite_check
 from lamina.engines.gpu.launches import Launches
-from lamina.engines.gpu.memory import DeviceMemory, device_memory
+from lamina.engines.gpu.memory import DeviceMemory, SharedBlock, device_memory
 from lamina.engines.gpu.staging import DeviceStaging
 from lamina.errors import EngineError
 from lamina.program.program import Program
 from lamina.program.scalar import postorder
 from lamina.program.steps import scalars_of
 from lamina.program.target import Target
-from lamina.shapes import DType, as_dtype, float64
+from lamina.shapes import Array, DType, as_dtype, float64
 
 
 @final
@@ -66,6 +66,17 @@ class GpuEngine:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceMemory:
         self._require_dtypes([as_dtype(dtype)])
         return DeviceMemory(self._driver, shape, dtype, self._changes)
+
+    def shared(self, array: Array) -> DeviceMemory | None:
+        self._require_dtypes([as_dtype(array.dtype)])
+        block = None
+        if array.nbytes:
+            with self._driver.errors("sharing memory"):
+                buffer = self._driver.shared_buffer(array)
+            if buffer is None:
+                return None
+            block = SharedBlock(self._driver, array, buffer)
+        return DeviceMemory(self._driver, array.shape, array.dtype, shared=block)
 
     def staging(self, sizes: Mapping[str, int]) -> DeviceStaging:
         return DeviceStaging(self._driver, sizes)

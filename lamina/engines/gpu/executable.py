@@ -249,7 +249,7 @@ class GpuProgram:
                 self._begin_piece(runs, gathers, records)
                 self._driver.queue.finish()
             seconds = max(time.perf_counter() - started, 1e-6)
-            if len(runs) == self._piece:
+            if len(runs) == self._piece or seconds > PIECE_SECONDS:
                 fitting = int(len(runs) * PIECE_SECONDS / seconds)
                 self._piece = max(1, min(fitting, 2 * self._piece))
             done = runs.stop

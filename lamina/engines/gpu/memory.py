@@ -80,6 +80,29 @@ class HostBlock:
         self.array = np.zeros(0, np.uint8)
 
 
+@final
+class SharedBlock:
+    """An array of the host that a device reads where it is. It takes no memory of the device.
+
+    Args:
+        driver: of the device.
+        array: is not changed until the block is released.
+        buffer: of the driver.
+    """
+
+    def __init__(self, driver: Driver, array: Array, buffer: Buffer) -> None:
+        self._driver, self._array, self.buffer = driver, array, buffer
+
+    def release(self) -> None:
+        """Waits for the device, and releases the array."""
+        try:
+            with self._driver.errors("releasing memory"):
+                self._driver.queue.finish()
+                self._driver.release(self.buffer)
+        finally:
+            self._array = np.zeros(0, np.uint8)
+
+
 def _no_room(driver: Driver, needed: int, found: str) -> EngineError:
     return EngineError(
         "there is not enough memory on the device",
@@ -101,6 +124,7 @@ class DeviceMemory:
         driver: of the device.
         shape, dtype: of the array.
         changes: counts the writes to this memory and to others.
+        shared: an array of the host in its stead, of this shape and dtype; nothing writes to it.
     """
 
     def __init__(
@@ -109,12 +133,13 @@ class DeviceMemory:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         changes: Changes | None = None,
+        shared: SharedBlock | None = None,
     ) -> None:
         self.driver = driver
         self.changes = changes or Changes()
         self.shape, self.dtype = shape, dtype
         # Drivers have no buffers without bytes.
-        self._block = Block(driver, self.bytes) if self.bytes else None
+        self._block = shared or (Block(driver, self.bytes) if self.bytes else None)
 
     @property
     def buffer(self) -> Buffer:

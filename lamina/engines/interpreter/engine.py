@@ -71,6 +71,9 @@ class InterpreterEngine:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype)
 
+    def shared(self, array: Array) -> None:
+        return None
+
     def staging(self, sizes: Mapping[str, int]) -> None:
         return None
 

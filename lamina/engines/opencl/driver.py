@@ -29,6 +29,9 @@ from lamina.shapes import Array
 # groups of one size, for which PoCL compiles it once.
 _GROUP = 64
 
+# Arrays of the host are used where they are if they are aligned for every element of a kernel.
+_SHARED_ALIGNMENT = 16
+
 
 @frozen_dataclass
 class _Kernel:
@@ -205,6 +208,12 @@ class OpenClDriver:
         # It stays mapped as long as the array exists.
         array, _ = cl.enqueue_map_buffer(self.queue.handle, buffer, written, 0, (size,), bytes)
         return array
+
+    def shared_buffer(self, array: Array) -> cl.Buffer | None:
+        if not self._handle.host_unified_memory or array.ctypes.data % _SHARED_ALIGNMENT:
+            return None
+        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
+        return cl.Buffer(self._context, flags, hostbuf=array)
 
     def sub_buffer(self, buffer: cl.Buffer, offset: int, size: int) -> cl.Buffer:
         return buffer.get_sub_region(offset, size)
