@@ -9,10 +9,25 @@ import numpy as np
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.gpu.launches import Traits
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import Array, DType, float32, float64, int64
+
+# Of a GPU.
+TRAITS = Traits(
+    is_processor=False,
+    local_bytes=1 << 15,
+    largest_group=256,
+    has_float64=True,
+    lanes=1,
+    compute_units=4,
+    exact_division=True,
+    alignment_bytes=128,
+    largest_block_bytes=1 << 40,
+    fused=True,
+)
 
 
 @dataclass(frozen=True)

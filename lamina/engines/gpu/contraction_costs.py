@@ -1,7 +1,7 @@
 """The expected time of a contraction on a GPU, for comparing its schedules.
 
-The unit is a clock of one compute unit. The rates below are those of a typical GPU: they need only
-rank schedules, and devices differ by factors that are about equal for all of them.
+It is in clocks of a compute unit. The rates below are those of a typical GPU: they need only rank
+schedules, and devices differ by factors that are about equal for all of them.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
-    PartSchedule,
+    KernelSchedule,
     PassesSchedule,
     TiledSchedule,
     TreeSchedule,
 )
 
 # What a compute unit does in a clock: lanes of arithmetic, and bytes from local memory, from the
-# cache that all units share, and from the device's memory.
+# cache that all compute units share, and from the device's memory.
 LANES, LOCAL_BYTES, CACHE_BYTES, MEMORY_BYTES = 64, 128, 64, 10
 # The integer operations that compute the address and the bounds of a load.
 OPERATIONS_OF_LOAD = 12
 # The latency of a load from memory, and of a launch.
 LOAD_LATENCY, LAUNCH = 500, 6000
-# Bytes that are read together: shorter runs of neighbours waste a part of them.
+# Bytes that are read together: shorter runs of neighbours waste a share of them.
 SECTOR_BYTES = 32
 # The most work items that a compute unit runs at the same time, as far as registers suffice.
-RESIDENT_ITEMS, REGISTERS_OF_UNIT = 2048, 1 << 16
+RESIDENT_ITEMS, REGISTERS = 2048, 1 << 16
 
 
-def contraction_cost(one: Product, decided: PartSchedule | PassesSchedule, traits: Traits) -> float:
+def contraction_cost(
+    one: Product, decided: KernelSchedule | PassesSchedule, traits: Traits
+) -> float:
     """The expected clocks of a schedule.
 
     Args:
@@ -43,11 +45,11 @@ def contraction_cost(one: Product, decided: PartSchedule | PassesSchedule, trait
         (only,) = decided.passes
         results = one.batch * one.m * one.n * only.splits
         moved = 2 * results * one.element_bytes / (MEMORY_BYTES * traits.compute_units)
-        return _part_cost(one, only.parts[0], traits, only.splits) + moved + LAUNCH
-    return _part_cost(one, decided, traits, 1)
+        return _kernel_cost(one, only.kernels[0], traits, only.splits) + moved + LAUNCH
+    return _kernel_cost(one, decided, traits, 1)
 
 
-def _part_cost(one: Product, decided: PartSchedule, traits: Traits, splits: int) -> float:
+def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: int) -> float:
     k = max(one.k // splits, 1)
     if isinstance(decided, TiledSchedule):
         return _tiled_cost(one.exchanged if decided.swapped else one, decided, traits, splits)
@@ -96,7 +98,7 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
     rounds = math.ceil(groups / traits.compute_units)
     resident = min(_resident(tiled, one.element_bytes, traits), rounds)
     waiting = (stretches + 1) * LOAD_LATENCY / (resident * (1 + (tiled.buffers > 1)))
-    # A group alone uses the lanes of a unit only if it has enough work items.
+    # A group alone uses the lanes of a compute unit only if it has enough work items.
     idle = min(1.0, tiled.group * resident / (4 * LANES))
     return rounds * (busy / idle + waiting)
 
@@ -107,7 +109,7 @@ def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
     loaded = tiled.tile_k * (tiled.tile_m + tiled.tile_n) * tiled.tile_b // tiled.group
     registers = (tiled.item_m * tiled.item_n + 2 * (tiled.item_m + tiled.item_n) + loaded) * words
     registers += 32
-    items = min(RESIDENT_ITEMS, REGISTERS_OF_UNIT // registers)
+    items = min(RESIDENT_ITEMS, REGISTERS // registers)
     local = traits.local_bytes // max(tiled.local_elements * element_bytes, 1)
     return max(min(items // tiled.group, local), 1)
 

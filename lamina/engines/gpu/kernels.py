@@ -20,8 +20,8 @@ from lamina.engines.gpu.passes import passes_of
 from lamina.engines.gpu.rows import write_rows
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
+    KernelSchedule,
     LoopSchedule,
-    PartSchedule,
     PassesSchedule,
     RowSchedule,
     Schedule,
@@ -120,9 +120,9 @@ class _Writer:
             offset += -(-max(one.bytes, 1) // self._alignment) * self._alignment
         return [
             launch
-            for part, (own, schedule) in enumerate(passes.steps)
+            for share, (own, schedule) in enumerate(passes.steps)
             for launch in self._launches(
-                *(number, f"step{number}_{part}", own, schedule, iteration, passes.workspaces)
+                *(number, f"step{number}_{share}", own, schedule, iteration, passes.workspaces)
             )
         ]
 
@@ -131,7 +131,7 @@ class _Writer:
         number: int,
         name: str,
         step: Step,
-        decided: PartSchedule,
+        decided: KernelSchedule,
         iteration: Axis | None,
         workspaces: Sequence[Buffer],
     ) -> list[Launch]:

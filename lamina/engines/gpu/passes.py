@@ -1,7 +1,7 @@
 """Steps that are run in passes, as several steps that keep values in workspaces.
 
-The sums of a contraction, or the reductions of a loop, are split into parts if there are too few
-of them to occupy a device: the first pass computes the parts, the second one combines them. The
+The sums of a contraction, or the reductions of a loop, are split into shares if there are too few
+of them to occupy a device: the first pass computes the shares, the second one combines them. The
 stages of a loop become passes of their own if each needs another division of the work.
 """
 
@@ -13,7 +13,7 @@ from typing import final
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.matrix import with_single_axes
-from lamina.engines.gpu.schedule import PartSchedule, Pass, PassesSchedule
+from lamina.engines.gpu.schedule import KernelSchedule, Pass, PassesSchedule
 from lamina.program.index import Axis, axis_index, flatten
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
@@ -45,7 +45,7 @@ class Passes:
         workspaces: the buffers that they use in addition to the step's own.
     """
 
-    steps: tuple[tuple[Step, PartSchedule], ...]
+    steps: tuple[tuple[Step, KernelSchedule], ...]
     workspaces: tuple[Buffer, ...]
 
 
@@ -55,7 +55,7 @@ def passes_of(step: Step, decided: PassesSchedule) -> Passes:
     if isinstance(step, Contraction):
         (only,) = decided.passes
         steps = split_contraction(step, only.splits, workspaces.add)
-        return Passes(tuple(zip(steps, only.parts, strict=True)), workspaces.made())
+        return Passes(tuple(zip(steps, only.kernels, strict=True)), workspaces.made())
     return Passes(tuple(_loop_passes(ordered(step), decided.passes, workspaces)), workspaces.made())
 
 
@@ -78,32 +78,32 @@ class _Workspaces:
 
 
 def split_contraction(step: Contraction, splits: int, workspace: Workspace) -> tuple[Step, Step]:
-    """A contraction whose K is split into equal parts, and the loop that adds up the parts.
+    """A contraction whose K is split into equal shares, and the loop that adds up the shares.
 
     Args:
         step: the contraction.
-        splits: the number of parts; it divides the size of K.
+        splits: the number of shares; it divides the size of K.
         workspace: makes a workspace.
     """
     single = with_single_axes(step, "batch", "m", "n", "k")
     (batch,), (m,), (n,), (k,) = single.batch, single.m, single.n, single.k
-    part, inner = Axis("part", splits), Axis("k", k.extent // splits)
-    cut = Rewrite({k: axis_index(part) * inner.extent + axis_index(inner)})
-    axes = (part, batch, m, n)
-    place = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+    share, inner = Axis("share", splits), Axis("k", k.extent // splits)
+    split = Rewrite({k: axis_index(share) * inner.extent + axis_index(inner)})
+    axes = (share, batch, m, n)
+    location = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
     name = workspace(size_of([axis.extent for axis in axes]), step.dtype)
-    parts = Contraction(
-        *(f"{step.name}.parts", (part, batch), (m,), (n,), (inner,)),
-        *(cut.scalar(single.left), cut.scalar(single.right), step.result, step.dtype),
-        (Store(name, place, Local(step.result, step.dtype)),),
+    shares = Contraction(
+        *(f"{step.name}.shares", (share, batch), (m,), (n,), (inner,)),
+        *(split.scalar(single.left), split.scalar(single.right), step.result, step.dtype),
+        (Store(name, location, Local(step.result, step.dtype)),),
     )
-    total = Reduce(step.result, "sum", (part,), Load(name, place, step.dtype), step.dtype)
-    return parts, Loop(step.name, (batch, m, n), (total, Write((), single.stores)))
+    total = Reduce(step.result, "sum", (share,), Load(name, location, step.dtype), step.dtype)
+    return shares, Loop(step.name, (batch, m, n), (total, Write((), single.stores)))
 
 
 def _loop_passes(
     loop: Loop, passes: Sequence[Pass], workspaces: _Workspaces
-) -> Iterator[tuple[Step, PartSchedule]]:
+) -> Iterator[tuple[Step, KernelSchedule]]:
     """The passes of a loop; locals that later passes use are kept in workspaces."""
     shape = [axis.extent for axis in loop.axes]
     point = flatten([axis_index(axis) for axis in loop.axes], shape)
@@ -125,7 +125,7 @@ def _loop_passes(
             stages.append(Write((), tuple(stores)))
         own = Loop(f"{loop.name}.{number}", loop.axes, tuple(stages))
         steps = [_spread(own)] if one.splits == 1 else split_loop(own, one.splits, workspaces.add)
-        yield from zip(steps, one.parts, strict=True)
+        yield from zip(steps, one.kernels, strict=True)
 
 
 def _spread(loop: Loop) -> Loop:
@@ -137,31 +137,31 @@ def _spread(loop: Loop) -> Loop:
 
 
 def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loop]:
-    """A loop whose first stages, reductions, are split into equal parts, and the loop after it.
+    """A loop whose first stages, reductions, are split into equal shares, and the loop after it.
 
     Args:
         loop: begins with one or more reductions over axes.
-        splits: the number of parts; it divides the size of each of them.
+        splits: the number of shares; it divides the size of each of them.
         workspace: makes a workspace.
     """
-    part = Axis("part", splits)
-    # The points of a part are neighbours, in the workspace too.
-    axes = (part, *loop.axes)
-    place = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
-    parts: list[Stage] = []
+    share = Axis("share", splits)
+    # The points of a share are neighbours, in the workspace too.
+    axes = (share, *loop.axes)
+    location = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+    shares: list[Stage] = []
     totals: list[Stage] = []
     stores: list[Store] = []
     for stage in leading_reductions(loop.stages):
         whole, replaced = flattened(stage.axes, "r")
         inner = Axis("r", whole.extent // splits)
-        cut = Rewrite({whole: axis_index(part) * inner.extent + axis_index(inner)})
-        value = cut.scalar(Rewrite(replaced).scalar(stage.value))
-        parts.append(replace(stage, axes=(inner,), value=value))
+        split = Rewrite({whole: axis_index(share) * inner.extent + axis_index(inner)})
+        value = split.scalar(Rewrite(replaced).scalar(stage.value))
+        shares.append(replace(stage, axes=(inner,), value=value))
         name = workspace(size_of([axis.extent for axis in axes]), stage.dtype)
-        stores.append(Store(name, place, Local(stage.local, stage.dtype)))
-        totals.append(replace(stage, axes=(part,), value=Load(name, place, stage.dtype)))
-    rest = loop.stages[len(parts) :]
-    first = Loop(f"{loop.name}.parts", axes, (*parts, Write((), tuple(stores))))
+        stores.append(Store(name, location, Local(stage.local, stage.dtype)))
+        totals.append(replace(stage, axes=(share,), value=Load(name, location, stage.dtype)))
+    rest = loop.stages[len(shares) :]
+    first = Loop(f"{loop.name}.shares", axes, (*shares, Write((), tuple(stores))))
     return first, Loop(loop.name, loop.axes, (*totals, *rest))
 
 
@@ -172,7 +172,7 @@ def ordered(loop: Loop) -> Loop:
     are computed from them without axes. So all reductions of a wave can be split together.
     """
     waves: dict[str, int] = {}
-    placed: list[tuple[int, bool, Stage]] = []
+    sorted_stages: list[tuple[int, bool, Stage]] = []
     rest = list(loop.stages)
     while rest and isinstance(rest[0], Reduce):
         stage = rest.pop(0)
@@ -180,9 +180,9 @@ def ordered(loop: Loop) -> Loop:
         wave = max((waves.get(name, 0) for name in _locals_of([stage])), default=0)
         wave += bool(stage.axes)
         waves[stage.local] = wave
-        placed.append((wave, not stage.axes, stage))
-    placed.sort(key=lambda one: one[:2])
-    return replace(loop, stages=(*(stage for _, _, stage in placed), *rest))
+        sorted_stages.append((wave, not stage.axes, stage))
+    sorted_stages.sort(key=lambda one: one[:2])
+    return replace(loop, stages=(*(stage for _, _, stage in sorted_stages), *rest))
 
 
 def leading_reductions(stages: Sequence[Stage]) -> list[Reduce]:

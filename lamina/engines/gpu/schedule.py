@@ -32,7 +32,7 @@ class LoopSchedule:
 class RowSchedule:
     """The work items of a group share the inner axes of the stages at a point of a loop.
 
-    Each item reduces a part, then the parts are combined in local memory as a tree.
+    Each item reduces a share, then the shares are combined in local memory as a tree.
 
     Attributes:
         items: the number of work items for each point.
@@ -206,7 +206,7 @@ class TreeSchedule:
         return f"{shared}; {neighbours}; positions of {self.position_bits} bits"
 
 
-PartSchedule = (
+KernelSchedule = (
     LoopSchedule | RowSchedule | SortSchedule | ContractionSchedule | TiledSchedule | TreeSchedule
 )
 
@@ -217,18 +217,18 @@ class Pass:
 
     Attributes:
         stages: the number of stages.
-        splits: the parts into which the sums are split; 1 if they are not. A first kernel computes
-            the parts in a workspace, the second one combines them, always in the same order.
-        parts: the schedules of these kernels.
+        splits: the shares into which the sums are split; 1 if they are not. A first kernel computes
+            the shares in a workspace, the second one combines them, always in the same order.
+        kernels: the schedules of these kernels.
     """
 
     stages: int
     splits: int
-    parts: tuple[PartSchedule, ...]
+    kernels: tuple[KernelSchedule, ...]
 
     def __str__(self) -> str:
         split = f"split into {self.splits}: " if self.splits > 1 else ""
-        return split + ", then ".join(map(str, self.parts))
+        return split + ", then ".join(map(str, self.kernels))
 
 
 @frozen_dataclass
@@ -245,7 +245,7 @@ class PassesSchedule:
         return "\n   ".join(map(str, self.passes))
 
 
-StepSchedule = PartSchedule | PassesSchedule
+StepSchedule = KernelSchedule | PassesSchedule
 
 
 @frozen_dataclass
