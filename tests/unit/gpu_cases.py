@@ -133,6 +133,8 @@ LOOPS = (
     Case("softmax", ((6, 17),), _softmax),
     Case("normalized", ((12, 8),), _normalized),
     Case("cumsum", ((3, 19),), lambda x: ops.cumsum(x, 1)),
+    Case("cumsum-backwards", ((18,),), lambda x: ops.cumsum(x, 0, reverse=True)),
+    Case("cumsum-of-int64", ((3, 12),), lambda x: ops.cumsum(x, 1), (int64,), 9),
     Case("sorted", ((11, 3), (11,)), lambda x, i: ops.scatter_add(x, i, 7), (float32, int64), 5),
 )
 CASES = CONTRACTIONS + LOOPS

@@ -17,6 +17,7 @@ from lamina.engines.gpu.schedule import (
     Pass,
     PassesSchedule,
     RowSchedule,
+    ScanSchedule,
     SortSchedule,
     StepSchedule,
 )
@@ -24,6 +25,7 @@ from lamina.program.rewrite import Rewrite
 from lamina.program.steps import (
     Loop,
     Reduce,
+    Scan,
     Sort,
     Stage,
     Write,
@@ -33,6 +35,10 @@ from lamina.program.steps import (
 )
 from lamina.shapes import size_of
 
+# An axis longer than this is sorted in runs, which are merged; and the length of a run.
+LONG_SORT, RUN = 4096, 256
+# An axis of this length is scanned in blocks if there are few points.
+LONG_SCAN = 1 << 14
 # The lanes of vectors of points.
 POINT_LANES = 4
 # The work items of a compute unit with which it is well occupied, and the most that are worth a
@@ -48,12 +54,43 @@ LEAST_GROUP, LEAST_SHARE = 64, 16
 
 def loop_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
     """Schedules of a loop, the one that is expected to be the fastest first."""
-    if any(isinstance(stage, Sort) for stage in loop.stages):
-        yield SortSchedule(bits)
+    stage = loop.stages[0]
+    if isinstance(stage, Sort):
+        extent = stage.axis.extent
+        yield merge_schedule(extent, RUN if extent > LONG_SORT else max(extent, 1), bits)
         return
+    if isinstance(stage, Scan):
+        yield from _scan_schedules(loop, stage, bits, traits)
     if is_plain(loop) and traits.largest_group >= LEAST_GROUP:
         yield from _plain_schedules(loop, bits, traits)
     yield point_schedule(loop, bits, traits)
+
+
+def merge_schedule(extent: int, run: int, bits: int) -> SortSchedule | PassesSchedule:
+    """The schedule that sorts runs and merges pairs of them until one is left."""
+    kernels = [SortSchedule(run, False, bits)]
+    while run < extent:
+        kernels.append(SortSchedule(run, True, bits))
+        run *= 2
+    return PassesSchedule((Pass(1, 1, tuple(kernels)),)) if len(kernels) > 1 else kernels[0]
+
+
+def _scan_schedules(loop: Loop, scan: Scan, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+    """Schedules in which groups scan an axis together."""
+    points, extent = points_of(loop), scan.axis.extent
+    many = points >= traits.compute_units * FEW
+    if not points or many or extent <= SHORT or traits.largest_group < LEAST_GROUP:
+        return
+    items = _power_at_least(extent, LEAST_GROUP, min(traits.largest_group, MOST_GROUP))
+    if points < traits.compute_units and extent >= LONG_SCAN:
+        wanted = max(traits.compute_units * 4 // points, 1)
+        splits = _divisor_near(extent, wanted, MOST_GROUP, NARROW // points)
+        if splits > 1:
+            reduced = RowSchedule(items, 1, False, bits)
+            few = ScanSchedule(LEAST_GROUP, bits)
+            kernels = (reduced, few, ScanSchedule(items, bits))
+            yield PassesSchedule((Pass(1, splits, kernels),))
+    yield ScanSchedule(items, bits)
 
 
 def _plain_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
@@ -228,12 +265,21 @@ def _divisor_near(number: int, wanted: int, least_share: int, most: int) -> int:
 
 def legal_loops(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
     """Correct schedules: some of every kind."""
-    if any(isinstance(stage, Sort) for stage in loop.stages):
-        yield SortSchedule(bits)
-        yield SortSchedule(64)
+    stage = loop.stages[0]
+    if isinstance(stage, Sort):
+        for run in (max(stage.axis.extent, 1), 2, 3):
+            yield merge_schedule(stage.axis.extent, run, bits)
+        yield SortSchedule(max(stage.axis.extent, 1), False, 64)
         return
     yield LoopSchedule(1, bits)
     yield LoopSchedule(1, 64)
+    if isinstance(stage, Scan) and traits.largest_group >= LEAST_GROUP:
+        for items in (1, 4, 16):
+            yield ScanSchedule(items, bits)
+        for splits in (2, 3):
+            if stage.axis.extent and stage.axis.extent % splits == 0:
+                three = (LoopSchedule(1, bits), ScanSchedule(2, bits), ScanSchedule(4, bits))
+                yield PassesSchedule((Pass(1, splits, three),))
     if not all(isinstance(stage, Reduce | Write) for stage in loop.stages):
         return
     kernels: list[KernelSchedule] = [LoopSchedule(1, bits)]

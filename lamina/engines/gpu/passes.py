@@ -14,15 +14,17 @@ from typing import final
 from lamina.codegen.axes import flattened
 from lamina.codegen.matrix import with_single_axes
 from lamina.engines.gpu.schedule import KernelSchedule, Pass, PassesSchedule
-from lamina.program.index import Axis, axis_index, flatten
+from lamina.program.index import Axis, axis_index, flatten, gathered_index
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Load, Local, Scalar, postorder
+from lamina.program.scalar import Apply, Bound, Load, Local, Scalar, Within, postorder
 from lamina.program.steps import (
     POSITIONAL,
     Contraction,
     Loop,
     Reduce,
+    Scan,
+    Sort,
     Stage,
     Step,
     Store,
@@ -30,7 +32,7 @@ from lamina.program.steps import (
     stage_values,
 )
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, size_of
+from lamina.shapes import DType, int64, size_of
 
 # Returns the name of a new workspace with a number of elements of a dtype.
 Workspace = Callable[[int, DType], str]
@@ -41,22 +43,30 @@ class Passes:
     """A step as several steps that run one after the other.
 
     Attributes:
-        steps: each with its schedule.
+        steps: what each kernel does, one or two steps, with its schedule.
         workspaces: the buffers that they use in addition to the step's own.
     """
 
-    steps: tuple[tuple[Step, KernelSchedule], ...]
+    steps: tuple[tuple[tuple[Step, ...], KernelSchedule], ...]
     workspaces: tuple[Buffer, ...]
 
 
 def passes_of(step: Step, decided: PassesSchedule) -> Passes:
     """The passes of a step."""
     workspaces = _Workspaces(step.name)
+    found: Iterable[tuple[tuple[Step, ...], KernelSchedule]]
     if isinstance(step, Contraction):
         (only,) = decided.passes
         steps = split_contraction(step, only.splits, workspaces.add)
-        return Passes(tuple(zip(steps, only.kernels, strict=True)), workspaces.made())
-    return Passes(tuple(_loop_passes(ordered(step), decided.passes, workspaces)), workspaces.made())
+        found = [((one,), own) for one, own in zip(steps, only.kernels, strict=True)]
+    elif isinstance(step.stages[0], Sort):
+        found = _sort_passes(step, step.stages[0], decided.passes[0].kernels, workspaces)
+    elif isinstance(step.stages[0], Scan):
+        found = _scan_passes(step, step.stages[0], decided.passes[0], workspaces)
+    else:
+        passes = _loop_passes(ordered(step), decided.passes, workspaces)
+        found = [((one,), own) for one, own in passes]
+    return Passes(tuple(found), workspaces.made())
 
 
 @final
@@ -163,6 +173,61 @@ def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loo
     rest = loop.stages[len(shares) :]
     first = Loop(f"{loop.name}.shares", axes, (*shares, Write((), tuple(stores))))
     return first, Loop(loop.name, loop.axes, (*totals, *rest))
+
+
+def _sort_passes(
+    loop: Loop, sort: Sort, kernels: Sequence[KernelSchedule], workspaces: _Workspaces
+) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
+    """Each pass orders the elements of the pass before, of which it knows the positions."""
+    axes = (*loop.axes, sort.axis)
+    shape = [axis.extent for axis in axes]
+    location = flatten([axis_index(axis) for axis in axes], shape)
+    value, key = sort.positions, sort.key
+    # Each pass reads one workspace and writes the other one.
+    names = [workspaces.add(size_of(shape), sort.dtype) for _ in kernels[1:3]]
+    for number, kernel in enumerate(kernels):
+        target, index = sort.buffer, sort.index
+        if number + 1 < len(kernels):
+            target, index = names[number % 2], location
+        own = Loop(f"{loop.name}.{number}", loop.axes, (replace(sort, key=key),))
+        move = Loop(f"{loop.name}.moved", axes, (Write((), (Store(target, index, value),)),))
+        yield (own, move), kernel
+        value = Load(target, location, sort.dtype)
+        wide = value if sort.dtype == int64 else Apply("cast", (value,), int64)
+        position = gathered_index(wide, sort.axis.extent)
+        key = Rewrite({sort.axis: position}).scalar(sort.key)
+
+
+# The primitives that combine two values.
+_COMBINING = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
+
+
+def _scan_passes(
+    loop: Loop, scan: Scan, decided: Pass, workspaces: _Workspaces
+) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
+    """Blocks are reduced, the results scanned, and each block begins with those before it."""
+    block = Axis("block", decided.splits)
+    inner = Axis("inner", scan.axis.extent // decided.splits)
+    split = Rewrite({scan.axis: axis_index(block) * inner.extent + axis_index(inner)})
+    axes = (*loop.axes, block)
+    shape = [axis.extent for axis in axes]
+    location = flatten([axis_index(axis) for axis in axes], shape)
+    totals, running = (workspaces.add(size_of(shape), scan.dtype) for _ in range(2))
+    value = split.scalar(scan.value)
+    reduce = Reduce("total", scan.combine, (inner,), value, scan.dtype)
+    write = Write((), (Store(totals, location, Local("total", scan.dtype)),))
+    first, second, third = decided.kernels
+    yield (Loop(f"{loop.name}.blocks", axes, (reduce, write)),), first
+    each = Load(totals, location, scan.dtype)
+    whole = Scan(block, scan.combine, each, running, location, scan.dtype)
+    yield (Loop(f"{loop.name}.totals", loop.axes, (whole,)),), second
+    later = Bound(axis_index(block), 1, block.extent)
+    before = Load(running, location - 1, scan.dtype, (later,))
+    combined = Apply(_COMBINING[scan.combine], (before, value), scan.dtype)
+    begins = Within((later, Bound(axis_index(inner), 0, 1)))
+    value = Apply("select", (begins, combined, value), scan.dtype)
+    inside = replace(scan, axis=inner, value=value, index=split.index(scan.index))
+    yield (Loop(loop.name, axes, (inside,)),), third
 
 
 def ordered(loop: Loop) -> Loop:

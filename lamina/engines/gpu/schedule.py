@@ -61,16 +61,45 @@ class RowSchedule:
 
 @frozen_dataclass
 class SortSchedule:
-    """A work item finds the rank of one element of a sort by counting those before it.
+    """A work item finds the rank of one element of a sort.
 
     Attributes:
+        run: the elements of a run; runs are sorted by themselves.
+        merges: whether pairs of sorted runs are merged; otherwise runs are sorted, and each item
+            counts the elements before its own.
         position_bits: the bits in which positions are computed.
     """
 
+    run: int
+    merges: bool
     position_bits: int
 
     def __str__(self) -> str:
-        return f"sorted by rank, an element for each work item; {self.position_bits} bits"
+        runs = (
+            f"pairs of runs of {self.run} merged" if self.merges else f"runs of {self.run} sorted"
+        )
+        return f"{runs} by rank, an element for each work item; {self.position_bits} bits"
+
+
+@frozen_dataclass
+class ScanSchedule:
+    """The work items of a group scan an axis together, as many elements at a time as there are.
+
+    Attributes:
+        items: the number of work items of a group, a power of two.
+        position_bits: the bits in which positions are computed.
+    """
+
+    items: int
+    position_bits: int
+
+    @property
+    def group(self) -> int:
+        """The number of work items in a group."""
+        return self.items
+
+    def __str__(self) -> str:
+        return f"scanned by a group of {self.items}; positions of {self.position_bits} bits"
 
 
 @frozen_dataclass
@@ -207,7 +236,13 @@ class TreeSchedule:
 
 
 KernelSchedule = (
-    LoopSchedule | RowSchedule | SortSchedule | ContractionSchedule | TiledSchedule | TreeSchedule
+    LoopSchedule
+    | RowSchedule
+    | SortSchedule
+    | ScanSchedule
+    | ContractionSchedule
+    | TiledSchedule
+    | TreeSchedule
 )
 
 

@@ -22,7 +22,8 @@ def kept_type(value: Value) -> Type:
     return I8 if value.type == I1 else value.type
 
 
-def _keep(code: Function, value: Value, address: Value) -> None:
+def keep(code: Function, value: Value, address: Value) -> None:
+    """Writes a value to local memory."""
     code.store(code.convert("zext", value, "i8") if value.type == I1 else value, address)
 
 
@@ -65,7 +66,7 @@ def write_tree(
         return code.offset(begin, locations[number], type.element)
 
     for number, value in enumerate(values):
-        _keep(code, value, address(first, number))
+        keep(code, value, address(first, number))
     code.barrier()
     left = items // 2
     while left:
@@ -76,6 +77,6 @@ def write_tree(
                 for row in (first, other)
             ]
             for number, value in enumerate(combine(code, *rows)):
-                _keep(code, value, address(first, number))
+                keep(code, value, address(first, number))
         code.barrier()
         left //= 2
