@@ -25,6 +25,8 @@ LANES, LOCAL_BYTES, CACHE_BYTES, MEMORY_BYTES = 64, 128, 64, 10
 OPERATIONS_OF_LOAD = 12
 # The latency of a load from memory, and of a launch.
 LOAD_LATENCY, LAUNCH = 500, 6000
+# The latency of a barrier, with what is read and written around it.
+BARRIER = 60
 # Bytes that are read together: shorter runs of neighbours waste a share of them.
 SECTOR_BYTES = 32
 # The most work items that a compute unit runs at the same time, as far as registers suffice.
@@ -61,17 +63,22 @@ def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: 
         block, items, lanes, group = (decided.tile_m, decided.tile_n), 1, 1, 64
     blocks = splits * one.batch * math.ceil(one.m / block[0]) * math.ceil(one.n / block[1])
     loads = sum(block) * k
-    clocks = loads * OPERATIONS_OF_LOAD / lanes / LANES + block[0] * block[1] * k / LANES
+    arithmetic = (loads * OPERATIONS_OF_LOAD / lanes + block[0] * block[1] * k) / LANES
     along_k = isinstance(decided, TreeSchedule) and decided.along_k
     left, right = one.left_runs[along_k], one.right_runs[along_k]
     bytes_ = block[0] * k * one.element_bytes * _waste(left, one.element_bytes)
     bytes_ += block[1] * k * one.element_bytes * _waste(right, one.element_bytes)
-    # Rows of the operands that neighbouring items share are read from the first cache.
-    clocks = max(clocks, bytes_ / CACHE_BYTES)
+    sums = block[0] * block[1] * one.element_bytes
+    # A tree writes each sum, and reads and writes it again on half of the levels' items.
+    combined = sums * items * 4 / LOCAL_BYTES if items > 1 else 0.0
+    clocks = max(arithmetic, bytes_ / CACHE_BYTES) + combined + sums / MEMORY_BYTES
     groups = math.ceil(blocks * items / group)
     rounds = math.ceil(groups / traits.compute_units)
-    alone = math.ceil(k / (items * lanes)) * LOAD_LATENCY / 4
-    return max(rounds * group / items * clocks, alone) + math.log2(items) * 40
+    levels = math.log2(items) * BARRIER
+    # Several groups of a compute unit wait at the same time.
+    waiting = math.ceil(k / (items * lanes)) * LOAD_LATENCY / 4 + levels
+    resident = max(RESIDENT_ITEMS // 2 // group, 1)
+    return max(rounds * group / items * clocks, waiting) + rounds * levels / resident
 
 
 def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int) -> float:
@@ -94,7 +101,9 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
         loads += count / load.lanes
     arithmetic += loads * OPERATIONS_OF_LOAD / LANES
     stored = results * one.element_bytes / MEMORY_BYTES
-    busy = max(arithmetic, local, moved / CACHE_BYTES) + stored
+    # A wavefront that is not full takes as long as a full one.
+    unused = math.ceil(tiled.group / LANES) * LANES / tiled.group
+    busy = max(unused * arithmetic, unused * local, moved / CACHE_BYTES) + stored
     rounds = math.ceil(groups / traits.compute_units)
     resident = min(_resident(tiled, one.element_bytes, traits), rounds)
     waiting = (stretches + 1) * LOAD_LATENCY / (resident * (1 + (tiled.buffers > 1)))

@@ -39,6 +39,8 @@ from lamina.shapes import size_of
 LONG_SORT, RUN = 4096, 256
 # An axis of this length is scanned in blocks if there are few points.
 LONG_SCAN = 1 << 14
+# Operands of fewer elements than this stay in the first cache.
+SMALL = 1 << 13
 # The lanes of vectors of points.
 POINT_LANES = 4
 # The work items of a compute unit with which it is well occupied, and the most that are worth a
@@ -120,7 +122,7 @@ def point_schedule(loop: Loop, bits: int, traits: Traits) -> LoopSchedule:
     stored = [store.index for stage in merged.stages for store in stage_stores(stage)]
     values = [value for stage in merged.stages for value in stage_values(stage)]
     fits = last.extent % lanes == 0 and all(index_run(one, last) >= lanes for one in stored)
-    if enough and fits and all(contiguous(value, last, lanes) for value in values):
+    if enough and fits and all(contiguous(value, last, lanes, SMALL) for value in values):
         return LoopSchedule(lanes, bits)
     return LoopSchedule(1, bits)
 

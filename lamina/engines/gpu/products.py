@@ -31,7 +31,7 @@ class Product:
         self.batch, self.m, self.n, self.k = self.step.extents
         self.element_bytes = step.dtype.itemsize
 
-    @property
+    @cached_property
     def exchanged(self) -> Product:
         """The product with left and right exchanged."""
         one = self.step
@@ -121,11 +121,19 @@ def _split_axis(axis: Axis, run: int) -> tuple[Rewrite, Axis]:
     return Rewrite({axis: axis_index(runs) * run + axis_index(lane)}), lane
 
 
-def contiguous(scalar: Scalar, axis: Axis, run: int) -> bool:
-    """Whether every load within a scalar has runs of contiguous, or equal, elements."""
+def contiguous(scalar: Scalar, axis: Axis, run: int, small: int = 0) -> bool:
+    """Whether every load within a scalar has runs of contiguous, or equal, elements.
+
+    Args:
+        scalar: the loads within it are read.
+        axis: along which the runs are.
+        run: the length of the runs.
+        small: loads from fewer elements than this may have any distance; they stay in a cache.
+    """
     split, lane = _split_axis(axis, run)
     for load in loads(split.scalar(scalar)):
-        if stride_along(load.index, lane) not in (0, 1):
+        is_small = load.index.bounds[1] < small
+        if stride_along(load.index, lane) not in (0, 1) and not is_small:
             return False
         if any(stride_along(bound.index, lane) != 0 for bound in load.bounds):
             return False
