@@ -46,11 +46,10 @@ def prelude() -> str:
     lines = [
         "#define get_group_id(n) ((size_t)__builtin_amdgcn_workgroup_id_x())",
         "#define get_local_id(n) ((size_t)__builtin_amdgcn_workitem_id_x())",
-        "#define get_global_id(n) (get_group_id(0) * __builtin_amdgcn_workgroup_size_x() "
-        "+ get_local_id(0))",
-        '#define barrier(f) { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup"); '
-        "__builtin_amdgcn_s_barrier(); "
-        '__builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup"); }',
+        "#define GROUP_SIZE __builtin_amdgcn_workgroup_size_x()",
+        "#define get_global_id(n) (get_group_id(0) * GROUP_SIZE + get_local_id(0))",
+        '#define FENCE __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup")',
+        "#define barrier(f) { FENCE; __builtin_amdgcn_s_barrier(); FENCE; }",
         "#define select(no, yes, mask) ((mask) ? (yes) : (no))",
         "#define OWN __attribute__((overloadable, always_inline)) static",
     ]
@@ -72,7 +71,8 @@ def _function(name: str, type: str, suffix: str) -> Iterator[str]:
     count = {"fma": 3, "copysign": 2}.get(name, 1)
     names = "xyz"[:count]
     given = ", ".join(f"{type} {one}" for one in names)
-    yield f"OWN {type} own_{name}({given}) {{ return __builtin_{name}{suffix}({', '.join(names)}); }}"
+    called = f"__builtin_{name}{suffix}({', '.join(names)})"
+    yield f"OWN {type} own_{name}({given}) {{ return {called}; }}"
     for lanes in (2, 3, 4, 8, 16):
         vector = f"{type}{lanes}"
         given = ", ".join(f"{vector} {one}" for one in names)

@@ -9,10 +9,25 @@ import numpy as np
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.gpu.launches import Traits
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import Array, DType, float32, float64, int64
+
+# Of a GPU.
+TRAITS = Traits(
+    is_processor=False,
+    local_bytes=1 << 15,
+    largest_group=256,
+    has_float64=True,
+    lanes=1,
+    compute_units=4,
+    exact_division=True,
+    alignment_bytes=128,
+    largest_block_bytes=1 << 40,
+    fused=True,
+)
 
 
 @dataclass(frozen=True)
@@ -118,6 +133,25 @@ LOOPS = (
     Case("softmax", ((6, 17),), _softmax),
     Case("normalized", ((12, 8),), _normalized),
     Case("cumsum", ((3, 19),), lambda x: ops.cumsum(x, 1)),
+    Case("cumsum-backwards", ((18,),), lambda x: ops.cumsum(x, 0, reverse=True)),
+    Case("cumsum-of-int64", ((3, 12),), lambda x: ops.cumsum(x, 1), (int64,), 9),
     Case("sorted", ((11, 3), (11,)), lambda x, i: ops.scatter_add(x, i, 7), (float32, int64), 5),
 )
 CASES = CONTRACTIONS + LOOPS
+# Large enough for the schedules of large GPUs.
+LARGE = (
+    Case("matmul-large", ((130, 257), (257, 70)), ops.matmul),
+    Case("matmul-long", ((24, 8192), (8192, 40)), ops.matmul),
+    Case("matmul-vector", ((1, 3000), (3000, 500)), ops.matmul),
+    Case("matmul-batched", ((16, 64, 32), (16, 32, 48)), ops.matmul),
+    Case("conv-large", ((4, 16, 20, 20), (32, 16, 3, 3)), _conv),
+    Case("normalized-large", ((8192, 12),), _normalized),
+    Case("softmax-large", ((300, 1000),), _softmax),
+    Case("elementwise-large", ((512, 512), (512,)), lambda x, y: ops.exp(x) * y + 1),
+    Case("sum-large", ((1 << 17,),), lambda x: ops.sum(x)),
+    Case("cumsum-large", ((1 << 15,),), lambda x: ops.cumsum(x * 0.01, 0)),
+    Case(
+        *("sorted-large", ((5000, 3), (5000,)), lambda x, i: ops.scatter_add(x, i, 700)),
+        *((float32, int64), 700),
+    ),
+)

@@ -12,30 +12,18 @@ from dataclasses import replace
 
 import numpy as np
 import pyopencl as cl
-from gpu_cases import CASES, Case, compiled
+from gpu_cases import CASES, TRAITS, Case, compiled
 from harness import run_program
 
 from lamina.codegen.words import OPENCL, Words
 from lamina.engines.gpu.decisions import decide, legal_schedules
 from lamina.engines.gpu.kernels import write_kernels
-from lamina.engines.gpu.launches import Launches, Traits
+from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.program.program import Program
 from lamina.shapes import Array
 
-TRAITS = Traits(
-    is_processor=False,
-    local_bytes=1 << 15,
-    largest_group=256,
-    has_float64=True,
-    lanes=1,
-    compute_units=4,
-    exact_division=True,
-    alignment_bytes=128,
-    largest_block_bytes=1 << 40,
-    fused=True,
-)
 TARGET = target_for(TRAITS, "opencl")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from c99 import C99, library_of
+from gpu_cases import TRAITS
 from harness import run_program
 
 import lamina as lm
@@ -28,18 +29,6 @@ from lamina.graph import Graph, Tensor, leaf
 from lamina.program.program import Program
 from lamina.shapes import Array, float32, int64
 
-TRAITS = Traits(
-    is_processor=False,
-    local_bytes=1 << 15,
-    largest_group=256,
-    has_float64=True,
-    lanes=1,
-    compute_units=4,
-    exact_division=True,
-    alignment_bytes=128,
-    largest_block_bytes=1 << 40,
-    fused=True,
-)
 TARGET = target_for(TRAITS, "opencl")
 # Of a device without groups of work items.
 ITEMS_ALONE = replace(TRAITS, local_bytes=0, largest_group=1)
@@ -57,7 +46,7 @@ def compiled(leaves: list[Tensor], result: Tensor) -> Program:
 @pytest.mark.parametrize(("size", "width"), [(1 << 20, "uint"), (1 << 31, "ulong")])
 def test_positions_have_32_bits_where_all_of_them_fit(size: int, width: str) -> None:
     x = leaf("x", "input", (2, size), float32)
-    text = written(compiled([x], ops.sum(ops.exp(x), 1)), TRAITS).text
+    text = written(compiled([x], ops.sum(ops.exp(x), 1)), ITEMS_ALONE).text
     (loop,) = [line for line in text.splitlines() if line.strip().startswith("for (")]
     assert loop.strip().startswith(f"for ({width} ")
 

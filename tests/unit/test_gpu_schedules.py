@@ -11,24 +11,29 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_cases import CASES, Case, compiled
+from gpu_cases import CASES, LARGE, TRAITS, Case, compiled
 from harness import run_program
 
 from lamina.engines.engine import Engine
+from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 
+TARGET = target_for(TRAITS, "opencl")
+LARGE_GPU = replace(TRAITS, compute_units=104, local_bytes=1 << 16)
 HERE = Path(__file__).parent
 # They use every kind of kernel; the others are run by samples.
-FIRST = ("layer", "conv", "softmax", "argmax", "normalized", "cumsum", "sorted")
+FIRST = ("matmul-7x13x5", "layer", "conv", "softmax", "argmax", "normalized", "cumsum", "sorted")
 UNDER_OCLGRIND = [
     pytest.param(one.name, id=one.name, marks=() if one.name in FIRST else pytest.mark.sampled)
     for one in CASES
@@ -63,6 +68,20 @@ def test_every_schedule_gives_the_results_of_the_interpreter(case: Case) -> None
             np.testing.assert_allclose(
                 *(found[name], value), rtol=2e-5, atol=2e-5, err_msg=f"{name}\n{schedule}"
             )
+
+
+@pytest.mark.parametrize("case", LARGE, ids=lambda case: case.name)
+def test_the_schedules_of_a_large_gpu_give_the_results_of_the_interpreter(case: Case) -> None:
+    own = engine()
+    program = compiled(case, TARGET)
+    schedule = decide(program, TARGET, LARGE_GPU)
+    feeds = case.feeds()
+    expected, _ = run_program(program, InterpreterEngine(), feeds)
+    found, _ = run_program(program, own, feeds, schedule=schedule)
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            *(found[name], value), rtol=1e-4, atol=2e-4, err_msg=f"{name}\n{schedule}"
+        )
 
 
 def under_oclgrind(names: Sequence[str]) -> subprocess.CompletedProcess[str]:

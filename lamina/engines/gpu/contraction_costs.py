@@ -1,7 +1,7 @@
 """The expected time of a contraction on a GPU, for comparing its schedules.
 
-The unit is a clock of one compute unit. The rates below are those of a typical GPU: they need only
-rank schedules, and devices differ by factors that are about equal for all of them.
+It is in clocks of a compute unit. The rates below are those of a typical GPU: they need only rank
+schedules, and devices differ by factors that are about equal for all of them.
 """
 
 from __future__ import annotations
@@ -12,26 +12,30 @@ from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
-    PartSchedule,
+    KernelSchedule,
     PassesSchedule,
     TiledSchedule,
     TreeSchedule,
 )
 
 # What a compute unit does in a clock: lanes of arithmetic, and bytes from local memory, from the
-# cache that all units share, and from the device's memory.
+# cache that all compute units share, and from the device's memory.
 LANES, LOCAL_BYTES, CACHE_BYTES, MEMORY_BYTES = 64, 128, 64, 10
 # The integer operations that compute the address and the bounds of a load.
 OPERATIONS_OF_LOAD = 12
 # The latency of a load from memory, and of a launch.
 LOAD_LATENCY, LAUNCH = 500, 6000
-# Bytes that are read together: shorter runs of neighbours waste a part of them.
+# The latency of a barrier, with what is read and written around it.
+BARRIER = 60
+# Bytes that are read together: shorter runs of neighbours waste a share of them.
 SECTOR_BYTES = 32
 # The most work items that a compute unit runs at the same time, as far as registers suffice.
-RESIDENT_ITEMS, REGISTERS_OF_UNIT = 2048, 1 << 16
+RESIDENT_ITEMS, REGISTERS = 2048, 1 << 16
 
 
-def contraction_cost(one: Product, decided: PartSchedule | PassesSchedule, traits: Traits) -> float:
+def contraction_cost(
+    one: Product, decided: KernelSchedule | PassesSchedule, traits: Traits
+) -> float:
     """The expected clocks of a schedule.
 
     Args:
@@ -43,11 +47,11 @@ def contraction_cost(one: Product, decided: PartSchedule | PassesSchedule, trait
         (only,) = decided.passes
         results = one.batch * one.m * one.n * only.splits
         moved = 2 * results * one.element_bytes / (MEMORY_BYTES * traits.compute_units)
-        return _part_cost(one, only.parts[0], traits, only.splits) + moved + LAUNCH
-    return _part_cost(one, decided, traits, 1)
+        return _kernel_cost(one, only.kernels[0], traits, only.splits) + moved + LAUNCH
+    return _kernel_cost(one, decided, traits, 1)
 
 
-def _part_cost(one: Product, decided: PartSchedule, traits: Traits, splits: int) -> float:
+def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: int) -> float:
     k = max(one.k // splits, 1)
     if isinstance(decided, TiledSchedule):
         return _tiled_cost(one.exchanged if decided.swapped else one, decided, traits, splits)
@@ -59,17 +63,22 @@ def _part_cost(one: Product, decided: PartSchedule, traits: Traits, splits: int)
         block, items, lanes, group = (decided.tile_m, decided.tile_n), 1, 1, 64
     blocks = splits * one.batch * math.ceil(one.m / block[0]) * math.ceil(one.n / block[1])
     loads = sum(block) * k
-    clocks = loads * OPERATIONS_OF_LOAD / lanes / LANES + block[0] * block[1] * k / LANES
+    arithmetic = (loads * OPERATIONS_OF_LOAD / lanes + block[0] * block[1] * k) / LANES
     along_k = isinstance(decided, TreeSchedule) and decided.along_k
     left, right = one.left_runs[along_k], one.right_runs[along_k]
     bytes_ = block[0] * k * one.element_bytes * _waste(left, one.element_bytes)
     bytes_ += block[1] * k * one.element_bytes * _waste(right, one.element_bytes)
-    # Rows of the operands that neighbouring items share are read from the first cache.
-    clocks = max(clocks, bytes_ / CACHE_BYTES)
+    sums = block[0] * block[1] * one.element_bytes
+    # A tree writes each sum, and reads and writes it again on half of the levels' items.
+    combined = sums * items * 4 / LOCAL_BYTES if items > 1 else 0.0
+    clocks = max(arithmetic, bytes_ / CACHE_BYTES) + combined + sums / MEMORY_BYTES
     groups = math.ceil(blocks * items / group)
     rounds = math.ceil(groups / traits.compute_units)
-    alone = math.ceil(k / (items * lanes)) * LOAD_LATENCY / 4
-    return max(rounds * group / items * clocks, alone) + math.log2(items) * 40
+    levels = math.log2(items) * BARRIER
+    # Several groups of a compute unit wait at the same time.
+    waiting = math.ceil(k / (items * lanes)) * LOAD_LATENCY / 4 + levels
+    resident = max(RESIDENT_ITEMS // 2 // group, 1)
+    return max(rounds * group / items * clocks, waiting) + rounds * levels / resident
 
 
 def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int) -> float:
@@ -92,11 +101,13 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
         loads += count / load.lanes
     arithmetic += loads * OPERATIONS_OF_LOAD / LANES
     stored = results * one.element_bytes / MEMORY_BYTES
-    busy = max(arithmetic, local, moved / CACHE_BYTES) + stored
+    # A wavefront that is not full takes as long as a full one.
+    unused = math.ceil(tiled.group / LANES) * LANES / tiled.group
+    busy = max(unused * arithmetic, unused * local, moved / CACHE_BYTES) + stored
     rounds = math.ceil(groups / traits.compute_units)
     resident = min(_resident(tiled, one.element_bytes, traits), rounds)
     waiting = (stretches + 1) * LOAD_LATENCY / (resident * (1 + (tiled.buffers > 1)))
-    # A group alone uses the lanes of a unit only if it has enough work items.
+    # A group alone uses the lanes of a compute unit only if it has enough work items.
     idle = min(1.0, tiled.group * resident / (4 * LANES))
     return rounds * (busy / idle + waiting)
 
@@ -107,7 +118,7 @@ def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
     loaded = tiled.tile_k * (tiled.tile_m + tiled.tile_n) * tiled.tile_b // tiled.group
     registers = (tiled.item_m * tiled.item_n + 2 * (tiled.item_m + tiled.item_n) + loaded) * words
     registers += 32
-    items = min(RESIDENT_ITEMS, REGISTERS_OF_UNIT // registers)
+    items = min(RESIDENT_ITEMS, REGISTERS // registers)
     local = traits.local_bytes // max(tiled.local_elements * element_bytes, 1)
     return max(min(items // tiled.group, local), 1)
 

@@ -12,8 +12,8 @@ from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import (
     NARROW,
     ContractionSchedule,
+    KernelSchedule,
     LoopSchedule,
-    PartSchedule,
     Pass,
     PassesSchedule,
     StepSchedule,
@@ -35,8 +35,8 @@ TILES = (
     *((16, 32, 2, 4), (32, 16, 2, 4), (16, 16, 2, 4), (16, 16, 1, 4), (8, 32, 1, 4)),
     *((8, 8, 1, 4), (128, 8, 4, 4), (8, 128, 4, 4)),
 )
-# The shortest part of K that is worth a work group of its own, and the most parts.
-LEAST_PART, MOST_PARTS = 64, 128
+# The shortest share of K that is worth a work group of its own, and the most shares.
+LEAST_SHARE, MOST_SHARES = 64, 128
 # The multiplications of a work item in a stretch of K; and how many of k are written out. AMD's
 # compiler keeps the operands of all that are written out in registers, until it spills them.
 MOST_WRITTEN_OUT, UNROLLED = 512, 4
@@ -122,26 +122,26 @@ def _split(
     """Schedules whose K is split, of those that have groups."""
     results = one.batch * one.m * one.n
     possible = [
-        parts
-        for parts in range(2, MOST_PARTS + 1)
-        if one.k % parts == 0 and one.k // parts >= LEAST_PART and results * parts <= NARROW
+        shares
+        for shares in range(2, MOST_SHARES + 1)
+        if one.k % shares == 0 and one.k // shares >= LEAST_SHARE and results * shares <= NARROW
     ]
     # Each about twice as many as the one before.
     chosen: list[int] = []
-    for parts in possible:
-        if not chosen or parts >= 2 * chosen[-1]:
-            chosen.append(parts)
+    for shares in possible:
+        if not chosen or shares >= 2 * chosen[-1]:
+            chosen.append(shares)
     for decided in whole:
         if not isinstance(decided, TiledSchedule | TreeSchedule) or decided.group > MOST_GROUP:
             continue
-        for parts in chosen:
-            part = for_part(decided, one.k // parts)
-            total = combining_schedule(results, parts, bits)
-            yield PassesSchedule((Pass(1, parts, (part, total)),))
+        for shares in chosen:
+            share = for_share(decided, one.k // shares)
+            total = combining_schedule(results, shares, bits)
+            yield PassesSchedule((Pass(1, shares, (share, total)),))
 
 
-def for_part(decided: PartSchedule, k: int) -> PartSchedule:
-    """The schedule for a part of K: its vectors along K must fit into the part."""
+def for_share(decided: KernelSchedule, k: int) -> KernelSchedule:
+    """The schedule for a share of K: its vectors along K must fit into the share."""
     if isinstance(decided, TreeSchedule):
         return replace(decided, lanes=_fitting(decided.lanes, k))
     if isinstance(decided, TiledSchedule):
@@ -213,18 +213,18 @@ def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator
     yield ContractionSchedule(3, 2, bits)
     if traits.largest_group < LEAST_GROUP:
         return
-    parts = list(_legal_groups(one, bits, traits))
-    yield from parts
+    kernels = list(_legal_groups(one, bits, traits))
+    yield from kernels
     for splits in (2, 3):
         if one.k and one.k % splits == 0:
-            for part in parts[splits::4]:
-                own = for_part(part, one.k // splits)
+            for kernel in kernels[splits::4]:
+                own = for_share(kernel, one.k // splits)
                 yield PassesSchedule((Pass(1, splits, (own, LoopSchedule(1, bits))),))
 
 
-def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[PartSchedule]:
+def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[KernelSchedule]:
     """Schedules with local memory."""
-    forms = (
+    kinds = (
         # Tile of batch, m, n and k; block; buffers, unrolled, swapped.
         ((1, 8, 8, 4), (4, 4), 1, 2, False),
         ((1, 4, 8, 3), (2, 4), 2, 3, True),
@@ -232,7 +232,7 @@ def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[PartSched
         ((3, 6, 2, 2), (3, 1), 1, 2, True),
         ((1, 16, 4, 16), (4, 2), 2, 16, False),
     )
-    for (tile_b, *tile), block, buffers, unrolled, swapped in forms:
+    for (tile_b, *tile), block, buffers, unrolled, swapped in kinds:
         own = one.exchanged if swapped else one
         while own.batch % tile_b:
             tile_b -= 1

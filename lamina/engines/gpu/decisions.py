@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from lamina.codegen.signatures import Signatures
 from lamina.engines.gpu.contraction_schedules import contraction_schedules, legal_contractions
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import legal_loops, loop_schedules
@@ -22,7 +23,16 @@ from lamina.shapes import size_of
 
 def decide(program: Program, target: Target, traits: Traits) -> Schedule:
     """The schedule of a program that was compiled for a target, on a device."""
-    return Schedule(tuple(next(candidates(step, target, traits)) for step in program.steps))
+    signatures = Signatures(program)
+    # Equal steps are decided once.
+    known: dict[Step, StepSchedule] = {}
+    found: list[StepSchedule] = []
+    for step in program.steps:
+        (own,), _ = signatures.numbered(step)
+        if own not in known:
+            known[own] = next(candidates(own, target, traits))
+        found.append(known[own])
+    return Schedule(tuple(found))
 
 
 def candidates(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]:

@@ -18,12 +18,14 @@ from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Trai
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.passes import passes_of
 from lamina.engines.gpu.rows import write_rows
+from lamina.engines.gpu.scans import write_scan
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
+    KernelSchedule,
     LoopSchedule,
-    PartSchedule,
     PassesSchedule,
     RowSchedule,
+    ScanSchedule,
     Schedule,
     SortSchedule,
     StepSchedule,
@@ -44,6 +46,7 @@ _WRITERS: dict[type, Callable[[Module, str, StepSignature], int]] = {
     LoopSchedule: write_loop,
     RowSchedule: write_rows,
     SortSchedule: write_sort,
+    ScanSchedule: write_scan,
     ContractionSchedule: write_contraction,
     TiledSchedule: write_tiled,
     TreeSchedule: write_tree_contraction,
@@ -112,7 +115,7 @@ class _Writer:
     ) -> list[Launch]:
         """The launches that run a step."""
         if not isinstance(decided, PassesSchedule):
-            return self._launches(number, f"step{number}", step, decided, iteration, ())
+            return self._launches(number, f"step{number}", [step], decided, iteration, ())
         passes = passes_of(step, decided)
         offset = 0
         for one in passes.workspaces:
@@ -121,9 +124,9 @@ class _Writer:
             offset += -(-max(one.bytes, 1) // self._alignment) * self._alignment
         return [
             launch
-            for part, (own, schedule) in enumerate(passes.steps)
+            for share, (own, schedule) in enumerate(passes.steps)
             for launch in self._launches(
-                *(number, f"step{number}_{part}", own, schedule, iteration, passes.workspaces)
+                *(number, f"step{number}_{share}", own, schedule, iteration, passes.workspaces)
             )
         ]
 
@@ -131,12 +134,12 @@ class _Writer:
         self,
         number: int,
         name: str,
-        step: Step,
-        decided: PartSchedule,
+        steps: Sequence[Step],
+        decided: KernelSchedule,
         iteration: Axis | None,
         workspaces: Sequence[Buffer],
     ) -> list[Launch]:
-        signature, used = self._signatures.of([step], decided, iteration, workspaces)
+        signature, used = self._signatures.of(steps, decided, iteration, workspaces)
         if signature not in self._written:
             write = _WRITERS[type(decided)]
             self._written[signature] = name, write(self.module, name, signature)

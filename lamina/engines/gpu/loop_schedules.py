@@ -12,11 +12,12 @@ from lamina.engines.gpu.passes import leading_reductions, ordered, split_loop
 from lamina.engines.gpu.products import contiguous, index_run
 from lamina.engines.gpu.schedule import (
     NARROW,
+    KernelSchedule,
     LoopSchedule,
-    PartSchedule,
     Pass,
     PassesSchedule,
     RowSchedule,
+    ScanSchedule,
     SortSchedule,
     StepSchedule,
 )
@@ -24,6 +25,7 @@ from lamina.program.rewrite import Rewrite
 from lamina.program.steps import (
     Loop,
     Reduce,
+    Scan,
     Sort,
     Stage,
     Write,
@@ -33,6 +35,12 @@ from lamina.program.steps import (
 )
 from lamina.shapes import size_of
 
+# An axis longer than this is sorted in runs, which are merged; and the length of a run.
+LONG_SORT, RUN = 4096, 256
+# An axis of this length is scanned in blocks if there are few points.
+LONG_SCAN = 1 << 14
+# Operands of fewer elements than this stay in the first cache.
+SMALL = 1 << 13
 # The lanes of vectors of points.
 POINT_LANES = 4
 # The work items of a compute unit with which it is well occupied, and the most that are worth a
@@ -42,18 +50,49 @@ FULL, FEW = 1024, 256
 SHORT = 32
 # The most work items of a group.
 MOST_GROUP = 256
-# The fewest work items of a group; and the shortest part of a reduction that is split.
-LEAST_GROUP, LEAST_PART = 64, 16
+# The fewest work items of a group; and the shortest share of a reduction that is split.
+LEAST_GROUP, LEAST_SHARE = 64, 16
 
 
 def loop_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
     """Schedules of a loop, the one that is expected to be the fastest first."""
-    if any(isinstance(stage, Sort) for stage in loop.stages):
-        yield SortSchedule(bits)
+    stage = loop.stages[0]
+    if isinstance(stage, Sort):
+        extent = stage.axis.extent
+        yield merge_schedule(extent, RUN if extent > LONG_SORT else max(extent, 1), bits)
         return
+    if isinstance(stage, Scan):
+        yield from _scan_schedules(loop, stage, bits, traits)
     if is_plain(loop) and traits.largest_group >= LEAST_GROUP:
         yield from _plain_schedules(loop, bits, traits)
     yield point_schedule(loop, bits, traits)
+
+
+def merge_schedule(extent: int, run: int, bits: int) -> SortSchedule | PassesSchedule:
+    """The schedule that sorts runs and merges pairs of them until one is left."""
+    kernels = [SortSchedule(run, False, bits)]
+    while run < extent:
+        kernels.append(SortSchedule(run, True, bits))
+        run *= 2
+    return PassesSchedule((Pass(1, 1, tuple(kernels)),)) if len(kernels) > 1 else kernels[0]
+
+
+def _scan_schedules(loop: Loop, scan: Scan, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+    """Schedules in which groups scan an axis together."""
+    points, extent = points_of(loop), scan.axis.extent
+    many = points >= traits.compute_units * FEW
+    if not points or many or extent <= SHORT or traits.largest_group < LEAST_GROUP:
+        return
+    items = _power_at_least(extent, LEAST_GROUP, min(traits.largest_group, MOST_GROUP))
+    if points < traits.compute_units and extent >= LONG_SCAN:
+        wanted = max(traits.compute_units * 4 // points, 1)
+        splits = _divisor_near(extent, wanted, MOST_GROUP, NARROW // points)
+        if splits > 1:
+            reduced = RowSchedule(items, 1, False, bits)
+            few = ScanSchedule(LEAST_GROUP, bits)
+            kernels = (reduced, few, ScanSchedule(items, bits))
+            yield PassesSchedule((Pass(1, splits, kernels),))
+    yield ScanSchedule(items, bits)
 
 
 def _plain_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
@@ -65,7 +104,7 @@ def _plain_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSche
     along_points = reads_along_points(loop)
     if points * inner < LEAST_GROUP or (inner <= SHORT and not few):
         return
-    # A group for each point leaves units idle, or reads with gaps.
+    # A group for each point leaves compute units idle, or reads with gaps.
     much = points * inner >= traits.compute_units * FEW
     if few and much and (along_points or points < 2 * traits.compute_units):
         yield from _passes(loop, bits, traits)
@@ -83,7 +122,7 @@ def point_schedule(loop: Loop, bits: int, traits: Traits) -> LoopSchedule:
     stored = [store.index for stage in merged.stages for store in stage_stores(stage)]
     values = [value for stage in merged.stages for value in stage_values(stage)]
     fits = last.extent % lanes == 0 and all(index_run(one, last) >= lanes for one in stored)
-    if enough and fits and all(contiguous(value, last, lanes) for value in values):
+    if enough and fits and all(contiguous(value, last, lanes, SMALL) for value in values):
         return LoopSchedule(lanes, bits)
     return LoopSchedule(1, bits)
 
@@ -137,15 +176,15 @@ def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:
     splits = 1
     if leading_reductions(loop.stages):
         wanted = max(traits.compute_units * FULL // points, 1)
-        splits = _divisor_near(split_size(loop), wanted, LEAST_PART, NARROW // points)
+        splits = _divisor_near(split_size(loop), wanted, LEAST_SHARE, NARROW // points)
     if splits > 1:
-        first, _ = split_loop(loop, splits, lambda size, dtype: "parts")
-        part: PartSchedule = LoopSchedule(1, bits)
+        first, _ = split_loop(loop, splits, lambda size, dtype: "shares")
+        share: KernelSchedule = LoopSchedule(1, bits)
         if reads_along_points(loop):
-            part = point_schedule(first, bits, traits)
+            share = point_schedule(first, bits, traits)
         elif split_size(loop) // splits >= SHORT:
-            part = row_schedule(first, bits, traits)
-        return Pass(len(loop.stages), splits, (part, combining_schedule(points, splits, bits)))
+            share = row_schedule(first, bits, traits)
+        return Pass(len(loop.stages), splits, (share, combining_schedule(points, splits, bits)))
     if len(loop.stages) == 1 and isinstance(loop.stages[0], Write):
         spread = Loop(loop.name, (*loop.axes, *loop.stages[0].axes), loop.stages)
         return Pass(1, 1, (point_schedule(spread, bits, traits),))
@@ -154,11 +193,11 @@ def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:
     return Pass(len(loop.stages), 1, (LoopSchedule(1, bits),))
 
 
-def combining_schedule(points: int, parts: int, bits: int) -> PartSchedule:
-    """The schedule of the kernel that combines the parts of each point."""
-    if parts <= 16 or points >= 1 << 16:
+def combining_schedule(points: int, shares: int, bits: int) -> KernelSchedule:
+    """The schedule of the kernel that combines the shares of each point."""
+    if shares <= 16 or points >= 1 << 16:
         return LoopSchedule(1, bits)
-    items, rows = _power_at_least(parts // 4, 4, 64), 1
+    items, rows = _power_at_least(shares // 4, 4, 64), 1
     while rows < 16 and points % (rows * 2) == 0 and items * rows * 2 <= MOST_GROUP:
         rows *= 2
     return RowSchedule(items, rows, True, bits)
@@ -220,23 +259,32 @@ def _power_at_least(number: int, least: int, most: int) -> int:
     return power
 
 
-def _divisor_near(number: int, wanted: int, least_part: int, most: int) -> int:
-    """The largest divisor up to `wanted` that leaves parts of at least some size; at least 1."""
-    limit = min(wanted, number // least_part, most)
+def _divisor_near(number: int, wanted: int, least_share: int, most: int) -> int:
+    """The largest divisor up to `wanted` that leaves shares of at least some size; at least 1."""
+    limit = min(wanted, number // least_share, most)
     return next((one for one in range(limit, 1, -1) if number % one == 0), 1)
 
 
 def legal_loops(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
     """Correct schedules: some of every kind."""
-    if any(isinstance(stage, Sort) for stage in loop.stages):
-        yield SortSchedule(bits)
-        yield SortSchedule(64)
+    stage = loop.stages[0]
+    if isinstance(stage, Sort):
+        for run in (max(stage.axis.extent, 1), 2, 3):
+            yield merge_schedule(stage.axis.extent, run, bits)
+        yield SortSchedule(max(stage.axis.extent, 1), False, 64)
         return
     yield LoopSchedule(1, bits)
     yield LoopSchedule(1, 64)
+    if isinstance(stage, Scan) and traits.largest_group >= LEAST_GROUP:
+        for items in (1, 4, 16):
+            yield ScanSchedule(items, bits)
+        for splits in (2, 3):
+            if stage.axis.extent and stage.axis.extent % splits == 0:
+                three = (LoopSchedule(1, bits), ScanSchedule(2, bits), ScanSchedule(4, bits))
+                yield PassesSchedule((Pass(1, splits, three),))
     if not all(isinstance(stage, Reduce | Write) for stage in loop.stages):
         return
-    parts: list[PartSchedule] = [LoopSchedule(1, bits)]
+    kernels: list[KernelSchedule] = [LoopSchedule(1, bits)]
     merged = merged_axes(loop).axes
     for lanes in (2, 4):
         if merged and merged[-1].extent % lanes == 0:
@@ -245,13 +293,13 @@ def legal_loops(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]
     if traits.largest_group >= LEAST_GROUP and can_share_rows(loop):
         for items, rows in product((4, 1), (2, 1)):
             if count and count % rows == 0:
-                parts.append(RowSchedule(items, rows, rows > 1, bits))
-    yield from parts[1:]
+                kernels.append(RowSchedule(items, rows, rows > 1, bits))
+    yield from kernels[1:]
     if not count:
         return
     for splits in (2, 3):
         if split_size(ordered(loop)) % splits == 0:
-            for pair in ((parts[-1], parts[0]), (parts[0], parts[-1])):
+            for pair in ((kernels[-1], kernels[0]), (kernels[0], kernels[-1])):
                 yield PassesSchedule((Pass(len(loop.stages), splits, pair),))
     if len(loop.stages) > 1:
         one = Pass(1, 1, (LoopSchedule(1, bits),))

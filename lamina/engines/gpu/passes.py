@@ -1,7 +1,7 @@
 """Steps that are run in passes, as several steps that keep values in workspaces.
 
-The sums of a contraction, or the reductions of a loop, are split into parts if there are too few
-of them to occupy a device: the first pass computes the parts, the second one combines them. The
+The sums of a contraction, or the reductions of a loop, are split into shares if there are too few
+of them to occupy a device: the first pass computes the shares, the second one combines them. The
 stages of a loop become passes of their own if each needs another division of the work.
 """
 
@@ -13,16 +13,18 @@ from typing import final
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.matrix import with_single_axes
-from lamina.engines.gpu.schedule import PartSchedule, Pass, PassesSchedule
-from lamina.program.index import Axis, axis_index, flatten
+from lamina.engines.gpu.schedule import KernelSchedule, Pass, PassesSchedule
+from lamina.program.index import Axis, axis_index, flatten, gathered_index
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Load, Local, Scalar, postorder
+from lamina.program.scalar import Apply, Bound, Load, Local, Scalar, Within, postorder
 from lamina.program.steps import (
     POSITIONAL,
     Contraction,
     Loop,
     Reduce,
+    Scan,
+    Sort,
     Stage,
     Step,
     Store,
@@ -30,7 +32,7 @@ from lamina.program.steps import (
     stage_values,
 )
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, size_of
+from lamina.shapes import DType, int64, size_of
 
 # Returns the name of a new workspace with a number of elements of a dtype.
 Workspace = Callable[[int, DType], str]
@@ -41,22 +43,30 @@ class Passes:
     """A step as several steps that run one after the other.
 
     Attributes:
-        steps: each with its schedule.
+        steps: what each kernel does, one or two steps, with its schedule.
         workspaces: the buffers that they use in addition to the step's own.
     """
 
-    steps: tuple[tuple[Step, PartSchedule], ...]
+    steps: tuple[tuple[tuple[Step, ...], KernelSchedule], ...]
     workspaces: tuple[Buffer, ...]
 
 
 def passes_of(step: Step, decided: PassesSchedule) -> Passes:
     """The passes of a step."""
     workspaces = _Workspaces(step.name)
+    found: Iterable[tuple[tuple[Step, ...], KernelSchedule]]
     if isinstance(step, Contraction):
         (only,) = decided.passes
         steps = split_contraction(step, only.splits, workspaces.add)
-        return Passes(tuple(zip(steps, only.parts, strict=True)), workspaces.made())
-    return Passes(tuple(_loop_passes(ordered(step), decided.passes, workspaces)), workspaces.made())
+        found = [((one,), own) for one, own in zip(steps, only.kernels, strict=True)]
+    elif isinstance(step.stages[0], Sort):
+        found = _sort_passes(step, step.stages[0], decided.passes[0].kernels, workspaces)
+    elif isinstance(step.stages[0], Scan):
+        found = _scan_passes(step, step.stages[0], decided.passes[0], workspaces)
+    else:
+        passes = _loop_passes(ordered(step), decided.passes, workspaces)
+        found = [((one,), own) for one, own in passes]
+    return Passes(tuple(found), workspaces.made())
 
 
 @final
@@ -78,32 +88,32 @@ class _Workspaces:
 
 
 def split_contraction(step: Contraction, splits: int, workspace: Workspace) -> tuple[Step, Step]:
-    """A contraction whose K is split into equal parts, and the loop that adds up the parts.
+    """A contraction whose K is split into equal shares, and the loop that adds up the shares.
 
     Args:
         step: the contraction.
-        splits: the number of parts; it divides the size of K.
+        splits: the number of shares; it divides the size of K.
         workspace: makes a workspace.
     """
     single = with_single_axes(step, "batch", "m", "n", "k")
     (batch,), (m,), (n,), (k,) = single.batch, single.m, single.n, single.k
-    part, inner = Axis("part", splits), Axis("k", k.extent // splits)
-    cut = Rewrite({k: axis_index(part) * inner.extent + axis_index(inner)})
-    axes = (part, batch, m, n)
-    place = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+    share, inner = Axis("share", splits), Axis("k", k.extent // splits)
+    split = Rewrite({k: axis_index(share) * inner.extent + axis_index(inner)})
+    axes = (share, batch, m, n)
+    location = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
     name = workspace(size_of([axis.extent for axis in axes]), step.dtype)
-    parts = Contraction(
-        *(f"{step.name}.parts", (part, batch), (m,), (n,), (inner,)),
-        *(cut.scalar(single.left), cut.scalar(single.right), step.result, step.dtype),
-        (Store(name, place, Local(step.result, step.dtype)),),
+    shares = Contraction(
+        *(f"{step.name}.shares", (share, batch), (m,), (n,), (inner,)),
+        *(split.scalar(single.left), split.scalar(single.right), step.result, step.dtype),
+        (Store(name, location, Local(step.result, step.dtype)),),
     )
-    total = Reduce(step.result, "sum", (part,), Load(name, place, step.dtype), step.dtype)
-    return parts, Loop(step.name, (batch, m, n), (total, Write((), single.stores)))
+    total = Reduce(step.result, "sum", (share,), Load(name, location, step.dtype), step.dtype)
+    return shares, Loop(step.name, (batch, m, n), (total, Write((), single.stores)))
 
 
 def _loop_passes(
     loop: Loop, passes: Sequence[Pass], workspaces: _Workspaces
-) -> Iterator[tuple[Step, PartSchedule]]:
+) -> Iterator[tuple[Step, KernelSchedule]]:
     """The passes of a loop; locals that later passes use are kept in workspaces."""
     shape = [axis.extent for axis in loop.axes]
     point = flatten([axis_index(axis) for axis in loop.axes], shape)
@@ -125,7 +135,7 @@ def _loop_passes(
             stages.append(Write((), tuple(stores)))
         own = Loop(f"{loop.name}.{number}", loop.axes, tuple(stages))
         steps = [_spread(own)] if one.splits == 1 else split_loop(own, one.splits, workspaces.add)
-        yield from zip(steps, one.parts, strict=True)
+        yield from zip(steps, one.kernels, strict=True)
 
 
 def _spread(loop: Loop) -> Loop:
@@ -137,32 +147,87 @@ def _spread(loop: Loop) -> Loop:
 
 
 def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loop]:
-    """A loop whose first stages, reductions, are split into equal parts, and the loop after it.
+    """A loop whose first stages, reductions, are split into equal shares, and the loop after it.
 
     Args:
         loop: begins with one or more reductions over axes.
-        splits: the number of parts; it divides the size of each of them.
+        splits: the number of shares; it divides the size of each of them.
         workspace: makes a workspace.
     """
-    part = Axis("part", splits)
-    # The points of a part are neighbours, in the workspace too.
-    axes = (part, *loop.axes)
-    place = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
-    parts: list[Stage] = []
+    share = Axis("share", splits)
+    # The points of a share are neighbours, in the workspace too.
+    axes = (share, *loop.axes)
+    location = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+    shares: list[Stage] = []
     totals: list[Stage] = []
     stores: list[Store] = []
     for stage in leading_reductions(loop.stages):
         whole, replaced = flattened(stage.axes, "r")
         inner = Axis("r", whole.extent // splits)
-        cut = Rewrite({whole: axis_index(part) * inner.extent + axis_index(inner)})
-        value = cut.scalar(Rewrite(replaced).scalar(stage.value))
-        parts.append(replace(stage, axes=(inner,), value=value))
+        split = Rewrite({whole: axis_index(share) * inner.extent + axis_index(inner)})
+        value = split.scalar(Rewrite(replaced).scalar(stage.value))
+        shares.append(replace(stage, axes=(inner,), value=value))
         name = workspace(size_of([axis.extent for axis in axes]), stage.dtype)
-        stores.append(Store(name, place, Local(stage.local, stage.dtype)))
-        totals.append(replace(stage, axes=(part,), value=Load(name, place, stage.dtype)))
-    rest = loop.stages[len(parts) :]
-    first = Loop(f"{loop.name}.parts", axes, (*parts, Write((), tuple(stores))))
+        stores.append(Store(name, location, Local(stage.local, stage.dtype)))
+        totals.append(replace(stage, axes=(share,), value=Load(name, location, stage.dtype)))
+    rest = loop.stages[len(shares) :]
+    first = Loop(f"{loop.name}.shares", axes, (*shares, Write((), tuple(stores))))
     return first, Loop(loop.name, loop.axes, (*totals, *rest))
+
+
+def _sort_passes(
+    loop: Loop, sort: Sort, kernels: Sequence[KernelSchedule], workspaces: _Workspaces
+) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
+    """Each pass orders the elements of the pass before, of which it knows the positions."""
+    axes = (*loop.axes, sort.axis)
+    shape = [axis.extent for axis in axes]
+    location = flatten([axis_index(axis) for axis in axes], shape)
+    value, key = sort.positions, sort.key
+    # Each pass reads one workspace and writes the other one.
+    names = [workspaces.add(size_of(shape), sort.dtype) for _ in kernels[1:3]]
+    for number, kernel in enumerate(kernels):
+        target, index = sort.buffer, sort.index
+        if number + 1 < len(kernels):
+            target, index = names[number % 2], location
+        own = Loop(f"{loop.name}.{number}", loop.axes, (replace(sort, key=key),))
+        move = Loop(f"{loop.name}.moved", axes, (Write((), (Store(target, index, value),)),))
+        yield (own, move), kernel
+        value = Load(target, location, sort.dtype)
+        wide = value if sort.dtype == int64 else Apply("cast", (value,), int64)
+        position = gathered_index(wide, sort.axis.extent)
+        key = Rewrite({sort.axis: position}).scalar(sort.key)
+
+
+# The primitives that combine two values.
+_COMBINING = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
+
+
+def _scan_passes(
+    loop: Loop, scan: Scan, decided: Pass, workspaces: _Workspaces
+) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
+    """Blocks are reduced, the results scanned, and each block begins with those before it."""
+    block = Axis("block", decided.splits)
+    inner = Axis("inner", scan.axis.extent // decided.splits)
+    split = Rewrite({scan.axis: axis_index(block) * inner.extent + axis_index(inner)})
+    axes = (*loop.axes, block)
+    shape = [axis.extent for axis in axes]
+    location = flatten([axis_index(axis) for axis in axes], shape)
+    totals, running = (workspaces.add(size_of(shape), scan.dtype) for _ in range(2))
+    value = split.scalar(scan.value)
+    reduce = Reduce("total", scan.combine, (inner,), value, scan.dtype)
+    write = Write((), (Store(totals, location, Local("total", scan.dtype)),))
+    first, second, third = decided.kernels
+    yield (Loop(f"{loop.name}.blocks", axes, (reduce, write)),), first
+    each = Load(totals, location, scan.dtype)
+    whole = Scan(block, scan.combine, each, running, location, scan.dtype)
+    yield (Loop(f"{loop.name}.totals", loop.axes, (whole,)),), second
+    later = Bound(axis_index(block), 1, block.extent)
+    before = Load(running, location - 1, scan.dtype, (later,))
+    combined = Apply(_COMBINING[scan.combine], (before, value), scan.dtype)
+    begins = Within((later, Bound(axis_index(inner), 0, 1)))
+    value = Apply("select", (begins, combined, value), scan.dtype)
+    inside = replace(scan, axis=inner, value=value, index=split.index(scan.index))
+    yield (Loop(loop.name, axes, (inside,)),), third
 
 
 def ordered(loop: Loop) -> Loop:
@@ -172,7 +237,7 @@ def ordered(loop: Loop) -> Loop:
     are computed from them without axes. So all reductions of a wave can be split together.
     """
     waves: dict[str, int] = {}
-    placed: list[tuple[int, bool, Stage]] = []
+    sorted_stages: list[tuple[int, bool, Stage]] = []
     rest = list(loop.stages)
     while rest and isinstance(rest[0], Reduce):
         stage = rest.pop(0)
@@ -180,9 +245,9 @@ def ordered(loop: Loop) -> Loop:
         wave = max((waves.get(name, 0) for name in _locals_of([stage])), default=0)
         wave += bool(stage.axes)
         waves[stage.local] = wave
-        placed.append((wave, not stage.axes, stage))
-    placed.sort(key=lambda one: one[:2])
-    return replace(loop, stages=(*(stage for _, _, stage in placed), *rest))
+        sorted_stages.append((wave, not stage.axes, stage))
+    sorted_stages.sort(key=lambda one: one[:2])
+    return replace(loop, stages=(*(stage for _, _, stage in sorted_stages), *rest))
 
 
 def leading_reductions(stages: Sequence[Stage]) -> list[Reduce]:

@@ -31,7 +31,7 @@ class Product:
         self.batch, self.m, self.n, self.k = self.step.extents
         self.element_bytes = step.dtype.itemsize
 
-    @property
+    @cached_property
     def exchanged(self) -> Product:
         """The product with left and right exchanged."""
         one = self.step
@@ -82,8 +82,8 @@ def run_along(view: Scalar, axis: Axis) -> int:
         return 1
     run = index_run(load.index, axis)
     while run > 1:
-        cut, lane = _cut(axis, run)
-        bounds = [cut.index(bound.index) for bound in load.bounds]
+        split, lane = _split_axis(axis, run)
+        bounds = [split.index(bound.index) for bound in load.bounds]
         if all(stride_along(bound, lane) == 0 for bound in bounds):
             break
         run //= 2
@@ -95,9 +95,9 @@ def distance_along(view: Scalar, axis: Axis) -> int:
 
     0 if the view does not depend on the axis; the size of the buffer's indices if it is unknown.
     """
-    cut, lane = _cut(axis, 2)
+    split, lane = _split_axis(axis, 2)
     found = [0]
-    for load in loads(cut.scalar(view)):
+    for load in loads(split.scalar(view)):
         stride = stride_along(load.index, lane)
         found.append(load.index.bounds[1] if stride is None else abs(stride))
     return max(found)
@@ -108,24 +108,32 @@ def index_run(index: Index, axis: Axis) -> int:
     run = _LONGEST_RUN
     while run > 1:
         if axis.extent and axis.extent % run == 0:
-            cut, lane = _cut(axis, run)
-            if stride_along(cut.index(index), lane) == 1:
+            split, lane = _split_axis(axis, run)
+            if stride_along(split.index(index), lane) == 1:
                 return run
         run //= 2
     return 1
 
 
-def _cut(axis: Axis, run: int) -> tuple[Rewrite, Axis]:
-    """Replaces an axis by runs and the place in a run, which is the second result."""
+def _split_axis(axis: Axis, run: int) -> tuple[Rewrite, Axis]:
+    """Replaces an axis by runs and the location in a run, which is the second result."""
     runs, lane = Axis("run", -(-axis.extent // run)), Axis("lane", run)
     return Rewrite({axis: axis_index(runs) * run + axis_index(lane)}), lane
 
 
-def contiguous(scalar: Scalar, axis: Axis, run: int) -> bool:
-    """Whether every load within a scalar has runs of contiguous, or equal, elements."""
-    cut, lane = _cut(axis, run)
-    for load in loads(cut.scalar(scalar)):
-        if stride_along(load.index, lane) not in (0, 1):
+def contiguous(scalar: Scalar, axis: Axis, run: int, small: int = 0) -> bool:
+    """Whether every load within a scalar has runs of contiguous, or equal, elements.
+
+    Args:
+        scalar: the loads within it are read.
+        axis: along which the runs are.
+        run: the length of the runs.
+        small: loads from fewer elements than this may have any distance; they stay in a cache.
+    """
+    split, lane = _split_axis(axis, run)
+    for load in loads(split.scalar(scalar)):
+        is_small = load.index.bounds[1] < small
+        if stride_along(load.index, lane) not in (0, 1) and not is_small:
             return False
         if any(stride_along(bound.index, lane) != 0 for bound in load.bounds):
             return False

@@ -107,7 +107,7 @@ class _Rows:
     def _shared(
         self, axis: Axis, carried: Sequence[Value]
     ) -> Generator[tuple[tuple[Value, ...], Callable[[Sequence[Value]], object]]]:
-        """A loop over the item's part of an axis.
+        """A loop over the item's share of an axis.
 
         Yields the carried values, and a function that ends the loop with those of an iteration.
         """

@@ -32,7 +32,7 @@ class LoopSchedule:
 class RowSchedule:
     """The work items of a group share the inner axes of the stages at a point of a loop.
 
-    Each item reduces a part, then the parts are combined in local memory as a tree.
+    Each item reduces a share, then the shares are combined in local memory as a tree.
 
     Attributes:
         items: the number of work items for each point.
@@ -61,16 +61,45 @@ class RowSchedule:
 
 @frozen_dataclass
 class SortSchedule:
-    """A work item finds the rank of one element of a sort by counting those before it.
+    """A work item finds the rank of one element of a sort.
 
     Attributes:
+        run: the elements of a run; runs are sorted by themselves.
+        merges: whether pairs of sorted runs are merged; otherwise runs are sorted, and each item
+            counts the elements before its own.
         position_bits: the bits in which positions are computed.
     """
 
+    run: int
+    merges: bool
     position_bits: int
 
     def __str__(self) -> str:
-        return f"sorted by rank, an element for each work item; {self.position_bits} bits"
+        runs = (
+            f"pairs of runs of {self.run} merged" if self.merges else f"runs of {self.run} sorted"
+        )
+        return f"{runs} by rank, an element for each work item; {self.position_bits} bits"
+
+
+@frozen_dataclass
+class ScanSchedule:
+    """The work items of a group scan an axis together, as many elements at a time as there are.
+
+    Attributes:
+        items: the number of work items of a group, a power of two.
+        position_bits: the bits in which positions are computed.
+    """
+
+    items: int
+    position_bits: int
+
+    @property
+    def group(self) -> int:
+        """The number of work items in a group."""
+        return self.items
+
+    def __str__(self) -> str:
+        return f"scanned by a group of {self.items}; positions of {self.position_bits} bits"
 
 
 @frozen_dataclass
@@ -206,8 +235,14 @@ class TreeSchedule:
         return f"{shared}; {neighbours}; positions of {self.position_bits} bits"
 
 
-PartSchedule = (
-    LoopSchedule | RowSchedule | SortSchedule | ContractionSchedule | TiledSchedule | TreeSchedule
+KernelSchedule = (
+    LoopSchedule
+    | RowSchedule
+    | SortSchedule
+    | ScanSchedule
+    | ContractionSchedule
+    | TiledSchedule
+    | TreeSchedule
 )
 
 
@@ -217,18 +252,18 @@ class Pass:
 
     Attributes:
         stages: the number of stages.
-        splits: the parts into which the sums are split; 1 if they are not. A first kernel computes
-            the parts in a workspace, the second one combines them, always in the same order.
-        parts: the schedules of these kernels.
+        splits: the shares into which the sums are split; 1 if they are not. A first kernel computes
+            the shares in a workspace, the second one combines them, always in the same order.
+        kernels: the schedules of these kernels.
     """
 
     stages: int
     splits: int
-    parts: tuple[PartSchedule, ...]
+    kernels: tuple[KernelSchedule, ...]
 
     def __str__(self) -> str:
         split = f"split into {self.splits}: " if self.splits > 1 else ""
-        return split + ", then ".join(map(str, self.parts))
+        return split + ", then ".join(map(str, self.kernels))
 
 
 @frozen_dataclass
@@ -245,7 +280,7 @@ class PassesSchedule:
         return "\n   ".join(map(str, self.passes))
 
 
-StepSchedule = PartSchedule | PassesSchedule
+StepSchedule = KernelSchedule | PassesSchedule
 
 
 @frozen_dataclass

@@ -1,41 +1,132 @@
-"""Kernels that sort: each work item finds the rank of one element by counting those before it."""
+"""Kernels that sort: each work item finds the rank of one element among others.
+
+A long axis is sorted in passes. The first one sorts runs, in which each item counts the elements
+before its own. The others merge pairs of sorted runs: an item finds the rank of its element in
+the other run by binary search. Equal keys keep their order.
+"""
 
 from __future__ import annotations
 
+from typing import final
+
 from lamina.codegen.c import Module
 from lamina.codegen.primitives import EMITTERS
-from lamina.engines.gpu.work_item import StepSignature, work_item
+from lamina.codegen.values import Value
+from lamina.engines.gpu.schedule import SortSchedule
+from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_item
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.steps import Loop, Sort, Store
+from lamina.program.steps import Loop, Sort, Store, Write
 from lamina.shapes import size_of
 
 
 def write_sort(module: Module, name: str, signature: StepSignature) -> int:
-    """Writes the kernel of a loop with only a sort; returns the number of its work items."""
-    assert isinstance(signature.steps[0], Loop)
-    (sort,) = signature.steps[0].stages
+    """Writes the kernel; returns the number of its work items.
+
+    The first step has the sort. If there is a second one, its only store is what is moved: the
+    value at the position of an element, and the index at its rank.
+    """
+    loop, decided = signature.steps[0], signature.decided
+    assert isinstance(loop, Loop)
+    assert isinstance(decided, SortSchedule)
+    (sort,) = loop.stages
     assert isinstance(sort, Sort)
     own = Axis("element", sort.axis.extent)
-    axes = (*signature.steps[0].axes, own)
+    axes = (*loop.axes, own)
     items = size_of([axis.extent for axis in axes])
-    if not items:
-        return 0
-    at_own = Rewrite({sort.axis: axis_index(own)})
-    with work_item(module, name, signature, axes) as points:
-        code, dtype = points.code, sort.key.dtype
-        key = points.value(at_own.scalar(sort.key))
-        with points.loop(sort.axis, (points.position(0),)) as opened:
-            other = points.value(sort.key)
-            before = EMITTERS["less"](code, dtype, (other, key))
-            # A stable sort: equal keys keep their order.
-            equal = EMITTERS["equal"](code, dtype, (other, key))
-            earlier = code.compare("slt", opened.index, points.axis(own))
-            before = code.binary("or", before, code.binary("and", equal, earlier))
+    if items:
+        moved = Store(sort.buffer, sort.index, sort.positions)
+        if len(signature.steps) > 1:
+            moved = _store_of(signature)
+        with work_item(module, name, signature, axes) as points:
+            _Ranks(points, sort, own, decided).write(moved)
+    return items
+
+
+def _store_of(signature: StepSignature) -> Store:
+    move = signature.steps[1]
+    assert isinstance(move, Loop)
+    (write,) = move.stages
+    assert isinstance(write, Write)
+    (store,) = write.stores
+    return store
+
+
+@final
+class _Ranks:
+    """Writes the kernel of one pass."""
+
+    def __init__(self, points: ItemPoints, sort: Sort, own: Axis, decided: SortSchedule) -> None:
+        self._points, self._code = points, points.code
+        self._sort, self._own, self._run = sort, own, decided.run
+        self._merges = decided.merges
+        self._key = points.value(Rewrite({sort.axis: axis_index(own)}).scalar(sort.key))
+
+    def write(self, moved: Store) -> None:
+        points, sort = self._points, self._sort
+        rank = self._merged_rank() if self._merges else self._counted_rank()
+        value = Rewrite({sort.axis: axis_index(self._own)}).scalar(moved.value)
+        with points.bound(sort.axis, rank):
+            points.store_all([Store(moved.buffer, moved.index, value)])
+
+    def _counted_rank(self) -> Value:
+        """The rank within the run: the begin of the run, and the number of elements before."""
+        points, code, sort = self._points, self._code, self._sort
+        begin, end = self._ends_of(points.indices(axis_index(self._own) // self._run).start)
+        with points.loop(sort.axis, (begin,), begin, end) as opened:
+            earlier = code.compare("slt", opened.index, points.axis(self._own))
+            before = self._is_before(opened.index, earlier)
             (rank,) = opened.carried
             following = code.add(rank, points.position(1))
             (rank,) = code.end_loop(opened, (code.select(before, following, rank),))
-        position = at_own.scalar(sort.positions)
-        with points.bound(sort.axis, rank):
-            points.store_all([Store(sort.buffer, sort.index, position)])
-    return items
+        return rank
+
+    def _merged_rank(self) -> Value:
+        """The rank in both runs together: the position, moved by the rank in the other run."""
+        points, code = self._points, self._code
+        own, run = axis_index(self._own), self._run
+        number = points.indices(own // run).start
+        is_right = code.binary("and", number, points.position(1))
+        is_right = code.compare("ne", is_right, points.position(0))
+        begin, end = self._ends_of(code.binary("xor", number, points.position(1)))
+        found = self._first_not_before(begin, end, is_right)
+        # Elements of the left run move by those that come before from the right one.
+        at = points.axis(self._own)
+        left = code.add(at, code.subtract(found, begin))
+        right = code.add(code.subtract(at, points.position(run)), code.subtract(found, begin))
+        return code.select(is_right, right, left)
+
+    def _first_not_before(self, begin: Value, end: Value, is_right: Value) -> Value:
+        """The first element of the other run that does not come before the own one."""
+        points, code = self._points, self._code
+        halvings = Axis("halving", self._run.bit_length())
+        last = points.position(self._sort.axis.extent - 1)
+        with points.loop(halvings, (begin, end)) as opened:
+            low, high = opened.carried
+            middle = code.binary("lshr", code.add(low, high), points.position(1))
+            # If no element is left, one is read without effect.
+            before = self._is_before(code.minimum(middle, last), is_right)
+            before = code.binary("and", before, code.compare("slt", low, high))
+            following = code.add(middle, points.position(1))
+            received = (code.select(before, following, low), code.select(before, high, middle))
+            low, _ = code.end_loop(opened, received)
+        return low
+
+    def _is_before(self, index: Value, earlier: Value) -> Value:
+        """Whether an element comes before the own one; if keys are equal, the earlier one does."""
+        points, code, sort = self._points, self._code, self._sort
+        with points.bound(sort.axis, index):
+            other = points.value(sort.key)
+            pair = (other, self._key)
+            before = EMITTERS["less"](code, sort.key.dtype, pair)
+            equal = EMITTERS["equal"](code, sort.key.dtype, pair)
+        return code.binary("or", before, code.binary("and", equal, earlier))
+
+    def _ends_of(self, number: Value) -> tuple[Value, Value]:
+        """The begin and the end of a run, both at most the end of the axis."""
+        points, code = self._points, self._code
+        begin = code.multiply(number, points.position(self._run))
+        end = points.position(self._sort.axis.extent)
+        return code.minimum(begin, end), code.minimum(
+            code.add(begin, points.position(self._run)), end
+        )

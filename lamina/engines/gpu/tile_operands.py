@@ -1,7 +1,7 @@
 """Tiles of a contraction's operands: from buffers to local memory, and on to registers.
 
 Work items copy vectors of a tile. A vector runs along K or along m (n for the right operand).
-Places in a tile are index expressions of the work item, so that everything that does not depend
+Locations in a tile are index expressions of the work item, so that everything that does not depend
 on the stretch of K is computed once.
 """
 
@@ -57,7 +57,7 @@ class Side:
         return self.axis.extent % self.tile != 0
 
     def in_tile(self, vector: int) -> Index:
-        """The place in the tile of a vector of the work item's block.
+        """The location in the tile of a vector of the work item's block.
 
         The vectors of neighbouring work items are neighbours, so that local memory is read and
         results are stored without gaps.
@@ -67,7 +67,7 @@ class Side:
 
 @frozen_dataclass
 class Batch:
-    """The batch axis of a contraction, and the work item's place along it.
+    """The batch axis of a contraction, and the work item's location along it.
 
     Attributes:
         axis: of the contraction.
@@ -94,7 +94,7 @@ class _Vector:
     Attributes:
         view: the operand over the kernel's axes and k.
         local: where it begins in local memory.
-        k: its place in the stretch of K, in vectors if they run along K.
+        k: its location in the stretch of K, in vectors if they run along K.
         number: its number in the tile, if some work items have none; otherwise None.
     """
 
@@ -170,14 +170,14 @@ class TileOperand:
         """The m or n of a vector; of the last vector for those beyond the end."""
         code, points, side = self._code, self._points, self._side
         lanes = side.load.lanes // self._k_lanes
-        place = axis_index(side.tiles) * (side.tile // lanes) + outer
+        location = axis_index(side.tiles) * (side.tile // lanes) + outer
         if side.is_ragged:
             vectors = Axis(f"{side.axis.name}{number}", side.axis.extent // lanes)
-            value = points.indices(place).start
+            value = points.indices(location).start
             value = code.minimum(value, points.position(vectors.extent - 1))
             bound.enter_context(points.bound(vectors, value))
-            place = axis_index(vectors)
-        return place * lanes + (axis_index(self._lane) if lanes > 1 else 0)
+            location = axis_index(vectors)
+        return location * lanes + (axis_index(self._lane) if lanes > 1 else 0)
 
     def loaded(self, stretch: Index) -> Sequence[Value]:
         """The work item's vectors of the tile at a stretch of K."""
@@ -185,17 +185,17 @@ class TileOperand:
 
     def _loaded(self, vector: _Vector, stretch: Index) -> Value:
         code, points, lanes = self._code, self._points, self._side.load.lanes
-        place = stretch * (self._tiled.tile_k // self._k_lanes) + vector.k
+        location = stretch * (self._tiled.tile_k // self._k_lanes) + vector.k
         inside: Value | None = None
         with ExitStack() as bound:
             if self._k.extent % self._tiled.tile_k:
                 vectors = Axis("k_inside", self._k.extent // self._k_lanes)
-                value, end = points.indices(place).start, points.position(vectors.extent)
+                value, end = points.indices(location).start, points.position(vectors.extent)
                 inside = code.compare("slt", value, end)
                 last = points.position(vectors.extent - 1)
                 bound.enter_context(points.bound(vectors, code.minimum(value, last)))
-                place = axis_index(vectors)
-            k = place * self._k_lanes
+                location = axis_index(vectors)
+            k = location * self._k_lanes
             if lanes > 1:
                 first = points.position(0)
                 bound.enter_context(points.along(self._lane, first, lanes, multiple=lanes))
@@ -207,21 +207,21 @@ class TileOperand:
         """Writes the work item's vectors to local memory, `start` elements after its begin."""
         points = self._points
         for vector, value in zip(self._vectors, values, strict=True):
-            place = points.indices(vector.local).start
+            location = points.indices(vector.local).start
             if vector.number is None:
-                self._keep(place, value, start)
+                self._keep(location, value, start)
                 continue
             count = self._tiled.tile_b * self._tiled.tile_k * self._side.tile
             end = points.position(count // self._side.load.lanes)
             number = points.indices(vector.number).start
             with self._code.when(self._code.compare("slt", number, end)):
-                self._keep(place, value, start)
+                self._keep(location, value, start)
 
-    def _keep(self, place: Value, value: Value, start: Value | None) -> None:
+    def _keep(self, location: Value, value: Value, start: Value | None) -> None:
         code, type = self._code, self._type
         if start is not None:
-            place = code.add(start, place)
-        address = code.offset(self._array, place, type.element)
+            location = code.add(start, location)
+        address = code.offset(self._array, location, type.element)
         lanes = value.type.lanes
         if self._k_lanes == 1 or not lanes:
             whole = self._side.row % max(lanes, 1) == 0
@@ -238,8 +238,8 @@ class TileOperand:
             position: the number of the work item's product within the tile.
             half: the begin of the tile, if there are two.
         """
-        place = position * (self._tiled.tile_k * self._side.row) + self._side.in_tile(0)
-        value = self._points.indices(place).start
+        location = position * (self._tiled.tile_k * self._side.row) + self._side.in_tile(0)
+        value = self._points.indices(location).start
         return value if half is None else self._code.add(half, value)
 
     def vectors(self, start: Value, k: Value, following: int) -> list[Value]:
@@ -247,8 +247,8 @@ class TileOperand:
 
         Args:
             start: where the block begins.
-            k: a place in the stretch.
-            following: the number of places after it.
+            k: a location in the stretch.
+            following: the number of locations after it.
         """
         code, points, side = self._code, self._points, self._side
         begin = code.add(start, code.multiply(k, points.position(side.row)))

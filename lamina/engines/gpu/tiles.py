@@ -239,14 +239,14 @@ class _Epilogue:
 
     @contextmanager
     def _inside(self, side: Side, in_tile: Index, lanes: int) -> Generator[Index]:
-        """Code for a place in the tile that is inside the result; yields the m or n there."""
+        """Code for a location in the tile that is inside the result; yields the m or n there."""
         code, points = self._code, self._points
-        place = axis_index(side.tiles) * side.tile + in_tile
+        location = axis_index(side.tiles) * side.tile + in_tile
         if not side.is_ragged:
-            yield place
+            yield location
             return
         axis = Axis(f"{side.axis.name}_inside", side.axis.extent // lanes)
-        value = points.indices(place // lanes).start
+        value = points.indices(location // lanes).start
         inside = code.compare("slt", value, points.position(axis.extent))
         with code.when(inside) as before, points.bound(axis, value, before=before):
             yield axis_index(axis) * lanes

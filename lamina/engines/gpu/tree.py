@@ -22,7 +22,8 @@ def kept_type(value: Value) -> Type:
     return I8 if value.type == I1 else value.type
 
 
-def _keep(code: Function, value: Value, address: Value) -> None:
+def keep(code: Function, value: Value, address: Value) -> None:
+    """Writes a value to local memory."""
     code.store(code.convert("zext", value, "i8") if value.type == I1 else value, address)
 
 
@@ -50,22 +51,22 @@ def write_tree(
         arrays: in local memory, the array of each value, with a row for each of the items. Values
             of one array follow each other.
         share: the number of the item among those whose values are combined.
-        first: the place of the item's values in the arrays.
+        first: the location of the item's values in the arrays.
         stride: the distance between rows.
         items: how many items have values to be combined, a power of two.
         values: of this item.
         combine: two rows of values.
     """
     code = points.code
-    places = [list(arrays[:number]).count(array) for number, array in enumerate(arrays)]
+    locations = [list(arrays[:number]).count(array) for number, array in enumerate(arrays)]
 
     def address(row: Value, number: int) -> Value:
         type = kept_type(values[number])
         begin = code.offset(arrays[number], row, type.element)
-        return code.offset(begin, places[number], type.element)
+        return code.offset(begin, locations[number], type.element)
 
     for number, value in enumerate(values):
-        _keep(code, value, address(first, number))
+        keep(code, value, address(first, number))
     code.barrier()
     left = items // 2
     while left:
@@ -76,6 +77,6 @@ def write_tree(
                 for row in (first, other)
             ]
             for number, value in enumerate(combine(code, *rows)):
-                _keep(code, value, address(first, number))
+                keep(code, value, address(first, number))
         code.barrier()
         left //= 2

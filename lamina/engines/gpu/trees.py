@@ -1,8 +1,8 @@
 """Kernels of contractions with few sums: the work items of a group share K.
 
 For products of a matrix and a vector, and for small results with a long K. Each item sums up its
-part of K in registers, reading the operands through their views. A tree in local memory combines
-the parts, always in the same order, and each result is stored by one item.
+share of K in registers, reading the operands through their views. A tree in local memory combines
+the shares, always in the same order, and each result is stored by one item.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Tree:
             at = self._item + number * tree.group
             self._store(array, at, stride if (number + 1) * tree.group > stride else None)
 
-    # The work item's part of K
+    # The work item's share of K
 
     def _summed(self, totals: Sequence[Value], bound: ExitStack) -> Sequence[Value]:
         code, points, tree = self._code, self._points, self._tree
@@ -90,50 +90,50 @@ class _Tree:
         ms = self._clamped(self._m, m * tree.item_m, tree.item_m, bound)
         ns = self._clamped(self._n, n * tree.item_n, tree.item_n, bound)
         views = [
-            [Rewrite({self._batch: batch, axis: at}).scalar(view) for at in places]
-            for view, axis, places in (
+            [Rewrite({self._batch: batch, axis: at}).scalar(view) for at in locations]
+            for view, axis, locations in (
                 (self._step.left, self._m, ms),
                 (self._step.right, self._n, ns),
             )
         ]
         vectors = Axis("k_inside", self._k.extent // tree.lanes)
-        turns = Axis("k_part", -(-vectors.extent // tree.items))
-        with points.loop(turns, totals) as opened, ExitStack() as inner:
-            place = axis_index(turns) * tree.items + self._share
+        rounds = Axis("k_share", -(-vectors.extent // tree.items))
+        with points.loop(rounds, totals) as opened, ExitStack() as inner:
+            location = axis_index(rounds) * tree.items + self._share
             inside: Value | None = None
             if vectors.extent % tree.items:
-                value, end = points.indices(place).start, points.position(vectors.extent)
+                value, end = points.indices(location).start, points.position(vectors.extent)
                 inside = code.compare("slt", value, end)
                 last = points.position(vectors.extent - 1)
                 inner.enter_context(points.bound(vectors, code.minimum(value, last)))
-                place = axis_index(vectors)
-            received = self._multiplied(views, place, inside, opened.carried)
+                location = axis_index(vectors)
+            received = self._multiplied(views, location, inside, opened.carried)
             inner.close()
             totals = code.end_loop(opened, received)
         return [_across(total, self._points) for total in totals]
 
     def _block(self, bound: ExitStack) -> Index:
         """The number of the work item's block; of the last block for items beyond it."""
-        place = self._groups * self._tree.results + self._result
+        location = self._groups * self._tree.results + self._result
         if not self._is_ragged:
-            return place
+            return location
         axis = Axis("block", size_of(self._shape))
         value = self._code.minimum(
-            self._points.indices(place).start, self._points.position(axis.extent - 1)
+            self._points.indices(location).start, self._points.position(axis.extent - 1)
         )
         bound.enter_context(self._points.bound(axis, value))
         return axis_index(axis)
 
     def _clamped(self, axis: Axis, first: Index, count: int, bound: ExitStack) -> list[Index]:
-        """The places of a block along m or n; the last valid one for those beyond the end."""
-        places = [first + number for number in range(count)]
+        """The locations of a block along m or n; the last valid one for those beyond the end."""
+        locations = [first + number for number in range(count)]
         if axis.extent % count == 0:
-            return places
+            return locations
         last = self._points.position(axis.extent - 1)
         found: list[Index] = []
-        for number, place in enumerate(places):
+        for number, location in enumerate(locations):
             own = Axis(f"{axis.name}{number}", axis.extent)
-            value = self._code.minimum(self._points.indices(place).start, last)
+            value = self._code.minimum(self._points.indices(location).start, last)
             bound.enter_context(self._points.bound(own, value))
             found.append(axis_index(own))
         return found
@@ -141,13 +141,13 @@ class _Tree:
     def _multiplied(
         self,
         views: Sequence[Sequence[Scalar]],
-        place: Index,
+        location: Index,
         inside: Value | None,
         totals: Sequence[Value],
     ) -> Sequence[Value]:
-        """The sums after the k, or vector of k, at a place."""
+        """The sums after the k, or vector of k, at a location."""
         code, points, lanes = self._code, self._points, self._tree.lanes
-        lane, k = Axis("lane", lanes), place * lanes
+        lane, k = Axis("lane", lanes), location * lanes
         with ExitStack() as across:
             if lanes > 1:
                 k += axis_index(lane)
@@ -201,11 +201,11 @@ class _Tree:
             yield
 
     @contextmanager
-    def _inside(self, name: str, place: Index, extent: int) -> Generator[Index]:
-        """Code for a place below the extent; yields the place."""
+    def _inside(self, name: str, location: Index, extent: int) -> Generator[Index]:
+        """Code for a location below the extent; yields the location."""
         code, points = self._code, self._points
         axis = Axis(name, extent)
-        value = points.indices(place).start
+        value = points.indices(location).start
         inside = code.compare("slt", value, points.position(extent))
         with code.when(inside) as before, points.bound(axis, value, before=before):
             yield axis_index(axis)

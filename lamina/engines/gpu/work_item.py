@@ -11,7 +11,7 @@ from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import I32, I64, Type, Value, constant
-from lamina.engines.gpu.schedule import PartSchedule
+from lamina.engines.gpu.schedule import KernelSchedule
 from lamina.program.index import Axis
 from lamina.shapes import size_of
 
@@ -20,7 +20,7 @@ ItemPoints = Points[Function]
 
 
 # Steps of equal signature share their kernels.
-StepSignature = Signature[PartSchedule]
+StepSignature = Signature[KernelSchedule]
 
 
 @contextmanager
