@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from zlib import crc32
@@ -33,6 +34,10 @@ LACKS = (
     "this device cannot compute with float64",
     "this device ends the loops of a work item too early",
 )
+
+
+# After the name of an OpenCL device: its engine runs the kernels for GPUs.
+GPU_KERNELS = "+gpu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,7 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--share {share} --part {part}: there are parts 0 to N - 1 of N")
     if engine:
         try:
-            open_engine(engine)
+            open_engine(engine.removesuffix(GPU_KERNELS))
         except EngineError as error:
             raise pytest.UsageError(f"--engine: {error}") from None
 
@@ -94,7 +99,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "engine_name" in metafunc.fixturenames:
         wanted = str(metafunc.config.getoption("--engine"))
         usable = [device.engine for device in devices() if not device.problem]
-        metafunc.parametrize("engine_name", [wanted] if wanted else usable, scope="session")
+        names: list[Any] = [wanted] if wanted else usable
+        if wanted.endswith(GPU_KERNELS) and "engine" not in metafunc.fixturenames:
+            skip = pytest.mark.skip(reason="opens its engine by name")
+            names = [pytest.param(wanted, marks=skip)]
+        metafunc.parametrize("engine_name", names, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -145,7 +154,22 @@ def engine(engine_name: str) -> Engine:
     """An engine; the interpreter fills its arena with NaN first, so that unwritten reads show."""
     if engine_name == "interpreter":
         return InterpreterEngine(poison=True)
+    if engine_name.endswith(GPU_KERNELS):
+        return _with_gpu_kernels(engine_name.removesuffix(GPU_KERNELS))
     return open_engine(engine_name)
+
+
+def _with_gpu_kernels(name: str) -> Engine:
+    """An OpenCL device that runs the kernels for GPUs, also if it is a processor."""
+    from lamina.engines.gpu.driver import Driver
+    from lamina.engines.gpu.engine import GpuEngine
+    from lamina.engines.gpu.gpus import GpuFamily
+    from lamina.engines.opencl.opening import open_device
+
+    def family(driver: Driver) -> GpuFamily:
+        return GpuFamily(driver.traits, driver.words, driver.record.engine)
+
+    return GpuEngine("opencl", partial(open_device, name), family)
 
 
 @pytest.fixture

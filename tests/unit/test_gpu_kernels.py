@@ -61,10 +61,10 @@ def test_the_iterations_of_a_work_item_are_counted(
 ) -> None:
     x = leaf("x", "input", shape, float32)
     program = compiled([x], ops.sum(ops.exp(x), axes))
-    written(program, replace(TRAITS, most_iterations=needed))
+    written(program, replace(ITEMS_ALONE, most_iterations=needed))
     if needed:
         with pytest.raises(EngineError) as caught:
-            written(program, replace(TRAITS, most_iterations=needed - 1))
+            written(program, replace(ITEMS_ALONE, most_iterations=needed - 1))
         assert caught.value.problem == "this device ends the loops of a work item too early"
         assert caught.value.facts == (
             ("at most", f"{needed - 1} iterations"),

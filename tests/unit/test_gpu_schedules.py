@@ -44,7 +44,7 @@ UNDER_OCLGRIND = [
 def engine() -> Engine:
     """The first device of OpenCL, with the family of kernels for GPUs."""
     pytest.importorskip("pyopencl", reason="pyopencl is not installed")
-    from lamina.engines.opencl.driver import open_device
+    from lamina.engines.opencl.opening import open_device
 
     def family(driver: Driver) -> GpuFamily:
         return GpuFamily(driver.traits, driver.words, driver.record.engine)

@@ -113,7 +113,8 @@ class _Rows:
         """
         code, points = self._code, self._points
         start, end = points.indices(self._share).start, points.position(axis.extent)
-        opened = code.begin_loop(start, end, self._rows.items, carried)
+        most = -(-axis.extent // self._rows.items)
+        opened = code.begin_loop(start, end, self._rows.items, carried, most=most)
         with points.bound(axis, opened.index, before=opened.before):
             yield opened.carried, lambda received: code.end_loop(opened, received)
 
