@@ -109,11 +109,12 @@ def _trees(one: Product, bits: int, traits: Traits) -> Iterator[TreeSchedule]:
         for items in (4, 16, 64, 256):
             if items > most or (items > 4 and items > one.k):
                 continue
-            results = max(LEAST_GROUP // items, 1)
-            local = items * results * item_m * item_n * one.element_bytes
-            if local <= traits.local_bytes:
-                yield TreeSchedule(items, results, item_m, item_n, lanes, True, bits)
-                yield TreeSchedule(items, max(results, 16), item_m, item_n, 1, False, bits)
+            fewest = max(LEAST_GROUP // items, 1)
+            for results, own, is_along_k in ((fewest, lanes, True), (16, 1, False)):
+                group = items * results
+                local = group * item_m * item_n * one.element_bytes
+                if group <= most and local <= traits.local_bytes:
+                    yield TreeSchedule(items, results, item_m, item_n, own, is_along_k, bits)
 
 
 def _split(
@@ -136,7 +137,7 @@ def _split(
             continue
         for shares in chosen:
             share = for_share(decided, one.k // shares)
-            total = combining_schedule(results, shares, bits)
+            total = combining_schedule(results, shares, bits, traits)
             yield PassesSchedule((Pass(1, shares, (share, total)),))
 
 
