@@ -99,6 +99,16 @@ def _conv(x: Tensor, weight: Tensor) -> Tensor:
     return ops.conv(x, weight, strides=(2, 1), padding=((1, 1), (0, 2)), dilations=(1, 2), groups=1)
 
 
+def _conv_3x3(x: Tensor, weight: Tensor) -> Tensor:
+    padding = ((1, 1), (2, 2))
+    return ops.conv(x, weight, strides=(1, 1), padding=padding, dilations=(1, 1), groups=1)
+
+
+def _conv_transpose_3x3(x: Tensor, weight: Tensor) -> Tensor:
+    padding = ((1, 1), (1, 1))
+    return ops.conv_transpose(x, weight, (4, 4), strides=1, padding=padding, dilations=1)
+
+
 def _gathered(x: Tensor, positions: Tensor, weight: Tensor) -> Tensor:
     return ops.matmul(ops.take(x, positions, 0), weight)
 
@@ -152,6 +162,8 @@ CONTRACTIONS = (
     Case("float64", ((4, 6), (6, 10)), ops.matmul, (float64, float64)),
     Case("conv", ((2, 3, 5, 4), (4, 3, 3, 3)), _conv),
     Case("conv-8-channels", ((2, 8, 4, 4), (8, 8, 3, 3)), _conv),
+    Case("conv-3x3", ((2, 3, 6, 4), (5, 3, 3, 3)), lambda x, w: ops.exp(_conv_3x3(x, w) * 0.1)),
+    Case("conv-transpose-3x3", ((1, 4, 4, 4), (4, 3, 3, 3)), _conv_transpose_3x3),
     Case("gathered", ((5, 8), (6,), (8, 3)), _gathered, (float32, int64, float32), 5),
 )
 LOOPS = (
@@ -181,6 +193,7 @@ LARGE = (
     Case("matmul-vector", ((1, 3000), (3000, 500)), ops.matmul),
     Case("matmul-batched", ((16, 64, 32), (16, 32, 48)), ops.matmul),
     Case("conv-large", ((4, 16, 20, 20), (32, 16, 3, 3)), _conv),
+    Case("conv-3x3-large", ((4, 64, 30, 30), (64, 64, 3, 3)), _conv_3x3),
     Case("normalized-large", ((8192, 12),), _normalized),
     Case("softmax-large", ((300, 1000),), _softmax),
     Case("elementwise-large", ((512, 512), (512,)), lambda x, y: ops.exp(x) * y + 1),

@@ -18,13 +18,14 @@ from lamina.engines.gpu.schedule import (
     StepSchedule,
     TiledSchedule,
     TreeSchedule,
+    WinogradSchedule,
 )
 from lamina.engines.gpu.target import target_for
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Literal, Load
-from lamina.program.steps import Loop, Step, Store, Write
+from lamina.program.steps import Contraction, Loop, Step, Store, Write
 from lamina.shapes import float32, int64
 
 ROWS = Axis("i", 4)
@@ -88,6 +89,19 @@ def test_a_small_result_with_a_long_k_is_split() -> None:
     assert isinstance(schedule, PassesSchedule)
     (only,) = schedule.passes
     assert only.splits >= 16
+
+
+def test_a_convolution_of_many_channels_is_transformed() -> None:
+    x = leaf("x", "input", (32, 256, 32, 32), float32)
+    weight = leaf("w", "input", (256, 256, 3, 3), float32)
+    result = ops.conv(x, weight, strides=1, padding=((1, 1), (1, 1)), dilations=1, groups=1)
+    leaves = [x, weight]
+    graph = Graph(tuple(leaves), (("y", result),))
+    steps = compile_graph(graph, batch=1, name="test", target=TARGET).steps
+    (step,) = [one for one in steps if isinstance(one, Contraction)]
+    found = list(candidates(step, TARGET, LARGE_GPU))
+    assert isinstance(found[0], WinogradSchedule)
+    assert sum(isinstance(one, WinogradSchedule) for one in found) == 1
 
 
 def test_small_products_of_a_batch_share_a_group() -> None:
