@@ -11,7 +11,10 @@ from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.launches import Traits
 from lamina.graph import Graph, Tensor, leaf
-from lamina.program.program import Program
+from lamina.program.index import Axis, axis_index
+from lamina.program.program import Buffer, Plan, Program
+from lamina.program.scalar import Apply, Load, Local
+from lamina.program.steps import Loop, Reduce, Store, Write
 from lamina.program.target import Target
 from lamina.shapes import Array, DType, float32, float64, int64
 
@@ -40,6 +43,7 @@ class Case:
         result: (inputs) -> the output.
         dtypes: of the inputs; all float32 if it is empty.
         limit: integers are drawn from 0 to this number, which is excluded.
+        program: what is run instead of the graph; its states begin with ones.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Case:
     result: Callable[..., Tensor]
     dtypes: tuple[DType, ...] = ()
     limit: int = 1
+    program: Program | None = None
 
     def graph(self) -> Graph:
         dtypes = self.dtypes or (float32,) * len(self.shapes)
@@ -66,11 +71,15 @@ class Case:
             if not dtype.is_float:
                 drawn = generator.integers(0, self.limit, shape)
             found[f"x{number}"] = np.asarray(drawn, dtype.numpy)
+        for one in self.program.of_kind("state") if self.program is not None else ():
+            found[one.name] = np.ones(one.shape, one.dtype.numpy)
         return found
 
 
 def compiled(case: Case, target: Target) -> Program:
     """The program of a case."""
+    if case.program is not None:
+        return case.program
     return compile_graph(case.graph(), batch=1, name=case.name, target=target)
 
 
@@ -90,6 +99,16 @@ def _conv(x: Tensor, weight: Tensor) -> Tensor:
     return ops.conv(x, weight, strides=(2, 1), padding=((1, 1), (0, 2)), dilations=(1, 2), groups=1)
 
 
+def _conv_3x3(x: Tensor, weight: Tensor) -> Tensor:
+    padding = ((1, 1), (2, 2))
+    return ops.conv(x, weight, strides=(1, 1), padding=padding, dilations=(1, 1), groups=1)
+
+
+def _conv_transpose_3x3(x: Tensor, weight: Tensor) -> Tensor:
+    padding = ((1, 1), (1, 1))
+    return ops.conv_transpose(x, weight, (4, 4), strides=1, padding=padding, dilations=1)
+
+
 def _gathered(x: Tensor, positions: Tensor, weight: Tensor) -> Tensor:
     return ops.matmul(ops.take(x, positions, 0), weight)
 
@@ -101,6 +120,32 @@ def _softmax(x: Tensor) -> Tensor:
 def _normalized(x: Tensor) -> Tensor:
     centered = x - ops.mean(x, 0, keepdims=True)
     return centered / ops.sqrt(ops.mean(centered * centered, 0, keepdims=True) + 1e-3)
+
+
+def _written() -> Program:
+    """Stages that overwrite what an earlier one reads, and read what an earlier one writes."""
+    rows, inner = Axis("i", 4), Axis("k", 6)
+    row, element = axis_index(rows), axis_index(rows) * 6 + axis_index(inner)
+    x, old = Load("x0", element, float32), Load("s", row, float32)
+    total, kept, largest = (Local(name, float32) for name in ("total", "kept", "largest"))
+    product = Apply("multiply", (x, kept), float32)
+    backwards = Load("y", row * 6 + 5 - axis_index(inner), float32)
+    stages = (
+        Reduce("total", "sum", (inner,), x, float32),
+        Reduce("kept", "sum", (), old, float32),
+        Write((), (Store("s", row, total),)),
+        Write((inner,), (Store("y", element, product),)),
+        Reduce("largest", "maximum", (inner,), backwards, float32),
+        Write((), (Store("z", row, largest),)),
+    )
+    shapes = {"x0": (4, 6), "s": (4,), "y": (4, 6), "z": (4,)}
+    buffers = {
+        name: Buffer(name, "input" if name == "x0" else "state", shape, float32)
+        for name, shape in shapes.items()
+    }
+    step = Loop("0.step", (rows,), stages)
+    outputs = (("s", "s"), ("y", "y"), ("z", "z"))
+    return Program("test", buffers, (step,), outputs, {}, Plan((), 0, ()))
 
 
 CONTRACTIONS = (
@@ -117,6 +162,8 @@ CONTRACTIONS = (
     Case("float64", ((4, 6), (6, 10)), ops.matmul, (float64, float64)),
     Case("conv", ((2, 3, 5, 4), (4, 3, 3, 3)), _conv),
     Case("conv-8-channels", ((2, 8, 4, 4), (8, 8, 3, 3)), _conv),
+    Case("conv-3x3", ((2, 3, 6, 4), (5, 3, 3, 3)), lambda x, w: ops.exp(_conv_3x3(x, w) * 0.1)),
+    Case("conv-transpose-3x3", ((1, 4, 4, 4), (4, 3, 3, 3)), _conv_transpose_3x3),
     Case("gathered", ((5, 8), (6,), (8, 3)), _gathered, (float32, int64, float32), 5),
 )
 LOOPS = (
@@ -135,6 +182,7 @@ LOOPS = (
     Case("cumsum", ((3, 19),), lambda x: ops.cumsum(x, 1)),
     Case("cumsum-backwards", ((18,),), lambda x: ops.cumsum(x, 0, reverse=True)),
     Case("cumsum-of-int64", ((3, 12),), lambda x: ops.cumsum(x, 1), (int64,), 9),
+    Case("written", ((4, 6),), ops.exp, program=_written()),
     Case("sorted", ((11, 3), (11,)), lambda x, i: ops.scatter_add(x, i, 7), (float32, int64), 5),
 )
 CASES = CONTRACTIONS + LOOPS
@@ -145,6 +193,7 @@ LARGE = (
     Case("matmul-vector", ((1, 3000), (3000, 500)), ops.matmul),
     Case("matmul-batched", ((16, 64, 32), (16, 32, 48)), ops.matmul),
     Case("conv-large", ((4, 16, 20, 20), (32, 16, 3, 3)), _conv),
+    Case("conv-3x3-large", ((4, 64, 30, 30), (64, 64, 3, 3)), _conv_3x3),
     Case("normalized-large", ((8192, 12),), _normalized),
     Case("softmax-large", ((300, 1000),), _softmax),
     Case("elementwise-large", ((512, 512), (512,)), lambda x, y: ops.exp(x) * y + 1),

@@ -7,18 +7,30 @@ from dataclasses import replace
 import pytest
 from gpu_cases import TRAITS
 
-from lamina.engines import DEFAULT_TARGET
-from lamina.engines.gpu.decisions import decide
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.gpu.decisions import candidates, decide
+from lamina.engines.gpu.schedule import (
+    ContractionSchedule,
+    LoopSchedule,
+    PassesSchedule,
+    RowSchedule,
+    StepSchedule,
+    TiledSchedule,
+    TreeSchedule,
+    WinogradSchedule,
+)
+from lamina.engines.gpu.target import target_for
+from lamina.graph import Graph, Tensor, leaf
 from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Literal, Load
-from lamina.program.steps import Loop, Store, Write
+from lamina.program.steps import Contraction, Loop, Step, Store, Write
 from lamina.shapes import float32, int64
 
 ROWS = Axis("i", 4)
 FAR = 1 << 33
-# A target for which the width of positions matters.
-TARGET = replace(DEFAULT_TARGET, narrow_positions=True)
+TARGET = target_for(TRAITS, "opencl")
 
 
 def scattered(index: Index) -> Program:
@@ -37,3 +49,122 @@ def scattered(index: Index) -> Program:
 def test_positions_of_loaded_indices_decide_the_position_bits(stride: int, bits: int) -> None:
     (step,) = decide(scattered(axis_index(ROWS) * stride), TARGET, TRAITS).steps
     assert step.position_bits == bits
+
+
+# Decisions for a large GPU.
+LARGE_GPU = replace(TRAITS, compute_units=100, local_bytes=1 << 16)
+
+
+def product(m: int, k: int, n: int, batch: int = 1) -> Step:
+    """The step of a matrix product."""
+    left = leaf("x", "input", (batch, m, k), float32)
+    right = leaf("w", "input", (batch, k, n), float32)
+    return only_step([left, right], ops.matmul(left, right))
+
+
+def only_step(leaves: list[Tensor], result: Tensor) -> Step:
+    graph = Graph(tuple(leaves), (("y", result),))
+    (step,) = compile_graph(graph, batch=1, name="test", target=TARGET).steps
+    return step
+
+
+def chosen(step: Step) -> StepSchedule:
+    return next(candidates(step, TARGET, LARGE_GPU))
+
+
+def test_a_large_product_is_tiled_with_large_blocks() -> None:
+    schedule = chosen(product(4096, 1024, 4096))
+    assert isinstance(schedule, TiledSchedule)
+    assert schedule.item_m * schedule.item_n >= 32
+    assert schedule.left.lanes == schedule.right.lanes == 4
+
+
+def test_a_product_with_a_vector_shares_k() -> None:
+    assert isinstance(chosen(product(1, 4096, 256)), TreeSchedule | PassesSchedule)
+    assert isinstance(chosen(product(256, 4096, 1)), TreeSchedule | PassesSchedule)
+
+
+def test_a_small_result_with_a_long_k_is_split() -> None:
+    schedule = chosen(product(64, 1 << 16, 64))
+    assert isinstance(schedule, PassesSchedule)
+    (only,) = schedule.passes
+    assert only.splits >= 16
+
+
+def test_a_convolution_of_many_channels_is_transformed() -> None:
+    x = leaf("x", "input", (32, 256, 32, 32), float32)
+    weight = leaf("w", "input", (256, 256, 3, 3), float32)
+    result = ops.conv(x, weight, strides=1, padding=((1, 1), (1, 1)), dilations=1, groups=1)
+    leaves = [x, weight]
+    graph = Graph(tuple(leaves), (("y", result),))
+    steps = compile_graph(graph, batch=1, name="test", target=TARGET).steps
+    (step,) = [one for one in steps if isinstance(one, Contraction)]
+    found = list(candidates(step, TARGET, LARGE_GPU))
+    assert isinstance(found[0], WinogradSchedule)
+    assert sum(isinstance(one, WinogradSchedule) for one in found) == 1
+
+
+def test_small_products_of_a_batch_share_a_group() -> None:
+    schedules = list(candidates(product(8, 8, 8, batch=512), TARGET, LARGE_GPU))
+    assert any(isinstance(one, TiledSchedule) and one.tile_b > 1 for one in schedules)
+
+
+@pytest.mark.parametrize("m", [1, 7, 64, 1000])
+@pytest.mark.parametrize("k", [1, 30, 1024])
+def test_every_candidate_fits_on_the_device(m: int, k: int) -> None:
+    small = replace(TRAITS, local_bytes=1 << 14, largest_group=128)
+    schedules = list(candidates(product(m, k, 48), TARGET, small))
+    assert len(set(schedules)) == len(schedules) > 1
+    for one in schedules:
+        kernels = one.passes[0].kernels if isinstance(one, PassesSchedule) else (one,)
+        for kernel in kernels:
+            assert getattr(kernel, "group", 1) <= small.largest_group, str(one)
+            if isinstance(kernel, TiledSchedule):
+                assert kernel.local_elements * 4 <= small.local_bytes
+
+
+def test_without_groups_a_work_item_computes_a_tile() -> None:
+    alone = replace(TRAITS, local_bytes=0, largest_group=1)
+    step = product(64, 64, 64)
+    assert isinstance(next(candidates(step, TARGET, alone)), ContractionSchedule)
+
+
+def test_neighbouring_points_of_a_large_loop_are_a_vector() -> None:
+    x = leaf("x", "input", (1024, 1024), float32)
+    assert chosen(only_step([x], ops.exp(x) + 1)) == LoopSchedule(4, 32)
+
+
+def test_long_rows_have_a_group_each() -> None:
+    x = leaf("x", "input", (2048, 512), float32)
+    assert isinstance(chosen(only_step([x], ops.softmax(x, 1))), RowSchedule)
+
+
+def test_sums_of_columns_are_split() -> None:
+    x = leaf("x", "input", (1 << 16, 32), float32)
+    schedule = chosen(only_step([x], ops.sum(x, 0)))
+    assert isinstance(schedule, PassesSchedule)
+    assert schedule.passes[0].splits >= 256
+
+
+def test_a_long_scan_is_divided_into_blocks() -> None:
+    x = leaf("x", "input", (1 << 18,), float32)
+    schedule = chosen(only_step([x], ops.cumsum(x, 0)))
+    assert isinstance(schedule, PassesSchedule)
+    assert len(schedule.passes[0].kernels) == 3
+
+
+@pytest.mark.parametrize(("count", "kernels"), [(4096, 1), (4097, 6), (1 << 16, 9)])
+def test_a_long_sort_merges_runs(count: int, kernels: int) -> None:
+    x = leaf("x", "input", (count, 3), float32)
+    indices = leaf("i", "input", (count,), int64)
+    graph = Graph((x, indices), (("y", ops.scatter_add(x, indices, 9)),))
+    sort, _ = compile_graph(graph, batch=1, name="test", target=TARGET).steps
+    schedule = chosen(sort)
+    found = schedule.passes[0].kernels if isinstance(schedule, PassesSchedule) else (schedule,)
+    assert len(found) == kernels
+
+
+def test_schedules_say_what_they_do() -> None:
+    text = str(chosen(product(64, 1 << 16, 64)))
+    assert text.startswith("split into ")
+    assert "a point for each work item" in text or "work items each" in text

@@ -33,7 +33,17 @@ TARGET = target_for(TRAITS, "opencl")
 LARGE_GPU = replace(TRAITS, compute_units=104, local_bytes=1 << 16)
 HERE = Path(__file__).parent
 # They use every kind of kernel; the others are run by samples.
-FIRST = ("matmul-7x13x5", "layer", "conv", "softmax", "argmax", "normalized", "cumsum", "sorted")
+FIRST = (
+    "matmul-7x13x5",
+    "layer",
+    "conv",
+    "softmax",
+    "argmax",
+    "normalized",
+    "cumsum",
+    "written",
+    "sorted",
+)
 UNDER_OCLGRIND = [
     pytest.param(one.name, id=one.name, marks=() if one.name in FIRST else pytest.mark.sampled)
     for one in CASES

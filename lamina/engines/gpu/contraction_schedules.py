@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from lamina.engines.gpu.contraction_costs import contraction_cost
+from lamina.engines.gpu.contraction_costs import contraction_cost, winograd_cost
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.loop_schedules import combining_schedule
+from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
 from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import (
     NARROW,
@@ -20,8 +20,11 @@ from lamina.engines.gpu.schedule import (
     TiledSchedule,
     TileLoad,
     TreeSchedule,
+    WinogradSchedule,
 )
+from lamina.engines.gpu.winograd import convolution_of, winograd_steps
 from lamina.program.steps import Contraction
+from lamina.shapes import DType
 
 # The largest register tile of a contraction without local memory.
 MOST_TILE_M, MOST_TILE_N = 4, 4
@@ -52,12 +55,34 @@ def contraction_schedules(step: Contraction, bits: int, traits: Traits) -> Itera
     if not one.batch * one.m * one.n * one.k or traits.largest_group < LEAST_GROUP:
         yield direct_schedule(one, bits)
         return
-    found: list[StepSchedule] = [direct_schedule(one, bits)]
+    found: list[KernelSchedule | PassesSchedule] = [direct_schedule(one, bits)]
     found += _trees(one, bits, traits)
     found += _tiles(one, bits, traits)
     found += _split(one, bits, traits, found)
-    found.sort(key=lambda each: contraction_cost(one, each, traits))
-    yield from found
+    costs: dict[StepSchedule, float] = {each: contraction_cost(one, each, traits) for each in found}
+    for decided in _winograd(step, bits, traits):
+        costs[decided] = winograd_cost(step, decided, traits)
+    yield from sorted(costs, key=lambda each: costs[each])
+
+
+def _winograd(step: Contraction, bits: int, traits: Traits) -> Iterator[WinogradSchedule]:
+    """The schedule by Winograd's algorithm, if it applies and positions in workspaces fit."""
+    if convolution_of(step) is None:
+        return
+    sizes: list[int] = []
+
+    def workspace(size: int, dtype: DType) -> str:
+        sizes.append(size)
+        return f"workspace {len(sizes)}"
+
+    weights, data, products, results = winograd_steps(step, workspace)
+    if max(sizes) > NARROW:
+        return
+    loops = (point_schedule(one, bits, traits) for one in (weights, data, results))
+    weight_loop, data_loop, result_loop = loops
+    whole = (one for one in contraction_schedules(products, bits, traits))
+    first = next(one for one in whole if not isinstance(one, PassesSchedule | WinogradSchedule))
+    yield WinogradSchedule(weight_loop, data_loop, first, result_loop)
 
 
 def direct_schedule(one: Product, bits: int) -> ContractionSchedule:
@@ -109,15 +134,16 @@ def _trees(one: Product, bits: int, traits: Traits) -> Iterator[TreeSchedule]:
         for items in (4, 16, 64, 256):
             if items > most or (items > 4 and items > one.k):
                 continue
-            results = max(LEAST_GROUP // items, 1)
-            local = items * results * item_m * item_n * one.element_bytes
-            if local <= traits.local_bytes:
-                yield TreeSchedule(items, results, item_m, item_n, lanes, True, bits)
-                yield TreeSchedule(items, max(results, 16), item_m, item_n, 1, False, bits)
+            fewest = max(LEAST_GROUP // items, 1)
+            for results, own, is_along_k in ((fewest, lanes, True), (16, 1, False)):
+                group = items * results
+                local = group * item_m * item_n * one.element_bytes
+                if group <= most and local <= traits.local_bytes:
+                    yield TreeSchedule(items, results, item_m, item_n, own, is_along_k, bits)
 
 
 def _split(
-    one: Product, bits: int, traits: Traits, whole: Iterable[StepSchedule]
+    one: Product, bits: int, traits: Traits, whole: Iterable[KernelSchedule | PassesSchedule]
 ) -> Iterator[PassesSchedule]:
     """Schedules whose K is split, of those that have groups."""
     results = one.batch * one.m * one.n
@@ -136,7 +162,7 @@ def _split(
             continue
         for shares in chosen:
             share = for_share(decided, one.k // shares)
-            total = combining_schedule(results, shares, bits)
+            total = combining_schedule(results, shares, bits, traits)
             yield PassesSchedule((Pass(1, shares, (share, total)),))
 
 
@@ -215,6 +241,10 @@ def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator
         return
     kernels = list(_legal_groups(one, bits, traits))
     yield from kernels
+    if convolution_of(step) is not None:
+        point = LoopSchedule(1, bits)
+        yield WinogradSchedule(point, point, ContractionSchedule(2, 2, bits), point)
+        yield from _winograd(step, bits, traits)
     for splits in (2, 3):
         if one.k and one.k % splits == 0:
             for kernel in kernels[splits::4]:

@@ -31,6 +31,7 @@ from lamina.engines.gpu.schedule import (
     StepSchedule,
     TiledSchedule,
     TreeSchedule,
+    WinogradSchedule,
 )
 from lamina.engines.gpu.sort import write_sort
 from lamina.engines.gpu.tiles import write_tiled
@@ -114,7 +115,7 @@ class _Writer:
         self, number: int, step: Step, decided: StepSchedule, iteration: Axis | None
     ) -> list[Launch]:
         """The launches that run a step."""
-        if not isinstance(decided, PassesSchedule):
+        if not isinstance(decided, PassesSchedule | WinogradSchedule):
             return self._launches(number, f"step{number}", [step], decided, iteration, ())
         passes = passes_of(step, decided)
         offset = 0

@@ -184,7 +184,9 @@ def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:
             share = point_schedule(first, bits, traits)
         elif split_size(loop) // splits >= SHORT:
             share = row_schedule(first, bits, traits)
-        return Pass(len(loop.stages), splits, (share, combining_schedule(points, splits, bits)))
+        return Pass(
+            len(loop.stages), splits, (share, combining_schedule(points, splits, bits, traits))
+        )
     if len(loop.stages) == 1 and isinstance(loop.stages[0], Write):
         spread = Loop(loop.name, (*loop.axes, *loop.stages[0].axes), loop.stages)
         return Pass(1, 1, (point_schedule(spread, bits, traits),))
@@ -193,12 +195,13 @@ def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:
     return Pass(len(loop.stages), 1, (LoopSchedule(1, bits),))
 
 
-def combining_schedule(points: int, shares: int, bits: int) -> KernelSchedule:
+def combining_schedule(points: int, shares: int, bits: int, traits: Traits) -> KernelSchedule:
     """The schedule of the kernel that combines the shares of each point."""
     if shares <= 16 or points >= 1 << 16:
         return LoopSchedule(1, bits)
-    items, rows = _power_at_least(shares // 4, 4, 64), 1
-    while rows < 16 and points % (rows * 2) == 0 and items * rows * 2 <= MOST_GROUP:
+    items, rows = _power_at_least(shares // 4, 4, LEAST_GROUP), 1
+    most = min(traits.largest_group, MOST_GROUP)
+    while rows < 16 and points % (rows * 2) == 0 and items * rows * 2 <= most:
         rows *= 2
     return RowSchedule(items, rows, True, bits)
 

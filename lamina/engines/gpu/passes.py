@@ -13,7 +13,8 @@ from typing import final
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.matrix import with_single_axes
-from lamina.engines.gpu.schedule import KernelSchedule, Pass, PassesSchedule
+from lamina.engines.gpu.schedule import KernelSchedule, Pass, PassesSchedule, WinogradSchedule
+from lamina.engines.gpu.winograd import winograd_steps
 from lamina.program.index import Axis, axis_index, flatten, gathered_index
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
@@ -51,11 +52,15 @@ class Passes:
     workspaces: tuple[Buffer, ...]
 
 
-def passes_of(step: Step, decided: PassesSchedule) -> Passes:
+def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule) -> Passes:
     """The passes of a step."""
     workspaces = _Workspaces(step.name)
     found: Iterable[tuple[tuple[Step, ...], KernelSchedule]]
-    if isinstance(step, Contraction):
+    if isinstance(decided, WinogradSchedule):
+        assert isinstance(step, Contraction)
+        steps = winograd_steps(step, workspaces.add)
+        found = [((one,), own) for one, own in zip(steps, decided.kernels, strict=True)]
+    elif isinstance(step, Contraction):
         (only,) = decided.passes
         steps = split_contraction(step, only.splits, workspaces.add)
         found = [((one,), own) for one, own in zip(steps, only.kernels, strict=True)]

@@ -280,7 +280,31 @@ class PassesSchedule:
         return "\n   ".join(map(str, self.passes))
 
 
-StepSchedule = KernelSchedule | PassesSchedule
+@frozen_dataclass
+class WinogradSchedule:
+    """A convolution by Winograd's algorithm F(2x2, 3x3), in four kernels.
+
+    Attributes:
+        weights, data: of the kernels that transform them.
+        products: of the contractions over channels.
+        results: of the kernel that transforms their results, with the epilogue.
+    """
+
+    weights: LoopSchedule
+    data: LoopSchedule
+    products: KernelSchedule
+    results: LoopSchedule
+
+    @property
+    def kernels(self) -> tuple[KernelSchedule, ...]:
+        """The schedules of its kernels."""
+        return self.weights, self.data, self.products, self.results
+
+    def __str__(self) -> str:
+        return f"Winograd F(2x2, 3x3): {', then '.join(map(str, self.kernels))}"
+
+
+StepSchedule = KernelSchedule | PassesSchedule | WinogradSchedule
 
 
 @frozen_dataclass

@@ -1,0 +1,242 @@
+"""Convolutions by Winograd's algorithm F(2x2, 3x3), as four steps with workspaces.
+
+The transforms are those of `codegen/filtering.py`. The first two steps transform the weights and
+the tiles of 4x4 elements of the data, the third one is a batch of 16 contractions over channels,
+and the last one transforms its results to tiles of 2x2 and runs the epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+from lamina.codegen.filtering import FILTERINGS, RESULTS, Transform
+from lamina.program.index import Axis, Index, axis_index, flatten
+from lamina.program.rewrite import Rewrite
+from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
+from lamina.program.steps import Contraction, Loop, Store, Write
+from lamina.program.windows import DATA_GRADIENT, FORWARD, Window
+from lamina.records import frozen_dataclass
+from lamina.shapes import DType, size_of
+
+_FILTERING = FILTERINGS[3]
+_TILE = _FILTERING.input_tile
+# The elements of a transformed tile.
+PRODUCTS = _FILTERING.products
+# (row, column) of a tile -> value.
+_Tile = Mapping[tuple[int, int], Scalar]
+
+
+@frozen_dataclass
+class Convolution:
+    """A contraction over windows of 3x3, with the windows in its left operand.
+
+    Attributes:
+        step: the contraction.
+        windows: along both dimensions.
+    """
+
+    step: Contraction
+    windows: tuple[Window, Window]
+
+    @property
+    def positions(self) -> tuple[Axis, Axis]:
+        """The axes of the output positions."""
+        first, second = (one.position for one in self.windows)
+        assert first is not None
+        assert second is not None
+        return first, second
+
+    @property
+    def elements(self) -> tuple[Axis, Axis]:
+        """The axes of the kernel elements."""
+        first, second = (one.element for one in self.windows)
+        assert first is not None
+        assert second is not None
+        return first, second
+
+    @property
+    def channels(self) -> tuple[Axis, ...]:
+        """The axes that are summed up besides the kernel elements."""
+        return tuple(axis for axis in self.step.k if axis not in self.elements)
+
+    @property
+    def tiles(self) -> tuple[Axis, ...]:
+        """The axes of m, where tiles are counted instead of positions."""
+        counted = {one: _tiles_along(one) for one in self.positions}
+        return tuple(counted.get(axis, axis) for axis in self.step.m)
+
+
+def _tiles_along(position: Axis) -> Axis:
+    return Axis(f"{position.name}_tile", position.extent // RESULTS)
+
+
+def convolution_of(step: Contraction) -> Convolution | None:
+    """The contraction as a convolution to which the algorithm applies; None if it does not."""
+    operands = {one.operand for one in step.windows}
+    if operands == {"right"}:
+        swapped = tuple(replace(one, operand="left") for one in step.windows)
+        sides = {"m": step.n, "n": step.m, "left": step.right, "right": step.left}
+        step = replace(step, **sides, windows=swapped)
+    elif operands != {"left"}:
+        return None
+    fits = len(step.windows) == 2 and step.dtype.is_float and all(map(_fits, step.windows))
+    if not fits or any(one.position not in step.m for one in step.windows):
+        return None
+    found = Convolution(step, (step.windows[0], step.windows[1]))
+    return found if found.channels and 0 not in step.extents else None
+
+
+def _fits(window: Window) -> bool:
+    """Whether a window has three neighbouring elements at an even number of positions."""
+    position, element = window.position, window.element
+    return (
+        window.kind in (FORWARD, DATA_GRADIENT)
+        and position is not None
+        and element is not None
+        and position.extent % RESULTS == 0
+        and element.extent == _FILTERING.window
+        and (window.stride, abs(window.dilation), window.divisor) == (1, 1, 1)
+    )
+
+
+def winograd_steps(
+    step: Contraction, workspace: Callable[[int, DType], str]
+) -> tuple[Loop, Loop, Contraction, Loop]:
+    """The steps that transform weights and data, multiply them, and transform the results.
+
+    Args:
+        step: `convolution_of` is not None for it.
+        workspace: (number of elements, dtype) -> name of a new workspace.
+    """
+    found = convolution_of(step)
+    assert found is not None
+    own, element = found.step, Axis("element", PRODUCTS)
+    sides = (
+        (*own.batch, *found.channels, *own.n),
+        (*own.batch, *found.tiles, *found.channels),
+        (*own.batch, *found.tiles, *own.n),
+    )
+    names = [workspace(PRODUCTS * _size(axes), own.dtype) for axes in sides]
+
+    def at(number: int, index: Index) -> Index:
+        """The index of an element of a transformed tile in a workspace."""
+        return index * _size(sides[number]) + _flat(sides[number])
+
+    weights = _transformed(_weights(found), _FILTERING.weight_transform)
+    data = _transformed(_data(found), _FILTERING.data_transform)
+    first, second = (
+        Loop(f"{own.name}.{name}", sides[side], (_stores(values, names[side], side, at),))
+        for side, name, values in ((0, "weights", weights), (1, "data", data))
+    )
+    number = axis_index(element)
+    left, right = (Load(names[side], at(side, number), own.dtype) for side in (1, 0))
+    total = Store(names[2], at(2, number), Local(own.result, own.dtype))
+    products = Contraction(
+        *(f"{own.name}.products", (element, *own.batch), found.tiles, own.n, found.channels),
+        *(left, right, own.result, own.dtype, (total,)),
+    )
+    summed = {
+        (row, column): Load(names[2], at(2, Index(row * _TILE + column)), own.dtype)
+        for row, column in product(range(_TILE), range(_TILE))
+    }
+    results = _transformed(summed, _FILTERING.output_transform)
+    stores = [one for tile, value in results.items() for one in _epilogue(found, tile, value)]
+    return first, second, products, Loop(own.name, sides[2], (Write((), tuple(stores)),))
+
+
+def _size(axes: Sequence[Axis]) -> int:
+    return size_of([axis.extent for axis in axes])
+
+
+def _flat(axes: Sequence[Axis]) -> Index:
+    return flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+
+
+def _weights(found: Convolution) -> _Tile:
+    """The weights of 3x3, in the order in which the data is read."""
+    size = range(_FILTERING.window)
+    return {
+        coordinates: Rewrite(
+            {
+                axis: Index(_element(window, number))
+                for axis, window, number in zip(
+                    found.elements, found.windows, coordinates, strict=True
+                )
+            }
+        ).scalar(found.step.right)
+        for coordinates in product(size, size)
+    }
+
+
+def _element(window: Window, number: int) -> int:
+    """The kernel element that reads the element of this number after the first one."""
+    return number if window.dilation > 0 else _FILTERING.window - 1 - number
+
+
+def _data(found: Convolution) -> _Tile:
+    """The tile of 4x4 elements of the data: positions and kernel elements that read them."""
+    tile: dict[tuple[int, int], Scalar] = {}
+    for coordinates in product(range(_TILE), range(_TILE)):
+        axes: dict[Axis, Index] = {}
+        for window, position, element, number in zip(
+            found.windows, found.positions, found.elements, coordinates, strict=True
+        ):
+            first = min(number, _FILTERING.window - 1)
+            axes[element] = Index(_element(window, first))
+            axes[position] = axis_index(_tiles_along(position)) * RESULTS + (number - first)
+        tile[coordinates] = Rewrite(axes).scalar(found.step.left)
+    return tile
+
+
+def _transformed(tile: _Tile, transform: Transform) -> _Tile:
+    """A transform of the rows, then of the columns of a tile."""
+    size, count = len(transform[0]), len(transform)
+    rows = {
+        (row, column): _combined(transform[row], [tile[one, column] for one in range(size)])
+        for row in range(count)
+        for column in range(size)
+    }
+    return {
+        (row, column): _combined(transform[column], [rows[row, one] for one in range(size)])
+        for row in range(count)
+        for column in range(count)
+    }
+
+
+def _combined(factors: Sequence[float], values: Sequence[Scalar]) -> Scalar:
+    """A sum of products with numbers."""
+    total: Scalar | None = None
+    for factor, value in zip(factors, values, strict=True):
+        if not factor:
+            continue
+        if abs(factor) != 1:
+            value = Apply("multiply", (value, Literal(abs(factor), value.dtype)), value.dtype)
+        if total is None:
+            total = value if factor > 0 else Apply("negative", (value,), value.dtype)
+        else:
+            primitive = "add" if factor > 0 else "subtract"
+            total = Apply(primitive, (total, value), value.dtype)
+    assert total is not None
+    return total
+
+
+def _stores(tile: _Tile, name: str, side: int, at: Callable[[int, Index], Index]) -> Write:
+    """Stores a transformed tile in a workspace."""
+    return Write(
+        (),
+        tuple(
+            Store(name, at(side, Index(row * _TILE + column)), value)
+            for (row, column), value in tile.items()
+        ),
+    )
+
+
+def _epilogue(found: Convolution, coordinates: tuple[int, int], total: Scalar) -> Sequence[Store]:
+    """The stores of one of the 2x2 results of a tile."""
+    axes = {
+        position: axis_index(_tiles_along(position)) * RESULTS + number
+        for position, number in zip(found.positions, coordinates, strict=True)
+    }
+    return Rewrite(axes, {found.step.result: total}).stores(found.step.stores)
