@@ -131,7 +131,8 @@ def test_without_groups_a_work_item_computes_a_tile() -> None:
 
 def test_neighbouring_points_of_a_large_loop_are_a_vector() -> None:
     x = leaf("x", "input", (1024, 1024), float32)
-    assert chosen(only_step([x], ops.exp(x) + 1)) == LoopSchedule(4, 32)
+    schedules = list(candidates(only_step([x], ops.exp(x) + 1), TARGET, LARGE_GPU))
+    assert schedules == [LoopSchedule(4, 32), LoopSchedule(1, 32)]
 
 
 def test_long_rows_have_a_group_each() -> None:
@@ -139,11 +140,14 @@ def test_long_rows_have_a_group_each() -> None:
     assert isinstance(chosen(only_step([x], ops.softmax(x, 1))), RowSchedule)
 
 
-def test_sums_of_columns_are_split() -> None:
-    x = leaf("x", "input", (1 << 16, 32), float32)
+@pytest.mark.parametrize("columns", [32, 27])
+def test_sums_of_columns_are_split(columns: int) -> None:
+    x = leaf("x", "input", (1 << 16, columns), float32)
     schedule = chosen(only_step([x], ops.sum(x, 0)))
     assert isinstance(schedule, PassesSchedule)
     assert schedule.passes[0].splits >= 256
+    # Neighbouring work items read neighbouring columns.
+    assert isinstance(schedule.passes[0].kernels[0], LoopSchedule)
 
 
 def test_a_long_scan_is_divided_into_blocks() -> None:

@@ -41,6 +41,7 @@ FIRST = (
     "argmax",
     "normalized",
     "cumsum",
+    "conv-3x3",
     "written",
     "sorted",
 )

@@ -65,7 +65,10 @@ def loop_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedu
         yield from _scan_schedules(loop, stage, bits, traits)
     if is_plain(loop) and traits.largest_group >= LEAST_GROUP:
         yield from _plain_schedules(loop, bits, traits)
-    yield point_schedule(loop, bits, traits)
+    point = point_schedule(loop, bits, traits)
+    yield point
+    if point.lanes > 1:
+        yield LoopSchedule(1, bits)
 
 
 def merge_schedule(extent: int, run: int, bits: int) -> SortSchedule | PassesSchedule:
@@ -243,10 +246,9 @@ def reads_along_points(loop: Loop) -> bool:
     one = Rewrite(replaced)
     last = loop.axes[-1]
     values = [one.scalar(value) for value in stage_values(longest)]
-    if inner.extent % 2 == 0 and all(contiguous(value, inner, 2) for value in values):
+    if all(contiguous(value, inner, 2) for value in values):
         return False
-    run = 4 if last.extent % 4 == 0 else 2
-    return last.extent % run == 0 and all(contiguous(value, last, run) for value in values)
+    return last.extent > 1 and all(contiguous(value, last, 2) for value in values)
 
 
 def split_size(loop: Loop) -> int:

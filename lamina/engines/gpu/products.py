@@ -127,11 +127,15 @@ def contiguous(scalar: Scalar, axis: Axis, run: int, small: int = 0) -> bool:
     Args:
         scalar: the loads within it are read.
         axis: along which the runs are.
-        run: the length of the runs.
+        run: the length of the runs. If it does not divide the axis, neighbours must be contiguous
+            along the whole axis.
         small: loads from fewer elements than this may have any distance; they stay in a cache.
     """
-    split, lane = _split_axis(axis, run)
-    for load in loads(split.scalar(scalar)):
+    lane = axis
+    if axis.extent % run == 0 and run > 1:
+        split, lane = _split_axis(axis, run)
+        scalar = split.scalar(scalar)
+    for load in loads(scalar):
         is_small = load.index.bounds[1] < small
         if stride_along(load.index, lane) not in (0, 1) and not is_small:
             return False
