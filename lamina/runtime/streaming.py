@@ -102,7 +102,10 @@ def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streame
         EngineError: if there is not enough memory for two batches.
     """
     each = {name: array[:1].nbytes for name, array in arrays.items()}
-    most = min(_CHUNK_BYTES, int((engine.available_bytes() or 0) * _FRACTION))
+    limit = engine.target.largest_block_bytes
+    most = min(
+        _CHUNK_BYTES, int((engine.available_bytes() or 0) * _FRACTION), limit or _CHUNK_BYTES
+    )
     capacity = max(1, most // max(1, batch * sum(each.values()))) * batch
     stages: list[Staging] = []
     try:

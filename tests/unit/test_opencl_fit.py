@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fit_cases import TEST, fit, network, same
+from fit_cases import TEST, data, fit, network, same
 
 import lamina as lm
 from lamina.data import Dataset
 from lamina.engines.discovery import open_engine
 from lamina.errors import EngineError, NonFiniteError
+from lamina.runtime import data_sets
 from lamina.training import snapshot as snapshots
 from lamina.training.history import History
 
@@ -207,6 +209,78 @@ def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
     fit(other, epochs=2, progress=False)
     assert same(other.parameters(), model.parameters())
     assert fit(model, epochs=1).values["loss"][0] == fit(other, epochs=1).values["loss"][0]
+
+
+def test_a_training_step_that_was_enqueued_in_part_is_undone(
+    opencl_name: str, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import driver as module
+
+    enqueue = cl.enqueue_nd_range_kernel
+    left: list[int] = []
+
+    def limited(*given: Any) -> Any:
+        if left:
+            left[0] -= 1
+            if left[0] == 0:
+                raise failure("OUT_OF_RESOURCES", "clEnqueueNDRangeKernel")
+        return enqueue(*given)
+
+    def begin(_: History) -> None:
+        after.append(model.parameters())
+        if len(after) == 2:
+            # In the second training step of the next epoch.
+            left[:] = [launches + launches // 2]
+
+    # Each kernel is enqueued by a call.
+    monkeypatch.setattr(driver, "_command_buffers", None)
+    monkeypatch.setattr(module.cl, "enqueue_nd_range_kernel", limited)
+    model = lm.Model(network(), engine=opencl_name, seed=3)
+    after: list[dict[str, Any]] = []
+    plan = network().plan(8, lm.CrossEntropy(), lm.Adam(0.01), engine=opencl_name)
+    launches = len(plan.program.steps)
+    with pytest.raises(EngineError, match="restored to its state before epoch 3"):
+        fit(model, epochs=5, callbacks=[begin], progress=False)
+    assert left == [0]
+    assert same(model.parameters(), after[-1])
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_an_interrupt_ends_a_fit_between_two_training_steps(
+    opencl_name: str, driver: Any, wrap: Any, monkeypatch: pytest.MonkeyPatch, streams: bool
+) -> None:
+    if streams:
+        monkeypatch.setattr(type(open_engine(opencl_name)), "shared", lambda *_: None)
+        monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
+        monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
+    runs: list[int] = []
+
+    def interrupting(function: Call) -> Call:
+        def call(*given: Any) -> Any:
+            runs.append(1)
+            if len(runs) == 60:
+                signal.raise_signal(signal.SIGINT)
+            return function(*given)
+
+        return call
+
+    examples = data(400)
+    model = lm.Model(network(), engine=opencl_name, seed=3)
+    wrap(driver.queue, "run", interrupting)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        how: Any = {"optimizer": lm.SGD(0.1), "epochs": 50, "seed": 5, "progress": False}
+        history = fit(model, examples, **how)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert history.interrupted
+    # The checks of parameters, one after each epoch, are runs too.
+    steps = len(runs) - len(history.values["loss"]) - 1
+    assert 50 <= steps < 50 * 50
+    other = lm.Model(network(), engine=opencl_name, seed=3)
+    with other.training(lm.CrossEntropy(), lm.SGD(0.1), 8, data=examples, seed=5) as training:
+        training.run(examples, steps=steps, seed=5)
+    assert same(model.parameters(), other.parameters())
 
 
 def test_a_model_that_cannot_be_restored_is_reported(

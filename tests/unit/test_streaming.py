@@ -123,6 +123,33 @@ def test_the_next_chunk_is_uploaded_while_the_device_works(
         assert order[:5] == ["run", "run", "upload send", "upload send", "finish"]
 
 
+def test_the_queue_of_kernels_waits_for_the_copies_of_each_chunk(
+    opencl_name: str, driver: Any, chunks: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    waited: list[Any] = []
+    kind = type(driver.queue)
+    send, wait_for = kind.send, kind.wait_for
+
+    def noted(queue: Any, *given: Any) -> Any:
+        transfer = send(queue, *given)
+        if queue is driver.upload_queue:
+            sent.append(transfer)
+        return transfer
+
+    def waits(queue: Any, transfers: Any) -> None:
+        assert queue is driver.queue
+        waited.extend(transfers)
+        wait_for(queue, transfers)
+
+    monkeypatch.setattr(kind, "send", noted)
+    monkeypatch.setattr(kind, "wait_for", waits)
+    chunks(4)
+    run_stream(opencl_name, 16, [])
+    assert len(sent) == 2 * 4 * 2
+    assert all(one is other for one, other in zip(waited, sent, strict=True))
+
+
 def test_a_data_set_that_takes_most_of_the_memory_is_streamed(
     opencl_name: str, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
