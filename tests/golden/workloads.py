@@ -46,6 +46,7 @@ def processor(vectors: str) -> HostProcessor:
         level3_bytes=32 << 20,
         threads=2,
         registers_at_once=4,
+        winograd_saving=0.0,
     )
 
 

@@ -65,6 +65,7 @@ def test_code_can_be_generated_for_neon() -> None:
         level3_bytes=0,
         threads=4,
         registers_at_once=4,
+        winograd_saving=0.0,
     )
     from llvmlite import binding
 

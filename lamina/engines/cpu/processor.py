@@ -92,6 +92,7 @@ def host() -> HostProcessor:
         level3_bytes=third,
         threads=_threads(),
         registers_at_once=4,
+        winograd_saving=0.0,
     )
 
 

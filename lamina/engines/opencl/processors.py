@@ -36,6 +36,8 @@ _LEVEL1_BYTES, _LEVEL2_BYTES, _LEVEL3_BYTES = 32 << 10, 1 << 20, 16 << 20
 _REGISTERS = {64: 32}
 # The work items of a launch for each thread: threads that are interrupted do fewer of them.
 _ITEMS_PER_THREAD = 4
+# Compiling one of Winograd's kernels takes about a second for a window of 5 x 5 elements.
+_WINOGRAD_SAVING = 3e5
 # The name of the memory that work items have for themselves.
 _OWN = "own"
 
@@ -69,6 +71,7 @@ class ProcessorFamily:
             threads=traits.compute_units,
             # The drivers' compilers take long for large kernels.
             registers_at_once=1,
+            winograd_saving=_WINOGRAD_SAVING,
         )
         self.key = repr(("processor", traits, words))
         self.sources = SOURCES

@@ -21,6 +21,8 @@ class Processor:
         threads: the most threads that may run.
         registers_at_once: the registers of a vector in short expressions. Several hide latencies,
             and make more code.
+        winograd_saving: the cycles that Winograd's algorithms must save in a step, for each element
+            of a transformed tile: their kernels are long, and some compilers slow.
     """
 
     vector_bytes: int
@@ -31,3 +33,4 @@ class Processor:
     level3_bytes: int
     threads: int
     registers_at_once: int
+    winograd_saving: float

@@ -78,7 +78,7 @@ def schedule_windows(
         work *= size_of([one.position.extent for one in spread.spreads])
         work /= size_of([one.m.extent for one in spread.spreads])
     for algorithm, windowed in known.items():
-        if is_winograd(algorithm) and winograd_pays(windowed, algorithm, panels, work):
+        if is_winograd(algorithm) and winograd_pays(windowed, algorithm, panels, work, processor):
             return schedule_by(windowed, algorithm, panels, processor)
     if spread is not None:
         return schedule_by(spread, COL2IM, panels, processor)

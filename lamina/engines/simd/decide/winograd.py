@@ -38,16 +38,23 @@ _CACHE_SHARE, _SUMS_SHARE = 2, 8
 _WORD_BYTES = 4
 
 
-def winograd_pays(windowed: Windowed, algorithm: str, panels: Panels, direct: float) -> bool:
-    """Whether Winograd's algorithm is worth its transforms.
+def winograd_pays(
+    windowed: Windowed, algorithm: str, panels: Panels, direct: float, processor: Processor
+) -> bool:
+    """Whether Winograd's algorithm is worth its transforms, and the code for them.
 
     Args:
         windowed: the contraction.
         algorithm: a name of one of Winograd's algorithms.
         panels: how N is split.
         direct: the multiplications of the direct algorithm.
+        processor: the processor.
     """
     image = windowed.image
+    lanes = processor.vector_bytes / windowed.step.dtype.itemsize
+    saved = (1 - multiplications_left(windowed)) * direct / lanes
+    if saved < processor.winograd_saving * filtering_of(image).products:
+        return False
     channels, n = image.sides[-1].axis.extent, panels.n
     tiles = windowed.outer.extent * size_of([axis.extent // RESULTS for axis in image.positions])
     if algorithm in WINOGRAD.values():
