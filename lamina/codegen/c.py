@@ -16,7 +16,7 @@ from lamina.codegen.c_expressions import Expressions
 from lamina.codegen.c_text import indented, stored_as
 from lamina.codegen.c_types import Types
 from lamina.codegen.iterations import Iterations
-from lamina.codegen.values import I1, I64, NUMBERS, POINTER, TABLE, Type, Value, constant
+from lamina.codegen.values import I1, I64, NUMBERS, POINTER, TABLE, Type, Value, constant, undefined
 from lamina.codegen.words import Words
 
 # The type of tables of addresses.
@@ -369,7 +369,7 @@ class Function(Expressions):
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
         """Reads the lanes where the mask is set; others are zero, without a memory access."""
-        result = constant(0, type)
+        result = undefined(type)
         named = self._named(mask)
         for lane in range(type.lanes):
             address = self.offset(pointer, lane, type.element)

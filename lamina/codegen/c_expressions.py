@@ -31,6 +31,8 @@ class Expressions(Instructions):
     def __init__(self, types: Types, name: str, parameters: Sequence[Value]) -> None:
         super().__init__(name, parameters, BasicBlock(""))
         self._types = types
+        # The lanes of vectors that are being made, by their names.
+        self._begun: dict[str, list[str | None]] = {}
 
     @property
     def _is_fused(self) -> bool:
@@ -281,11 +283,21 @@ class Expressions(Instructions):
         return self._made(text, vector.type.scalar)
 
     def insert(self, vector: Value, value: Value, lane: int) -> Value:
-        named, inserted = self._named(vector), self._operand(value)
+        inserted = self._operand(value)
         if is_condition(value.type):
             inserted = f"({inserted} ? -1 : 0)"
-        lanes = [
-            inserted if one == lane else self._lane_of(named, vector.type, one)
-            for one in range(vector.type.lanes)
-        ]
-        return self._made(self._of_lanes(vector.type, lanes), vector.type)
+        count = vector.type.lanes
+        lanes: list[str | None] = [None] * count
+        if vector.name in self._begun:
+            lanes = self._begun.pop(vector.name)
+        elif vector.name != "undefined":
+            named = self._named(vector)
+            lanes = [self._lane_of(named, vector.type, one) for one in range(count)]
+        lanes[lane] = inserted
+        known = [text for text in lanes if text is not None]
+        if len(known) == count:
+            return self._made(self._of_lanes(vector.type, known), vector.type)
+        # One expression makes the vector when all of its lanes are known.
+        begun = Value(self._name("u"), vector.type)
+        self._begun[begun.name] = lanes
+        return begun

@@ -101,6 +101,7 @@ class ProcessorFamily:
             schedule,
             alignment=self._traits.alignment_bytes,
             keeps_apart=True,
+            whole_vectors=True,
         )
         return _Launching(program, written, self._traits).launches()
 

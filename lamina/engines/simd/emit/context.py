@@ -50,6 +50,8 @@ class Context:
         workspaces: provides memory that steps need while they run.
         addresses: of buffers and workspaces.
         iteration: the axis of the repeat that contains the step; None if there is none.
+        whole_vectors: whether buffers are aligned to vectors, and a vector is read whole or not at
+            all if all of its lanes have the same bounds.
         requested: the names of the temporary buffers that the step has requested.
     """
 
@@ -62,6 +64,7 @@ class Context:
     workspaces: Workspaces
     addresses: Addresses
     iteration: Axis | None = None
+    whole_vectors: bool = False
     requested: list[str] = field(default_factory=list[str])
 
     def need_buffer(self, name: str, shape: Sequence[int], dtype: DType) -> None:
@@ -95,7 +98,7 @@ class Context:
         used = sorted(used)
         bases = {buffer: self.address(code, buffer) for buffer in used}
         sizes = {buffer: self.buffers[buffer].size for buffer in used}
-        begun = Points(code, bases, sizes, calling=calling)
+        begun = Points(code, bases, sizes, calling=calling, whole_vectors=self.whole_vectors)
         if self.iteration is not None:
             begun.fix(self.iteration, self.addresses.iteration(code, code.parameters[0]))
         return begun

@@ -121,6 +121,7 @@ def write_kernels(
     only: int | None = None,
     alignment: int = LINE_BYTES,
     keeps_apart: bool = False,
+    whole_vectors: bool = False,
 ) -> WrittenProgram[Written]:
     """Writes all steps, or one with the packing of its operand.
 
@@ -132,6 +133,7 @@ def write_kernels(
         schedule: how each step is run; by default `decide` makes one.
         only: the number of the one step, if not all are written.
         alignment: of workspaces, in bytes.
+        whole_vectors: as in `Context`.
         keeps_apart: whether operands that are packed at load are in memory of their own.
     """
     signatures = Signatures(program)
@@ -139,7 +141,10 @@ def write_kernels(
     written = WrittenProgram(schedule, module, Workspaces(alignment))
     if keeps_apart:
         written.kept = {one.name: one.bytes for one in schedule.prepackings if one.at_load}
-    _Writer(program, processor, signatures, written, addresses).write(only)
+    writer = _Writer(
+        program, processor, signatures, written, addresses, whole_vectors=whole_vectors
+    )
+    writer.write(only)
     return written
 
 
@@ -154,8 +159,11 @@ class _Writer:
         signatures: Signatures,
         written: WrittenProgram[Any],
         addresses: Addresses,
+        *,
+        whole_vectors: bool,
     ) -> None:
         self._addresses = addresses
+        self._whole_vectors = whole_vectors
         self._program = program
         self._processor = processor
         self._schedule = written.schedule
@@ -269,6 +277,7 @@ class _Writer:
                 written.workspaces,
                 self._addresses,
                 iteration=signature.iteration,
+                whole_vectors=self._whole_vectors,
             )
             self._known[signature] = write(context, signature), context
         kernels, context = self._known[signature]
