@@ -120,6 +120,7 @@ def write_kernels(
     *,
     only: int | None = None,
     alignment: int = LINE_BYTES,
+    block_bytes: int | None = None,
     keeps_apart: bool = False,
 ) -> WrittenProgram[Written]:
     """Writes all steps, or one with the packing of its operand.
@@ -132,11 +133,12 @@ def write_kernels(
         schedule: how each step is run; by default `decide` makes one.
         only: the number of the one step, if not all are written.
         alignment: of workspaces, in bytes.
+        block_bytes: no workspace crosses a multiple of it; None if they may.
         keeps_apart: whether operands that are packed at load are in memory of their own.
     """
     signatures = Signatures(program)
     schedule = schedule or decide(program, processor, signatures=signatures)
-    written = WrittenProgram(schedule, module, Workspaces(alignment))
+    written = WrittenProgram(schedule, module, Workspaces(alignment, block_bytes))
     if keeps_apart:
         written.kept = {one.name: one.bytes for one in schedule.prepackings if one.at_load}
     _Writer(program, processor, signatures, written, addresses).write(only)
