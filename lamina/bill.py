@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from functools import cache
 from itertools import accumulate
 from typing import Annotated, Any
 
@@ -178,6 +179,7 @@ def largest_batch(
         planned: returns a part of these bytes for a batch size, and takes less time than `needed`.
             It limits the sizes for which `needed` is called. None if `needed` is fast.
     """
+    needed = cache(needed)
     if planned is not None:
         most = largest_batch(planned, limit, too_large)
         if not most or needed(most) <= limit:

@@ -297,7 +297,7 @@ def needs_of(program: Program, launches: Launches) -> tuple[Need, ...]:
     """The memory of a program and its kernels, in addition to that of `memories`."""
     sizes = {name: one.bytes for name, one in launches.workspaces.items()} | {**launches.kept}
     largest = max(sizes, key=sizes.__getitem__, default="")
-    named = f"workspace {largest!r}" if largest else ""
+    named = f"workspace {largest.removeprefix('workspace ')!r}" if largest else ""
     workspaces = Need("workspaces", launches.workspace_bytes, named, sizes.get(largest, 0))
     return (*needs_of_program(program), workspaces)
 

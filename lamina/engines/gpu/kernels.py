@@ -117,7 +117,7 @@ class _Writer:
         if not isinstance(decided, PassesSchedule):
             return self._launches(number, f"step{number}", [step], decided, iteration, ())
         passes = passes_of(step, decided)
-        self.workspaces |= placed(passes.workspaces, self._traits)
+        self.workspaces |= workspaces_in_blocks(passes.workspaces, self._traits)
         return [
             launch
             for share, (own, schedule) in enumerate(passes.steps)
@@ -144,7 +144,7 @@ class _Writer:
         return [Launch(name, used, items, number, group)] if items else []
 
 
-def placed(buffers: Sequence[Buffer], traits: Traits) -> dict[str, Workspace]:
+def workspaces_in_blocks(buffers: Sequence[Buffer], traits: Traits) -> dict[str, Workspace]:
     """The workspaces of a step, one after the other in blocks.
 
     Steps run one after the other, so those of each step begin at the first block.
