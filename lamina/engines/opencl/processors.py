@@ -171,7 +171,9 @@ class _Launching:
         extents, block_bytes = self._written.workspaces.extents, self._traits.block_bytes
         found: dict[str, Workspace] = {}
         if self._own_bytes:
-            found[_OWN] = Workspace(0, self._most * self._own_bytes)
+            calls = (*self._written.load, *self._written.calls)
+            items = max(1, *(self._items(call.slices) for call in calls))
+            found[_OWN] = Workspace(0, items * self._own_bytes)
         before = len(found)
         for name, (start, end) in extents.items():
             if end > start:
