@@ -319,6 +319,8 @@ class Network:
     ) -> int:
         """The largest batch whose bill fits, with tensors no larger than the device allows.
 
+        On an OpenCL device the workspaces of the kernels count too.
+
         Args:
             memory: bytes, or text such as `"2 GiB"`; by default what the engine's device has left.
             loss, optimizer, dtype, clip, frozen, engine: as in `plan`.
