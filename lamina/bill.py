@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from functools import cache
 from itertools import accumulate
 from typing import Annotated, Any
 
@@ -161,7 +162,11 @@ def _group(buffer: str) -> str:
 
 
 def largest_batch(
-    needed: Callable[[int], float], limit: float, too_large: int | None = None
+    needed: Callable[[int], float],
+    limit: float,
+    too_large: int | None = None,
+    *,
+    planned: Callable[[int], float] | None = None,
 ) -> int:
     """The largest batch that fits; 0 if not even one example does.
 
@@ -171,7 +176,15 @@ def largest_batch(
         needed: returns the bytes for a batch size; infinite if it is not possible at all.
         limit: the available bytes.
         too_large: a batch size that does not fit; searched if it is not known.
+        planned: returns a part of these bytes for a batch size, and takes less time than `needed`.
+            It limits the sizes for which `needed` is called. None if `needed` is fast.
     """
+    needed = cache(needed)
+    if planned is not None:
+        most = largest_batch(planned, limit, too_large)
+        if not most or needed(most) <= limit:
+            return most
+        too_large = most
     low, low_bytes = 1, needed(1)
     if low_bytes > limit:
         return 0

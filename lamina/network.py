@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Annotated, Any, cast, final
 
 from lamina import shapes
@@ -13,6 +14,7 @@ from lamina.compiler.expand import expand
 from lamina.derive import default_targets, inference_graph, training_graph
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
 from lamina.engines.discovery import open_engine, target_of
+from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
 from lamina.errors import (
     DefinitionError,
     EngineError,
@@ -46,6 +48,7 @@ from lamina.ops.lowering_rules import (
     iteration_of,
     loop_key,
 )
+from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.protocols import BatchSize, Clip, Loss, Optimizer, TrainingOptions, options_or_none
 from lamina.reports import bytes_text, table_text
@@ -316,6 +319,8 @@ class Network:
     ) -> int:
         """The largest batch whose bill fits, with tensors no larger than the device allows.
 
+        On an OpenCL device the workspaces of the kernels count too.
+
         Args:
             memory: bytes, or text such as `"2 GiB"`; by default what the engine's device has left.
             loss, optimizer, dtype, clip, frozen, engine: as in `plan`.
@@ -327,26 +332,54 @@ class Network:
         wanted, target = as_dtype(dtype), target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
 
-        def needed(batch_size: int) -> float:
-            try:
-                return bill_of(self, batch_size, options, wanted, target).peak_bytes
-            except LargestBlockError:
-                if batch_size == 1:
-                    raise
-                return math.inf
+        # The default engine is not opened, because all of its needs are in the bill.
+        count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs
 
-        found = largest_batch(needed, limit)
+        @cache
+        def bills(batch_size: int) -> MemoryBill:
+            return bill_of(self, batch_size, options, wanted, target)
+
+        def counted(count: Callable[[Program], Sequence[Need]]) -> Callable[[int], float]:
+            def needed(batch_size: int) -> float:
+                try:
+                    bill = bills(batch_size)
+                except LargestBlockError:
+                    if batch_size == 1:
+                        raise
+                    return math.inf
+                return bytes_of(_all_needs(bill, count), target.largest_block_bytes)
+
+            return needed
+
+        found = largest_batch(counted(count), limit, planned=counted(needs_of_program))
         if not found:
-            raise EngineError(
-                "not even a batch of one example fits",
-                facts=(
-                    ("available", bytes_text(limit)),
-                    ("needed", bytes_text(int(needed(1)))),
-                ),
-                where="max_batch_size",
-                advice="Take a smaller network, or an optimizer with less state.",
-            )
+            raise _not_one_fits(_all_needs(bills(1), count), limit, target)
         return found
+
+
+def _all_needs(bill: MemoryBill, count: Callable[[Program], Sequence[Need]]) -> list[Need]:
+    outside = ("parameter", "state", "constant")
+    return [*(need_of(kind, bill.program.of_kind(kind)) for kind in outside), *count(bill.program)]
+
+
+def _not_one_fits(needs: Sequence[Need], limit: int, target: Target) -> EngineError:
+    """The error for too little memory, or for a tensor larger than the device allows."""
+    largest, most = max(needs, key=lambda need: need.largest_bytes), target.largest_block_bytes
+    facts = [
+        ("available", bytes_text(limit)),
+        ("needed", bytes_text(sum(need.bytes for need in needs))),
+    ]
+    if most is not None and largest.largest_bytes > most:
+        facts = [
+            ("at most", f"{bytes_text(most)} in one allocation"),
+            ("needed", f"{bytes_text(largest.largest_bytes)} for {largest.largest}"),
+        ]
+    return EngineError(
+        "not even a batch of one example fits",
+        facts=tuple(facts),
+        where="max_batch_size",
+        advice="Take a smaller network, or an optimizer with less state.",
+    )
 
 
 def _left_on(engine: str) -> int:

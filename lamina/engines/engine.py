@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lamina.engines.room import Need
 from lamina.errors import EngineError
 from lamina.program.program import Program
 from lamina.program.target import Target
@@ -304,6 +305,13 @@ class Engine(Protocol):
 
     def listing(self, program: Program, step: int | None, language: str) -> str:
         """The text generated for a step, or for all steps, in one of the `languages`."""
+        ...
+
+    def needs(self, program: Program) -> tuple[Need, ...]:
+        """The memory that is counted before a program is compiled, besides that of `memories`.
+
+        An engine may have to write the program's kernels for it.
+        """
         ...
 
     def workspace_bytes(self, program: Program) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from lamina.errors import EngineError
@@ -46,6 +47,13 @@ def needs_of_program(program: Program) -> tuple[Need, ...]:
         need_of("arena", program.of_kind("temporary"), program.plan.arena_bytes),
         need_of("inputs and targets", program.of_kind("input")),
     )
+
+
+def bytes_of(needs: Sequence[Need], most: int | None) -> float:
+    """The bytes of a bill; infinite if a tensor exceeds the limit of one allocation."""
+    if most is not None and any(need.largest_bytes > most for need in needs):
+        return math.inf
+    return sum(need.bytes for need in needs)
 
 
 def require_room(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache
 from typing import Generic, TypeVar, final
 
 from lamina.bill import largest_batch
@@ -11,8 +12,8 @@ from lamina.compiler.program_cache import compile_cached
 from lamina.derive import BatchGraph
 from lamina.engines import room
 from lamina.engines.engine import Arena, Engine, Executable, Memory
-from lamina.engines.room import Need, needs_of_program, require_room
-from lamina.errors import EngineError, LargestBlockError
+from lamina.engines.room import Need, bytes_of, needs_of_program, require_room
+from lamina.errors import EngineError, LaminaError, LargestBlockError
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 from lamina.runtime.model_lock import ModelLock
@@ -95,7 +96,7 @@ def compile_for_batch(
     if program is None:
         program = program_for_batch(graph, batch, engine, arena, name)
     else:
-        _require_room(batch, program, engine, arena)
+        _require_room(batch, engine.needs(program), engine, arena)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     same_order = order == tuple(range(len(names)))
@@ -127,49 +128,90 @@ def program_for_batch(
         EngineError: if it does not fit; with the largest batch that does.
     """
 
+    @cache
     def compiled(size: int) -> Program:
         return compile_cached(graph.graph, batch=size, name=name, target=engine.target)
 
-    def needed(size: int) -> float:
-        try:
-            needs = (*state, *needs_of_program(compiled(size)))
-        except LargestBlockError:
-            return math.inf
-        most = engine.target.largest_block_bytes
-        if most is not None and any(need.largest_bytes > most for need in needs):
-            return math.inf
-        return sum(need.bytes for need in needs)
+    def refused(error: EngineError) -> LaminaError:
+        available = engine.available_bytes()
+        limit = math.inf if available is None else available + arena.bytes
+        limit = max(limit, room.NOT_ASKED_BYTES)
+        error.advice = _advice(_largest_batch(compiled, engine, state, limit, batch))
+        return error.at(engine.device.engine)
 
     try:
         program = compiled(batch)
-        _require_room(batch, program, engine, arena, state)
-        return program
+        planned = needs_of_program(program)
+        _require_room(batch, (*state, *planned), engine, arena)
     except EngineError as error:
-        available = engine.available_bytes()
-        limit = math.inf if available is None else available + arena.bytes
-        fits = largest_batch(needed, max(limit, room.NOT_ASKED_BYTES), batch) if batch > 1 else 0
-        error.advice = (
-            f"Take a batch of at most {fits:,} example{'s' if fits > 1 else ''}."
-            if fits
-            else "Not even one example fits: take a smaller network, or an optimizer with less "
-            "state."
-        )
-        raise error.at(engine.device.engine) from None
+        raise refused(error) from None
+    # An error of the engine itself does not depend on the batch.
+    needs = engine.needs(program)
+    if needs != planned:
+        try:
+            _require_room(batch, (*state, *needs), engine, arena)
+        except EngineError as error:
+            raise refused(error) from None
+    return program
 
 
-def _require_room(
-    batch: int, program: Program, engine: Engine, arena: Arena, state: Sequence[Need] = ()
-) -> None:
+def _largest_batch(
+    compiled: Callable[[int], Program],
+    engine: Engine,
+    state: Sequence[Need],
+    limit: float,
+    too_large: int,
+) -> int:
+    """The largest batch that fits; 0 if not even one example does.
+
+    Args:
+        compiled: returns the program for a batch size.
+        engine, state: as in `program_for_batch`.
+        limit: the available bytes.
+        too_large: a batch size that does not fit.
+    """
+
+    def counted(count: Callable[[Program], Sequence[Need]]) -> Callable[[int], float]:
+        def needed(size: int) -> float:
+            try:
+                needs = (*state, *count(compiled(size)))
+            except LargestBlockError:
+                return math.inf
+            return bytes_of(needs, engine.target.largest_block_bytes)
+
+        return needed
+
+    if too_large == 1:
+        return 0
+    return largest_batch(counted(engine.needs), limit, too_large, planned=counted(needs_of_program))
+
+
+def _advice(fits: int) -> str:
+    """What to do if a batch does not fit.
+
+    Args:
+        fits: the largest batch that does.
+    """
+    if not fits:
+        return "Not even one example fits: take a smaller network, or an optimizer with less state."
+    return f"Take a batch of at most {fits:,} example{'s' if fits > 1 else ''}."
+
+
+def _require_room(batch: int, needs: Sequence[Need], engine: Engine, arena: Arena) -> None:
     """Checks that there is memory for a program, before it is compiled and memory is allocated.
 
-    Arguments are those of `program_for_batch`.
+    Args:
+        batch: the number of examples.
+        needs: of the program.
+        engine: will run it.
+        arena: of the model, which the program reuses.
 
     Raises:
         EngineError: if it does not fit.
     """
     require_room(
         f"a batch of {batch:,} example{'s' if batch > 1 else ''} needs",
-        (*state, *needs_of_program(program)),
+        needs,
         engine.available_bytes,
         reused=arena.bytes,
         most=engine.target.largest_block_bytes,

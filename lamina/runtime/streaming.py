@@ -12,13 +12,16 @@ from typing import final
 import numpy as np
 
 from lamina.engines.engine import Engine, Executable, Memory, Staging
-from lamina.errors import InternalError
+from lamina.errors import EngineError, InternalError
+from lamina.reports import bytes_text
 from lamina.shapes import Array
 
 # The most bytes of a chunk, and the most of the device's available memory in parts of it.
 _CHUNK_BYTES = 64 << 20
 _FRACTION = 1 / 8
 _CHUNKS = 2
+# The size of an example's number.
+_NUMBER_BYTES = 8
 
 
 @final
@@ -99,14 +102,20 @@ def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streame
         batch: the most examples of a batch.
 
     Raises:
-        EngineError: if there is not enough memory for two batches.
+        EngineError: if there is not enough memory for two batches, or a batch exceeds the largest
+            allocation.
     """
     each = {name: array[:1].nbytes for name, array in arrays.items()}
+    most = min(_CHUNK_BYTES, int((engine.available_bytes() or 0) * _FRACTION))
+    batches = max(1, most // max(1, batch * sum(each.values())))
     limit = engine.target.largest_block_bytes
-    most = min(
-        _CHUNK_BYTES, int((engine.available_bytes() or 0) * _FRACTION), limit or _CHUNK_BYTES
-    )
-    capacity = max(1, most // max(1, batch * sum(each.values()))) * batch
+    if limit is not None:
+        # The numbers of a chunk's examples are an allocation too.
+        largest = max(_NUMBER_BYTES, *each.values())
+        if batch * largest > limit:
+            raise _too_large(engine, arrays, batch, limit)
+        batches = min(batches, limit // (batch * largest))
+    capacity = batches * batch
     stages: list[Staging] = []
     try:
         for _ in range(_CHUNKS):
@@ -119,3 +128,21 @@ def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streame
             stage.release()
         raise
     return Streamed(arrays, stages, capacity)
+
+
+def _too_large(engine: Engine, arrays: Mapping[str, Array], batch: int, limit: int) -> EngineError:
+    """The error for a batch that does not fit into one allocation."""
+    name, array = max(arrays.items(), key=lambda one: one[1][:1].nbytes)
+    each = max(array[:1].nbytes, _NUMBER_BYTES)
+    fits = limit // each
+    advice = f"Take a batch of at most {fits:,} example{'s' if fits > 1 else ''}."
+    return EngineError(
+        f"a batch of {batch:,} example{'s' if batch > 1 else ''} needs more memory in one "
+        "allocation than the device allows",
+        facts=(
+            ("at most", bytes_text(limit)),
+            ("needed", f"{bytes_text(batch * each)} for {name}"),
+        ),
+        where=engine.device.engine,
+        advice=advice if fits else "Not even one example fits: take smaller examples.",
+    )

@@ -339,7 +339,7 @@ def _record(status: str, routine: str) -> Any:
     return cl._cl._ErrorRecord(msg="", code=code, routine=routine)
 
 
-def test_arrays_larger_than_one_allocation_are_refused_by_name(
+def test_parameters_larger_than_one_allocation_are_refused_by_name(
     opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = opened_driver(opencl_name)

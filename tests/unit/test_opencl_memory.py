@@ -16,7 +16,12 @@ import pytest
 import lamina as lm
 from lamina.engines import room
 from lamina.engines.discovery import open_engine
+from lamina.engines.gpu import engine as engine_module
+from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.launches import Workspace
 from lamina.errors import EngineError
+from lamina.program.encoding import checksum
+from lamina.program.program import Program
 
 cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
 
@@ -77,6 +82,12 @@ def limit(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
     return only
 
 
+def predicting_bytes(batch: int, engine: str) -> int:
+    """The memory that a model takes for predictions, in addition to its parameters."""
+    program = network().plan(batch, engine=engine).program
+    return sum(need.bytes for need in open_engine(engine).needs(program))
+
+
 # Little memory ------------------------------------------------------------------------------------
 
 
@@ -108,7 +119,7 @@ def test_fit_and_predict_are_refused_before_anything_is_allocated(
     opencl_name: str, sizes: list[int], leave: Callable[[int], None]
 ) -> None:
     model = lm.Model(network(), engine=opencl_name)
-    leave(10_000)
+    leave(predicting_bytes(4, opencl_name))
     sizes.clear()
     with pytest.raises(EngineError, match="a batch of 16 examples needs more memory"):
         model.fit((X, Y), **STEP, batch_size=16, progress=False)
@@ -124,15 +135,44 @@ def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(
 ) -> None:
     leave(3 << 20)
     largest = network().max_batch_size(loss=LOSS, optimizer=OPTIMIZER, engine=opencl_name)
-    bill = network().plan(largest, LOSS, OPTIMIZER, engine=opencl_name)
-    assert bill.peak_bytes <= 3 << 20
+    bills = [network().plan(largest + more, **STEP, engine=opencl_name) for more in range(2)]
+    needed, above = (
+        bill.peak_bytes + (open_engine(opencl_name).workspace_bytes(bill.program) or 0)
+        for bill in bills
+    )
+    assert needed <= 3 << 20 < above
     model = lm.Model(network(), engine=opencl_name)
     before = driver.allocated.bytes
     with model.training(**STEP, batch_size=largest) as training:
         # Buffers are aligned, and the constants are in the bill.
-        taken = driver.allocated.bytes - before + bill.parameter_bytes
-        assert abs(taken - bill.peak_bytes) <= 1024
+        taken = driver.allocated.bytes - before + bills[0].parameter_bytes
+        assert abs(taken - needed) <= 1024
         training.step(np.resize(X, (largest, 3, 8, 8)), np.resize(Y, largest))
+
+
+def test_kernels_are_written_once_and_for_few_sizes_of_a_search(
+    opencl_name: str, leave: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    compiled = engine_module.compile_program
+
+    def counted(program: Program, *how: Any) -> Any:
+        written.append(checksum(program))
+        return compiled(program, *how)
+
+    monkeypatch.setattr(engine_module, "compile_program", counted)
+    leave(3 << 20)
+    model = lm.Model(network(), engine=opencl_name)
+    with model.training(**STEP, batch_size=8) as training:
+        training.step(X[:8], Y[:8])
+    assert len(written) == 1
+    written.clear()
+    network().max_batch_size(**STEP, engine=opencl_name)
+    assert len(written) == len({*written}) <= 8
+    written.clear()
+    with pytest.raises(EngineError, match="needs more memory than there is"):
+        model.training(**STEP, batch_size=4096)
+    assert len(written) == len({*written}) <= 8
 
 
 # A low limit of one allocation --------------------------------------------------------------------
@@ -140,9 +180,26 @@ def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(
 LIMIT = 24 << 10
 
 
+def use_kernels_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lamina.engines.opencl import engine
+
+    def family(driver: Any) -> GpuFamily:
+        return GpuFamily(driver.traits, driver.words, driver.record.engine)
+
+    monkeypatch.setattr(engine, "_family_for", family)
+
+
+@pytest.mark.parametrize("kernels", ["of the device", "for GPUs"])
 def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
-    opencl_name: str, sizes: list[int], limit: Callable[[int], None]
+    opencl_name: str,
+    kernels: str,
+    sizes: list[int],
+    limit: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if kernels == "for GPUs":
+        use_kernels_for_gpus(monkeypatch)
+
     def trained() -> tuple[dict[str, Any], int]:
         model = lm.Model(network(), engine=opencl_name, seed=3)
         with model.training(**STEP, batch_size=8, seed=1) as training:
@@ -163,21 +220,108 @@ def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_a_data_set_above_the_limit_is_refused_and_a_smaller_one_is_not(
+def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
+    opencl_name: str,
+    sizes: list[int],
+    limit: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chunks: list[dict[str, int]] = []
+    staging = engine_module.GpuEngine.staging
+
+    def noted(self: Any, wanted: dict[str, int]) -> Any:
+        chunks.append(wanted)
+        return staging(self, wanted)
+
+    monkeypatch.setattr(engine_module.GpuEngine, "staging", noted)
+
+    def fitted() -> tuple[dict[str, Any], Any]:
+        model = lm.Model(network(), engine=opencl_name, seed=3)
+        history = model.fit((X, Y), **STEP, batch_size=8, epochs=2, seed=1, progress=False)
+        return model.parameters(), history.values
+
+    expected, history = fitted()
+    limit(LIMIT)
+    assert X.nbytes > LIMIT
+    sizes.clear()
+    found, again = fitted()
+    assert max(sizes) <= LIMIT
+    # Four batches of eight examples.
+    assert [max(one.values()) for one in chunks] == [4 * 8 * X[0].nbytes] * 2
+    assert again == history
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_a_streamed_batch_above_the_limit_is_refused_with_the_largest_that_is_not(
     opencl_name: str, sizes: list[int], limit: Callable[[int], None]
 ) -> None:
+    limit(4096)
+    model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(2)), engine=opencl_name)
+    data = lm.data.Dataset(np.zeros((100, 64), "float32"), np.zeros(100, "int64"))
+    sizes.clear()
+    with pytest.raises(EngineError) as caught:
+        model.evaluate(data, loss=LOSS, batch_size=20)
+    # Only the seed and the counter of random numbers.
+    assert max(sizes, default=0) <= 8
+    assert str(caught.value) == (
+        f"in {opencl_name}: a batch of 20 examples needs more memory in one allocation than the "
+        "device allows\n"
+        "  at most  4 KiB\n"
+        "  needed   5 KiB for input0\n"
+        "  Take a batch of at most 16 examples."
+    )
+    model.evaluate(data, loss=LOSS, batch_size=16)
+    assert max(sizes) <= 4096
+    wide = lm.Model(lm.Sequential(lm.Input(1025), lm.ReLU()), engine=opencl_name)
+    data = lm.data.Dataset(np.zeros((10, 1025), "float32"), np.zeros((10, 1025), "float32"))
+    with pytest.raises(EngineError) as caught:
+        wide.evaluate(data, loss=lm.MSE(), batch_size=1)
+    assert str(caught.value).startswith(f"in {opencl_name}: a batch of 1 example needs more memory")
+    assert caught.value.advice == "Not even one example fits: take smaller examples."
+
+
+def test_workspaces_above_the_limit_are_refused_by_name(
+    opencl_name: str,
+    sizes: list[int],
+    limit: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = engine_module.compile_program
+
+    def with_workspace(program: Program, *how: Any) -> Any:
+        """The kernels, and a workspace of 6,000 bytes for each example."""
+        launches = compiled(program, *how)
+        batch = program.buffers["input0"].shape[0]
+        added = Workspace(0, 6000 * batch, len(launches.workspace_blocks))
+        return replace(launches, workspaces={**launches.workspaces, "products": added})
+
+    monkeypatch.setattr(engine_module, "compile_program", with_workspace)
     limit(LIMIT)
     model = lm.Model(network(), engine=opencl_name)
-    how = {**STEP, "batch_size": 8, "progress": False}
+    sizes.clear()
     with pytest.raises(EngineError) as caught:
-        model.fit((X, Y), **how)
-    assert "this data set needs more memory in one allocation than the device allows" in str(
-        caught.value
+        model.training(**STEP, batch_size=8)
+    assert sizes == []
+    assert str(caught.value) == (
+        f"in {opencl_name}: a batch of 8 examples needs more memory in one allocation than the "
+        "device allows\n"
+        "  at most  24 KiB\n"
+        "  needed   46.88 KiB for workspace 'products'\n"
+        "  Take a batch of at most 4 examples."
     )
-    assert "at most  24 KiB" in str(caught.value)
-    assert "needed   36 KiB for input input0 f32[48, 3, 8, 8]" in str(caught.value)
-    model.fit((X[:32], Y[:32]), **how, epochs=1)
+    model.training(**STEP, batch_size=4).release()
     assert max(sizes) <= LIMIT
+    assert network().max_batch_size("1 GiB", **STEP, engine=opencl_name) == 4
+    limit(4 << 10)
+    with pytest.raises(EngineError) as caught:
+        network().max_batch_size("1 GiB", engine=opencl_name)
+    assert str(caught.value) == (
+        "in max_batch_size: not even a batch of one example fits\n"
+        "  at most  4 KiB in one allocation\n"
+        "  needed   12 KiB for parameter 5.weight f32[24, 128]\n"
+        "  Take a smaller network, or an optimizer with less state."
+    )
 
 
 def test_a_batch_above_the_limit_is_refused_with_the_largest_that_is_not(

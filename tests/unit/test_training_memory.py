@@ -122,6 +122,9 @@ class CountingEngine:
     def available_bytes(self) -> int | None:
         return None
 
+    def needs(self, program: Any) -> Any:
+        return self.inner.needs(program)
+
     def shared(self, array: Any) -> None:
         return None
 

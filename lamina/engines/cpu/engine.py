@@ -15,6 +15,7 @@ from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.target import CPU
 from lamina.engines.engine import Arena, Device, Memory, Peaks
 from lamina.engines.host import HostArena, HostMemory, host_arena, host_finite_check
+from lamina.engines.room import Need, needs_of_program
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import Array, DType
@@ -104,6 +105,10 @@ class CpuEngine:
             return str(schedule) if step is None else schedule.text(step)
         text = text_of(program, step, self.processor)
         return text if language == "llvm" else listing(text, self.processor)
+
+    def needs(self, program: Program) -> tuple[Need, ...]:
+        # Workspaces are counted when a program is compiled: machine code takes long to write.
+        return needs_of_program(program)
 
     def workspace_bytes(self, program: Program) -> int:
         from lamina.engines.cpu.native_program import write_program  # as in compilation.py

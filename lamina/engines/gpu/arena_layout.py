@@ -26,7 +26,7 @@ class ArenaLayout:
 
 
 def arena_layout(program: Program, launches: Launches, traits: Traits) -> ArenaLayout:
-    """Lays out the plan's blocks, the inputs and the workspaces one after the other.
+    """Lays out the plan's blocks, the inputs and the blocks of workspaces one after the other.
 
     A new block begins where the present one would exceed the device's largest allocation.
     """
@@ -49,10 +49,8 @@ def arena_layout(program: Program, launches: Launches, traits: Traits) -> ArenaL
     for buffer in program.of_kind("input"):
         if buffer.bytes:
             found[buffer.name] = (*begin(buffer.bytes), buffer.bytes)
-    if launches.workspaces:
-        block, start = begin(launches.workspace_bytes)
-        found |= {
-            name: (block, start + one.offset, one.bytes)
-            for name, one in launches.workspaces.items()
-        }
+    spaces = [begin(size) if size else (0, 0) for size in launches.workspace_blocks]
+    for name, one in launches.workspaces.items():
+        block, start = spaces[one.block]
+        found[name] = block, start + one.offset, one.bytes
     return ArenaLayout(tuple(blocks), {name: one for name, one in found.items() if one[2]})

@@ -147,10 +147,12 @@ def _split(
 ) -> Iterator[PassesSchedule]:
     """Schedules whose K is split, of those that have groups."""
     results = one.batch * one.m * one.n
+    # The shares are in one workspace, which is at most as large as one allocation may be.
+    most = min(MOST_SHARES, min(NARROW, traits.block_bytes // one.element_bytes) // results)
     possible = [
         shares
-        for shares in range(2, MOST_SHARES + 1)
-        if one.k % shares == 0 and one.k // shares >= LEAST_SHARE and results * shares <= NARROW
+        for shares in range(2, most + 1)
+        if one.k % shares == 0 and one.k // shares >= LEAST_SHARE
     ]
     # Each about twice as many as the one before.
     chosen: list[int] = []

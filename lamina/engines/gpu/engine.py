@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
@@ -12,12 +13,13 @@ from lamina.engines.engine import Arena, Device, Memory, Peaks
 from lamina.engines.gpu.arena import DeviceArena, device_arena
 from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.driver import Driver
-from lamina.engines.gpu.executable import GpuProgram
+from lamina.engines.gpu.executable import GpuProgram, needs_of
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.finite import finite_check
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.memory import DeviceMemory, SharedBlock, device_memory
 from lamina.engines.gpu.staging import DeviceStaging
+from lamina.engines.room import Need
 from lamina.errors import EngineError
 from lamina.program.program import Program
 from lamina.program.scalar import postorder
@@ -47,6 +49,9 @@ class GpuEngine:
         self._driver = opened()
         self._family = family_for(self._driver)
         self._changes = Changes()
+        # The program whose kernels were written last, and the kernels: they are written before
+        # memory is allocated, and used when the program is compiled.
+        self._last: tuple[weakref.ref[Program], Launches] | None = None
 
     def __reduce__(self) -> tuple[type[GpuEngine], tuple[object, ...]]:
         # The machine that unpickles it may have other devices.
@@ -104,11 +109,17 @@ class GpuEngine:
         return self._family.legal_schedules(program)
 
     def _launches(self, program: Program, schedule: Any = None) -> Launches:
+        last = self._last
+        if schedule is None and last is not None and last[0]() is program:
+            return last[1]
         self._require_dtypes(_dtypes_of(program))
         try:
-            return compile_program(program, self._family, schedule)
+            launches = compile_program(program, self._family, schedule)
         except EngineError as error:
             raise error.at(self.device.engine) from error.__cause__
+        if schedule is None:
+            self._last = weakref.ref(program), launches
+        return launches
 
     def _require_dtypes(self, dtypes: Iterable[DType]) -> None:
         if not self._driver.traits.has_float64 and float64 in dtypes:
@@ -145,9 +156,11 @@ class GpuEngine:
                     shown.add(one.kernel)
         return "\n".join(lines)
 
+    def needs(self, program: Program) -> tuple[Need, ...]:
+        return needs_of(program, self._launches(program))
+
     def workspace_bytes(self, program: Program) -> int:
-        launches = self._launches(program)
-        return launches.workspace_bytes + sum(launches.kept.values())
+        return self._launches(program).workspace_bytes
 
     def launch_count(self, program: Program) -> int:
         """The number of kernel launches in a run of a program."""

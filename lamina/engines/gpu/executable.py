@@ -58,7 +58,7 @@ class GpuProgram:
         self._program, self._launches, self._driver, self._arena = program, launches, driver, arena
         require_room(
             "this program needs",
-            _needs_of(program, launches),
+            needs_of(program, launches),
             driver.available_bytes,
             reused=arena.bytes,
             most=driver.traits.largest_block_bytes,
@@ -293,9 +293,13 @@ class GpuProgram:
                 memory.release()
 
 
-def _needs_of(program: Program, launches: Launches) -> tuple[Need, ...]:
-    workspaces = launches.workspace_bytes + sum(launches.kept.values())
-    return (*needs_of_program(program), Need("workspaces", workspaces))
+def needs_of(program: Program, launches: Launches) -> tuple[Need, ...]:
+    """The memory of a program and its kernels, in addition to that of `memories`."""
+    sizes = {name: one.bytes for name, one in launches.workspaces.items()} | {**launches.kept}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    named = f"workspace {largest.removeprefix('workspace ')!r}" if largest else ""
+    workspaces = Need("workspaces", launches.workspace_bytes, named, sizes.get(largest, 0))
+    return (*needs_of_program(program), workspaces)
 
 
 def _numbered(launches: Launches) -> Iterator[tuple[Launch, bool]]:

@@ -63,7 +63,7 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
         traits: of the device.
         words: of the language.
     """
-    writer = _Writer(program, module_for(traits, words), traits.alignment_bytes)
+    writer = _Writer(program, module_for(traits, words), traits)
     launches: list[Launch] = []
     repeats: list[RepeatedLaunches] = []
     first = 0
@@ -103,11 +103,11 @@ def module_for(traits: Traits, words: Words) -> Module:
 class _Writer:
     """Writes the steps of a program, each signature once."""
 
-    def __init__(self, program: Program, module: Module, alignment: int) -> None:
+    def __init__(self, program: Program, module: Module, traits: Traits) -> None:
         self.module = module
         self.workspaces: dict[str, Workspace] = {}
         self._signatures = Signatures(program)
-        self._alignment = alignment
+        self._traits = traits
         # The name of each kernel, and the number of its work items.
         self._written: dict[StepSignature, tuple[str, int]] = {}
 
@@ -118,11 +118,7 @@ class _Writer:
         if not isinstance(decided, PassesSchedule | WinogradSchedule):
             return self._launches(number, f"step{number}", [step], decided, iteration, ())
         passes = passes_of(step, decided)
-        offset = 0
-        for one in passes.workspaces:
-            # Steps run one after the other, so all of them begin at 0.
-            self.workspaces[one.name] = Workspace(offset, max(one.bytes, 1))
-            offset += -(-max(one.bytes, 1) // self._alignment) * self._alignment
+        self.workspaces |= workspaces_in_blocks(passes.workspaces, self._traits)
         return [
             launch
             for share, (own, schedule) in enumerate(passes.steps)
@@ -147,3 +143,19 @@ class _Writer:
         name, items = self._written[signature]
         group = 0 if isinstance(decided, _ITEM_SCHEDULES) else decided.group
         return [Launch(name, used, items, number, group)] if items else []
+
+
+def workspaces_in_blocks(buffers: Sequence[Buffer], traits: Traits) -> dict[str, Workspace]:
+    """The workspaces of a step, one after the other in blocks.
+
+    Steps run one after the other, so those of each step begin at the first block.
+    """
+    found: dict[str, Workspace] = {}
+    block = start = 0
+    for one in buffers:
+        size = max(one.bytes, 1)
+        if start and start + size > traits.block_bytes:
+            block, start = block + 1, 0
+        found[one.name] = Workspace(start, size, block)
+        start += -(-size // traits.alignment_bytes) * traits.alignment_bytes
+    return found

@@ -39,6 +39,12 @@ class Traits:
     largest_group: int
     most_iterations: int | None = None
 
+    @property
+    def block_bytes(self) -> int:
+        """The most bytes of a block of workspaces: the limit, less the rest of the alignment."""
+        whole = self.largest_block_bytes // self.alignment_bytes
+        return max(whole, 1) * self.alignment_bytes
+
 
 @frozen_dataclass
 class Launch:
@@ -66,12 +72,15 @@ class Workspace:
     """Memory that launches use in addition to the program's buffers.
 
     Attributes:
-        offset: in the program's workspaces; workspaces that overlap are used at different times.
+        offset: in its block; workspaces that overlap are used at different times.
         bytes: its size, at least 1.
+        block: the number of its block. A block is at most as large as one allocation may be, unless
+            one workspace alone is larger.
     """
 
     offset: int
     bytes: int
+    block: int = 0
 
 
 @frozen_dataclass
@@ -132,9 +141,17 @@ class Launches:
     load: tuple[Launch, ...] = ()
 
     @property
+    def workspace_blocks(self) -> tuple[int, ...]:
+        """The bytes of each block of workspaces, without the kept ones."""
+        sizes: dict[int, int] = {}
+        for one in self.workspaces.values():
+            sizes[one.block] = max(sizes.get(one.block, 0), one.offset + one.bytes)
+        return tuple(sizes.get(number, 0) for number in range(max(sizes, default=-1) + 1))
+
+    @property
     def workspace_bytes(self) -> int:
-        """The bytes of all workspaces together, without the kept ones."""
-        return max((one.offset + one.bytes for one in self.workspaces.values()), default=0)
+        """The bytes of all workspaces together, with the kept ones."""
+        return sum(self.workspace_blocks) + sum(self.kept.values())
 
     @property
     def launch_count(self) -> int:

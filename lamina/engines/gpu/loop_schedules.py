@@ -52,6 +52,7 @@ SHORT = 32
 MOST_GROUP = 256
 # The fewest work items of a group; and the shortest share of a reduction that is split.
 LEAST_GROUP, LEAST_SHARE = 64, 16
+_LARGEST_ELEMENT_BYTES = 8
 
 
 def loop_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
@@ -89,7 +90,7 @@ def _scan_schedules(loop: Loop, scan: Scan, bits: int, traits: Traits) -> Iterat
     items = _power_at_least(extent, LEAST_GROUP, min(traits.largest_group, MOST_GROUP))
     if points < traits.compute_units and extent >= LONG_SCAN:
         wanted = max(traits.compute_units * 4 // points, 1)
-        splits = _divisor_near(extent, wanted, MOST_GROUP, NARROW // points)
+        splits = _divisor_near(extent, wanted, MOST_GROUP, _most_shares(points, traits))
         if splits > 1:
             reduced = RowSchedule(items, 1, False, bits)
             few = ScanSchedule(LEAST_GROUP, bits)
@@ -179,7 +180,7 @@ def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:
     splits = 1
     if leading_reductions(loop.stages):
         wanted = max(traits.compute_units * FULL // points, 1)
-        splits = _divisor_near(split_size(loop), wanted, LEAST_SHARE, NARROW // points)
+        splits = _divisor_near(split_size(loop), wanted, LEAST_SHARE, _most_shares(points, traits))
     if splits > 1:
         first, _ = split_loop(loop, splits, lambda size, dtype: "shares")
         share: KernelSchedule = LoopSchedule(1, bits)
@@ -262,6 +263,11 @@ def _power_at_least(number: int, least: int, most: int) -> int:
     while power < number and power * 2 <= most:
         power *= 2
     return power
+
+
+def _most_shares(points: int, traits: Traits) -> int:
+    """The most shares whose workspace, of elements of any dtype, fits into one allocation."""
+    return min(NARROW, traits.block_bytes // _LARGEST_ELEMENT_BYTES) // points
 
 
 def _divisor_near(number: int, wanted: int, least_share: int, most: int) -> int:

@@ -22,6 +22,7 @@ from lamina.engines.host import (
     host_finite_check,
 )
 from lamina.engines.interpreter.run import Adversary, Flat, Iteration, run_step
+from lamina.engines.room import Need, needs_of_program
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.target import Target
@@ -104,6 +105,9 @@ class InterpreterEngine:
     def listing(self, program: Program, step: int | None, language: str) -> str:
         # The interpreter runs the program itself, and generates nothing.
         return str(program) if step is None else str(program.steps[step])
+
+    def needs(self, program: Program) -> tuple[Need, ...]:
+        return needs_of_program(program)
 
     def workspace_bytes(self, program: Program) -> None:
         # NumPy allocates further temporaries, whose size is not known.

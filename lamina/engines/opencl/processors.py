@@ -100,6 +100,7 @@ class ProcessorFamily:
             _AddressesOfKernel(),
             schedule,
             alignment=self._traits.alignment_bytes,
+            block_bytes=self._traits.block_bytes,
             keeps_apart=True,
             whole_vectors=True,
         )
@@ -137,10 +138,11 @@ class _Launching:
         self._traits = traits
         self._module: Module = written.module.inner
         self._kernels: dict[tuple[str, Slices, bool], str] = {}
-        # The most work items of a launch.
+        self._own_bytes = written.workspaces.thread_bytes
+        # The most work items of a launch. Their own memory is one allocation.
         self._most = traits.compute_units * _ITEMS_PER_THREAD
-        alignment = traits.alignment_bytes
-        self._own_bytes = -(-written.workspaces.thread_bytes // alignment) * alignment
+        if self._own_bytes:
+            self._most = max(min(self._most, traits.block_bytes // self._own_bytes), 1)
 
     def launches(self) -> Launches:
         written = self._written
@@ -169,16 +171,18 @@ class _Launching:
         )
 
     def _workspaces(self) -> dict[str, Workspace]:
-        """The memory of work items, then the shared workspaces."""
-        extents = self._written.workspaces.extents
-        start = self._most * self._own_bytes
-        found = {
-            name: Workspace(start + first, end - first)
-            for name, (first, end) in extents.items()
-            if end > first
-        }
-        if start:
-            found[_OWN] = Workspace(0, start)
+        """The memory of work items in the first block, the shared workspaces in further ones."""
+        extents, block_bytes = self._written.workspaces.extents, self._traits.block_bytes
+        found: dict[str, Workspace] = {}
+        if self._own_bytes:
+            calls = (*self._written.load, *self._written.calls)
+            items = max(1, *(self._items(call.slices) for call in calls))
+            found[_OWN] = Workspace(0, items * self._own_bytes)
+        before = len(found)
+        for name, (start, end) in extents.items():
+            if end > start:
+                block, offset = divmod(start, block_bytes)
+                found[name] = Workspace(offset, end - start, before + block)
         return found
 
     def _launch(self, call: KernelCall, step: int, *, numbered: bool = False) -> Launch:

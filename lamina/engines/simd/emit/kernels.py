@@ -120,6 +120,7 @@ def write_kernels(
     *,
     only: int | None = None,
     alignment: int = LINE_BYTES,
+    block_bytes: int | None = None,
     keeps_apart: bool = False,
     whole_vectors: bool = False,
 ) -> WrittenProgram[Written]:
@@ -134,11 +135,12 @@ def write_kernels(
         only: the number of the one step, if not all are written.
         alignment: of workspaces, in bytes.
         whole_vectors: as in `Context`.
+        block_bytes: no workspace crosses a multiple of it; None if they may.
         keeps_apart: whether operands that are packed at load are in memory of their own.
     """
     signatures = Signatures(program)
     schedule = schedule or decide(program, processor, signatures=signatures)
-    written = WrittenProgram(schedule, module, Workspaces(alignment))
+    written = WrittenProgram(schedule, module, Workspaces(alignment, block_bytes))
     if keeps_apart:
         written.kept = {one.name: one.bytes for one in schedule.prepackings if one.at_load}
     writer = _Writer(

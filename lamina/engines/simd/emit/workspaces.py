@@ -17,10 +17,12 @@ class Workspaces:
 
     Args:
         alignment: of each workspace, in bytes.
+        block_bytes: no allocation crosses a multiple of it, unless the allocation is larger than
+            that; a multiple of the alignment. None for no such limit.
     """
 
-    def __init__(self, alignment: int = LINE_BYTES) -> None:
-        self._alignment = alignment
+    def __init__(self, alignment: int = LINE_BYTES, block_bytes: int | None = None) -> None:
+        self._alignment, self._block_bytes = alignment, block_bytes
         self.thread_bytes = 0
         self.shared_bytes = 0
         # The start and end of each allocation, by name. Allocations that overlap are used at
@@ -45,8 +47,15 @@ class Workspaces:
             if steps.start < others.stop and others.start < steps.stop:
                 if start + size <= first:
                     break
-                start = max(start, end)
+                start = within_block(max(start, end), size, self._block_bytes)
         insort(self._in_order, (start, start + size, steps), key=lambda one: one[:2])
         self.extents[name] = start, start + size
         self.shared_bytes = max(self.shared_bytes, start + size)
         return start
+
+
+def within_block(start: int, size: int, block_bytes: int | None) -> int:
+    """The lowest offset from `start` on at which so many bytes cross no end of a block."""
+    if block_bytes is None or start % block_bytes + size <= block_bytes:
+        return start
+    return -(-start // block_bytes) * block_bytes
