@@ -23,8 +23,9 @@ from lamina.program.steps import reads_of, writes_of
 # A candidate that takes so many times as long as the fastest one is not timed again.
 SLOW = 2.0
 # A sample takes about so long, with at most so many runs. The fastest sample counts, because other
-# processes may use the machine too.
-SAMPLE_SECONDS, MOST_RUNS, SAMPLES = 0.002, 100, 5
+# processes may use the machine too. If all samples take longer than the last number together, no
+# more are taken.
+SAMPLE_SECONDS, MOST_RUNS, SAMPLES, ENOUGH_SECONDS = 0.002, 100, 9, 0.5
 # Floats have magnitudes near 1, so that products of many neither vanish nor overflow. So many of
 # them are drawn, and repeated.
 _LEAST, _MOST, _DRAWN = 0.5, 1.5, 1 << 14
@@ -48,9 +49,9 @@ def timed_candidates(
     timer: Timer,
     deadline: float,
 ) -> tuple[tuple[Candidate, ...], bool]:
-    """The times of all candidates, and whether the deadline was met.
+    """The times of all candidates, and whether all were begun before the deadline.
 
-    Candidates that fail have no time. Neither have those that would begin after the deadline.
+    Candidates that fail have no time, and neither have those that were not begun.
 
     Args:
         program: of one step.
@@ -107,27 +108,30 @@ class _Trials:
         self.problems: dict[int, str] = {}
 
     def run(self, schedules: Sequence[Any], texts: Sequence[str], deadline: float) -> bool:
-        """Times candidates until the deadline; returns whether it was met."""
-        for number, schedule in enumerate(schedules):
-            if time.monotonic() >= deadline:
-                return False
+        """Begins candidates until the deadline; returns whether all were begun."""
+        begun = 0
+        while begun < len(schedules) and time.monotonic() < deadline:
             try:
-                self._begin(number, schedule)
+                self._begin(begun, schedules[begun])
                 for _ in range(2):
-                    self._sample(number, texts[number], 1)
+                    self._sample(begun, texts[begun], 1)
             except LaminaError as error:
-                self.seconds.pop(number, None)
-                self.problems[number] = error.problem
-        fastest = min(self.seconds.values(), default=0.0)
+                self.seconds.pop(begun, None)
+                self.problems[begun] = error.problem
+            begun += 1
+        self._compare(texts)
+        return begun == len(schedules)
+
+    def _compare(self, texts: Sequence[str]) -> None:
+        """Times the fast candidates in turn, so that a busy machine slows down all of them."""
+        fastest, end = min(self.seconds.values(), default=0.0), time.monotonic() + ENOUGH_SECONDS
         fast = {number: one for number, one in self.seconds.items() if one <= SLOW * fastest}
         for _ in range(SAMPLES):
-            # In turn, so that all of them suffer if the machine is busy for a while.
+            if len(fast) < 2 or time.monotonic() > end:
+                return
             for number, seconds in fast.items():
-                if time.monotonic() >= deadline:
-                    return False
                 runs = int(SAMPLE_SECONDS / max(seconds, 1e-9))
                 self._sample(number, texts[number], min(max(runs, 1), MOST_RUNS))
-        return True
 
     def _begin(self, number: int, schedule: Any) -> None:
         """Compiles a candidate and runs it once: many drivers compile at the first launch."""

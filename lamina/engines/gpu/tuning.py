@@ -30,15 +30,15 @@ from lamina.program.program import Program
 from lamina.program.target import Target
 
 # The seconds for a new program, unless LAMINA_TUNE is set. The model for processors is that of the
-# cpu engine, which was measured on many sizes; the one for GPUs was not measured on any GPU.
-PROCESSOR_SECONDS, GPU_SECONDS = 2.0, 10.0
+# cpu engine, which was measured at many sizes; the one for GPUs was not measured on any GPU.
+PROCESSOR_SECONDS, GPU_SECONDS = 1.0, 10.0
 # Steps of one signature are tuned if they have at least this share of the program's expected time,
 # and each takes at least as long as so many launches.
-LEAST_SHARE, LEAST_LAUNCHES = 0.03, 4
+LEAST_SHARE, LEAST_LAUNCHES = 0.05, 4
 # The operations that a device does while it moves a byte, for that estimate.
 _OPERATIONS_PER_BYTE = 16
 # Another schedule is taken if it saves this share of the time: less may be noise.
-LEAST_GAIN = 0.05
+LEAST_GAIN = 0.1
 
 
 def tuning_seconds(driver: Driver) -> float:

@@ -99,8 +99,7 @@ class ProcessorFamily:
         (decided,) = decide(program, self._processor).steps
         # The only step is fused with no other.
         assert not isinstance(decided, FusedSum)
-        others = candidates(step, decided, self._processor)
-        return (decided, *(one for one in dict.fromkeys(others) if one != decided))
+        return candidates(step, decided, self._processor)
 
     def text_of_candidate(self, candidate: StepSchedule) -> str:
         return " ".join(str(candidate).split())

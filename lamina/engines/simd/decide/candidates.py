@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.matrix import as_matrix
@@ -24,10 +25,7 @@ from lamina.engines.simd.decide.convolutions import (
     window_schedule,
 )
 from lamina.engines.simd.decide.loops import nest_with, possible_vectors
-from lamina.engines.simd.decide.packing import can_be_read_in_vectors
-from lamina.engines.simd.decide.panels import Panels
 from lamina.engines.simd.decide.schedule import (
-    DIRECT,
     PACKED,
     PREPACKED,
     GemmSchedule,
@@ -35,25 +33,31 @@ from lamina.engines.simd.decide.schedule import (
     StepSchedule,
     WindowSchedule,
 )
-from lamina.engines.simd.decide.tiles import balanced_tile_m, largest_tile_m
+from lamina.engines.simd.decide.tiles import balanced_tile_m
 from lamina.engines.simd.decide.windows import IMPLICIT_GEMM, WEIGHT_GRADIENT, readings
 from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.engines.simd.processor import Processor
 from lamina.program.steps import Contraction, Loop, Step
 
-# The most nests of a loop beside the cheapest one. Those that cost this many times as much are
-# slower on every processor.
-_NESTS, _HOPELESS = 2, 3.0
+# The most candidates beside the one that was decided on: drivers take a third of a second to
+# compile one.
+MOST = 2
+# Nests that cost this many times as much as the cheapest one are slower on every processor.
+_HOPELESS = 3.0
 
 
-def candidates(step: Step, decided: StepSchedule, processor: Processor) -> Iterator[StepSchedule]:
-    """Other schedules of a step that may be faster than the one that was decided on.
+def candidates(step: Step, decided: StepSchedule, processor: Processor) -> tuple[StepSchedule, ...]:
+    """The schedules of a step that are timed: the one that was decided on, then others.
 
     Args:
         step: the step.
         decided: its schedule by the cost model.
         processor: the processor.
     """
+    return tuple(islice(dict.fromkeys((decided, *_others(step, decided, processor))), 1 + MOST))
+
+
+def _others(step: Step, decided: StepSchedule, processor: Processor) -> Iterator[StepSchedule]:
     if isinstance(step, Loop):
         yield from _of_loop(step, decided, processor)
     elif isinstance(decided, GemmSchedule):
@@ -69,7 +73,7 @@ def _of_loop(loop: Loop, decided: StepSchedule, processor: Processor) -> Iterato
     loop = merged_axes(loop)
     nests = [nest_with(loop, vectors) for vectors in possible_vectors(loop, processor)]
     nests.sort(key=lambda nest: nest.cycles)
-    for nest in nests[1 : 1 + _NESTS]:
+    for nest in nests[1:]:
         if nest.cycles <= _HOPELESS * nests[0].cycles:
             yield LoopSchedule((nest,))
 
@@ -77,7 +81,7 @@ def _of_loop(loop: Loop, decided: StepSchedule, processor: Processor) -> Iterato
 def _of_matrix(
     step: Contraction, decided: GemmSchedule, processor: Processor
 ) -> Iterator[GemmSchedule]:
-    """Tiles or dots, the right operand in other memory, lower tiles, narrower panels."""
+    """Dots or tiles, the right operand in other memory, lower tiles."""
     matrix, panels = as_matrix(step), panels_of(step, processor)
     if decided.algorithm == "dots":
         for prepacked in (False, True):
@@ -86,7 +90,7 @@ def _of_matrix(
     if can_be_dots(matrix):
         yield product_schedule(matrix, panels, processor, dots=True, prepacked=False)
 
-    def changed(panels: Panels, tile_m: int, right: str) -> GemmSchedule:
+    def changed(tile_m: int, right: str) -> GemmSchedule:
         return gemm_schedule(
             matrix,
             panels,
@@ -100,33 +104,22 @@ def _of_matrix(
             prefetch=decided.prefetch,
         )
 
-    m = matrix.m.extent
-    others = [PACKED, PREPACKED, *([DIRECT] if can_be_read_in_vectors(matrix) else [])]
-    for right in others:
-        if right != decided.right:
-            yield changed(decided.panels, decided.tile_m, right)
-    if decided.tile_m > 3:
-        yield changed(decided.panels, balanced_tile_m(m, -(-decided.tile_m // 2)), decided.right)
-    if panels.vectors > 1:
-        narrow = Panels(panels.lanes, 1, panels.n)
-        tile_m = balanced_tile_m(m, largest_tile_m(processor, 1))
-        yield changed(narrow, tile_m, decided.right)
+    yield changed(decided.tile_m, PACKED if decided.right == PREPACKED else PREPACKED)
+    yield changed(balanced_tile_m(matrix.m.extent, -(-decided.tile_m // 2)), decided.right)
 
 
 def _of_windows(
     step: Contraction, decided: WindowSchedule, processor: Processor
 ) -> Iterator[WindowSchedule]:
-    """The other algorithms, then smaller blocks, lower tiles and narrower panels."""
-    known, panels = readings(step), decided.panels
+    """Winograd's algorithm or another one, other splits of the work, lower tiles."""
+    known = readings(step)
     # Of the two that read windows directly, the other one would read with gaps.
     unsuitable = IMPLICIT_GEMM if k_runs_outermost(step) else WEIGHT_GRADIENT
-    for algorithm, windowed in known.items():
-        if algorithm not in (decided.algorithm, unsuitable):
-            yield schedule_by(windowed, algorithm, panels, processor)
+    others = [one for one in known if one not in (decided.algorithm, unsuitable)]
+    others.sort(key=is_winograd, reverse=True)
+    for algorithm in others[:1]:
+        yield schedule_by(known[algorithm], algorithm, decided.panels, processor)
     windowed = known[decided.algorithm]
-    if panels.vectors > 1:
-        narrow = Panels(panels.lanes, 1, panels.n)
-        yield schedule_by(windowed, decided.algorithm, narrow, processor)
 
     def changed(one: WindowSchedule) -> WindowSchedule:
         return window_schedule(
@@ -142,12 +135,12 @@ def _of_windows(
             channels=one.channels,
         )
 
-    yield changed(replace(decided, tile_m=max(decided.tile_m // 2, 1)))
-    if decided.algorithm == IMPLICIT_GEMM and decided.block > 1:
-        yield changed(replace(decided, block=-(-decided.block // 2), images=1))
     if decided.algorithm == WEIGHT_GRADIENT:
         outer = windowed.outer.extent // decided.images
         sums = min(outer, 2 * processor.threads)
         yield changed(replace(decided, split_m=1, partial_sums=sums))
-    if is_winograd(decided.algorithm) and decided.images > 1:
+    if decided.images > 1:
         yield changed(replace(decided, images=1))
+    if decided.algorithm == IMPLICIT_GEMM and decided.block > 1:
+        yield changed(replace(decided, block=-(-decided.block // 2), images=1))
+    yield changed(replace(decided, tile_m=max(decided.tile_m // 2, 1)))
