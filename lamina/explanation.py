@@ -184,17 +184,7 @@ class Tuning:
     def __str__(self) -> str:
         explanation = self.explanation
         heads = list(_heads(explanation.program))
-        rows: list[tuple[str, ...]] = []
-        for one in self.steps:
-            numbers = ", ".join(map(str, one.steps))
-            first, over = textwrap.wrap(numbers, _STEPS_WIDTH), heads[one.steps[0]][3]
-            shown = [_candidate(one, number) for number in range(len(one.candidates))]
-            lines = [line for candidate in shown for line in candidate]
-            # The steps and their extents stand beside the first lines.
-            named = zip_longest(first, [over], lines, fillvalue="")
-            for left, extents, line in named:
-                time, choice, text = line or ("", "", "")
-                rows.append((left, extents, time, choice, text))
+        rows = [row for one in self.steps for row in _tried(one, heads[one.steps[0]][3])]
         device, size = explanation.engine.device, _examples(explanation.batch_size)
         title = f"{explanation.program.name}, {size}, on {device.engine} ({device.description})"
         if not rows:
@@ -204,16 +194,20 @@ class Tuning:
         return "\n".join([title, "", table_text(header, rows, align="llrll")])
 
 
-def _candidate(step: TunedStep, number: int) -> list[tuple[str, str, str]]:
-    """Time, choice and schedule of a candidate, as lines of a table."""
-    one = step.candidates[number]
-    time = "-" if one.seconds is None else seconds_text(one.seconds)
-    choice = "chosen" if number == step.chosen else ""
-    text = one.schedule
-    if one.seconds is None:
-        text += f": {one.problem or 'not run'}"
-    first, *rest = textwrap.wrap(text, _SCHEDULE_WIDTH, break_on_hyphens=False)
-    return [(time, choice, first), *(("", "", line) for line in rest)]
+def _tried(step: TunedStep, over: str) -> Iterator[tuple[str, ...]]:
+    """The lines of a table with the candidates of equal steps over these extents."""
+    numbers = textwrap.wrap(", ".join(map(str, step.steps)), _STEPS_WIDTH)
+    lines: list[tuple[str, str, str]] = []
+    for number, one in enumerate(step.candidates):
+        time = "-" if one.seconds is None else seconds_text(one.seconds)
+        choice = "chosen" if number == step.chosen else ""
+        text = one.schedule
+        if one.seconds is None:
+            text += f": {one.problem or 'not run'}"
+        first, *rest = textwrap.wrap(text, _SCHEDULE_WIDTH, break_on_hyphens=False)
+        lines += [(time, choice, first), *(("", "", line) for line in rest)]
+    for left, extents, line in zip_longest(numbers, [over], lines):
+        yield (left or "", extents or "", *(line or ("", "", "")))
 
 
 def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:

@@ -123,7 +123,7 @@ class _Trials:
         return begun == len(schedules)
 
     def _compare(self, texts: Sequence[str]) -> None:
-        """Times the fast candidates in turn, so that a busy machine slows down all of them."""
+        """Times the fast candidates alternately: a busy machine slows down all of them."""
         fastest, end = min(self.seconds.values(), default=0.0), time.monotonic() + ENOUGH_SECONDS
         fast = {number: one for number, one in self.seconds.items() if one <= SLOW * fastest}
         for _ in range(SAMPLES):

@@ -39,7 +39,7 @@ from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.engines.simd.processor import Processor
 from lamina.program.steps import Contraction, Loop, Step
 
-# The most candidates beside the one that was decided on: drivers take a third of a second to
+# The most candidates besides the one that was decided on: drivers take a third of a second to
 # compile one.
 MOST = 2
 # Nests that cost this many times as much as the cheapest one are slower on every processor.
