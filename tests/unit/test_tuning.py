@@ -277,6 +277,19 @@ def test_choices_are_read_from_disk(tuned: Any) -> None:
     assert (second.builds, second.timer.calls) == (0, 0)
 
 
+def test_the_choices_of_the_process_that_was_done_first_are_used(tuned: Any) -> None:
+    slow, fast = tuned(fast=1), tuned(fast=2)
+    original = fast.timer.__call__
+
+    def interrupted(schedule: str, repeat: Callable[[int], None], runs: int) -> float:
+        # Another process tunes the program in the meantime.
+        slow.tuner.choices(slow.program)
+        return original(schedule, repeat, runs)
+
+    tuner = Tuner(fast.engine._opened, fast.engine._family, interrupted)
+    assert tuner.choices(fast.program) == ((0, 1), (1, 1))
+
+
 def test_programs_share_the_choices_of_equal_steps(tuned: Any) -> None:
     one = tuned(fast=1)
     (first,) = one.tuner.tune(one.program)

@@ -93,20 +93,26 @@ class Tuner:
             return ()
         known = self._known(program)
         if known is None:
-            known = _choices_of(self.tune(program, tuning_seconds(self._driver)))
+            tried = self._tried(program, tuning_seconds(self._driver))
+            # Another process may have tuned it meanwhile: later ones read its choices.
+            known = self._known(program)
+            if known is None:
+                known = _choices_of(tried)
+                self._keep("program", program, json.dumps(known))
         return known
 
     def _is_on(self) -> bool:
         is_wanted = tuning_seconds(self._driver) > 0
         return is_wanted and bool(self._family.sources.checksum) and folder() is not None
 
-    def tune(self, program: Program, seconds: float = math.inf) -> tuple[TunedStep, ...]:
-        """Tunes a program, and keeps the choices.
+    def tune(self, program: Program) -> tuple[TunedStep, ...]:
+        """Tunes a program, however long it takes, and replaces its choices on disk."""
+        found = self._tried(program, math.inf)
+        self._keep("program", program, json.dumps(_choices_of(found)))
+        return found
 
-        Args:
-            program: the program.
-            seconds: no candidate is begun after this time.
-        """
+    def _tried(self, program: Program, seconds: float) -> tuple[TunedStep, ...]:
+        """The considerable steps with several candidates. None is begun after some seconds."""
         deadline = time.monotonic() + seconds
         signatures, written = Signatures(program), written_by(program)
         found: list[TunedStep] = []
@@ -117,7 +123,6 @@ class Tuner:
             candidates, chosen = self._tuned(one, deadline)
             if len(candidates) > 1:
                 found.append(TunedStep(numbers, candidates, chosen))
-        self._keep("program", program, json.dumps(_choices_of(found)))
         return tuple(found)
 
     # Entries on disk
