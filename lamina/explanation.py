@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import field
+from itertools import zip_longest
 
 from lamina.calls import checked
-from lamina.engines.engine import Engine, Peaks
-from lamina.errors import DefinitionError
+from lamina.engines.engine import Engine, Peaks, TunedStep
+from lamina.errors import DefinitionError, EngineError
 from lamina.program.cost import Cost, cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, count_text, seconds_text, table_text
+
+# Of columns in the table of schedules; longer texts continue in the next line.
+_STEPS_WIDTH, _SCHEDULE_WIDTH = 12, 70
 
 
 @frozen_dataclass
@@ -93,6 +98,25 @@ class Explanation:
             )
         return self.engine.listing(self.program, step, language)
 
+    def tuning(self) -> Tuning:
+        """Runs schedules of the most expensive steps on the device, and keeps the best on disk.
+
+        Raises:
+            EngineError: if the engine does not tune, or the device fails.
+        """
+        engine = self.engine
+        steps = engine.tune(self.program)
+        if steps is None:
+            name = engine.device.engine
+            raise EngineError(
+                f"the engine {name} does not tune schedules",
+                facts=(("expected", "an engine that does, such as opencl"), ("found", name)),
+                where="tune",
+                advice="Name another engine: lm.Model(net, engine='opencl'), or --engine opencl on "
+                "the command line.",
+            )
+        return Tuning(self, steps)
+
 
 @frozen_dataclass
 class Profile:
@@ -143,6 +167,47 @@ class Profile:
                 f"{self.peaks.bytes / 1e9:.1f} GB/s from memory (caches are faster)"
             )
         return "\n".join(lines)
+
+
+@frozen_dataclass
+class Tuning:
+    """The schedules of a program that were run on its device; `print` shows them and the choices.
+
+    Attributes:
+        explanation: the program, and its engine.
+        steps: the steps that take a considerable share of the time, the longest first.
+    """
+
+    explanation: Explanation
+    steps: tuple[TunedStep, ...]
+
+    def __str__(self) -> str:
+        explanation = self.explanation
+        heads = list(_heads(explanation.program))
+        rows = [row for one in self.steps for row in _tried(one, heads[one.steps[0]][3])]
+        device, size = explanation.engine.device, _examples(explanation.batch_size)
+        title = f"{explanation.program.name}, {size}, on {device.engine} ({device.description})"
+        if not rows:
+            text = "No step takes long enough, and has several schedules: the cost model decides."
+            return "\n".join([title, "", text])
+        header = ("step", "over", "time", "choice", "schedule")
+        return "\n".join([title, "", table_text(header, rows, align="llrll")])
+
+
+def _tried(step: TunedStep, over: str) -> Iterator[tuple[str, ...]]:
+    """The lines of a table with the candidates of equal steps over these extents."""
+    numbers = textwrap.wrap(", ".join(map(str, step.steps)), _STEPS_WIDTH)
+    lines: list[tuple[str, str, str]] = []
+    for number, one in enumerate(step.candidates):
+        time = "-" if one.seconds is None else seconds_text(one.seconds)
+        choice = "chosen" if number == step.chosen else ""
+        text = one.schedule
+        if one.seconds is None:
+            text += f": {one.problem or 'not run'}"
+        first, *rest = textwrap.wrap(text, _SCHEDULE_WIDTH, break_on_hyphens=False)
+        lines += [(time, choice, first), *(("", "", line) for line in rest)]
+    for left, extents, line in zip_longest(numbers, [over], lines):
+        yield (left or "", extents or "", *(line or ("", "", "")))
 
 
 def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:

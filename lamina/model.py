@@ -11,7 +11,7 @@ from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError
-from lamina.explanation import Explanation, Profile
+from lamina.explanation import Explanation, Profile, Tuning
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
 from lamina.graph.kinds import Count, FloatType, Instance, Number, Row
@@ -313,6 +313,34 @@ class Model:
         engine, dtype = self._parameters.engine, self._parameters.dtype
         bill = bill_of(self.network, batch_size, options, dtype, engine.target)
         return Explanation(bill.batch_size, bill.program, engine)
+
+    @checked
+    def tune(
+        self,
+        batch_size: BatchSize = 32,
+        loss: Loss | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        clip: Clip | None = None,
+        frozen: Sequence[str] = (),
+    ) -> Tuning:
+        """Tunes the program: its most expensive steps are run with several schedules.
+
+        The fastest are kept on disk, and used when the program is compiled the next time. It runs
+        on memory of its own: the model stays unchanged.
+
+        Args:
+            batch_size: the number of examples.
+            loss, optimizer, clip, frozen: of the training step; without them the program is that
+                of a forward pass.
+
+        Raises:
+            EngineError: if the engine does not tune: only OpenCL devices do.
+        """
+        options = options_or_none(loss, optimizer, clip, frozen, "tune")
+        engine, dtype = self._parameters.engine, self._parameters.dtype
+        bill = bill_of(self.network, batch_size, options, dtype, engine.target)
+        return Explanation(bill.batch_size, bill.program, engine).tuning()
 
     @checked
     def profile(

@@ -81,6 +81,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # PoCL, which has a cache of its own, may still write to it at the end.
     folder = tempfile.TemporaryDirectory(prefix="lamina-cache-", ignore_cleanup_errors=True)
     os.environ["LAMINA_CACHE"] = folder.name
+    # Schedules, and with them the rounding of results, do not depend on times.
+    os.environ["LAMINA_TUNE"] = "0"
     kept = config.getoption("--pocl-cache")
     os.environ["POCL_CACHE_DIR"] = str(Path(kept or folder.name, "pocl").resolve())
     config.add_cleanup(folder.cleanup)

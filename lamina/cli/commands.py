@@ -12,7 +12,7 @@ import lamina as lm
 from lamina import cli
 from lamina.cli.bench import bench
 from lamina.cli.errors import Commands
-from lamina.cli.inspection import explain, profile
+from lamina.cli.inspection import explain, profile, tune
 from lamina.cli.options import (
     FILE_PATH,
     batch_size_option,
@@ -41,6 +41,7 @@ def main(debug: bool) -> None:
 main.add_command(bench)
 main.add_command(explain)
 main.add_command(profile)
+main.add_command(tune)
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""The commands `explain` and `profile`: the program of a training step or a forward pass."""
+"""The commands `explain`, `tune` and `profile`: the program of a training step or forward pass."""
 
 from __future__ import annotations
 
@@ -62,6 +62,25 @@ def explain(
         click.echo(str(explanation))
     else:
         click.echo(explanation.listing(step, language or "program"))
+
+
+@click.command()
+@file_argument
+@batch_size_option
+@_inference_option
+@engine_option
+def tune(file: str, batch_size: int | None, inference: bool, engine: str) -> None:
+    """Choose the schedules of a training step by their time on the device.
+
+    The most expensive steps of the program are run with several schedules. Shows their times and
+    the choices, which are kept on disk for later runs of the program. Only OpenCL devices tune.
+
+    If FILE.py defines no loss, it is the program of a forward pass.
+    """
+    definition = cli.read_definition(file)
+    model = lm.Model(definition.network, engine=engine)
+    loss, optimizer = _training_of(definition, inference=inference)
+    click.echo(str(model.tune(batch_size or definition.batch_size, loss, optimizer)))
 
 
 @click.command()

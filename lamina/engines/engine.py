@@ -75,6 +75,36 @@ class Peaks:
     bytes: float
 
 
+@frozen_dataclass
+class Candidate:
+    """A schedule of a step that was run on the device.
+
+    Attributes:
+        schedule: its text.
+        seconds: of a run of the step; None if it failed, or was not run.
+        problem: why it failed, or "".
+    """
+
+    schedule: str
+    seconds: float | None
+    problem: str = ""
+
+
+@frozen_dataclass
+class TunedStep:
+    """The schedules of a step that were run on the device, and the choice.
+
+    Attributes:
+        steps: the numbers of the steps in the program; they are equal, and share the choice.
+        candidates: the schedules; the first is the cost model's choice.
+        chosen: the number of the chosen one.
+    """
+
+    steps: tuple[int, ...]
+    candidates: tuple[Candidate, ...]
+    chosen: int
+
+
 class Memory(Protocol):
     """Bytes on a device, as one contiguous array.
 
@@ -295,6 +325,14 @@ class Engine(Protocol):
         """Other correct schedules of the program; for tests.
 
         There are none if the engine has only one.
+        """
+        ...
+
+    def tune(self, program: Program) -> tuple[TunedStep, ...] | None:
+        """Runs schedules of the program's most expensive steps on the device, and keeps the best.
+
+        Programs that are compiled later, in other processes too, use them. None if the engine does
+        not tune.
         """
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import tee
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -77,6 +77,9 @@ class BatchRunner:
         batch_size: the largest number of examples in a batch.
     """
 
+    # Of its programs, for people.
+    _program_name: ClassVar[str]
+
     def __init__(
         self,
         parameters: Parameters,
@@ -113,10 +116,6 @@ class BatchRunner:
     def _program(self, batch: int) -> CompiledProgram:
         """The program for a batch size, compiled at the first call."""
         return self._programs.get(batch, self._compile)
-
-    @property
-    def _program_name(self) -> str:
-        return type(self).__name__.lower()
 
     def _compile(
         self, batch: int, *, timed: bool = False, program: Program | None = None

@@ -61,6 +61,8 @@ class Evaluation(BatchRunner):
         batch_size: the largest number of examples in a batch.
     """
 
+    _program_name = "evaluation"
+
     def __init__(
         self,
         parameters: Parameters,

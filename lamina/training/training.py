@@ -128,6 +128,9 @@ class Training(BatchRunner):
         True
     """
 
+    # The same as in `network.bill_of`: both have the same entries in the cache.
+    _program_name = "training step"
+
     @without_collections
     def __init__(
         self,

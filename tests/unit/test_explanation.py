@@ -214,4 +214,4 @@ def test_the_command_profile_takes_data(file: str, tmp_path: Path) -> None:
     data = str(tmp_path / "data.npz")
     shown = CliRunner().invoke(main, ["profile", file, "--data", data, "--seconds", "0.02"])
     assert shown.exit_code == 0, shown.output
-    assert shown.output.startswith("training, 4 examples")
+    assert shown.output.startswith("training step, 4 examples")

@@ -89,6 +89,9 @@ class CpuEngine:
 
         return legal_schedules(program, self.processor)
 
+    def tune(self, program: Program) -> None:
+        return None
+
     @property
     def languages(self) -> tuple[str, ...]:
         return ("program", "schedule", "llvm", "assembly")

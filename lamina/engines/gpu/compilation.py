@@ -14,30 +14,37 @@ from typing import Any
 from lamina.cache import find, folder, keep, key_of
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.launches import Gather, Launch, Launches, RepeatedLaunches, Workspace
+from lamina.engines.gpu.single_steps import Choices, forced_by
 from lamina.garbage import without_collections
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
 
 
 @without_collections
-def compile_program(program: Program, family: Family, schedule: Any = None) -> Launches:
+def compile_program(
+    program: Program, family: Family, schedule: Any = None, choices: Choices = ()
+) -> Launches:
     """The kernels of a program.
 
     Args:
         program: the program to compile.
         family: writes the kernels.
         schedule: how its steps are run; decided by default.
+        choices: the candidates for the schedules of some steps, if it is decided.
     """
 
     def make() -> Launches:
-        return family.write(program, family.decide(program) if schedule is None else schedule)
+        decided = schedule
+        if decided is None:
+            decided = family.decide(program, forced_by(program, family, choices))
+        return family.write(program, decided)
 
     sources = family.sources
     if not sources.checksum or folder() is None:
         return make()
-    # Decisions follow from the program, the family and these sources, so the key does not contain
-    # them.
-    how = repr(schedule) if schedule is not None else "chosen"
+    # Decisions follow from the program, the choices, the family and these sources, so the key does
+    # not contain them.
+    how = repr(schedule) if schedule is not None else f"chosen {choices}"
     key = key_of((checksum(program), family.key, how, sources.checksum))
     entry = find(key)
     if entry is not None:

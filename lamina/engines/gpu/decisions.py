@@ -6,13 +6,20 @@ program, the target and the traits of the device only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lamina.codegen.signatures import Signatures
 from lamina.engines.gpu.contraction_schedules import contraction_schedules, legal_contractions
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import legal_loops, loop_schedules
-from lamina.engines.gpu.schedule import NARROW, Schedule, StepSchedule
+from lamina.engines.gpu.schedule import (
+    NARROW,
+    PassesSchedule,
+    Schedule,
+    StepSchedule,
+    TiledSchedule,
+    TreeSchedule,
+)
 from lamina.program.index import Axis, Gathered, Index
 from lamina.program.program import Program
 from lamina.program.scalar import Position, indices
@@ -20,14 +27,34 @@ from lamina.program.steps import Contraction, Step, inner_axes, scalars_of, stor
 from lamina.program.target import Target
 from lamina.shapes import size_of
 
+# Of a step: the schedules that are expected to be the fastest, and the most that are tried if the
+# best ones of other kinds are added.
+FASTEST, MOST_PROMISING = 3, 7
 
-def decide(program: Program, target: Target, traits: Traits) -> Schedule:
-    """The schedule of a program that was compiled for a target, on a device."""
+
+def decide(
+    program: Program,
+    target: Target,
+    traits: Traits,
+    forced: Mapping[int, StepSchedule] | None = None,
+) -> Schedule:
+    """The schedule of a program that was compiled for a target, on a device.
+
+    Args:
+        program: the program.
+        target: for which it was compiled.
+        traits: of the device.
+        forced: schedules of some steps, by their numbers.
+    """
     signatures = Signatures(program)
+    forced = forced or {}
     # Equal steps are decided once.
     known: dict[Step, StepSchedule] = {}
     found: list[StepSchedule] = []
-    for step in program.steps:
+    for number, step in enumerate(program.steps):
+        if number in forced:
+            found.append(forced[number])
+            continue
         (own,), _ = signatures.numbered(step)
         if own not in known:
             known[own] = next(candidates(own, target, traits))
@@ -41,6 +68,32 @@ def candidates(step: Step, target: Target, traits: Traits) -> Iterator[StepSched
     if isinstance(step, Contraction):
         return contraction_schedules(step, bits, traits)
     return loop_schedules(step, bits, traits)
+
+
+def promising(step: Step, target: Target, traits: Traits) -> Sequence[StepSchedule]:
+    """A few schedules of a step: those expected to be the fastest, and the best of other kinds.
+
+    Costs of one kind are comparable, so the model's order is trusted most among those.
+    """
+    ranked = tuple(dict.fromkeys(candidates(step, target, traits)))
+    found = list(ranked[:FASTEST])
+    kinds = set(map(_kind, found))
+    for one in ranked[FASTEST:]:
+        if len(found) < MOST_PROMISING and _kind(one) not in kinds:
+            kinds.add(_kind(one))
+            found.append(one)
+    return found
+
+
+def _kind(one: StepSchedule) -> tuple[object, ...]:
+    """What schedules of one kind have in common: the kernels, their tiles, whether K is split."""
+    if isinstance(one, PassesSchedule):
+        return ("passes", len(one.passes), *_kind(one.passes[0].kernels[0]))
+    if isinstance(one, TiledSchedule):
+        return ("tiles", one.tile_m, one.tile_n)
+    if isinstance(one, TreeSchedule):
+        return ("tree", one.along_k)
+    return (type(one).__name__,)
 
 
 def legal_schedules(program: Program, target: Target, traits: Traits) -> Iterator[Schedule]:

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from lamina.engines.changes import Changes
-from lamina.engines.engine import Arena, Device, Memory, Peaks
+from lamina.engines.engine import Arena, Device, Memory, Peaks, TunedStep
 from lamina.engines.gpu.arena import DeviceArena, device_arena
 from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.driver import Driver
@@ -18,7 +18,9 @@ from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.finite import finite_check
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.memory import DeviceMemory, SharedBlock, device_memory
+from lamina.engines.gpu.single_steps import Choices, candidate_schedules, forced_by
 from lamina.engines.gpu.staging import DeviceStaging
+from lamina.engines.gpu.tuning import Tuner
 from lamina.engines.room import Need
 from lamina.errors import EngineError
 from lamina.program.program import Program
@@ -49,9 +51,10 @@ class GpuEngine:
         self._driver = opened()
         self._family = family_for(self._driver)
         self._changes = Changes()
-        # The program whose kernels were written last, and the kernels: they are written before
-        # memory is allocated, and used when the program is compiled.
-        self._last: tuple[weakref.ref[Program], Launches] | None = None
+        # The program whose kernels were written last, with the choices, and the kernels: they are
+        # written before memory is allocated, and used when the program is compiled.
+        self._last: tuple[weakref.ref[Program], Choices, Launches] | None = None
+        self._tuner = Tuner(opened, self._family)
 
     def __reduce__(self) -> tuple[type[GpuEngine], tuple[object, ...]]:
         # The machine that unpickles it may have other devices.
@@ -102,23 +105,34 @@ class GpuEngine:
         schedule: Any = None,
     ) -> GpuProgram:
         own_arena = device_arena(arena, self._opened)
-        launches = self._launches(program, schedule)
+        self._require_dtypes(_dtypes_of(program))
+        choices = self._tuner.choices(program) if schedule is None else ()
+        launches = self._launches(program, schedule, choices)
         return GpuProgram(program, launches, memories, own_arena, timed=timed)
 
     def schedules(self, program: Program) -> Iterator[Any]:
-        return self._family.legal_schedules(program)
+        yield from self._family.legal_schedules(program)
+        yield from candidate_schedules(program, self._family)
 
-    def _launches(self, program: Program, schedule: Any = None) -> Launches:
-        last = self._last
-        if schedule is None and last is not None and last[0]() is program:
-            return last[1]
+    def tune(self, program: Program) -> tuple[TunedStep, ...]:
         self._require_dtypes(_dtypes_of(program))
+        return self._tuner.tune(program)
+
+    def _known_launches(self, program: Program) -> Launches:
+        """The kernels of a program as it is run now; it is not tuned for that."""
+        self._require_dtypes(_dtypes_of(program))
+        return self._launches(program, None, self._tuner.known_choices(program))
+
+    def _launches(self, program: Program, schedule: Any, choices: Choices) -> Launches:
+        last = self._last
+        if schedule is None and last is not None and last[0]() is program and last[1] == choices:
+            return last[2]
         try:
-            launches = compile_program(program, self._family, schedule)
+            launches = compile_program(program, self._family, schedule, choices)
         except EngineError as error:
             raise error.at(self.device.engine) from error.__cause__
         if schedule is None:
-            self._last = weakref.ref(program), launches
+            self._last = weakref.ref(program), choices, launches
         return launches
 
     def _require_dtypes(self, dtypes: Iterable[DType]) -> None:
@@ -141,9 +155,10 @@ class GpuEngine:
         if language == "program":
             return str(program) if step is None else str(program.steps[step])
         if language == "schedule":
-            schedule = self._family.decide(program)
+            forced = forced_by(program, self._family, self._tuner.known_choices(program))
+            schedule = self._family.decide(program, forced)
             return str(schedule) if step is None else self._family.text_of_step(schedule, step)
-        launches = self._launches(program)
+        launches = self._known_launches(program)
         lines: list[str] = []
         shown: set[str] = set()
         for one in (*launches.load, *launches.launches):
@@ -157,14 +172,14 @@ class GpuEngine:
         return "\n".join(lines)
 
     def needs(self, program: Program) -> tuple[Need, ...]:
-        return needs_of(program, self._launches(program))
+        return needs_of(program, self._known_launches(program))
 
     def workspace_bytes(self, program: Program) -> int:
-        return self._launches(program).workspace_bytes
+        return self._known_launches(program).workspace_bytes
 
     def launch_count(self, program: Program) -> int:
         """The number of kernel launches in a run of a program."""
-        return self._launches(program).launch_count
+        return self._known_launches(program).launch_count
 
     def peaks(self, dtype: DType) -> Peaks:
         self._require_dtypes([dtype])

@@ -153,6 +153,15 @@ class GpuProgram:
             self._pack_changed()
             self._run()
 
+    def repeat(self, runs: int) -> None:
+        """Runs the program some times with the inputs that are on the device, and waits."""
+        self._require_blocks()
+        with self._driver.errors("running a program"):
+            self._pack_changed()
+            for _ in range(runs):
+                self._run()
+            self._driver.queue.finish()
+
     def _pack_changed(self) -> None:
         """Packs operands that stay from one run to the next, if memories have changed."""
         count = sum(changes.count for changes in self._changes)

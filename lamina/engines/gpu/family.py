@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from lamina.cache import Sources
@@ -24,8 +24,24 @@ class Family(Protocol):
     key: str
     sources: Sources
 
-    def decide(self, program: Program) -> Any:
-        """The schedule of a program: a frozen record that can be printed."""
+    def decide(self, program: Program, forced: Mapping[int, Any] | None = None) -> Any:
+        """The schedule of a program: a frozen record that can be printed.
+
+        Args:
+            program: the program.
+            forced: candidates for the schedules of some steps, by the steps' numbers.
+        """
+        ...
+
+    def candidates(self, program: Program) -> Sequence[Any]:
+        """Schedules for the step of a program of one step; the first is the one it decides on.
+
+        They are few, and each may be the fastest one. All compute the same, up to rounding.
+        """
+        ...
+
+    def text_of_candidate(self, candidate: Any) -> str:
+        """The decisions of a candidate, in one line."""
         ...
 
     def text_of_step(self, schedule: Any, step: int) -> str:

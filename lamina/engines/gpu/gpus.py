@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from lamina.cache import Sources
 from lamina.codegen.words import Words
-from lamina.engines.gpu.decisions import decide, legal_schedules
+from lamina.engines.gpu.decisions import decide, legal_schedules, promising
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.schedule import Schedule
+from lamina.engines.gpu.schedule import Schedule, StepSchedule
 from lamina.engines.gpu.target import target_for
 from lamina.program.program import Program
 
@@ -32,8 +32,17 @@ class GpuFamily:
         self.key = repr(("gpu", traits, words))
         self.sources = SOURCES
 
-    def decide(self, program: Program) -> Schedule:
-        return decide(program, self.target, self._traits)
+    def decide(
+        self, program: Program, forced: Mapping[int, StepSchedule] | None = None
+    ) -> Schedule:
+        return decide(program, self.target, self._traits, forced)
+
+    def candidates(self, program: Program) -> Sequence[StepSchedule]:
+        (step,) = program.steps
+        return promising(step, self.target, self._traits)
+
+    def text_of_candidate(self, candidate: StepSchedule) -> str:
+        return " ".join(str(candidate).split())
 
     def text_of_step(self, schedule: Schedule, step: int) -> str:
         return str(schedule.steps[step])

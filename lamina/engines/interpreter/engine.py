@@ -98,6 +98,9 @@ class InterpreterEngine:
     def schedules(self, program: Program) -> tuple[()]:
         return ()
 
+    def tune(self, program: Program) -> None:
+        return None
+
     @property
     def languages(self) -> tuple[str, ...]:
         return ("program",)

@@ -7,7 +7,7 @@ the driver gives to a thread.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from lamina.cache import Sources
@@ -20,8 +20,9 @@ from lamina.engines.gpu.gather import write_gather
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.simd.decide.alternatives import legal_schedules
+from lamina.engines.simd.decide.candidates import candidates
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import Schedule
+from lamina.engines.simd.decide.schedule import FusedSum, Schedule, StepSchedule
 from lamina.engines.simd.decide.work import Slices
 from lamina.engines.simd.emit.kernels import KernelCall, WrittenProgram, write_kernels
 from lamina.engines.simd.processor import Processor
@@ -82,8 +83,29 @@ class ProcessorFamily:
             largest_block_bytes=traits.largest_block_bytes,
         )
 
-    def decide(self, program: Program) -> Schedule:
-        return decide(program, self._processor)
+    def decide(
+        self, program: Program, forced: Mapping[int, StepSchedule] | None = None
+    ) -> Schedule:
+        decided = decide(program, self._processor)
+        if not forced:
+            return decided
+        # A fused loop reads its operand from a cache, so it stays fused.
+        steps = {
+            number: one
+            for number, one in forced.items()
+            if not isinstance(decided.steps[number], FusedSum)
+        }
+        return decide(program, self._processor, steps)
+
+    def candidates(self, program: Program) -> Sequence[StepSchedule]:
+        (step,) = program.steps
+        (decided,) = decide(program, self._processor).steps
+        # The only step is fused with no other.
+        assert not isinstance(decided, FusedSum)
+        return candidates(step, decided, self._processor)
+
+    def text_of_candidate(self, candidate: StepSchedule) -> str:
+        return " ".join(str(candidate).split())
 
     def text_of_step(self, schedule: Schedule, step: int) -> str:
         return schedule.text(step)

@@ -70,7 +70,7 @@ def schedule_contraction(
         if windows is not None:
             return windows
     dots = _prefers_dots(matrix, panels, prepacked=prepacked)
-    return _gemm(matrix, panels, processor, dots=dots, prepacked=prepacked and not dots)
+    return product_schedule(matrix, panels, processor, dots=dots, prepacked=prepacked and not dots)
 
 
 def _is_worth_tiles(step: Contraction, processor: Processor) -> bool:
@@ -119,7 +119,7 @@ def can_be_dots(matrix: Matrix) -> bool:
     return True
 
 
-def _gemm(
+def product_schedule(
     matrix: Matrix, panels: Panels, processor: Processor, *, dots: bool, prepacked: bool
 ) -> GemmSchedule:
     """A matrix product with tiles and chunks for the processor's registers and caches."""

@@ -82,12 +82,12 @@ def schedule_windows(
             return schedule_by(windowed, algorithm, panels, processor)
     if spread is not None:
         return schedule_by(spread, COL2IM, panels, processor)
-    algorithm = WEIGHT_GRADIENT if _k_runs_outermost(step) else IMPLICIT_GEMM
+    algorithm = WEIGHT_GRADIENT if k_runs_outermost(step) else IMPLICIT_GEMM
     windowed = known.get(algorithm)
     return None if windowed is None else schedule_by(windowed, algorithm, panels, processor)
 
 
-def _k_runs_outermost(step: Contraction) -> bool:
+def k_runs_outermost(step: Contraction) -> bool:
     """Whether K runs outermost, with the sums of all M in memory, instead of innermost.
 
     It does so for gradients of weights: the kind of a sliding window states whether positions are

@@ -1,0 +1,198 @@
+"""Tuning: schedules of a program's most expensive steps are timed on the device, the best is kept.
+
+Each candidate is compiled as a program of its step alone, which has the same kernels, and runs on
+memory of its own. Choices are kept on disk by device and driver: those of steps, which programs
+share, and those of whole programs. So a later process tunes nothing, and a program has the same
+schedule in all processes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import final
+
+from lamina.cache import find, folder, keep, key_of
+from lamina.codegen.signatures import Signatures
+from lamina.engines.engine import Candidate, TunedStep
+from lamina.engines.gpu.driver import Driver
+from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.single_steps import Choices, lasting, single_step, written_by
+from lamina.engines.gpu.trials import Timer, seconds_of_run, timed_candidates
+from lamina.errors import EngineError
+from lamina.program.cost import cost_of
+from lamina.program.encoding import checksum
+from lamina.program.program import Program
+from lamina.program.target import Target
+
+# The seconds for a new program, unless LAMINA_TUNE is set. The model for processors is that of the
+# cpu engine, which was measured at many sizes; the one for GPUs was not measured on any GPU.
+PROCESSOR_SECONDS, GPU_SECONDS = 1.0, 10.0
+# Steps of one signature are tuned if they have at least this share of the program's expected time,
+# and each takes at least as long as so many launches.
+LEAST_SHARE, LEAST_LAUNCHES = 0.05, 4
+# The operations that a device does while it moves a byte, for that estimate.
+_OPERATIONS_PER_BYTE = 16
+# Another schedule is taken if it saves this share of the time: less may be noise.
+LEAST_GAIN = 0.1
+
+
+def tuning_seconds(driver: Driver) -> float:
+    """The seconds for which a new program is tuned: LAMINA_TUNE, or the default of the device.
+
+    Raises:
+        EngineError: if LAMINA_TUNE is not a number of seconds.
+    """
+    wanted = os.environ.get("LAMINA_TUNE", "")
+    if not wanted:
+        return PROCESSOR_SECONDS if driver.traits.is_processor else GPU_SECONDS
+    try:
+        seconds = float(wanted)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise EngineError(
+            "LAMINA_TUNE is not a number of seconds",
+            facts=(("expected", "a number of at least 0, such as 5"), ("found", repr(wanted))),
+            advice="Unset LAMINA_TUNE for the default; LAMINA_TUNE=0 takes the cost model's "
+            "schedules.",
+        )
+    return seconds
+
+
+@final
+class Tuner:
+    """Chooses schedules of programs by their time on a device.
+
+    Args:
+        opened: returns the driver of the device, always the same one.
+        family: decides and writes its kernels.
+        timer: measures a schedule.
+    """
+
+    def __init__(
+        self, opened: Callable[[], Driver], family: Family, timer: Timer = seconds_of_run
+    ) -> None:
+        self._opened, self._family, self._timer = opened, family, timer
+        self._driver = opened()
+
+    def known_choices(self, program: Program) -> Choices:
+        """The choices for a program that are on disk; the cost model's if there are none."""
+        return self._known(program) or () if self._is_on() else ()
+
+    def choices(self, program: Program) -> Choices:
+        """The choices for a program; it is tuned if there are none on disk.
+
+        Without a cache every process would tune again, and choose otherwise; so nothing is tuned.
+        """
+        if not self._is_on():
+            return ()
+        known = self._known(program)
+        if known is None:
+            tried = self._tried(program, tuning_seconds(self._driver))
+            # Another process may have tuned it meanwhile: later ones read its choices.
+            known = self._known(program)
+            if known is None:
+                known = _choices_of(tried)
+                self._keep("program", program, json.dumps(known))
+        return known
+
+    def _is_on(self) -> bool:
+        is_wanted = tuning_seconds(self._driver) > 0
+        return is_wanted and bool(self._family.sources.checksum) and folder() is not None
+
+    def tune(self, program: Program) -> tuple[TunedStep, ...]:
+        """Tunes a program, however long it takes, and replaces its choices on disk."""
+        found = self._tried(program, math.inf)
+        self._keep("program", program, json.dumps(_choices_of(found)))
+        return found
+
+    def _tried(self, program: Program, seconds: float) -> tuple[TunedStep, ...]:
+        """The considerable steps with several candidates. None is begun after some seconds."""
+        deadline = time.monotonic() + seconds
+        signatures, written = Signatures(program), written_by(program)
+        found: list[TunedStep] = []
+        for numbers in _considerable(program, signatures, written, self._family.target):
+            if time.monotonic() >= deadline:
+                break
+            one = single_step(program, numbers[0], signatures, written)
+            candidates, chosen = self._tuned(one, deadline)
+            if len(candidates) > 1:
+                found.append(TunedStep(numbers, candidates, chosen))
+        return tuple(found)
+
+    # Entries on disk
+
+    def _known(self, program: Program) -> Choices | None:
+        entry = find(self._key("program", program))
+        if entry is None:
+            return None
+        return tuple((number, chosen) for number, chosen in json.loads(entry))
+
+    def _keep(self, kind: str, program: Program, content: str) -> None:
+        if self._family.sources.checksum and self._family.sources.are_unchanged:
+            keep(self._key(kind, program), content.encode())
+
+    def _key(self, kind: str, program: Program) -> str:
+        family, record = self._family, self._driver.record
+        device = (record.platform, record.name, record.driver, record.version, record.description)
+        inputs = (f"tuned {kind}", checksum(program), family.key, family.sources.checksum)
+        return key_of((*inputs, *device))
+
+    # A step
+
+    def _tuned(self, one: Program, deadline: float) -> tuple[tuple[Candidate, ...], int]:
+        """The candidates for the only step of a program, and the number of the chosen one."""
+        entry = find(self._key("step", one)) if self._family.sources.checksum else None
+        if entry is not None:
+            rows, chosen = json.loads(entry)
+            return tuple(Candidate(*row) for row in rows), chosen
+        candidates, complete = timed_candidates(
+            one, self._family, self._opened, self._timer, deadline
+        )
+        chosen = _best(candidates)
+        if complete and self._family.sources.checksum:
+            rows = [(each.schedule, each.seconds, each.problem) for each in candidates]
+            self._keep("step", one, json.dumps((rows, chosen)))
+        return candidates, chosen
+
+
+def _best(candidates: Sequence[Candidate]) -> int:
+    """The number of the fastest candidate, or of the first one if that is hardly slower."""
+    seconds = [math.inf if one.seconds is None else one.seconds for one in candidates]
+    fastest = min(seconds)
+    first_is_fine = math.isinf(fastest) or fastest > (1 - LEAST_GAIN) * seconds[0]
+    return 0 if first_is_fine else seconds.index(fastest)
+
+
+def _choices_of(tuned: Iterable[TunedStep]) -> Choices:
+    return tuple((number, one.chosen) for one in tuned if one.chosen for number in one.steps)
+
+
+def _considerable(
+    program: Program, signatures: Signatures, written: Collection[str], target: Target
+) -> list[tuple[int, ...]]:
+    """The numbers of equal steps that take a considerable share of the time, the longest first."""
+    equal: dict[object, list[int]] = defaultdict(list)
+    # The time of a step is that of so many bytes.
+    bytes_: dict[object, float] = defaultdict(float)
+    worth: set[object] = set()
+    for number, step in enumerate(program.steps):
+        repeat = program.repeated(number)
+        (own,), names = signatures.numbered(step)
+        cost = cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
+        moved = max(cost.operations / _OPERATIONS_PER_BYTE, cost.bytes)
+        launched = target.launch_bytes * (repeat.axis.extent if repeat is not None else 1)
+        key = own, launched, tuple(lasting(program, name, written) for name in names)
+        equal[key].append(number)
+        bytes_[key] += moved + launched
+        if moved >= LEAST_LAUNCHES * launched:
+            worth.add(key)
+    least = LEAST_SHARE * sum(bytes_.values())
+    found = [key for key in worth if bytes_[key] >= least]
+    found.sort(key=lambda key: (-bytes_[key], equal[key]))
+    return [tuple(equal[key]) for key in found]

@@ -1,0 +1,537 @@
+"""Tuning: which steps, which schedules, the choice, what is kept on disk. No test measures time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from gpu_cases import TRAITS
+from harness import run_program
+
+import lamina as lm
+from lamina import ops
+from lamina.cli import main
+from lamina.codegen.signatures import Signatures
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.discovery import open_engine
+from lamina.engines.engine import Candidate, TunedStep
+from lamina.engines.gpu.decisions import MOST_PROMISING, candidates, promising
+from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.memory import DeviceMemory
+from lamina.engines.gpu.single_steps import single_step, written_by
+from lamina.engines.gpu.target import target_for
+from lamina.engines.gpu.trials import _fill, timed_candidates
+from lamina.engines.gpu.tuning import GPU_SECONDS, PROCESSOR_SECONDS, Tuner, _best, tuning_seconds
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.engines.simd.decide import candidates as of_processors
+from lamina.engines.simd.decide.schedule import GemmSchedule
+from lamina.errors import EngineError, InternalError
+from lamina.explanation import Explanation, Tuning
+from lamina.graph import Graph, leaf
+from lamina.program.check import verify
+from lamina.program.program import Program
+from lamina.program.target import Target
+from lamina.shapes import Array, float32
+
+SIZE = 128
+FOREVER = float("inf")
+
+
+def network(target: Target, size: int = SIZE) -> Program:
+    """y = x A and z = x B: two equal products of square matrices, whose weights stay."""
+    x, a, b = (
+        leaf(name, kind, (size, size), float32)
+        for name, kind in (("x", "input"), ("a", "parameter"), ("b", "parameter"))
+    )
+    graph = Graph((x, a, b), (("y", ops.matmul(x, a)), ("z", ops.matmul(x, b))))
+    return compile_graph(graph, batch=1, name="network", target=target)
+
+
+def feeds(size: int = SIZE) -> dict[str, Array]:
+    generator = np.random.default_rng(0)
+    return {name: generator.normal(size=(size, size)).astype("float32") for name in "xab"}
+
+
+class FakeTimer:
+    """Runs schedules, and returns made-up times.
+
+    Args:
+        fast: the number of the candidate that is fast; candidates are numbered as they come.
+        fails: the number of the candidate that fails.
+    """
+
+    def __init__(self, fast: int = 0, fails: int | None = None) -> None:
+        self.fast, self.fails = fast, fails
+        self.texts: list[str] = []
+        self.calls = 0
+
+    def __call__(self, schedule: str, repeat: Callable[[int], None], runs: int) -> float:
+        self.calls += 1
+        if schedule not in self.texts:
+            self.texts.append(schedule)
+        number = self.texts.index(schedule)
+        if number == self.fails:
+            raise EngineError("the device is out of order")
+        repeat(runs)
+        return 0.001 if number == self.fast else 0.0015
+
+
+class TunedEngine:
+    """An engine whose tuner has a fake timer, and the count of the texts that its driver builds."""
+
+    def __init__(self, engine: Any, monkeypatch: pytest.MonkeyPatch, **timer: Any) -> None:
+        self.engine, self.timer, self.builds = engine, FakeTimer(**timer), 0
+        self.driver = engine._driver
+        self.tuner = Tuner(engine._opened, engine._family, self.timer)
+        monkeypatch.setattr(engine, "_tuner", self.tuner)
+        build = type(self.driver).build
+
+        def counted(driver: Any, text: str) -> Any:
+            self.builds += 1
+            return build(driver, text)
+
+        monkeypatch.setattr(type(self.driver), "build", counted)
+        self.program = network(engine.target)
+
+    def compile(self) -> None:
+        run_program(self.program, self.engine, feeds())
+
+
+@pytest.fixture
+def tuned(
+    opencl_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TunedEngine]:
+    """Makes engines that tune, with an empty cache."""
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    monkeypatch.setenv("LAMINA_TUNE", "1000")
+    return lambda **timer: TunedEngine(open_engine(opencl_name), monkeypatch, **timer)
+
+
+# The choice ---------------------------------------------------------------------------------------
+
+
+def test_the_fastest_candidate_is_chosen_for_all_equal_steps(tuned: Any) -> None:
+    one = tuned(fast=2)
+    (step,) = one.tuner.tune(one.program)
+    assert (step.steps, step.chosen) == ((0, 1), 2)
+    assert [each.seconds for each in step.candidates] == [0.0015, 0.0015, 0.001]
+    assert one.tuner.known_choices(one.program) == ((0, 2), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        ((1.0, 0.95), 0),
+        ((1.0, 0.85), 1),
+        ((1.0, 0.85, 0.8), 2),
+        ((None, 3.0, 2.0), 2),
+        ((None, None), 0),
+    ],
+)
+def test_the_choice_of_the_model_stays_unless_another_one_is_clearly_faster(
+    seconds: tuple[float | None, ...], chosen: int
+) -> None:
+    assert _best([Candidate("", each) for each in seconds]) == chosen
+
+
+def test_a_program_runs_with_its_choices_and_gives_the_same_results(
+    tuned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tuned(fast=1)
+    monkeypatch.setenv("LAMINA_TUNE", "0")
+    before = one.engine.listing(one.program, None, "schedule")
+    # The kernels of the model's choice are kept under another key.
+    one.compile()
+    monkeypatch.setenv("LAMINA_TUNE", "1000")
+    found, _ = run_program(one.program, one.engine, feeds())
+    after = one.engine.listing(one.program, None, "schedule")
+    assert one.timer.texts[1].split(";")[0] in after
+    assert before != after
+    assert one.engine.listing(one.program, None, "opencl")
+    expected, _ = run_program(one.program, InterpreterEngine(), feeds())
+    for name in "yz":
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-4)
+
+
+def test_candidates_that_fail_are_dropped(tuned: Any) -> None:
+    one = tuned(fast=1, fails=1)
+    (step,) = one.tuner.tune(one.program)
+    assert step.chosen == 0
+    assert step.candidates[1] == Candidate(one.timer.texts[1], None, "the device is out of order")
+    assert step.candidates[2].seconds == 0.0015
+
+
+def test_candidates_that_cannot_be_built_are_dropped(
+    tuned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tuned(fast=0)
+    build, count = type(one.driver).build, [0]
+
+    def refusing(driver: Any, text: str) -> Any:
+        count[0] += 1
+        if count[0] == 1:
+            raise InternalError("the OpenCL compiler refuses a kernel")
+        return build(driver, text)
+
+    monkeypatch.setattr(type(one.driver), "build", refusing)
+    (step,) = one.tuner.tune(one.program)
+    assert step.candidates[0].problem == "the OpenCL compiler refuses a kernel"
+    assert step.chosen == 1
+
+
+def test_a_step_without_memory_is_not_tuned(tuned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = tuned()
+    monkeypatch.setattr(type(one.driver), "available_bytes", lambda _: 1000)
+    (step,) = one.tuner.tune(one.program)
+    assert {each.problem for each in step.candidates} == {
+        "there is not enough memory on the device"
+    }
+    assert (step.chosen, one.timer.calls) == (0, 0)
+
+
+def test_tuning_releases_its_memory(tuned: Any) -> None:
+    one = tuned(fails=1)
+    before = one.driver.allocated.bytes
+    one.tuner.tune(one.program)
+    assert one.timer.calls
+    assert one.driver.allocated.bytes == before
+
+
+# How long -----------------------------------------------------------------------------------------
+
+
+def test_nothing_is_tuned_if_the_variable_is_0(tuned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = tuned(fast=1)
+    monkeypatch.setenv("LAMINA_TUNE", "0")
+    one.compile()
+    assert (one.builds, one.timer.calls) == (1, 0)
+    # Also if there are choices on disk.
+    one.tuner.tune(one.program)
+    assert not one.tuner.choices(one.program)
+    assert not one.tuner.known_choices(one.program)
+
+
+def test_nothing_is_tuned_without_a_cache(tuned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = tuned(fast=1)
+    monkeypatch.setenv("LAMINA_CACHE", "off")
+    one.compile()
+    assert (one.builds, one.timer.calls) == (1, 0)
+
+
+def test_no_candidate_is_begun_after_the_time_is_spent(
+    tuned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tuned(fast=1)
+    monkeypatch.setenv("LAMINA_TUNE", "1e-9")
+    one.compile()
+    assert (one.builds, one.timer.calls) == (1, 0)
+
+
+def test_the_default_time_depends_on_the_kind_of_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAMINA_TUNE")
+    gpu, processor = (
+        SimpleNamespace(traits=replace(TRAITS, is_processor=one)) for one in (False, True)
+    )
+    assert tuning_seconds(gpu) == GPU_SECONDS  # pyright: ignore
+    assert tuning_seconds(processor) == PROCESSOR_SECONDS  # pyright: ignore
+
+
+@pytest.mark.parametrize("wanted", ["fast", "-1", "nan", "inf", "2 s"])
+def test_a_wrong_time_is_refused(wanted: str, tuned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = tuned()
+    monkeypatch.setenv("LAMINA_TUNE", wanted)
+    with pytest.raises(EngineError) as caught:
+        one.compile()
+    assert str(caught.value) == (
+        "LAMINA_TUNE is not a number of seconds\n"
+        "  expected  a number of at least 0, such as 5\n"
+        f"  found     {wanted!r}\n"
+        "  Unset LAMINA_TUNE for the default; LAMINA_TUNE=0 takes the cost model's schedules."
+    )
+
+
+def test_small_programs_are_not_tuned(tuned: Any) -> None:
+    one = tuned()
+    assert one.tuner.tune(network(one.engine.target, size=8)) == ()
+    assert one.timer.calls == 0
+
+
+# On disk ------------------------------------------------------------------------------------------
+
+
+def test_choices_are_read_from_disk(tuned: Any) -> None:
+    first = tuned(fast=1)
+    first.compile()
+    # A program for each candidate, then the whole program.
+    assert first.builds == 1 + len(first.timer.texts)
+    second = tuned(fast=0)
+    assert second.tuner.choices(second.program) == first.tuner.choices(first.program) != ()
+    assert (second.builds, second.timer.calls) == (0, 0)
+
+
+def test_the_choices_of_the_process_that_was_done_first_are_used(tuned: Any) -> None:
+    slow, fast = tuned(fast=1), tuned(fast=2)
+    original = fast.timer.__call__
+
+    def interrupted(schedule: str, repeat: Callable[[int], None], runs: int) -> float:
+        # Another process tunes the program in the meantime.
+        slow.tuner.choices(slow.program)
+        return original(schedule, repeat, runs)
+
+    tuner = Tuner(fast.engine._opened, fast.engine._family, interrupted)
+    assert tuner.choices(fast.program) == ((0, 1), (1, 1))
+
+
+def test_programs_share_the_choices_of_equal_steps(tuned: Any) -> None:
+    one = tuned(fast=1)
+    (first,) = one.tuner.tune(one.program)
+    calls = one.timer.calls
+    (second,) = one.tuner.tune(replace(one.program, name="another"))
+    assert (second, one.timer.calls) == (first, calls)
+
+
+def test_another_driver_is_tuned_again(tuned: Any) -> None:
+    one = tuned(fast=1)
+    one.tuner.tune(one.program)
+    record = replace(one.driver.record, driver="another version")
+    updated = SimpleNamespace(record=record, traits=one.driver.traits)
+    other = Tuner(lambda: updated, one.engine._family)  # pyright: ignore
+    assert one.tuner.known_choices(one.program)
+    assert not other.known_choices(one.program)
+
+
+def test_listings_never_tune(tuned: Any) -> None:
+    one = tuned()
+    one.engine.listing(one.program, None, "schedule")
+    one.engine.listing(one.program, None, "opencl")
+    one.engine.workspace_bytes(one.program)
+    assert (one.builds, one.timer.calls) == (0, 0)
+
+
+PROCESS = """
+import sys
+import numpy as np
+import lamina as lm
+from lamina.engines.opencl.driver import OpenClDriver
+
+builds = []
+original = OpenClDriver.build
+OpenClDriver.build = lambda self, text: (builds.append(text), original(self, text))[1]
+net = lm.Sequential(lm.Input(256), lm.Linear(256))
+model = lm.Model(net, engine=sys.argv[1])
+built = len(builds)
+model.predict(np.ones((128, 256), "float32"))
+print(len(builds) - built)
+"""
+
+
+def test_a_second_process_tunes_nothing(
+    opencl_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    monkeypatch.setenv("LAMINA_TUNE", "1000")
+
+    def builds() -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", PROCESS, opencl_name], capture_output=True, text=True
+        )
+        assert not done.returncode, done.stderr
+        return int(done.stdout)
+
+    assert builds() > 1
+    assert builds() == 1
+
+
+# Steps and candidates -----------------------------------------------------------------------------
+
+
+def test_equal_steps_are_equal_programs(training_program: Any) -> None:
+    layers = [lm.Input(16), *[layer for _ in range(4) for layer in (lm.Linear(16), lm.Tanh())]]
+    program = training_program(layers, lm.MSE(), lm.SGD(0.1))
+    signatures, written = Signatures(program), written_by(program)
+    alone = [
+        single_step(program, number, signatures, written) for number in range(len(program.steps))
+    ]
+    for one in alone:
+        verify(one)
+        assert not one.plan.blocks
+    assert sum(one == alone[2] for one in alone) > 1
+
+
+def test_weights_that_a_program_changes_are_inputs_of_its_steps(training_program: Any) -> None:
+    def kinds(program: Program) -> set[str]:
+        signatures, written = Signatures(program), written_by(program)
+        return {
+            buffer.kind
+            for number in range(len(program.steps))
+            for buffer in single_step(program, number, signatures, written).buffers.values()
+        }
+
+    layers = [lm.Input(16), lm.Linear(16)]
+    assert kinds(training_program(layers, lm.MSE(), lm.SGD(0.1), frozen=["1.weight"])) == {
+        *("parameter", "input", "state")
+    }
+    assert kinds(training_program(layers, lm.MSE(), lm.SGD(0.1))) == {"input", "state"}
+
+
+def test_promising_schedules_are_the_fastest_and_others_of_each_kind() -> None:
+    target = target_for(TRAITS, "opencl")
+    for step in network(target, 512).steps:
+        ranked, found = list(candidates(step, target, TRAITS)), promising(step, target, TRAITS)
+        assert found[0] == ranked[0]
+        assert len(set(found)) == len(found) <= MOST_PROMISING
+        assert len(ranked) == 1 or len(found) > 1
+        assert set(found) <= set(ranked)
+
+
+def test_candidates_for_processors_begin_with_the_choice_of_the_model(opencl_name: str) -> None:
+    engine: Any = open_engine(opencl_name)
+    if isinstance(engine._family, GpuFamily):
+        pytest.skip("this device is not a processor")
+    program = network(engine.target)
+    alone = single_step(program, 0, Signatures(program), written_by(program))
+    found = engine._family.candidates(alone)
+    assert found[0] == engine._family.decide(alone).steps[0]
+    assert len(set(found)) == len(found) == 1 + of_processors.MOST
+    assert all(isinstance(one, GemmSchedule) for one in found)
+    assert found[0].right != found[1].right
+
+
+def recurrent() -> tuple[Any, ...]:
+    return (lm.Input(5, 4), lm.LSTM(6), lm.Linear(3))
+
+
+def convolutional() -> tuple[Any, ...]:
+    return (
+        lm.Input(4, 8, 8),
+        lm.Conv2d(16, 3),
+        lm.ReLU(),
+        lm.MaxPool2d(2),
+        lm.Flatten(),
+        lm.Linear(3),
+    )
+
+
+@pytest.mark.parametrize("kind", ["processor", "gpu"])
+@pytest.mark.parametrize("layers", [recurrent, convolutional])
+@pytest.mark.sampled
+def test_candidates_of_every_step_run(
+    layers: Callable[[], tuple[Any, ...]],
+    kind: str,
+    opencl_name: str,
+    training_program: Any,
+) -> None:
+    engine: Any = open_engine(opencl_name)
+    driver, family = engine._driver, engine._family
+    if kind == "gpu":
+        family = GpuFamily(driver.traits, driver.words, "opencl")
+    program = training_program(layers(), lm.MSE(), lm.Adam(0.1), batch=8)
+    signatures, written = Signatures(program), written_by(program)
+    seen: list[Program] = []
+    timed = 0
+    for number in range(len(program.steps)):
+        one = single_step(program, number, signatures, written)
+        if one not in seen:
+            seen.append(one)
+            found, complete = timed_candidates(one, family, lambda: driver, FakeTimer(), FOREVER)
+            assert complete
+            assert not any(each.problem for each in found)
+            timed += len(found) > 1
+    assert timed
+
+
+def test_floats_are_filled_with_numbers_that_are_not_0(opencl_name: str) -> None:
+    engine: Any = open_engine(opencl_name)
+    floats = DeviceMemory(engine._driver, (50_001,), np.dtype("float32"))
+    numbers = DeviceMemory(engine._driver, (50,), np.dtype("int64"))
+    for memory in (floats, numbers, DeviceMemory(engine._driver, (0,), np.dtype("float32"))):
+        _fill(memory)
+    magnitudes = np.abs(floats.read())
+    assert magnitudes.min() >= 0.5
+    assert magnitudes.max() <= 1.5
+    assert not numbers.read().any()
+
+
+# The table ----------------------------------------------------------------------------------------
+
+
+def test_the_table_shows_what_was_tried() -> None:
+    engine = InterpreterEngine()
+    steps = (
+        TunedStep(
+            (0, 1),
+            (
+                Candidate("tiles of 4x4", 0.002),
+                Candidate("dots of 2x2, " + "and so on, " * 8, 0.001),
+                Candidate("tiles of 8x8", None, "the device is out of order"),
+                Candidate("a loop", None),
+            ),
+            1,
+        ),
+    )
+    program = network(engine.target)
+    assert str(Tuning(Explanation(3, program, engine), steps)).splitlines()[2:] == [
+        "step  over                time  choice  schedule",
+        "----  ---------------  -------  ------  " + "-" * 67,
+        "0, 1  128 x 128 x 128  2.00 ms          tiles of 4x4",
+        f"                       1.00 ms  chosen  dots of 2x2,{' and so on,' * 5}",
+        "                                        and so on, and so on, and so on,",
+        "                             -          tiles of 8x8: the device is out of order",
+        "                             -          a loop: not run",
+    ]
+
+
+def test_the_table_of_a_small_program_says_why_it_is_empty() -> None:
+    engine = InterpreterEngine()
+    text = str(Tuning(Explanation(3, network(engine.target), engine), ()))
+    assert text.splitlines()[2:] == [
+        "No step takes long enough, and has several schedules: the cost model decides."
+    ]
+
+
+@pytest.mark.parametrize("name", ["cpu", "interpreter"])
+def test_other_engines_do_not_tune(name: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine=name).tune()
+    assert str(caught.value) == (
+        f"in tune: the engine {name} does not tune schedules\n"
+        "  expected  an engine that does, such as opencl\n"
+        f"  found     {name}\n"
+        "  Name another engine: lm.Model(net, engine='opencl'), or --engine opencl on the command "
+        "line."
+    )
+
+
+def test_the_command_tunes_the_program_that_training_runs(
+    opencl_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "net.py"
+    file.write_text(
+        "import lamina as lm\n"
+        "net = lm.Sequential(lm.Input(256), lm.Linear(256))\n"
+        "loss, optimizer, batch_size = lm.MSE(), lm.SGD(0.1), 128\n"
+    )
+    shown = CliRunner().invoke(main, ["tune", str(file), "--engine", opencl_name])
+    assert shown.exit_code == 0, shown.output
+    lines = shown.output.splitlines()
+    assert lines[0].startswith(f"training step, 128 examples, on {opencl_name} (")
+    assert lines[2].split() == ["step", "over", "time", "choice", "schedule"]
+    assert sum("chosen" in line for line in lines) >= 1
+    monkeypatch.setenv("LAMINA_TUNE", "1000")
+
+    def unexpected(*_: object) -> None:
+        raise AssertionError("it was tuned again")
+
+    monkeypatch.setattr(Tuner, "tune", unexpected)
+    model = lm.Model(lm.Sequential(lm.Input(256), lm.Linear(256)), engine=opencl_name)
+    with model.training(lm.MSE(), lm.SGD(0.1), 128):
+        pass
