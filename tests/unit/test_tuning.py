@@ -29,7 +29,7 @@ from lamina.engines.gpu.memory import DeviceMemory
 from lamina.engines.gpu.single_steps import single_step, written_by
 from lamina.engines.gpu.target import target_for
 from lamina.engines.gpu.trials import _fill, timed_candidates
-from lamina.engines.gpu.tuning import GPU_SECONDS, PROCESSOR_SECONDS, Tuner, _best, tuning_seconds
+from lamina.engines.gpu.tuning import Tuner, _best
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.simd.decide import candidates as of_processors
 from lamina.engines.simd.decide.schedule import GemmSchedule
@@ -235,13 +235,18 @@ def test_no_candidate_is_begun_after_the_time_is_spent(
     assert (one.builds, one.timer.calls) == (1, 0)
 
 
-def test_the_default_time_depends_on_the_kind_of_device(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_processor", [False, True])
+def test_only_gpus_tune_by_default(
+    is_processor: bool, tuned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tuned(fast=1)
     monkeypatch.delenv("LAMINA_TUNE")
-    gpu, processor = (
-        SimpleNamespace(traits=replace(TRAITS, is_processor=one)) for one in (False, True)
-    )
-    assert tuning_seconds(gpu) == GPU_SECONDS  # pyright: ignore
-    assert tuning_seconds(processor) == PROCESSOR_SECONDS  # pyright: ignore
+    monkeypatch.setattr(one.driver, "traits", replace(one.driver.traits, is_processor=is_processor))
+    assert bool(one.tuner.choices(one.program)) != is_processor
+    assert bool(one.timer.calls) != is_processor
+    # Processors use choices that somebody has asked for.
+    one.tuner.tune(one.program)
+    assert one.tuner.choices(one.program) == ((0, 1), (1, 1))
 
 
 @pytest.mark.parametrize("wanted", ["fast", "-1", "nan", "inf", "2 s"])

@@ -25,7 +25,7 @@ SLOW = 2.0
 # A sample takes about so long, with at most so many runs. The fastest sample counts, because other
 # processes may use the machine too. If all samples take longer than the last number together, no
 # more are taken.
-SAMPLE_SECONDS, MOST_RUNS, SAMPLES, ENOUGH_SECONDS = 0.002, 100, 9, 0.5
+SAMPLE_SECONDS, MOST_RUNS, SAMPLES, ENOUGH_SECONDS = 0.002, 100, 25, 0.3
 # Floats have magnitudes near 1, so that products of many neither vanish nor overflow. So many of
 # them are drawn, and repeated.
 _LEAST, _MOST, _DRAWN = 0.5, 1.5, 1 << 14
