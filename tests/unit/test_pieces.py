@@ -1,0 +1,134 @@
+"""Vectors of any number of lanes in OpenCL C: as several values of the sizes that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lamina.codegen.c import Module
+from lamina.codegen.pieces import PieceFunction, PieceModule, pieces_of
+from lamina.codegen.values import I32, POINTER, Type, Value, constant, constants, undefined
+from lamina.codegen.words import OPENCL_PROCESSOR
+from lamina.shapes import Array
+
+LANES = (1, 2, 3, 5, 8, 10, 16, 21, 32)
+
+
+def lanes_of_pieces(type: Type) -> list[int]:
+    return [one.lanes for one in pieces_of(type)]
+
+
+def test_a_type_is_divided_into_types_of_the_language() -> None:
+    assert lanes_of_pieces(Type("float")) == [0]
+    assert lanes_of_pieces(Type("float", 16)) == [16]
+    assert lanes_of_pieces(Type("i32", 10)) == [8, 2]
+    # One lane is a scalar.
+    assert lanes_of_pieces(Type("i1", 7)) == [4, 2, 0]
+    assert lanes_of_pieces(Type("double", 64)) == [16] * 4
+
+
+def result_of(
+    name: str, write: Callable[[PieceFunction, Value], Value], x: Array, result: Array
+) -> Array:
+    """Runs `write(code, vector)` on a device, in a function that another one calls."""
+    from lamina.engines.opencl.opening import open_device
+
+    driver = open_device(name)
+    inner = Module(OPENCL_PROCESSOR, fused=driver.traits.fused)
+    module = PieceModule(inner)
+    type = Type("float", len(x))
+    made = module.function("made", [("vector", type)], result=Type("float", len(result)))
+    made.finish(write(made, made.parameters[0]))
+    code = module.function("work", [("source", POINTER), ("target", POINTER)])
+    source, target = code.parameters
+    vector = code.load(source, type)
+    code.store(code.call("made", Type("float", len(result)), vector), target)
+    code.finish()
+    kernel = inner.kernel("run", [("x", "float"), ("y", "float")], [])
+    kernel.call_void("work", *kernel.parameters)
+    kernel.finish()
+    buffers = [driver.allocate(max(one.nbytes, 1)) for one in (x, result)]
+    driver.queue.write(buffers[0], x)
+    built = driver.build(inner.text())
+    driver.queue.launch(driver.kernel(built, "run", buffers, 1, numbered=False, group=1))
+    driver.queue.read(result, buffers[1])
+    return result
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_instructions_work_on_all_lanes(opencl_name: str, lanes: int) -> None:
+    x = np.arange(lanes, dtype="float32") - 3
+
+    def write(code: PieceFunction, vector: Value) -> Value:
+        doubled = code.add(vector, vector)
+        below = code.compare("olt", doubled, constant(0, doubled.type))
+        loop = code.begin_loop(0, 3, carried=[doubled])
+        (summed,) = code.end_loop(loop, [code.add(loop.carried[0], vector)])
+        return code.select(below, summed, code.splat(constant(7, Type("float")), lanes))
+
+    found = result_of(opencl_name, write, x, np.zeros(lanes, "float32"))
+    np.testing.assert_array_equal(found, np.where(x < 0, 5 * x, np.float32(7)))
+
+
+@pytest.mark.parametrize("lanes", LANES[1:])
+def test_lanes_move_between_pieces(opencl_name: str, lanes: int) -> None:
+    x = np.arange(lanes, dtype="float32")
+
+    def write(code: PieceFunction, vector: Value) -> Value:
+        backwards = code.shuffle(vector, None, range(lanes - 1, -1, -1))
+        both = code.shuffle(backwards, vector, range(0, 2 * lanes, 2))
+        made = undefined(both.type)
+        for lane in range(lanes):
+            made = code.insert(made, code.extract(both, (lane + 1) % lanes), lane)
+        return made
+
+    found = result_of(opencl_name, write, x, np.zeros(lanes, "float32"))
+    both = np.concatenate([x[::-1], x])[::2]
+    np.testing.assert_array_equal(found, np.roll(both, -1))
+
+
+@pytest.mark.parametrize("lanes", [2, 5, 10, 16, 21])
+def test_conditions_become_bits_and_bits_become_conditions(opencl_name: str, lanes: int) -> None:
+    x = np.where(np.arange(lanes) % 3 == 1, 1, -1).astype("float32")
+
+    def write(code: PieceFunction, vector: Value) -> Value:
+        is_set = code.compare("ogt", vector, constant(0, vector.type))
+        bits = code.bits(is_set, "i32")
+        shifted = code.lanes_of(code.binary("shl", bits, constant(1, I32)), lanes)
+        whole = code.select(is_set, constants([1] * lanes, "i32"), constants([3] * lanes, "i32"))
+        scalars = [
+            bits,
+            code.all_bits(whole),
+            code.convert("zext", code.any_of(whole), "i32"),
+        ]
+        return code.shuffle(
+            code.select(shifted, vector, constant(9, vector.type)),
+            code.convert("uitofp", _vector(code, scalars), "float"),
+            range(lanes + 3),
+        )
+
+    def _vector(code: PieceFunction, scalars: list[Value]) -> Value:
+        made = undefined(Type("i32", lanes))
+        for lane in range(lanes):
+            made = code.insert(made, scalars[min(lane, 2)], lane)
+        return made
+
+    found = result_of(opencl_name, write, x, np.zeros(lanes + 3, "float32"))
+    bits = sum(1 << lane for lane in range(lanes) if x[lane] > 0)
+    shifted = [bits << 1 >> lane & 1 for lane in range(lanes)]
+    np.testing.assert_array_equal(found[:lanes], np.where(shifted, x, np.float32(9)))
+    # With two lanes the third value is past the end.
+    assert list(found[lanes : lanes + 2]) == [bits, 1]
+
+
+def test_functions_are_written_once_and_constant_arrays_too() -> None:
+    inner = Module(OPENCL_PROCESSOR, fused=True)
+    module = PieceModule(inner)
+    code = module.function("f", [("n", Type("i64"))], result=Type("i64"))
+    table = module.table_once("numbers", [constant(n, Type("i64")) for n in (3, 1)])
+    assert module.table_once("numbers", []) == table
+    code.finish(code.picked(table, code.parameters[0]))
+    assert module.has("f")
+    assert inner.text().count("numbers[2] = {3ul, 1ul};") == 1
