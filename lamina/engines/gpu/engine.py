@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
@@ -155,10 +156,12 @@ class GpuEngine:
         if language == "program":
             return str(program) if step is None else str(program.steps[step])
         if language == "schedule":
-            forced = forced_by(program, self._family, self._tuner.known_choices(program))
-            schedule = self._family.decide(program, forced)
+            schedule = self._schedule(program)
             return str(schedule) if step is None else self._family.text_of_step(schedule, step)
         launches = self._known_launches(program)
+        if step is not None:
+            step = self._family.step_that_runs(self._schedule(program), step)
+        functions = _functions(launches.text)
         lines: list[str] = []
         shown: set[str] = set()
         for one in (*launches.load, *launches.launches):
@@ -166,10 +169,15 @@ class GpuEngine:
                 # Equal steps share their kernels.
                 buffers = ", ".join(one.buffers)
                 lines.append(f"// step {one.step}: {one.kernel}({buffers}), {one.items} work items")
-                if one.kernel not in shown:
-                    lines.append(_function(launches.text, one.kernel))
-                    shown.add(one.kernel)
+                names = [name for name in _called(functions, one.kernel) if name not in shown]
+                lines += (functions[name] for name in names)
+                shown.update(names)
         return "\n".join(lines)
+
+    def _schedule(self, program: Program) -> Any:
+        """The schedule with which a program is run now."""
+        forced = forced_by(program, self._family, self._tuner.known_choices(program))
+        return self._family.decide(program, forced)
 
     def needs(self, program: Program) -> tuple[Need, ...]:
         return needs_of(program, self._known_launches(program))
@@ -194,7 +202,19 @@ def _dtypes_of(program: Program) -> Iterator[DType]:
         yield from (scalar.dtype for scalar in postorder(*scalars_of(step)))
 
 
-def _function(text: str, name: str) -> str:
-    """The kernel of that name in a text, up to the closing brace at the start of a line."""
-    start = text.index(f" {name}(")
-    return text[text.rindex("\n", 0, start) + 1 : text.index("\n}", start) + 2]
+def _functions(text: str) -> dict[str, str]:
+    """The functions of a text, by name."""
+    written = re.findall(r"^\w[^\n]*\{\n.*?^\}", text, re.MULTILINE | re.DOTALL)
+    # A name is followed by its parameters; attributes are followed by two parentheses.
+    return {re.findall(r"(\w+)\((?!\()", one.partition("{")[0])[0]: one for one in written}
+
+
+def _called(functions: Mapping[str, str], kernel: str) -> Iterator[str]:
+    """The names of a kernel and of the functions that it calls, directly or not."""
+    left, seen = [kernel], set[str]()
+    while left:
+        name = left.pop()
+        if name in functions and name not in seen:
+            seen.add(name)
+            yield name
+            left += re.findall(r"(\w+)\(", functions[name].partition("{")[2])

@@ -48,6 +48,10 @@ class Family(Protocol):
         """The decisions on one step."""
         ...
 
+    def step_that_runs(self, schedule: Any, step: int) -> int:
+        """The number of the step whose kernels run a step: itself, unless it is fused into it."""
+        ...
+
     def legal_schedules(self, program: Program) -> Iterator[Any]:
         """Other correct schedules of a program; for tests."""
         ...

@@ -47,6 +47,9 @@ class GpuFamily:
     def text_of_step(self, schedule: Schedule, step: int) -> str:
         return str(schedule.steps[step])
 
+    def step_that_runs(self, schedule: Schedule, step: int) -> int:
+        return step
+
     def legal_schedules(self, program: Program) -> Iterator[Schedule]:
         return legal_schedules(program, self.target, self._traits)
 

@@ -110,6 +110,10 @@ class ProcessorFamily:
     def text_of_step(self, schedule: Schedule, step: int) -> str:
         return schedule.text(step)
 
+    def step_that_runs(self, schedule: Schedule, step: int) -> int:
+        one = schedule.steps[step]
+        return one.carrier if isinstance(one, FusedSum) else step
+
     def legal_schedules(self, program: Program) -> Iterator[Schedule]:
         return legal_schedules(program, self._processor)
 
