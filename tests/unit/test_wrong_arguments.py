@@ -10,6 +10,7 @@ Long because it is one table, which is read and extended as a whole.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.derive import default_targets, training_graph
-from lamina.errors import InternalError, LaminaError
+from lamina.errors import EngineError, InternalError, LaminaError
 from lamina.protocols import TrainingOptions
 from lamina.shapes import float32
 
@@ -677,6 +678,7 @@ ROWS |= {
         words=("the data has none",),
     ),
     "Model.explain": Row({"batch_size": 2, **STEP}, HALF, call=lambda **o: model().explain(**o)),
+    "Model.tune": Row({"batch_size": 2, **STEP}, HALF, call=lambda **o: refused_tuning(**o)),
     "Model.profile": Row(
         {"batch_size": 2, **STEP, "seconds": 1e-3},
         {**HALF, "data": OPTIONAL, "seconds": POSITIVE - some("huge")},
@@ -924,7 +926,9 @@ INTERNAL = {
     "Model.from_file",
     "Network.trace",
     "Network.variables",
+    "Explanation.tuning",
     "Training.batches_of",
+    "Training.memories",
     "Training.pieces",
     "Training.of",
     "Window.count",
@@ -994,6 +998,12 @@ def methods_of(name: str, cls: type) -> Iterator[tuple[str, Any]]:
 
 
 PUBLIC = dict(names_to_test())
+
+
+def refused_tuning(**options: Any) -> None:
+    """Tunes a model on an engine that does not tune; the error for that comes last."""
+    with contextlib.suppress(EngineError):
+        model().tune(**options)
 
 
 def test_everything_public_has_a_row() -> None:

@@ -7,7 +7,7 @@ width of register tiles, how operands are packed, and the axis of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -34,7 +34,12 @@ from lamina.engines.simd.decide.schedule import (
     WindowSchedule,
 )
 from lamina.engines.simd.decide.tiles import balanced_tile_m
-from lamina.engines.simd.decide.windows import IMPLICIT_GEMM, WEIGHT_GRADIENT, readings
+from lamina.engines.simd.decide.windows import (
+    IMPLICIT_GEMM,
+    WEIGHT_GRADIENT,
+    Windowed,
+    readings,
+)
 from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.engines.simd.processor import Processor
 from lamina.program.steps import Contraction, Loop, Step
@@ -113,34 +118,44 @@ def _of_windows(
 ) -> Iterator[WindowSchedule]:
     """Winograd's algorithm or another one, other splits of the work, lower tiles."""
     known = readings(step)
+    if is_winograd(decided.algorithm):
+        # Its gain in multiplications was always real. Only its chunks depend on caches.
+        images, tile_m = 1, decided.tile_m
+        if decided.images == 1:
+            tile_m = max(tile_m // 2, 1)
+        yield _changed(known, replace(decided, images=images, tile_m=tile_m), processor)
+        return
     # Of the two that read windows directly, the other one would read with gaps.
     unsuitable = IMPLICIT_GEMM if k_runs_outermost(step) else WEIGHT_GRADIENT
     others = [one for one in known if one not in (decided.algorithm, unsuitable)]
     others.sort(key=is_winograd, reverse=True)
     for algorithm in others[:1]:
         yield schedule_by(known[algorithm], algorithm, decided.panels, processor)
-    windowed = known[decided.algorithm]
-
-    def changed(one: WindowSchedule) -> WindowSchedule:
-        return window_schedule(
-            windowed,
-            one.algorithm,
-            one.panels,
-            processor,
-            tile_m=one.tile_m,
-            block=one.block,
-            images=one.images,
-            split_m=one.split_m,
-            partial_sums=one.partial_sums,
-            channels=one.channels,
-        )
-
     if decided.algorithm == WEIGHT_GRADIENT:
-        outer = windowed.outer.extent // decided.images
+        outer = known[decided.algorithm].outer.extent // decided.images
         sums = min(outer, 2 * processor.threads)
-        yield changed(replace(decided, split_m=1, partial_sums=sums))
+        yield _changed(known, replace(decided, split_m=1, partial_sums=sums), processor)
     if decided.images > 1:
-        yield changed(replace(decided, images=1))
+        yield _changed(known, replace(decided, images=1), processor)
     if decided.algorithm == IMPLICIT_GEMM and decided.block > 1:
-        yield changed(replace(decided, block=-(-decided.block // 2), images=1))
-    yield changed(replace(decided, tile_m=max(decided.tile_m // 2, 1)))
+        block = -(-decided.block // 2)
+        yield _changed(known, replace(decided, block=block, images=1), processor)
+    yield _changed(known, replace(decided, tile_m=max(decided.tile_m // 2, 1)), processor)
+
+
+def _changed(
+    known: Mapping[str, Windowed], one: WindowSchedule, processor: Processor
+) -> WindowSchedule:
+    """A schedule whose choices were replaced, with the work that follows from them."""
+    return window_schedule(
+        known[one.algorithm],
+        one.algorithm,
+        one.panels,
+        processor,
+        tile_m=one.tile_m,
+        block=one.block,
+        images=one.images,
+        split_m=one.split_m,
+        partial_sums=one.partial_sums,
+        channels=one.channels,
+    )
