@@ -118,19 +118,15 @@ def _of_windows(
 ) -> Iterator[WindowSchedule]:
     """Winograd's algorithm or another one, other splits of the work, lower tiles."""
     known = readings(step)
-    if is_winograd(decided.algorithm):
-        # Its gain in multiplications was always real. Only its chunks depend on caches.
-        images, tile_m = 1, decided.tile_m
-        if decided.images == 1:
-            tile_m = max(tile_m // 2, 1)
-        yield _changed(known, replace(decided, images=images, tile_m=tile_m), processor)
-        return
     # Of the two that read windows directly, the other one would read with gaps.
     unsuitable = IMPLICIT_GEMM if k_runs_outermost(step) else WEIGHT_GRADIENT
     others = [one for one in known if one not in (decided.algorithm, unsuitable)]
     others.sort(key=is_winograd, reverse=True)
     for algorithm in others[:1]:
         yield schedule_by(known[algorithm], algorithm, decided.panels, processor)
+    if is_winograd(decided.algorithm):
+        # Its kernels take a second to compile, and other chunks saved nothing.
+        return
     if decided.algorithm == WEIGHT_GRADIENT:
         outer = known[decided.algorithm].outer.extent // decided.images
         sums = min(outer, 2 * processor.threads)
