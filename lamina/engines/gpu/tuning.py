@@ -30,8 +30,8 @@ from lamina.program.program import Program
 from lamina.program.target import Target
 
 # The seconds for a new program, unless LAMINA_TUNE is set. The model for GPUs was not measured on
-# any GPU. The one for processors is that of the cpu engine, which was measured at many sizes; its
-# choices were hardly ever slower on PoCL (docs/opencl.md). So processors tune only when asked to.
+# any GPU. The one for processors is that of the cpu engine, which was measured at many sizes, and
+# other choices saved nothing on PoCL (docs/opencl.md). So processors tune only when asked to.
 PROCESSOR_SECONDS, GPU_SECONDS = 0.0, 10.0
 # Steps of one signature are tuned if they have at least this share of the program's expected time,
 # and each takes at least as long as so many launches.
