@@ -15,7 +15,8 @@ class Traits:
     Attributes:
         is_processor: whether it is a processor, with caches and vectors; otherwise a GPU.
         has_float64: whether the device computes with float64.
-        lanes: the device's preferred vector width, in float32 numbers; 1 for scalars.
+        lanes: of a processor's vectors, or the width that a GPU prefers, in float32 numbers; 1 for
+            scalars.
         compute_units: the least number of work groups that run at the same time.
         exact_division: whether division and square root of float32 are correctly rounded.
         fused: whether a fused multiply-add is as fast as a multiplication and an addition.

@@ -272,10 +272,16 @@ class OpenClDriver:
 
 def _traits(handle: cl.Device) -> Traits:
     kinds = cl.device_fp_config
+    is_processor = bool(handle.type & cl.device_type.CPU)
     return Traits(
-        is_processor=bool(handle.type & cl.device_type.CPU),
+        is_processor=is_processor,
         has_float64=bool(handle.double_fp_config),
-        lanes=handle.preferred_vector_width_float,
+        # Intel's driver for processors vectorizes kernels by itself, and prefers scalars.
+        lanes=(
+            handle.native_vector_width_float
+            if is_processor
+            else handle.preferred_vector_width_float
+        ),
         compute_units=handle.max_compute_units,
         fused=bool(handle.single_fp_config & kinds.FMA),
         exact_division=bool(handle.single_fp_config & kinds.CORRECTLY_ROUNDED_DIVIDE_SQRT),
