@@ -310,6 +310,10 @@ class Model:
             112
         """
         options = options_or_none(loss, optimizer, clip, frozen, "explain")
+        return self._explained(batch_size, options)
+
+    def _explained(self, batch_size: int, options: TrainingOptions | None) -> Explanation:
+        """The program of a training step; without options that of a forward pass."""
         engine, dtype = self._parameters.engine, self._parameters.dtype
         bill = bill_of(self.network, batch_size, options, dtype, engine.target)
         return Explanation(bill.batch_size, bill.program, engine)
@@ -338,9 +342,7 @@ class Model:
             EngineError: if the engine does not tune: only OpenCL devices do.
         """
         options = options_or_none(loss, optimizer, clip, frozen, "tune")
-        engine, dtype = self._parameters.engine, self._parameters.dtype
-        bill = bill_of(self.network, batch_size, options, dtype, engine.target)
-        return Explanation(bill.batch_size, bill.program, engine).tuning()
+        return self._explained(batch_size, options).tuning()
 
     @checked
     def profile(
