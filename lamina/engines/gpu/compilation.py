@@ -70,4 +70,5 @@ def _decoded(fields: Mapping[str, Any]) -> Launches:
 
 def _launch(fields: dict[str, Any]) -> Launch:
     buffers: list[str] = fields.pop("buffers")
-    return Launch(buffers=tuple(buffers), **fields)
+    numbers: list[int] = fields.pop("numbers")
+    return Launch(buffers=tuple(buffers), numbers=tuple(numbers), **fields)

@@ -157,6 +157,7 @@ class Driver(Protocol):
         buffers: Sequence[Buffer],
         items: int,
         *,
+        numbers: Sequence[int] = (),
         numbered: bool,
         group: int = 0,
     ) -> Kernel:
@@ -167,6 +168,7 @@ class Driver(Protocol):
             name: of the function.
             buffers: the first arguments.
             items: the number of work items that have work, at least one.
+            numbers: further arguments, ints.
             numbered: whether an int follows as the last argument, which each launch sets.
             group: the number of work items in a work group; 0 if it may have any size.
         """

@@ -167,9 +167,10 @@ class GpuEngine:
         for one in (*launches.load, *launches.launches):
             if step in (None, one.step):
                 # Equal steps share their kernels.
-                buffers = ", ".join(one.buffers)
-                lines.append(f"// step {one.step}: {one.kernel}({buffers}), {one.items} work items")
-                names = [name for name in _called(functions, one.kernel) if name not in shown]
+                buffers = ", ".join(filter(None, one.buffers))
+                function = one.function or one.kernel
+                lines.append(f"// step {one.step}: {function}({buffers}), {one.items} work items")
+                names = [name for name in _called(functions, function) if name not in shown]
                 lines += (functions[name] for name in names)
                 shown.update(names)
         return "\n".join(lines)

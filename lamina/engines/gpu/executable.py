@@ -117,7 +117,7 @@ class GpuProgram:
                 for block, offset, size in set(locations.values())
             }
             # Buffers without elements stay None.
-            self._buffers = dict.fromkeys(self._program.buffers)
+            self._buffers = dict.fromkeys(("", *self._program.buffers))
             self._buffers |= {name: found[location] for name, location in locations.items()}
             memories = self._outside | self._constants | self._kept
             self._buffers |= {name: memory.buffer for name, memory in memories.items()}
@@ -138,6 +138,7 @@ class GpuProgram:
             launch.kernel,
             [self._buffers[name] for name in launch.buffers],
             launch.items,
+            numbers=launch.numbers,
             numbered=numbered,
             group=launch.group,
         )

@@ -54,11 +54,13 @@ class Launch:
     Attributes:
         kernel: the name of its function in the text.
         buffers: the function's first arguments, in order: buffers of the program and workspaces.
-            One without elements is a null pointer.
+            One without elements, and one without a name, is a null pointer.
         items: the number of work items that have work, at least one. Further ones do nothing.
         step: the number of its step in the program.
         group: the number of work items in a work group; 0 if it may have any size. A kernel that
             needs a size has only whole groups.
+        numbers: the arguments after the buffers, ints.
+        function: the function that does the work, if several launches share the kernel.
     """
 
     kernel: str
@@ -66,6 +68,8 @@ class Launch:
     items: int
     step: int
     group: int = 0
+    numbers: tuple[int, ...] = ()
+    function: str = ""
 
 
 @frozen_dataclass

@@ -125,7 +125,8 @@ class CommandBuffers:
         if own is None:
             raise _failed(status.value, "clCreateKernel")
         buffers = [None if one is None else one.int_ptr for one in kernel.buffers]
-        arguments = (*map(ctypes.c_void_p, buffers), ctypes.c_int32(number))
+        numbers = (*kernel.numbers, number)
+        arguments = (*map(ctypes.c_void_p, buffers), *map(ctypes.c_int32, numbers))
         for position, one in enumerate(arguments):
             code = self._set_argument(own, position, ctypes.sizeof(one), ctypes.byref(one))
             _require_success(code, "clSetKernelArg")

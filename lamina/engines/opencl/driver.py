@@ -41,19 +41,21 @@ class _Kernel:
         handle: the driver's object.
         size: the number of work items, including those without work.
         group: the number of work items in a work group.
-        buffers: its first arguments. A number that launches set follows if it has one.
+        buffers: its first arguments.
+        numbers: the arguments after them. One that launches set follows, if it has one.
     """
 
     handle: cl.Kernel
     size: tuple[int]
     group: tuple[int]
     buffers: tuple[cl.Buffer | None, ...]
+    numbers: tuple[int, ...]
 
     def number_setter(self, number: int) -> Callable[[], object]:
         """A call that sets the argument that differs between launches."""
         # The function below the public `set_arg`, which takes 50 times as long for a number.
         own: Any = self.handle
-        return partial(own._set_arg_buf, len(self.buffers), np.int32(number))
+        return partial(own._set_arg_buf, len(self.buffers) + len(self.numbers), np.int32(number))
 
 
 _Launches = tuple[tuple[_Kernel, int | None], ...]
@@ -241,18 +243,19 @@ class OpenClDriver:
         buffers: Sequence[cl.Buffer | None],
         items: int,
         *,
+        numbers: Sequence[int] = (),
         numbered: bool,
         group: int = 0,
     ) -> _Kernel:
         handle = cl.Kernel(module, name)
-        for number, buffer in enumerate(buffers):
-            handle.set_arg(number, buffer)
+        for position, one in enumerate((*buffers, *map(np.int32, numbers))):
+            handle.set_arg(position, one)
         if not group:
             most: int = handle.get_work_group_info(
                 cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle
             )
             group = min(_GROUP, most)
-        return _Kernel(handle, (-(-items // group) * group,), (group,), tuple(buffers))
+        return _Kernel(handle, (-(-items // group) * group,), (group,), tuple(buffers), tuple(numbers))
 
     def sequence(self, launches: Sequence[tuple[_Kernel, int | None]]) -> _Sequence:
         row = tuple(launches)

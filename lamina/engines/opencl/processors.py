@@ -1,7 +1,7 @@
 """The family of kernels for processors: those of the cpu engine, in OpenCL C.
 
-A launch has a work item for each share of a kernel's work. Each work item is a work group, which
-the driver gives to a thread.
+All launches have one kernel, which calls one of the functions. A launch has a work item for each
+share of its work. Each work item is a work group, which the driver gives to a thread.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _ITEMS_PER_THREAD = 4
 _WINOGRAD_SAVING = 3e5
 # The name of the memory that work items have for themselves.
 _OWN = "own"
+# The name of the kernel.
+_KERNEL = "run"
 
 
 SOURCES = Sources(
@@ -163,8 +165,12 @@ class _Launching:
         self._written = written
         self._traits = traits
         self._module: Module = written.module.inner
-        self._kernels: dict[tuple[str, Slices, bool], str] = {}
+        # The numbers by which the kernel finds a function and its share of the work.
+        self._choices: dict[tuple[str, Slices], int] = {}
         self._own_bytes = written.workspaces.thread_bytes
+        sections = {call.section for call in (*written.load, *written.calls)}
+        most = max((len(written.sections[section]) for section in sections), default=0)
+        self._arguments = max(most + bool(self._own_bytes), 1)
         # The most work items of a launch. Their own memory is one allocation.
         self._most = traits.compute_units * _ITEMS_PER_THREAD
         if self._own_bytes:
@@ -186,6 +192,7 @@ class _Launching:
                 repeats.append(RepeatedLaunches(first, last, loop.iterations))
         inputs = [one for one in self._program.of_kind("input") if one.shape and one.bytes]
         gathers = tuple(write_gather(self._module, buffer) for buffer in inputs)
+        self._write_kernel()
         return Launches(
             self._module.text(),
             tuple(launches),
@@ -212,27 +219,33 @@ class _Launching:
         return found
 
     def _launch(self, call: KernelCall, step: int, *, numbered: bool = False) -> Launch:
-        key = call.function, call.slices, numbered
-        if key not in self._kernels:
-            self._kernels[key] = self._write(call, numbered=numbered)
+        choice = self._choices.setdefault((call.function, call.slices), len(self._choices))
         own = (_OWN,) if self._own_bytes else ()
         buffers = (*own, *self._written.sections[call.section])
-        return Launch(self._kernels[key], buffers, self._items(call.slices), step, group=1)
+        return Launch(
+            _KERNEL,
+            (*buffers, *("",) * (self._arguments - len(buffers))),
+            self._items(call.slices),
+            step,
+            group=1,
+            numbers=(choice,) if numbered else (choice, 0),
+            function=call.function,
+        )
 
     def _items(self, slices: Slices) -> int:
         """The number of work items that share a kernel's work."""
         return min(-(-slices.work.items // slices.at_once), self._most)
 
-    def _write(self, call: KernelCall, *, numbered: bool) -> str:
-        """Writes a kernel that calls a function for each share of its work."""
-        name = f"launch{len(self._kernels)}_{call.function}"
-        sections = self._written.sections[call.section]
+    def _write_kernel(self) -> None:
+        """Writes the kernel of all launches, which calls the function of its choice.
+
+        Drivers take long for each kernel. PoCL, for example, reads the whole program for each, and
+        compiles a function once for each kernel that calls it.
+        """
         buffers = [(_OWN, "i8")] if self._own_bytes else []
-        buffers += [(f"b{number}", "i8") for number in range(len(sections))]
-        code = self._module.kernel(name, buffers, [("iteration", I32)] if numbered else [])
-        given = list(code.parameters)
-        iteration = code.convert("zext", given.pop(), "i64") if numbered else None
-        work, count = call.slices.work.items, self._items(call.slices)
+        buffers += [(f"b{number}", "i8") for number in range(self._arguments - len(buffers))]
+        code = self._module.kernel(_KERNEL, buffers, [("choice", I32), ("iteration", I32)])
+        *given, choice, iteration = code.parameters
         item = code.item()
         if self._own_bytes:
             skipped = code.multiply(item, constant(self._own_bytes, I64))
@@ -240,11 +253,13 @@ class _Launching:
         else:
             # The first address of a table is that of the work item's own memory.
             given.insert(0, given[0])
-        table = code.make_addresses(given, iteration)
-        first = code.multiply(item, constant(work, I64))
-        first = code.binary("udiv", first, constant(count, I64))
-        last = code.multiply(code.add(item, constant(1, I64)), constant(work, I64))
-        last = code.binary("udiv", last, constant(count, I64))
-        code.call_void(call.function, table, constant(0, I64), first, last)
+        table = code.make_addresses(given, code.convert("zext", iteration, "i64"))
+        for (function, slices), number in self._choices.items():
+            with code.when(code.compare("eq", choice, constant(number, I32))):
+                work, count = slices.work.items, self._items(slices)
+                first = code.multiply(item, constant(work, I64))
+                first = code.binary("udiv", first, constant(count, I64))
+                last = code.multiply(code.add(item, constant(1, I64)), constant(work, I64))
+                last = code.binary("udiv", last, constant(count, I64))
+                code.call_void(function, table, constant(0, I64), first, last)
         code.finish()
-        return name
