@@ -255,7 +255,8 @@ class OpenClDriver:
                 cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle
             )
             group = min(_GROUP, most)
-        return _Kernel(handle, (-(-items // group) * group,), (group,), tuple(buffers), tuple(numbers))
+        size = -(-items // group) * group
+        return _Kernel(handle, (size,), (group,), tuple(buffers), tuple(numbers))
 
     def sequence(self, launches: Sequence[tuple[_Kernel, int | None]]) -> _Sequence:
         row = tuple(launches)

@@ -55,10 +55,13 @@ def start_of_piece(code: Builder, number: Value, whole: int, pieces: int) -> Val
     return code.binary("udiv", of_all, constant(pieces, I64))
 
 
-def address(code: Builder, base: Value, moves: Sequence[tuple[Value, int]], kind: str) -> Value:
+def address(
+    code: Builder, base: Value, moves: Sequence[tuple[Value, int | Value]], kind: str
+) -> Value:
     """The address `base` plus the sum of index * stride, in elements, over all moves."""
     for value, stride in moves:
-        base = code.offset(base, code.multiply(value, constant(stride, I64)), kind)
+        by = constant(stride, I64) if isinstance(stride, int) else stride
+        base = code.offset(base, code.multiply(value, by), kind)
     return base
 
 

@@ -6,14 +6,14 @@ from typing import final
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import RESULTS
-from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
+from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.winograd import PackedWeights
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
+from lamina.engines.simd.emit.exact_zeros import emit_exact_zeros
 from lamina.engines.simd.emit.m_tiles import address
 from lamina.engines.simd.emit.transforms import StoredSquare, along_both
 from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles, divided
-from lamina.engines.simd.emit.zeros import cleared, nonzero_n
 
 
 @final
@@ -61,9 +61,7 @@ class WinogradForward(TransformedTiles):
         with points.bound(self._batch, batch):
             self._transform_chunk(points, Chunk(outer, start, images, block), copied, left)
         strides, _ = self._image.layout(RESULTS * block)
-        down, right = (strides[axis] for axis in self._image.positions)
-        for kind, panel, _, _ in self._panels.kinds():
-            self._write_zeros(f"{self._name}_{kind}_{label}_zeros", panel, (down, right))
+        steps = tuple(strides[axis] for axis in self._image.positions)
         image_size = self._image.size(RESULTS * block)
 
         for kind, panel, number, n_start in self._over_panels(points):
@@ -81,9 +79,9 @@ class WinogradForward(TransformedTiles):
             source = address(code, products, [(row, self._wide * panel.width)], self._element)
             self._transform_back(code, panel, Matrices(source, products_stride), out)
             with code.when(has_zeros):
-                moves = [(outers.index, image_size), (loop.index, RESULTS * down)]
+                moves = [(outers.index, image_size), (loop.index, RESULTS * steps[0])]
                 source = address(code, copied, moves, self._element)
-                code.call_void(f"{self._name}_{kind}_{label}_zeros", source, words, out)
+                self._set_zeros(code, panel, (source, words, out), steps)
             first = code.multiply(code.add(start, loop.index), constant(RESULTS, I64))
             high, wide = (constant(axis.extent, I64) for axis in self._step.m[-2:])
             present = code.minimum(code.subtract(high, first), constant(RESULTS, I64))
@@ -102,87 +100,28 @@ class WinogradForward(TransformedTiles):
         assert isinstance(packed, PackedWeights)
         return packed
 
-    def _write_zeros(self, name: str, panel: Panel, steps: tuple[int, int]) -> None:
-        """Writes `zeros(numbers, words, results)`: exact zeros in the results of a row of tiles.
-
-        The function is called only if some weight is zero: the terms then cancel, and rounding
-        errors of the transform can leave a small number. Without zero weights a result depends on
-        no input outside its window, so results whose terms are all zero are already exactly zero.
-
-        Args:
-            name: of the function.
-            panel: the vectors of the panel.
-            steps: the elements between the inputs of two positions, down and to the right.
-        """
-        parameters = (("numbers", POINTER), ("words", POINTER), ("results", POINTER))
-        code = self._context.module.function(name, parameters)
-        numbers, words, results = code.parameters
-        row = code.begin_loop(0, RESULTS)
-        column = code.begin_loop(0, RESULTS * self._wide)
-        position = code.multiply(row.index, constant(RESULTS * self._wide, I64))
-        position = code.add(position, column.index)
-        result = address(code, results, [(position, panel.width)], self._element)
-        sums = self._vectors(code, panel, result)
-        word = nonzero_n(code, panel, sums)
-        with code.when(code.compare("ne", word, constant(0, I32))):
-            moves = [(row.index, steps[0]), (column.index, steps[1])]
-            window = address(code, numbers, moves, self._element)
-            word = self._zeros_of_window(code, word, window, words, steps)
-            with code.when(code.compare("ne", word, constant(0, I32))):
-                for number, value in enumerate(sums):
-                    target = code.offset(result, number * panel.lanes, self._element)
-                    code.store(cleared(code, panel, number, value, word), target)
-        code.end_loop(column)
-        code.end_loop(row)
-        code.finish()
-
-    def _zeros_of_window(
-        self, code: Builder, word: Value, numbers: Value, words: Value, steps: tuple[int, int]
-    ) -> Value:
-        """The bits of a word that belong to results whose terms all have a zero factor."""
-        lanes, channels = self._panels.lanes, self._channels
-        whole = channels - channels % lanes
-        down = code.begin_loop(0, self._window, 1, [code.splat(word, lanes)])
-        right = code.begin_loop(0, self._window, 1, down.carried)
-        moves = [(down.index, steps[0]), (right.index, steps[1])]
-        start = address(code, numbers, moves, self._element)
-        moves = [(down.index, self._window * channels), (right.index, channels)]
-        factors = address(code, words, moves, "i32")
-        (zeros,) = right.carried
-        if whole:
-            loop = code.begin_loop(0, whole, lanes, [zeros])
-            here = code.offset(start, loop.index, self._element)
-            there = code.offset(factors, loop.index, "i32")
-            (zeros,) = code.end_loop(
-                loop, [self._zeros_of(code, loop.carried[0], here, there, lanes)]
-            )
-        if whole < channels:
-            here = code.offset(start, whole, self._element)
-            there = code.offset(factors, whole, "i32")
-            zeros = self._zeros_of(code, zeros, here, there, channels - whole)
-        for loop in (right, down):
-            going = code.compare("ne", code.all_bits(zeros), constant(0, I32))
-            (zeros,) = code.end_loop(loop, [zeros], going)
-        return code.all_bits(zeros)
-
-    def _zeros_of(
-        self, code: Builder, zeros: Value, start: Value, factors: Value, present: int
-    ) -> Value:
-        """The bits that belong to results whose terms of some channels all have a zero factor.
+    def _set_zeros(
+        self,
+        code: Builder,
+        panel: Panel,
+        addresses: tuple[Value, Value, Value],
+        steps: tuple[int, ...],
+    ) -> None:
+        """Sets exact zeros in the results of a row of tiles.
 
         Args:
             code: of the function.
-            zeros: the bits for each lane.
-            start: the address of the inputs.
-            factors: a word for each input, with a bit for each column whose weight is not zero.
-            present: the number of channels.
+            panel: the vectors of the panel.
+            addresses: of the inputs, the words of the weights, and the results.
+            steps: the elements between the inputs of two positions, down and to the right.
         """
-        number = code.load(start, Type(self._element, present))
-        weights = code.load(factors, Type("i32", present))
-        is_set = code.compare("une", number, constant(0, number.type))
-        weights = code.select(is_set, weights, constant(0, weights.type))
-        others = code.binary("xor", weights, constant(-1, weights.type))
-        return code.binary("and", zeros, code.padded(others, self._panels.lanes, -1))
+        lanes, channels = self._panels.lanes, self._channels
+        rest = channels % lanes
+        function = emit_exact_zeros(
+            self._context.module, panel, self._element, self._window, lanes, rest
+        )
+        numbers = (*steps, RESULTS * self._wide, channels - rest)
+        code.call_void(function, *addresses, *(constant(one, I64) for one in numbers))
 
     def _transform_back(
         self, code: Builder, panel: Panel, products: Matrices, results: Value
