@@ -23,6 +23,7 @@ from lamina.codegen.signatures import Signatures
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.discovery import open_engine
 from lamina.engines.engine import Candidate, TunedStep
+from lamina.engines.gpu import memory as device_memory
 from lamina.engines.gpu.decisions import MOST_PROMISING, candidates, promising
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.memory import DeviceMemory
@@ -189,6 +190,7 @@ def test_candidates_that_cannot_be_built_are_dropped(
 
 def test_a_step_without_memory_is_not_tuned(tuned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one = tuned()
+    monkeypatch.setattr(device_memory, "NOT_ASKED_BYTES", 0)
     monkeypatch.setattr(type(one.driver), "available_bytes", lambda _: 1000)
     (step,) = one.tuner.tune(one.program)
     assert {each.problem for each in step.candidates} == {

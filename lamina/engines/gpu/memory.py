@@ -10,6 +10,7 @@ import numpy as np
 from lamina.engines.changes import Changes
 from lamina.engines.engine import Memory
 from lamina.engines.gpu.driver import Buffer, Driver
+from lamina.engines.room import NOT_ASKED_BYTES
 from lamina.errors import EngineError, InternalError
 from lamina.reports import bytes_text
 from lamina.shapes import Array, size_of
@@ -28,9 +29,11 @@ class Block:
     """
 
     def __init__(self, driver: Driver, size: int) -> None:
-        limit, available = driver.traits.largest_block_bytes, driver.available_bytes()
+        limit = driver.traits.largest_block_bytes
         if size > limit:
             raise _no_room(driver, size, f"one allocation takes at most {bytes_text(limit)}")
+        # Asking the system takes longer than a small allocation.
+        available = driver.available_bytes() if size > NOT_ASKED_BYTES else size
         if size > available:
             raise _no_room(driver, size, f"{bytes_text(available)} are available")
         self._driver = driver

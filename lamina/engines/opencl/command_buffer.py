@@ -34,6 +34,7 @@ class Recordable(Protocol):
         size: the number of work items.
         group: the number of work items in a work group.
         buffers: its first arguments.
+        numbers: the arguments after them, without one that launches set.
     """
 
     @property
@@ -47,6 +48,9 @@ class Recordable(Protocol):
 
     @property
     def buffers(self) -> Sequence[cl.Buffer | None]: ...
+
+    @property
+    def numbers(self) -> Sequence[int]: ...
 
 
 @final

@@ -55,7 +55,8 @@ class _Kernel:
         """A call that sets the argument that differs between launches."""
         # The function below the public `set_arg`, which takes 50 times as long for a number.
         own: Any = self.handle
-        return partial(own._set_arg_buf, len(self.buffers) + len(self.numbers), np.int32(number))
+        position = len(self.buffers) + len(self.numbers)
+        return partial(own._set_arg_buf, position, np.int32(number))
 
 
 _Launches = tuple[tuple[_Kernel, int | None], ...]

@@ -10,10 +10,10 @@ from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.winograd import PackedWeights
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
-from lamina.engines.simd.emit.exact_zeros import emit_exact_zeros
 from lamina.engines.simd.emit.m_tiles import address
 from lamina.engines.simd.emit.transforms import StoredSquare, along_both
 from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles, divided
+from lamina.engines.simd.emit.winograd_zeros import emit_exact_zeros
 
 
 @final
