@@ -16,7 +16,7 @@ from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import HostProcessor
-from lamina.engines.simd.decide.overlap import Extents, LastTouched, extents_of
+from lamina.engines.simd.decide.overlap import Extents, extents_of
 from lamina.engines.simd.decide.schedule import Schedule
 from lamina.engines.simd.emit.addresses import HEADER, AddressesInMemory
 from lamina.engines.simd.emit.kernels import (
@@ -25,6 +25,7 @@ from lamina.engines.simd.emit.kernels import (
     WrittenProgram,
     write_kernels,
 )
+from lamina.engines.simd.emit.phases import phase_starts
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
@@ -147,7 +148,7 @@ def _entry(
     numbers = {call.function: 0 for call in calls}
     numbers = {function: number for number, function in enumerate(numbers)}
     written.module.export_functions(exported_name(name), list(numbers))
-    begins = [True] * len(calls) if timed else _begins(extents, calls, loops)
+    begins = [True] * len(calls) if timed else phase_starts(extents, calls, loops)
     sections = _section_offsets(written)
     kernels: list[Kernel] = []
     phases: list[Phase] = []
@@ -174,25 +175,6 @@ def _entry(
         back, iterations = (phase_of[loop.first], loop.iterations) if loop is not None else (0, 0)
         phases.append(Phase(first, last, shared, back, iterations))
     return Entry(threads, len(numbers), tuple(kernels), tuple(phases))
-
-
-def _begins(
-    extents: Extents, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
-) -> list[bool]:
-    """Whether a phase begins with each call, because it depends on a call of the last phase."""
-    # A phase also begins with each iteration, and after the last one.
-    edges = {edge for loop in loops for edge in (loop.first, loop.last)}
-    read, written = LastTouched(extents), LastTouched(extents)
-    result: list[bool] = []
-    phase = 0
-    for number, call in enumerate(calls):
-        used = max(written.last(call.reads), written.last(call.writes), read.last(call.writes))
-        begins = number == 0 or number in edges or used >= phase
-        phase = number if begins else phase
-        read.touch(call.reads, number)
-        written.touch(call.writes, number)
-        result.append(begins)
-    return result
 
 
 def _write_sequence(

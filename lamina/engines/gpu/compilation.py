@@ -13,7 +13,14 @@ from typing import Any
 
 from lamina.cache import find, folder, keep, key_of
 from lamina.engines.gpu.family import Family
-from lamina.engines.gpu.launches import Gather, Launch, Launches, RepeatedLaunches, Workspace
+from lamina.engines.gpu.launches import (
+    Gather,
+    Launch,
+    LaunchedCall,
+    Launches,
+    RepeatedLaunches,
+    Workspace,
+)
 from lamina.engines.gpu.single_steps import Choices, forced_by
 from lamina.garbage import without_collections
 from lamina.program.encoding import checksum
@@ -22,7 +29,12 @@ from lamina.program.program import Program
 
 @without_collections
 def compile_program(
-    program: Program, family: Family, schedule: Any = None, choices: Choices = ()
+    program: Program,
+    family: Family,
+    schedule: Any = None,
+    choices: Choices = (),
+    *,
+    apart: bool = False,
 ) -> Launches:
     """The kernels of a program.
 
@@ -31,13 +43,14 @@ def compile_program(
         family: writes the kernels.
         schedule: how its steps are run; decided by default.
         choices: the candidates for the schedules of some steps, if it is decided.
+        apart: whether no launch runs kernels of several steps.
     """
 
     def make() -> Launches:
         decided = schedule
         if decided is None:
             decided = family.decide(program, forced_by(program, family, choices))
-        return family.write(program, decided)
+        return family.write(program, decided, apart=apart)
 
     sources = family.sources
     if not sources.checksum or folder() is None:
@@ -45,7 +58,7 @@ def compile_program(
     # Decisions follow from the program, the choices, the family and these sources, so the key does
     # not contain them.
     how = repr(schedule) if schedule is not None else f"chosen {choices}"
-    key = key_of((checksum(program), family.key, how, sources.checksum))
+    key = key_of((checksum(program), family.key, how, str(apart), sources.checksum))
     entry = find(key)
     if entry is not None:
         return _decoded(json.loads(entry))
@@ -71,4 +84,10 @@ def _decoded(fields: Mapping[str, Any]) -> Launches:
 def _launch(fields: dict[str, Any]) -> Launch:
     buffers: list[str] = fields.pop("buffers")
     numbers: list[int] = fields.pop("numbers")
-    return Launch(buffers=tuple(buffers), numbers=tuple(numbers), **fields)
+    calls = tuple(map(_call, fields.pop("calls")))
+    return Launch(buffers=tuple(buffers), numbers=tuple(numbers), calls=calls, **fields)
+
+
+def _call(fields: dict[str, Any]) -> LaunchedCall:
+    buffers: list[str] = fields.pop("buffers")
+    return LaunchedCall(buffers=tuple(buffers), **fields)

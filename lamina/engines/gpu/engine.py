@@ -17,7 +17,7 @@ from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.executable import GpuProgram, needs_of
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.finite import finite_check
-from lamina.engines.gpu.launches import Launches
+from lamina.engines.gpu.launches import LaunchedCall, Launches
 from lamina.engines.gpu.memory import DeviceMemory, SharedBlock, device_memory
 from lamina.engines.gpu.single_steps import Choices, candidate_schedules, forced_by
 from lamina.engines.gpu.staging import DeviceStaging
@@ -108,7 +108,7 @@ class GpuEngine:
         own_arena = device_arena(arena, self._opened)
         self._require_dtypes(_dtypes_of(program))
         choices = self._tuner.choices(program) if schedule is None else ()
-        launches = self._launches(program, schedule, choices)
+        launches = self._launches(program, schedule, choices, apart=timed)
         return GpuProgram(program, launches, memories, own_arena, timed=timed)
 
     def schedules(self, program: Program) -> Iterator[Any]:
@@ -124,15 +124,18 @@ class GpuEngine:
         self._require_dtypes(_dtypes_of(program))
         return self._launches(program, None, self._tuner.known_choices(program))
 
-    def _launches(self, program: Program, schedule: Any, choices: Choices) -> Launches:
+    def _launches(
+        self, program: Program, schedule: Any, choices: Choices, *, apart: bool = False
+    ) -> Launches:
         last = self._last
-        if schedule is None and last is not None and last[0]() is program and last[1] == choices:
+        is_kept = schedule is None and not apart
+        if is_kept and last is not None and last[0]() is program and last[1] == choices:
             return last[2]
         try:
-            launches = compile_program(program, self._family, schedule, choices)
+            launches = compile_program(program, self._family, schedule, choices, apart=apart)
         except EngineError as error:
             raise error.at(self.device.engine) from error.__cause__
-        if schedule is None:
+        if is_kept:
             self._last = weakref.ref(program), choices, launches
         return launches
 
@@ -165,12 +168,14 @@ class GpuEngine:
         lines: list[str] = []
         shown: set[str] = set()
         for one in (*launches.load, *launches.launches):
-            if step in (None, one.step):
-                # Equal steps share their kernels.
-                buffers = ", ".join(filter(None, one.buffers))
-                function = one.function or one.kernel
-                lines.append(f"// step {one.step}: {function}({buffers}), {one.items} work items")
-                names = [name for name in _called(functions, function) if name not in shown]
+            whole = LaunchedCall(one.kernel, one.buffers, one.items, one.step)
+            for call in one.calls or (whole,):
+                if step not in (None, call.step):
+                    continue
+                # Equal steps share their functions.
+                used = f"{call.function}({', '.join(call.buffers)}), {call.items} work items"
+                lines.append(f"// step {call.step}: {used}")
+                names = [name for name in _called(functions, call.function) if name not in shown]
                 lines += (functions[name] for name in names)
                 shown.update(names)
         return "\n".join(lines)

@@ -56,6 +56,12 @@ class Family(Protocol):
         """Other correct schedules of a program; for tests."""
         ...
 
-    def write(self, program: Program, schedule: Any) -> Launches:
-        """The kernels of a program that is run as the schedule says."""
+    def write(self, program: Program, schedule: Any, *, apart: bool = False) -> Launches:
+        """The kernels of a program that is run as the schedule says.
+
+        Args:
+            program: the program.
+            schedule: how its steps are run.
+            apart: whether no launch runs kernels of several steps.
+        """
         ...

@@ -48,19 +48,36 @@ class Traits:
 
 
 @frozen_dataclass
+class LaunchedCall:
+    """A function that does a part of a launch.
+
+    Attributes:
+        function: its name in the text.
+        buffers: that it uses, in order.
+        items: the number of work items that run it.
+        step: the number of its step in the program.
+    """
+
+    function: str
+    buffers: tuple[str, ...]
+    items: int
+    step: int
+
+
+@frozen_dataclass
 class Launch:
-    """One kernel of one step.
+    """One kernel of one step, or one that calls functions of several steps.
 
     Attributes:
         kernel: the name of its function in the text.
         buffers: the function's first arguments, in order: buffers of the program and workspaces.
             One without elements, and one without a name, is a null pointer.
         items: the number of work items that have work, at least one. Further ones do nothing.
-        step: the number of its step in the program.
+        step: the number of its first step in the program.
         group: the number of work items in a work group; 0 if it may have any size. A kernel that
             needs a size has only whole groups.
         numbers: the arguments after the buffers, ints.
-        function: the function that does the work, if several launches share the kernel.
+        calls: the functions that do the work, if several launches share the kernel.
     """
 
     kernel: str
@@ -69,7 +86,7 @@ class Launch:
     step: int
     group: int = 0
     numbers: tuple[int, ...] = ()
-    function: str = ""
+    calls: tuple[LaunchedCall, ...] = ()
 
 
 @frozen_dataclass
