@@ -13,7 +13,6 @@ from types import ModuleType
 import pytest
 
 from lamina.engines.discovery import open_engine
-from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
 from lamina.workloads import PRODUCTS, WORKLOADS
 
@@ -276,14 +275,6 @@ def test_launches_of_repeated_kernels_count_each_time() -> None:
     # The first is launched 10 times, the third and the fourth 3 times each, the others once.
     assert Launches("", launches, repeats, ()).launch_count == 10 + 1 + 3 + 3 + 1
     assert Launches("", launches, (), ()).launch_count == 5
-
-
-def test_an_engine_counts_the_launches_of_a_program(opencl_name: str) -> None:
-    workload, engine = WORKLOADS["tiny-step"], open_engine(opencl_name)
-    assert isinstance(engine, GpuEngine)
-    bill = workload.network().plan(1, workload.loss, workload.optimizer, engine=opencl_name)
-    listed = engine.listing(bill.program, None, "opencl").count("// step ")
-    assert engine.launch_count(bill.program) == listed > 0
 
 
 @pytest.mark.sampled

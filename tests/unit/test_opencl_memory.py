@@ -156,9 +156,9 @@ def test_kernels_are_written_once_and_for_few_sizes_of_a_search(
     written: list[str] = []
     compiled = engine_module.compile_program
 
-    def counted(program: Program, *how: Any) -> Any:
+    def counted(program: Program, *how: Any, **options: Any) -> Any:
         written.append(checksum(program))
-        return compiled(program, *how)
+        return compiled(program, *how, **options)
 
     monkeypatch.setattr(engine_module, "compile_program", counted)
     leave(3 << 20)
@@ -289,9 +289,9 @@ def test_workspaces_above_the_limit_are_refused_by_name(
 ) -> None:
     compiled = engine_module.compile_program
 
-    def with_workspace(program: Program, *how: Any) -> Any:
+    def with_workspace(program: Program, *how: Any, **options: Any) -> Any:
         """The kernels, and a workspace of 6,000 bytes for each example."""
-        launches = compiled(program, *how)
+        launches = compiled(program, *how, **options)
         batch = program.buffers["input0"].shape[0]
         added = Workspace(0, 6000 * batch, len(launches.workspace_blocks))
         return replace(launches, workspaces={**launches.workspaces, "products": added})

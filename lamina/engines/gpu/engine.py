@@ -178,6 +178,10 @@ class GpuEngine:
                 names = [name for name in _called(functions, call.function) if name not in shown]
                 lines += (functions[name] for name in names)
                 shown.update(names)
+        if step is None:
+            # Kernels that call the functions of several launches.
+            kernels = dict.fromkeys(one.kernel for one in launches.launches if one.calls)
+            lines += (functions[name] for name in kernels)
         return "\n".join(lines)
 
     def _schedule(self, program: Program) -> Any:

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Protocol, final
 
 import pyopencl as cl
-import pyopencl._cl as wrapped
+
+from lamina.engines.opencl.direct import failed, loader, require_success
 
 _NAME = "cl_khr_command_buffer"
 # From the first version to before the last one: (major, minor).
@@ -58,18 +59,18 @@ class CommandBuffers:
     """The functions of the extension, and those for kernels, for one device.
 
     Args:
-        loader: the library that has OpenCL's own functions.
+        library: that has OpenCL's own functions.
         function: returns the address of a function of the extension by its name.
     """
 
-    def __init__(self, loader: ctypes.CDLL, function: Callable[[str], int]) -> None:
+    def __init__(self, library: ctypes.CDLL, function: Callable[[str], int]) -> None:
         pointer, number, size = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
 
         def typed(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
             return ctypes.CFUNCTYPE(result, *arguments)(function(name))
 
         def plain(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-            return ctypes.CFUNCTYPE(result, *arguments)((name, loader))
+            return ctypes.CFUNCTYPE(result, *arguments)((name, library))
 
         code = ctypes.c_int
         sizes = ctypes.POINTER(size)
@@ -101,7 +102,7 @@ class CommandBuffers:
         status = ctypes.c_int()
         handle: int | None = self._create(1, queues, flags, ctypes.byref(status))
         if handle is None:
-            raise _failed(status.value, "clCreateCommandBufferKHR")
+            raise failed(status.value, "clCreateCommandBufferKHR")
         made = CommandBuffer(partial(self._enqueue, 0, None, handle, 0, None, None), launches)
         made.when_released(self._release, handle)
         for kernel, number in launches:
@@ -113,8 +114,8 @@ class CommandBuffers:
             code = self._launch(
                 *(handle, None, None, own, 1, None, size, group), *(0, None, None, None)
             )
-            _require_success(code, "clCommandNDRangeKernelKHR")
-        _require_success(self._finalize(handle), "clFinalizeCommandBufferKHR")
+            require_success(code, "clCommandNDRangeKernelKHR")
+        require_success(self._finalize(handle), "clFinalizeCommandBufferKHR")
         return made
 
     def _numbered(self, kernel: Recordable, number: int) -> int:
@@ -127,13 +128,13 @@ class CommandBuffers:
         status = ctypes.c_int()
         own: int | None = self._create_kernel(program, name.encode(), ctypes.byref(status))
         if own is None:
-            raise _failed(status.value, "clCreateKernel")
+            raise failed(status.value, "clCreateKernel")
         buffers = [None if one is None else one.int_ptr for one in kernel.buffers]
         numbers = (*kernel.numbers, number)
         arguments = (*map(ctypes.c_void_p, buffers), *map(ctypes.c_int32, numbers))
         for position, one in enumerate(arguments):
             code = self._set_argument(own, position, ctypes.sizeof(one), ctypes.byref(one))
-            _require_success(code, "clSetKernelArg")
+            require_success(code, "clSetKernelArg")
         return own
 
 
@@ -164,7 +165,7 @@ class CommandBuffer:
         Raises:
             pyopencl.Error: if the driver refuses it.
         """
-        _require_success(self._enqueue(), "clEnqueueCommandBufferKHR")
+        require_success(self._enqueue(), "clEnqueueCommandBufferKHR")
 
 
 def command_buffers(device: cl.Device) -> CommandBuffers | None:
@@ -175,12 +176,11 @@ def command_buffers(device: cl.Device) -> CommandBuffers | None:
     """
     if _NAME not in device.extensions.split() or not _has_known_version(device):
         return None
-    # The loader that pyopencl uses: the system looks up names in the libraries that it needs too.
-    loader = ctypes.CDLL(wrapped.__file__)
+    library = loader()
     try:
         address, information = (
-            loader.clGetExtensionFunctionAddressForPlatform,
-            loader.clGetDeviceInfo,
+            library.clGetExtensionFunctionAddressForPlatform,
+            library.clGetDeviceInfo,
         )
     except AttributeError:
         return None  # Windows does not look there.
@@ -192,7 +192,7 @@ def command_buffers(device: cl.Device) -> CommandBuffers | None:
         target = ctypes.byref(value)
         handle, size = ctypes.c_void_p(device.int_ptr), ctypes.c_size_t(8)
         code = information(handle, ctypes.c_uint(name), size, target, None)
-        _require_success(code, "clGetDeviceInfo")
+        require_success(code, "clGetDeviceInfo")
         return value.value
 
     if not property_of(_CAPABILITIES) & _CAN_BE_ENQUEUED_AGAIN:
@@ -203,10 +203,10 @@ def command_buffers(device: cl.Device) -> CommandBuffers | None:
     def function(name: str) -> int:
         found: int | None = address(device.platform.int_ptr, name.encode())
         if found is None:
-            raise _failed(cl.status_code.INVALID_VALUE, name)
+            raise failed(cl.status_code.INVALID_VALUE, name)
         return found
 
-    return CommandBuffers(loader, function)
+    return CommandBuffers(library, function)
 
 
 def _has_known_version(device: cl.Device) -> bool:
@@ -218,15 +218,3 @@ def _has_known_version(device: cl.Device) -> bool:
     version = found.get(_NAME, 0)
     least, end = _VERSIONS
     return least <= (version >> 22, version >> 12 & 0x3FF) < end
-
-
-def _require_success(code: int, routine: str) -> None:
-    if code:
-        raise _failed(code, routine)
-
-
-def _failed(code: int, routine: str) -> cl.Error:
-    """The error for a status of a function that pyopencl does not wrap."""
-    # The constructor of pyopencl's errors takes this record.
-    record = wrapped._ErrorRecord(msg="", code=code, routine=routine)  # pyright: ignore[reportPrivateUsage]
-    return cl.RuntimeError(record)

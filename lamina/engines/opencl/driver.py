@@ -20,6 +20,7 @@ from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.build import build, loaded_again
 from lamina.engines.opencl.command_buffer import command_buffers
 from lamina.engines.opencl.devices import Found, require_own_process, status_text
+from lamina.engines.opencl.direct import send
 from lamina.engines.opencl.verdicts import Verdict
 from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
@@ -117,7 +118,7 @@ class _Queue:
         cl.enqueue_copy(self.handle, buffer, array, is_blocking=True)
 
     def send(self, buffer: cl.Buffer, array: Array) -> cl.Event:
-        return cl.enqueue_copy(self.handle, buffer, array, is_blocking=False)
+        return send(self.handle, buffer, array)
 
     def wait_for(self, transfers: Sequence[cl.Event]) -> None:
         cl.enqueue_barrier(self.handle, wait_for=transfers)

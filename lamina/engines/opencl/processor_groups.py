@@ -1,0 +1,161 @@
+"""Which calls of kernels share a launch of a device that is a processor.
+
+- *Side by side*: the calls of a phase, which do not depend on each other. Each call has work items
+  of its own, and each work item a share of the call's work.
+- *In order*: calls of phases that take less time than a launch. One work item runs them one after
+  another, also those of a loop.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import final
+
+from lamina.codegen.pieces import PieceModule
+from lamina.engines.gpu.launches import Traits
+from lamina.engines.simd.decide.overlap import extents_of
+from lamina.engines.simd.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram
+from lamina.engines.simd.emit.phases import phase_starts
+from lamina.program.program import Program
+from lamina.records import frozen_dataclass
+
+# A phase is run by one work item, if that takes at most so many cycles longer than all threads do:
+# PoCL takes about 20 us to wake the threads for a launch and to wait for all of them.
+_LAUNCH_CYCLES = 80_000
+# The work items of a call for each thread: threads that are interrupted do fewer of them.
+_ITEMS_PER_THREAD = 4
+# The most buffers of a launch. OpenCL guarantees 1024 bytes for the arguments of a kernel.
+_MOST_BUFFERS = 100
+
+
+@frozen_dataclass
+class Group:
+    """The calls of a launch.
+
+    Attributes:
+        first, last: the first call, and the call after the last.
+        in_order: whether one work item runs them in order.
+        loops: those among them that the work item repeats.
+    """
+
+    first: int
+    last: int
+    in_order: bool
+    loops: tuple[RepeatedCalls, ...] = ()
+
+    @property
+    def calls(self) -> range:
+        return range(self.first, self.last)
+
+
+@final
+class Grouping:
+    """Groups the calls of a program.
+
+    Args:
+        program: the program.
+        written: its functions and their calls.
+        traits: of the device.
+        apart: whether each call has a launch of its own, so that its time can be measured.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        written: WrittenProgram[PieceModule],
+        traits: Traits,
+        *,
+        apart: bool,
+    ) -> None:
+        self._sections, self._apart = written.sections, apart
+        self._threads = max(traits.compute_units, 1)
+        others = dict(written.workspaces.extents)
+        free = max((end for _, end in others.values()), default=0)
+        for name, size in written.kept.items():
+            others[name] = free, free + size
+            free += size
+        self._extents = extents_of(program, others)
+        # The most work items of a launch, whose own memory is one allocation, and of a call.
+        own_bytes = written.workspaces.thread_bytes
+        at_once = max(traits.block_bytes // own_bytes, 1) if own_bytes else sys.maxsize
+        self._most_at_once = at_once
+        self._most = min(self._threads * _ITEMS_PER_THREAD, at_once)
+
+    def groups(self, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]) -> list[Group]:
+        """The calls of each launch."""
+        starts = phase_starts(self._extents, calls, loops)
+        edges = [number for number, begins in enumerate(starts) if begins or self._apart]
+        phases = [
+            Group(first, last, self._is_short(calls[first:last]))
+            for first, last in pairwise((*edges, len(calls)))
+        ]
+        within = {number: loop for loop in loops for number in range(loop.first, loop.last)}
+
+        def repeat_around(group: Group) -> RepeatedCalls | None:
+            """The loop of launches that contains a group."""
+            loop = within.get(group.first)
+            return None if loop in group.loops else loop
+
+        found: list[Group] = []
+        for phase in self._with_short_loops(phases, loops, calls):
+            before = found[-1] if found else None
+            if before is not None and before.in_order and phase.in_order:
+                merged = Group(before.first, phase.last, True, (*before.loops, *phase.loops))
+                is_together = repeat_around(before) == repeat_around(phase)
+                if is_together and self._fits(merged, calls):
+                    found[-1] = merged
+                    continue
+            found += self._split(phase, calls)
+        return found
+
+    def _is_short(self, calls: Sequence[KernelCall]) -> bool:
+        """Whether one work item runs a phase about as fast as a launch with all threads."""
+        cycles = sum(call.slices.work.cycles for call in calls)
+        saved = cycles * (1 - 1 / self._threads)
+        return not self._apart and saved <= _LAUNCH_CYCLES
+
+    def _with_short_loops(
+        self, phases: Sequence[Group], loops: Sequence[RepeatedCalls], calls: Sequence[KernelCall]
+    ) -> Iterator[Group]:
+        """The phases; a loop of short phases is one phase."""
+        loop_at = {number: loop for loop in loops for number in range(loop.first, loop.last)}
+        is_short = dict.fromkeys(loops, True)
+        for phase in phases:
+            if phase.first in loop_at:
+                is_short[loop_at[phase.first]] &= phase.in_order
+        for phase in phases:
+            loop = loop_at.get(phase.first)
+            whole = Group(loop.first, loop.last, True, (loop,)) if loop is not None else phase
+            if loop is None or not is_short[loop] or not self._fits(whole, calls):
+                yield phase
+            elif phase.first == loop.first:
+                yield whole
+
+    def _fits(self, group: Group, calls: Sequence[KernelCall]) -> bool:
+        """Whether the kernel takes as many buffers, and there is memory for the work items."""
+        items = sum(self.items(calls[number]) for number in group.calls)
+        return len(self.buffers(group, calls)) <= _MOST_BUFFERS and (
+            group.in_order or items <= self._most_at_once
+        )
+
+    def _split(self, phase: Group, calls: Sequence[KernelCall]) -> Iterator[Group]:
+        """A phase, in several groups if it is too large for one."""
+        first = phase.first
+        for number in range(phase.first + 1, phase.last):
+            longer = replace(phase, first=first, last=number + 1)
+            if not phase.loops and not self._fits(longer, calls):
+                yield replace(phase, first=first, last=number)
+                first = number
+        yield replace(phase, first=first)
+
+    def buffers(self, group: Group, calls: Sequence[KernelCall]) -> list[str]:
+        """The buffers of the calls of a group, each once."""
+        sections = [self._sections[calls[number].section] for number in group.calls]
+        return list(dict.fromkeys(name for section in sections for name in section))
+
+    def items(self, call: KernelCall) -> int:
+        """The number of work items that share a call's work."""
+        return min(-(-call.slices.work.items // call.slices.at_once), self._most)
