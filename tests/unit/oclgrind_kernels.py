@@ -1,13 +1,18 @@
-"""Runs cases with every schedule for GPUs under oclgrind, each buffer a buffer of its own size.
+"""Runs cases with every schedule under oclgrind, each buffer a buffer of its own size.
 
-`oclgrind python oclgrind_kernels.py NAME...` prints one line for each schedule that gives the
-results of the interpreter. Oclgrind writes its findings to the standard error. With the name
+`oclgrind python oclgrind_kernels.py NAME...` prints one line for each schedule for GPUs that gives
+the results of the interpreter. Oclgrind writes its findings to the standard error. With the name
 `without-barriers`, kernels have no barriers, so that oclgrind must find something.
+
+With the name `processor`, the schedules are those for processors, with as many work items as there
+is work for. With `all-at-once`, calls that depend on each other are side by side in one launch, so
+that oclgrind must find something.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +20,15 @@ import pyopencl as cl
 from gpu_cases import CASES, TRAITS, Case, compiled
 from harness import run_program
 
-from lamina.codegen.words import OPENCL, Words
+from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR, Words
 from lamina.engines.gpu.decisions import decide, legal_schedules
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.engines.opencl import processor_groups
+from lamina.engines.opencl.processor_groups import Grouping
+from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.program.program import Program
 from lamina.shapes import Array
 
@@ -34,15 +42,39 @@ WITHOUT_BARRIERS = replace(
 
 
 def run_case(case: Case, words: Words) -> None:
-    """Runs a case with every schedule."""
+    """Runs a case with every schedule for GPUs."""
     program = compiled(case, TARGET)
+    schedules = [decide(program, TARGET, TRAITS), *legal_schedules(program, TARGET, TRAITS)]
+    kernels = (write_kernels(program, one, TRAITS, words) for one in schedules)
+    compare(case, program, zip(schedules, kernels, strict=True), is_right=words is OPENCL)
+
+
+def run_case_for_processors(case: Case, *, all_at_once: bool) -> None:
+    """Runs a case with every schedule for processors."""
+    traits = replace(TRAITS, is_processor=True, lanes=4, fused=False)
+    family = ProcessorFamily(traits, OPENCL_PROCESSOR, "opencl")
+    program = compiled(case, family.target)
+    # Each work item of a kernel is a work item of its launch, and each phase a launch.
+    Grouping.items = lambda self, call: min(call.slices.work.items, 8)  # pyright: ignore
+    processor_groups._LAUNCH_CYCLES = -1  # pyright: ignore
+    if all_at_once:
+        processor_groups.phase_starts = lambda extents, calls, loops: [
+            number == 0 for number, _ in enumerate(calls)
+        ]
+    schedules = [family.decide(program), *family.legal_schedules(program)]
+    kernels = (family.write(program, one) for one in schedules)
+    compare(case, program, zip(schedules, kernels, strict=True), is_right=not all_at_once)
+
+
+def compare(
+    case: Case, program: Program, kernels: Iterable[tuple[object, Launches]], *, is_right: bool
+) -> None:
+    """Runs the kernels of each schedule, and compares their results if they should be right."""
     feeds = case.feeds()
     expected, _ = run_program(program, InterpreterEngine(), feeds)
-    schedules = [decide(program, TARGET, TRAITS), *legal_schedules(program, TARGET, TRAITS)]
-    for number, schedule in enumerate(schedules):
-        launches = write_kernels(program, schedule, TRAITS, words)
+    for number, (schedule, launches) in enumerate(kernels):
         found = outputs_of(program, launches, feeds)
-        for name, value in expected.items() if words is OPENCL else ():
+        for name, value in expected.items() if is_right else ():
             np.testing.assert_allclose(
                 *(found[name], value), rtol=2e-5, atol=2e-5, err_msg=f"{name}\n{schedule}"
             )
@@ -56,7 +88,7 @@ def outputs_of(program: Program, launches: Launches, feeds: dict[str, Array]) ->
     # Optimized code has instructions that oclgrind does not know.
     module = cl.Program(context, launches.text).build("-cl-std=CL1.2 -cl-opt-disable")
     sizes = {name: one.bytes for name, one in program.buffers.items()}
-    sizes |= {name: one.bytes for name, one in launches.workspaces.items()}
+    sizes |= {name: one.bytes for name, one in launches.workspaces.items()} | {**launches.kept}
     buffers = {
         name: cl.Buffer(context, cl.mem_flags.READ_WRITE, size)
         for name, size in sizes.items()
@@ -65,10 +97,11 @@ def outputs_of(program: Program, launches: Launches, feeds: dict[str, Array]) ->
     for name, value in (*feeds.items(), *program.constants.items()):
         if name in buffers:
             cl.enqueue_copy(queue, buffers[name], np.ascontiguousarray(value))
-    for launch in launches.launches:
+    for launch in (*launches.load, *launches.launches):
         kernel = cl.Kernel(module, launch.kernel)
-        for number, name in enumerate(launch.buffers):
-            kernel.set_arg(number, buffers.get(name))
+        arguments = [*map(buffers.get, launch.buffers), *map(np.int32, launch.numbers)]
+        for number, one in enumerate(arguments):
+            kernel.set_arg(number, one)
         group = launch.group or 8
         size = -(-launch.items // group) * group
         cl.enqueue_nd_range_kernel(queue, kernel, (size,), (group,))
@@ -86,5 +119,7 @@ if __name__ == "__main__":
     names = sys.argv[1:]
     used = WITHOUT_BARRIERS if "without-barriers" in names else OPENCL
     for one in CASES:
-        if one.name in names:
+        if one.name in names and "processor" in names:
+            run_case_for_processors(one, all_at_once="all-at-once" in names)
+        elif one.name in names:
             run_case(one, used)

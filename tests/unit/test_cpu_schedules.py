@@ -11,14 +11,17 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from harness import Leaves
+from gpu_cases import CASES, compiled
+from harness import Leaves, run_program
 
 import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
+from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.simd.decide.alternatives import alternatives_of, legal_schedules
 from lamina.engines.simd.decide.packing import Packing
 from lamina.engines.simd.decide.program import decide
@@ -234,3 +237,16 @@ def test_more_workers_are_used_for_more_work_only() -> None:
     many: HostProcessor = replace(PROCESSOR, threads=4)
     assert decide(classifier(200, 128, 10), many).workers == 4
     assert decide(classifier(4, 4, 2), many).workers == 1
+
+
+def test_a_reduction_of_what_an_earlier_stage_writes_is_split_after_it() -> None:
+    (case,) = (one for one in CASES if one.name == "written")
+    engine = CpuEngine()
+    program, feeds = compiled(case, engine.target), case.feeds()
+    expected, _ = run_program(program, InterpreterEngine(), feeds)
+    split = [one for one in engine.schedules(program) if "partial results" in str(one)]
+    assert split
+    for schedule in split:
+        found, _ = run_program(program, engine, feeds, schedule=schedule)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-6)

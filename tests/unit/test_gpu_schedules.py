@@ -124,3 +124,16 @@ def test_oclgrind_finds_no_fault_with_any_schedule(name: str) -> None:
 
 def test_oclgrind_finds_races_without_barriers() -> None:
     assert "data race" in under_oclgrind(["softmax", "without-barriers"]).stderr
+
+
+def test_oclgrind_finds_no_fault_with_schedules_for_processors() -> None:
+    done = under_oclgrind([*(one.name for one in CASES), "processor"])
+    assert not done.returncode, done.stderr
+    assert "Kernel:" not in done.stderr, done.stderr
+    for one in CASES:
+        assert f"{one.name} 1 is right" in done.stdout
+
+
+def test_oclgrind_finds_races_between_calls_that_depend_on_each_other() -> None:
+    done = under_oclgrind(["normalized", "processor", "all-at-once"])
+    assert "data race" in done.stderr

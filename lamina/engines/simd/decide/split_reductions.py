@@ -16,8 +16,8 @@ from lamina.codegen.strides import stride_along
 from lamina.program.index import Axis, Index, axis_index, flatten
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Load, Local, Scalar, postorder
-from lamina.program.steps import Loop, Reduce, Stage, Store, Write
+from lamina.program.scalar import Apply, Load, Local, Scalar, loads, postorder
+from lamina.program.steps import Loop, Reduce, Stage, Store, Write, stage_stores
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, size_of
 
@@ -105,7 +105,9 @@ class _Splitting:
     def split(self, stage: Reduce) -> None:
         """Takes a reduction as partial results, and their combination."""
         stage = self._reduce_with_locals(stage)
-        if any(isinstance(scalar, Local) for scalar in postorder(stage.value)):
+        has_locals = any(isinstance(scalar, Local) for scalar in postorder(stage.value))
+        written = {store.buffer for one in self.stages for store in stage_stores(one)}
+        if has_locals or not written.isdisjoint(load.buffer for load in loads(stage.value)):
             # The stages on which it depends become a separate loop, after which there is a barrier.
             self._finish(f"partial_before_{stage.local}")
             stage = self._reduce_with_locals(stage)
@@ -189,8 +191,11 @@ def _is_long(stage: Reduce, axes: Sequence[Axis]) -> bool:
 
 def _is_of_columns(stage: Reduce, column: Axis) -> bool:
     """Whether all loads that are reduced are contiguous along an axis of the results."""
-    loads = [scalar for scalar in postorder(stage.value) if isinstance(scalar, Load)]
-    reduced = [one for one in loads if any(stride_along(one.index, x) != 0 for x in stage.axes)]
+    reduced = [
+        one
+        for one in loads(stage.value)
+        if any(stride_along(one.index, x) != 0 for x in stage.axes)
+    ]
     return bool(reduced) and all(stride_along(one.index, column) == 1 for one in reduced)
 
 
