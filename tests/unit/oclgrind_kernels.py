@@ -55,8 +55,8 @@ def run_case_for_processors(case: Case, *, all_at_once: bool) -> None:
     family = ProcessorFamily(traits, OPENCL_PROCESSOR, "opencl")
     program = compiled(case, family.target)
     # Each work item of a kernel is a work item of its launch, and each phase a launch.
-    Grouping.items = lambda self, call: min(call.slices.work.items, 8)  # pyright: ignore
-    processor_groups._LAUNCH_CYCLES = -1  # pyright: ignore
+    Grouping.items = lambda self, call: min(call.slices.work.items, 8)
+    processor_groups._LAUNCH_CYCLES = -1
     if all_at_once:
         processor_groups.phase_starts = lambda extents, calls, loops: [
             number == 0 for number, _ in enumerate(calls)
