@@ -17,6 +17,7 @@ from lamina.codegen.c_text import (
 from lamina.codegen.c_types import Types
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import POINTER, Type, Value, constant
+from lamina.errors import InternalError
 
 
 class Expressions(Instructions):
@@ -58,6 +59,8 @@ class Expressions(Instructions):
 
     def _operand(self, value: Value) -> str:
         """A value as an operand of an expression."""
+        if value.name in self._begun:
+            raise InternalError("a vector is used before all of its lanes are set", where=self.name)
         if value.number is None:
             # Each lane of an undefined value is set before it is read.
             return (

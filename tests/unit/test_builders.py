@@ -27,7 +27,7 @@ from builder_cases import (
 from c99 import C99, library_of
 
 from lamina.codegen import c, llvm
-from lamina.codegen.values import FLOAT, I32, POINTER, Type, constant
+from lamina.codegen.values import FLOAT, I32, POINTER, Type, constant, undefined
 from lamina.codegen.words import OPENCL, Words
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
@@ -142,6 +142,14 @@ def test_lanes_that_a_language_lacks_are_refused(words: Words, lanes: int, expec
     with pytest.raises(InternalError) as caught:
         code.load(code.parameters[0], Type("float", lanes))
     assert str(caught.value).startswith(expected)
+
+
+def test_a_vector_is_refused_before_all_of_its_lanes_are_set() -> None:
+    code = c.Module(OPENCL, fused=True).kernel("copy", [("x", "float")], [])
+    vector = code.insert(undefined(Type("float", 2)), constant(1, FLOAT), 0)
+    with pytest.raises(InternalError, match="in copy: a vector is used before all of its lanes"):
+        code.store(vector, code.parameters[0])
+    code.store(code.insert(vector, constant(2, FLOAT), 1), code.parameters[0])
 
 
 @pytest.mark.parametrize(("type", "expected"), [(FLOAT, ["#pragma in_order"]), (I32, [])])
