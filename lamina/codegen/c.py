@@ -260,16 +260,19 @@ class Function(Expressions):
 
     # Tables of addresses
 
-    def make_addresses(self, buffers: Sequence[Value], iteration: Value | None) -> Value:
-        """A table with these addresses, and perhaps the number of an iteration."""
-        self.module.addresses = max(self.module.addresses, len(buffers), 1)
+    def declare_addresses(self) -> Value:
+        """A table of addresses, for `set_addresses`."""
         name = self._name("a")
         self._line(f"{_ADDRESSES} {name}")
+        return Value(f"&{name}", TABLE)
+
+    def set_addresses(self, table: Value, buffers: Sequence[Value], iteration: Value) -> None:
+        """Sets the addresses of a table, and the number of its iteration."""
+        self.module.addresses = max(self.module.addresses, len(buffers), 1)
+        name = table.name.removeprefix("&")
         for number, buffer in enumerate(buffers):
             self._line(f"{name}.buffers[{number}] = {self._pointer(buffer, 'i8')}")
-        if iteration is not None:
-            self._line(f"{name}.iteration = {self._operand(iteration)}")
-        return Value(f"&{name}", TABLE)
+        self._line(f"{name}.iteration = {self._operand(iteration)}")
 
     def address_in(self, table: Value, number: int) -> Value:
         """One of the addresses of a table."""
@@ -283,14 +286,6 @@ class Function(Expressions):
         return self._made(f"{table.name}->iteration", I64)
 
     # Memory
-
-    def table(self, values: Sequence[Value]) -> Value:
-        """Values of one type in the work item's private memory, for `picked`."""
-        value = Value(self._name("t"), values[0].type)
-        numbers = ", ".join(map(self._operand, values))
-        word = self.module.type(value.type)
-        self._line(f"const {word} {value.name}[{len(values)}] = {{{numbers}}}")
-        return value
 
     def picked(self, table: Value, number: Value) -> Value:
         """One of the values of a table."""

@@ -26,8 +26,8 @@ from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.engines.opencl import processor_groups
-from lamina.engines.opencl.processor_groups import Grouping
+from lamina.engines.opencl import launch_plan
+from lamina.engines.opencl.launch_plan import LaunchPlan
 from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.program.program import Program
 from lamina.shapes import Array
@@ -55,10 +55,10 @@ def run_case_for_processors(case: Case, *, all_at_once: bool) -> None:
     family = ProcessorFamily(traits, OPENCL_PROCESSOR, "opencl")
     program = compiled(case, family.target)
     # Each work item of a kernel is a work item of its launch, and each phase a launch.
-    Grouping.items = lambda self, call: min(call.slices.work.items, 8)
-    processor_groups._LAUNCH_CYCLES = -1
+    LaunchPlan.items = lambda self, call: min(call.slices.work.items, 8)
+    launch_plan._LAUNCH_CYCLES = -1
     if all_at_once:
-        processor_groups.phase_starts = lambda extents, calls, loops: [
+        launch_plan.phase_starts = lambda extents, calls, loops: [
             number == 0 for number, _ in enumerate(calls)
         ]
     schedules = [family.decide(program), *family.legal_schedules(program)]

@@ -15,6 +15,7 @@ from fit_cases import TEST, data, fit, network, same
 import lamina as lm
 from lamina.data import Dataset
 from lamina.engines.discovery import open_engine
+from lamina.engines.opencl import launch_plan
 from lamina.errors import EngineError, NonFiniteError
 from lamina.runtime import data_sets
 from lamina.training import snapshot as snapshots
@@ -229,16 +230,20 @@ def test_a_training_step_that_was_enqueued_in_part_is_undone(
     def begin(_: History) -> None:
         after.append(model.parameters())
         if len(after) == 2:
-            # In the second training step of the next epoch.
-            left[:] = [launches + launches // 2]
+            # In the second training step of the next epoch, after half of its launches.
+            left[:] = [gathers + launches + gathers + launches // 2]
 
-    # Each kernel is enqueued by a call.
+    # Each kernel is enqueued by a call, and each phase is a launch.
+    monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
+    monkeypatch.setenv("LAMINA_CACHE", "0")
     monkeypatch.setattr(driver, "_command_buffers", None)
     monkeypatch.setattr(module.cl, "enqueue_nd_range_kernel", limited)
     model = lm.Model(network(), engine=opencl_name, seed=3)
     after: list[dict[str, Any]] = []
     plan = network().plan(8, lm.CrossEntropy(), lm.Adam(0.01), engine=opencl_name)
-    launches = len(plan.program.steps)
+    launches = open_engine(opencl_name).launch_count(plan.program)
+    gathers = len(plan.program.of_kind("input"))
+    assert launches > 3
     with pytest.raises(EngineError, match="restored to its state before epoch 3"):
         fit(model, epochs=5, callbacks=[begin], progress=False)
     assert left == [0]

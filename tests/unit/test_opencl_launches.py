@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -11,13 +12,24 @@ from gpu_cases import TRAITS, Case, compiled
 
 import lamina as lm
 from lamina import ops
+from lamina.codegen.pieces import PieceModule
 from lamina.codegen.words import OPENCL_PROCESSOR
+from lamina.compiler.pipeline import compile_graph
+from lamina.derive import default_targets, training_graph
 from lamina.engines.discovery import open_engine
+from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.opencl import processor_groups
+from lamina.engines.opencl import launch_plan, processors
+from lamina.engines.opencl.launch_plan import LaunchPlan
+from lamina.engines.opencl.processor_launches import launches_of as launches_of_calls
 from lamina.engines.opencl.processors import ProcessorFamily
+from lamina.engines.simd.emit.kernels import WrittenProgram
 from lamina.graph import Tensor
 from lamina.layers import LSTM, Input
+from lamina.program.program import Program
+from lamina.program.target import Target
+from lamina.protocols import TrainingOptions
+from lamina.shapes import float32
 from lamina.workloads import WORKLOADS
 
 PROCESSOR = replace(TRAITS, is_processor=True, lanes=8, fused=True)
@@ -25,10 +37,10 @@ PROCESSOR = replace(TRAITS, is_processor=True, lanes=8, fused=True)
 ALWAYS = 1e18
 
 
-def launches_of(case: Case, traits: Traits = PROCESSOR, *, apart: bool = False) -> Launches:
+def launches_of(case: Case, traits: Traits = PROCESSOR, *, separate: bool = False) -> Launches:
     family = ProcessorFamily(traits, OPENCL_PROCESSOR, "opencl")
     program = compiled(case, family.target)
-    return family.write(program, family.decide(program), apart=apart)
+    return family.write(program, family.decide(program), separate=separate)
 
 
 def chain(x: Tensor) -> Tensor:
@@ -64,15 +76,15 @@ def test_long_steps_are_launches_of_their_own_unless_they_are_independent() -> N
     several = [launch for launch in launches.launches if len(launch.calls) > 1]
     assert several
     for launch in several:
-        assert launch.items == sum(call.items for call in launch.calls)
+        assert launch.items == max(call.items for call in launch.calls)
         assert all(call.items > 1 for call in launch.calls)
     # The copy of the products needs both.
     assert by_step[max(by_step)] is not by_step[min(by_step)]
 
 
-def test_calls_are_apart_if_their_times_are_measured() -> None:
+def test_calls_are_separate_if_their_times_are_measured() -> None:
     for case in (CHAIN, PRODUCTS):
-        launches = launches_of(case, apart=True)
+        launches = launches_of(case, separate=True)
         assert all(len(launch.calls) == 1 for launch in launches.launches)
         assert len(launches.launches) > len(launches_of(case).launches)
 
@@ -86,34 +98,126 @@ def test_all_launches_have_the_arguments_of_the_one_kernel() -> None:
         assert used == set(launch.buffers) - {"", "own"}
 
 
+@pytest.mark.parametrize("cycles", [-1.0, ALWAYS], ids=["never", "always"])
 @pytest.mark.parametrize("most", [3, 8])
 def test_launches_have_no_more_buffers_than_a_kernel_takes(
-    most: int, monkeypatch: pytest.MonkeyPatch
+    most: int, cycles: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor_groups, "_MOST_BUFFERS", most)
-    monkeypatch.setattr(processor_groups, "_LAUNCH_CYCLES", ALWAYS)
-    for case in (CHAIN, PRODUCTS):
-        for launch in launches_of(case).launches:
+    monkeypatch.setattr(launch_plan, "_MOST_BUFFERS", most)
+    monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", cycles)
+    many = Case("products", ((30, 25),) * 5 + ((25, 20),) * 5, products(5))
+    for case in (CHAIN, PRODUCTS, many):
+        launches = launches_of(case).launches
+        for launch in launches:
             used = {name for name in launch.buffers if name not in ("", "own")}
             assert len(used) <= most or len(launch.calls) == 1
+        single = launches_of(case, separate=True).launches
+        assert [call.step for one in launches for call in one.calls] == [one.step for one in single]
 
 
 def test_the_memory_of_work_items_is_one_allocation() -> None:
-    whole = launches_of(PRODUCTS)
+    many = replace(PROCESSOR, compute_units=16)
+    whole = launches_of(PRODUCTS, many)
     own = whole.workspaces["own"].bytes
     most = max(launch.items for launch in whole.launches)
-    limit = own - 1
-    limited = launches_of(PRODUCTS, replace(PROCESSOR, largest_block_bytes=limit))
+    limit = 500_000
+    assert own > limit
+    limited = launches_of(PRODUCTS, replace(many, largest_block_bytes=limit))
     assert limited.workspaces["own"].bytes <= limit
-    assert max(launch.items for launch in limited.launches) < most
+    assert 1 < max(launch.items for launch in limited.launches) < most
+
+
+def test_calls_side_by_side_need_no_more_memory_than_separate_ones() -> None:
+    for count in (2, 5):
+        case = Case("products", ((300, 250),) * count + ((250, 200),) * count, products(count))
+        own = launches_of(case).workspaces["own"].bytes
+        assert own == launches_of(case, separate=True).workspaces["own"].bytes
+
+
+@pytest.mark.parametrize("cycles", [-1.0, 8e4, ALWAYS], ids=["never", "short", "always"])
+@pytest.mark.parametrize("name", ["tiny-step", "lenet", "lstm", "transformer"])
+def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(
+    name: str, cycles: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", cycles)
+    family = ProcessorFamily(PROCESSOR, OPENCL_PROCESSOR, "opencl")
+    program = training_program(name, family.target)
+    decided = family.decide(program)
+    launches, single = (family.write(program, decided, separate=one) for one in (False, True))
+    calls = [call for launch in launches.launches for call in launch.calls]
+    expected = [call for launch in single.launches for call in launch.calls]
+    assert [(one.function, one.step) for one in calls] == [
+        (one.function, one.step) for one in expected
+    ]
+    # A loop is repeated by the same launches, or within one launch.
+    separate = {
+        (repeat.count, single.launches[repeat.first].step, single.launches[repeat.last - 1].step)
+        for repeat in single.repeats
+    }
+    for repeat in launches.repeats:
+        steps = [
+            call.step for one in launches.launches[repeat.first : repeat.last] for call in one.calls
+        ]
+        assert (repeat.count, steps[0], steps[-1]) in separate
+    inside = launches.text.count("for (ulong i") - single.text.count("for (ulong i")
+    assert len(launches.repeats) + inside == len(single.repeats)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "lstm", "transformer"])
+def test_calls_side_by_side_touch_no_memory_that_another_one_writes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
+    family = ProcessorFamily(PROCESSOR, OPENCL_PROCESSOR, "opencl")
+    program = training_program(name, family.target)
+    found: list[WrittenProgram[PieceModule]] = []
+
+    def noted(
+        program: Program, written: WrittenProgram[PieceModule], traits: Traits, *, separate: bool
+    ) -> Launches:
+        found.append(written)
+        return launches_of_calls(program, written, traits, separate=separate)
+
+    monkeypatch.setattr(processors, "launches_of", noted)
+    family.write(program, family.decide(program))
+    (written,) = found
+    plan = LaunchPlan(program, written, PROCESSOR, separate=False)
+    positions = program.plan.positions()
+    memory: dict[str, tuple[str, int, int]] = {
+        one.buffer: ("arena", positions[one.buffer], positions[one.buffer] + one.bytes)
+        for one in program.plan.allocations
+    }
+    workspaces = written.workspaces.extents
+    memory |= {one: ("workspaces", *extent) for one, extent in workspaces.items()}
+    several = 0
+    for launch in plan.launches(written.calls, written.loops):
+        assert not launch.in_order
+        for one, other in permutations([written.calls[number] for number in launch.calls], 2):
+            several += 1
+            for changed, used in product(one.writes, other.reads | other.writes):
+                assert changed != used
+                owner, start, end = memory.get(changed, (changed, 0, 1))
+                its, its_start, its_end = memory.get(used, (used, 0, 1))
+                assert owner != its or end <= its_start or its_end <= start, (changed, used)
+    assert several
+
+
+def training_program(name: str, target: Target) -> Program:
+    """The training step of a workload."""
+    workload = WORKLOADS[name]
+    assert workload.loss is not None
+    network, options = workload.network(), TrainingOptions(workload.loss, workload.optimizer)
+    targets = default_targets(network, workload.loss, float32)
+    graph = training_graph(network, options, targets, dtype=float32).graph
+    return compile_graph(graph, batch=workload.batch, name=name, target=target)
 
 
 def test_equal_launches_share_a_case_of_the_kernel() -> None:
     case = Case("powers", ((7, 7),), lambda x: ops.matmul(ops.matmul(ops.matmul(x, x), x), x))
-    launches = launches_of(case, apart=True)
-    choices = {launch.numbers[0] for launch in launches.launches}
-    assert len(choices) < len(launches.launches)
-    assert launches.text.count("choice ==") == len(choices)
+    launches = launches_of(case, separate=True)
+    numbers = {launch.numbers[0] for launch in launches.launches}
+    assert len(numbers) < len(launches.launches)
+    assert launches.text.count("number ==") == len(numbers)
 
 
 @pytest.mark.parametrize("cycles", [-1.0, 1e4, ALWAYS], ids=["never", "short", "always"])
@@ -121,7 +225,7 @@ def test_equal_launches_share_a_case_of_the_kernel() -> None:
 def test_a_recurrence_has_the_same_results_in_one_launch_and_in_many(
     opencl_name: str, cycles: float, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor_groups, "_LAUNCH_CYCLES", cycles)
+    monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", cycles)
     monkeypatch.setenv("LAMINA_CACHE", "0")
     x = np.random.default_rng(0).normal(size=(3, length, 4)).astype("float32")
     network = lm.Sequential(Input(length, 4), LSTM(6), lm.Flatten(), lm.Linear(2))
@@ -131,17 +235,26 @@ def test_a_recurrence_has_the_same_results_in_one_launch_and_in_many(
     np.testing.assert_allclose(*results, rtol=2e-6, atol=2e-6)
 
 
-def test_a_loop_of_short_steps_is_one_launch(opencl_name: str) -> None:
+@pytest.fixture
+def engine(opencl_name: str) -> GpuEngine:
+    """The first device of OpenCL, if it takes kernels for processors."""
+    found = open_engine(opencl_name)
+    assert isinstance(found, GpuEngine)
+    if not isinstance(found._family, ProcessorFamily):
+        pytest.skip("the first device of OpenCL takes kernels for GPUs")
+    return found
+
+
+def test_a_loop_of_short_steps_is_one_launch(engine: GpuEngine) -> None:
     network = lm.Sequential(Input(50, 3), LSTM(4), lm.Flatten(), lm.Linear(2))
-    engine = open_engine(opencl_name)
-    bill = network.plan(2, lm.CrossEntropy(), lm.SGD(0.1), engine=opencl_name)
-    assert bill.program.repeats
-    assert engine.launch_count(bill.program) < 10
+    bill = network.plan(2, lm.CrossEntropy(), lm.SGD(0.1), engine=engine.device.engine)
+    assert len(bill.program.repeats) == 2
+    assert engine.launch_count(bill.program) == 1
 
 
-def test_the_tiny_training_step_is_one_launch(opencl_name: str) -> None:
-    workload, engine = WORKLOADS["tiny-step"], open_engine(opencl_name)
-    bill = workload.network().plan(1, workload.loss, workload.optimizer, engine=opencl_name)
+def test_the_tiny_training_step_is_one_launch(engine: GpuEngine) -> None:
+    workload, name = WORKLOADS["tiny-step"], engine.device.engine
+    bill = workload.network().plan(1, workload.loss, workload.optimizer, engine=name)
     assert engine.launch_count(bill.program) == 1
     listing = engine.listing(bill.program, None, "opencl")
     assert listing.count("// step ") == len(bill.program.steps) == 13

@@ -14,7 +14,7 @@ import pytest
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.executable import GpuProgram
-from lamina.engines.gpu.gather import write_gather
+from lamina.engines.gpu.gather import _write_gather
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.launches import (
     Gather,
@@ -167,9 +167,9 @@ def test_batches_of_any_dtype_are_gathered(
     data = np.random.default_rng(1).integers(0, 100, (9, *shape)).astype(dtype.numpy)
     rows = np.array([[8, 0], [3, 3], [1, 7]], "int64")
     module = module_for(driver.traits, driver.words)
-    gather = write_gather(module, Buffer("batch", "input", (2, *shape), dtype))
+    gather = _write_gather(module, Buffer("batch", "input", (2, *shape), dtype))
     assert (
-        write_gather(module, Buffer("other", "input", (2, *shape), dtype)).kernel == gather.kernel
+        _write_gather(module, Buffer("other", "input", (2, *shape), dtype)).kernel == gather.kernel
     )
     examples, batch, numbers = (
         engine.allocate(one.shape, one.dtype) for one in (data, data[:2], rows)

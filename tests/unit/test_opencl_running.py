@@ -247,6 +247,46 @@ def test_devices_without_a_known_version_of_the_extension_have_no_command_buffer
     assert command_buffers(unknown) is None
 
 
+def test_an_incomplete_extension_has_no_command_buffers(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import command_buffer
+
+    if command_buffer.command_buffers(driver._handle) is None:
+        pytest.skip("the device has no command buffers")
+
+    def refusing(code: int, routine: str) -> None:
+        raise command_buffer.failed(-30, routine)
+
+    monkeypatch.setattr(command_buffer, "require_success", refusing)
+    assert command_buffer.command_buffers(driver._handle) is None
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "by-pyopencl"])
+def test_an_array_is_sent_without_waiting_for_it(
+    driver: Any, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    from lamina.engines.opencl import direct as module
+
+    if direct:
+        assert module._writing() is not None
+    else:
+        monkeypatch.setattr(module, "_writing", lambda: None)
+    array = np.arange(1000, dtype="float32")
+    buffer = driver.allocate(array.nbytes)
+    driver.queue.send(buffer, array).wait()
+    found = np.zeros_like(array)
+    driver.queue.read(found, buffer)
+    np.testing.assert_array_equal(found, array)
+
+
+def test_an_array_that_is_larger_than_its_buffer_is_refused_by_the_driver(driver: Any) -> None:
+    buffer = driver.allocate(16)
+    with pytest.raises(EngineError) as caught, driver.errors("copying inputs"):
+        driver.queue.send(buffer, np.zeros(1000, "float32"))
+    assert "INVALID_VALUE in clEnqueueWriteBuffer" in str(caught.value)
+
+
 def test_runs_do_not_wait_for_the_device(
     engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,27 @@ def test_commands_in_another_order_and_misplaced_sub_buffers_are_found(
     ]
 
 
+def test_recorded_launches_with_other_numbers_are_not_recorded(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl.verdicts import RECORDED, Verdict
+
+    sequence = driver.sequence
+
+    def last_number(launches: Any) -> Any:
+        return sequence([(kernel, launches[-1][1]) for kernel, _ in launches])
+
+    def refused_sequence(_: Any) -> Any:
+        raise EngineError("refused")
+
+    for wrong in (last_number, refused_sequence):
+        monkeypatch.setattr(driver, "sequence", wrong)
+        assert RECORDED in faults(driver)
+        assert refused(driver) == []
+    assert not Verdict((RECORDED,)).records
+    assert Verdict(()).records
+
+
 def test_binaries_that_compute_something_else_are_not_kept(
     driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

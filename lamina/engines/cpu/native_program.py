@@ -90,7 +90,7 @@ def write_program(
         shared_bytes=workspaces.shared_bytes,
         shared_offsets=tuple(written.workspace_offsets.values()),
         table=_table(program, written),
-        steps=tuple(written.steps[number] for number in used),
+        steps=tuple(written.calls[number].step for number in used),
     )
     return NativeProgram(written.module.text(), layout)
 

@@ -34,7 +34,7 @@ def compile_program(
     schedule: Any = None,
     choices: Choices = (),
     *,
-    apart: bool = False,
+    separate: bool = False,
 ) -> Launches:
     """The kernels of a program.
 
@@ -43,14 +43,14 @@ def compile_program(
         family: writes the kernels.
         schedule: how its steps are run; decided by default.
         choices: the candidates for the schedules of some steps, if it is decided.
-        apart: whether no launch runs kernels of several steps.
+        separate: whether no launch runs kernels of several steps.
     """
 
     def make() -> Launches:
         decided = schedule
         if decided is None:
             decided = family.decide(program, forced_by(program, family, choices))
-        return family.write(program, decided, apart=apart)
+        return family.write(program, decided, separate=separate)
 
     sources = family.sources
     if not sources.checksum or folder() is None:
@@ -58,7 +58,7 @@ def compile_program(
     # Decisions follow from the program, the choices, the family and these sources, so the key does
     # not contain them.
     how = repr(schedule) if schedule is not None else f"chosen {choices}"
-    key = key_of((checksum(program), family.key, how, str(apart), sources.checksum))
+    key = key_of((checksum(program), family.key, how, str(separate), sources.checksum))
     entry = find(key)
     if entry is not None:
         return _decoded(json.loads(entry))

@@ -108,7 +108,7 @@ class GpuEngine:
         own_arena = device_arena(arena, self._opened)
         self._require_dtypes(_dtypes_of(program))
         choices = self._tuner.choices(program) if schedule is None else ()
-        launches = self._launches(program, schedule, choices, apart=timed)
+        launches = self._launches(program, schedule, choices, separate=timed)
         return GpuProgram(program, launches, memories, own_arena, timed=timed)
 
     def schedules(self, program: Program) -> Iterator[Any]:
@@ -125,14 +125,14 @@ class GpuEngine:
         return self._launches(program, None, self._tuner.known_choices(program))
 
     def _launches(
-        self, program: Program, schedule: Any, choices: Choices, *, apart: bool = False
+        self, program: Program, schedule: Any, choices: Choices, *, separate: bool = False
     ) -> Launches:
         last = self._last
-        is_kept = schedule is None and not apart
+        is_kept = schedule is None and not separate
         if is_kept and last is not None and last[0]() is program and last[1] == choices:
             return last[2]
         try:
-            launches = compile_program(program, self._family, schedule, choices, apart=apart)
+            launches = compile_program(program, self._family, schedule, choices, separate=separate)
         except EngineError as error:
             raise error.at(self.device.engine) from error.__cause__
         if is_kept:

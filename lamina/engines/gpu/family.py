@@ -56,12 +56,12 @@ class Family(Protocol):
         """Other correct schedules of a program; for tests."""
         ...
 
-    def write(self, program: Program, schedule: Any, *, apart: bool = False) -> Launches:
+    def write(self, program: Program, schedule: Any, *, separate: bool = False) -> Launches:
         """The kernels of a program that is run as the schedule says.
 
         Args:
             program: the program.
             schedule: how its steps are run.
-            apart: whether no launch runs kernels of several steps.
+            separate: whether no launch runs kernels of several steps.
         """
         ...

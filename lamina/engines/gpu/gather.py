@@ -7,11 +7,18 @@ from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.gpu.launches import Gather
 from lamina.engines.gpu.schedule import NARROW
 from lamina.engines.gpu.work_item import items_below
-from lamina.program.program import Buffer
+from lamina.program.program import Buffer, Program
 
 
-def write_gather(module: Module, buffer: Buffer) -> Gather:
-    """Writes the kernel of an input that has elements; inputs of one size share it."""
+def write_gathers(module: Module, program: Program) -> tuple[Gather, ...]:
+    """Writes the kernels of the inputs that have examples with elements."""
+    # An input without axes has no examples: its program is not run over data sets.
+    inputs = [one for one in program.of_kind("input") if one.shape and one.bytes]
+    return tuple(_write_gather(module, buffer) for buffer in inputs)
+
+
+def _write_gather(module: Module, buffer: Buffer) -> Gather:
+    """Writes the kernel of an input; inputs of one size share it."""
     batch = buffer.shape[0]
     each = buffer.bytes // batch
     # The largest word whose size divides an example, so that examples are whole, aligned words.

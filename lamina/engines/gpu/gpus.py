@@ -53,7 +53,7 @@ class GpuFamily:
     def legal_schedules(self, program: Program) -> Iterator[Schedule]:
         return legal_schedules(program, self.target, self._traits)
 
-    def write(self, program: Program, schedule: Schedule, *, apart: bool = False) -> Launches:
+    def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
         # Imported only here: listing devices does not need it.
         from lamina.engines.gpu.kernels import write_kernels
 

@@ -13,7 +13,7 @@ from lamina.codegen.c import Module
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
 from lamina.engines.gpu.contractions import write_contraction
-from lamina.engines.gpu.gather import write_gather
+from lamina.engines.gpu.gather import write_gathers
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.passes import passes_of
@@ -75,9 +75,7 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
         launches += writer.launches(number, step, schedule.steps[number], iteration)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(RepeatedLaunches(first, len(launches), repeat.axis.extent))
-    # An input without axes has no examples: its program is not run over data sets.
-    inputs = [one for one in program.of_kind("input") if one.shape and one.bytes]
-    gathers = tuple(write_gather(writer.module, buffer) for buffer in inputs)
+    gathers = write_gathers(writer.module, program)
     return Launches(
         *(writer.module.text(), tuple(launches), tuple(repeats), gathers, writer.workspaces)
     )

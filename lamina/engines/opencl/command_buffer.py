@@ -108,8 +108,7 @@ class CommandBuffers:
         for kernel, number in launches:
             own = kernel.handle.int_ptr
             if number is not None:
-                own = self._numbered(kernel, number)
-                made.when_released(self._release_kernel, own)
+                own = self._numbered(kernel, number, made)
             size, group = ((ctypes.c_size_t * 1)(*one) for one in (kernel.size, kernel.group))
             code = self._launch(
                 *(handle, None, None, own, 1, None, size, group), *(0, None, None, None)
@@ -118,8 +117,8 @@ class CommandBuffers:
         require_success(self._finalize(handle), "clFinalizeCommandBufferKHR")
         return made
 
-    def _numbered(self, kernel: Recordable, number: int) -> int:
-        """A kernel object with a number of its own.
+    def _numbered(self, kernel: Recordable, number: int, made: CommandBuffer) -> int:
+        """A kernel object with a number of its own, which is released with a command buffer.
 
         The values of arguments should be recorded, but PoCL 3.1 reads them when a command buffer is
         enqueued. Making these objects with pyopencl takes ten times as long.
@@ -129,6 +128,7 @@ class CommandBuffers:
         own: int | None = self._create_kernel(program, name.encode(), ctypes.byref(status))
         if own is None:
             raise failed(status.value, "clCreateKernel")
+        made.when_released(self._release_kernel, own)
         buffers = [None if one is None else one.int_ptr for one in kernel.buffers]
         numbers = (*kernel.numbers, number)
         arguments = (*map(ctypes.c_void_p, buffers), *map(ctypes.c_int32, numbers))
@@ -176,6 +176,19 @@ def command_buffers(device: cl.Device) -> CommandBuffers | None:
     """
     if _NAME not in device.extensions.split() or not _has_known_version(device):
         return None
+    try:
+        return _command_buffers(device)
+    except cl.Error:
+        # The driver names the extension, but lacks a part of it.
+        return None
+
+
+def _command_buffers(device: cl.Device) -> CommandBuffers | None:
+    """The functions of the extension; None if it has other limits.
+
+    Raises:
+        pyopencl.Error: if the driver lacks a function or a property.
+    """
     library = loader()
     try:
         address, information = (

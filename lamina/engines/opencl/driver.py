@@ -161,7 +161,7 @@ class OpenClDriver:
             self._queue = _Queue(cl.CommandQueue(self._context))
             # Made when it is needed.
             self._uploads: _Queue | None = None
-            self._command_buffers = command_buffers(found.handle)
+            self._command_buffers = command_buffers(found.handle) if verdict.records else None
 
     @property
     def queue(self) -> _Queue:

@@ -107,7 +107,7 @@ class ProcessorFamily:
     def legal_schedules(self, program: Program) -> Iterator[Schedule]:
         return legal_schedules(program, self._processor)
 
-    def write(self, program: Program, schedule: Schedule, *, apart: bool = False) -> Launches:
+    def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
         module = PieceModule(module_for(self._traits, self._words))
         written = write_kernels(
             program,
@@ -120,7 +120,7 @@ class ProcessorFamily:
             keeps_apart=True,
             whole_vectors=True,
         )
-        return launches_of(program, written, self._traits, apart=apart)
+        return launches_of(program, written, self._traits, separate=separate)
 
 
 @final

@@ -14,7 +14,7 @@ import pyopencl as cl
 from lamina.engines.opencl.devices import Found
 from lamina.engines.opencl.driver import OpenClDriver
 from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel, kernels_for, text_for
-from lamina.engines.opencl.verdicts import BINARIES, Fault, Verdict, remember
+from lamina.engines.opencl.verdicts import BINARIES, RECORDED, Fault, Verdict, remember
 from lamina.errors import EngineError, InternalError, LaminaError
 from lamina.shapes import Array
 
@@ -50,6 +50,8 @@ def _faults_of(driver: OpenClDriver) -> Iterator[Fault]:
     for kernel, result in zip(kernels, results, strict=True):
         yield from _failed(kernel.checks, result)
     yield from _faults_of_queue(driver, module)
+    if not _records(driver, module):
+        yield RECORDED
     yield from _faults_of_binaries(driver, module, kernels, results)
 
 
@@ -106,6 +108,28 @@ def _faults_of_queue(driver: OpenClDriver, module: cl.Program) -> Iterator[Fault
     written = (start * 3 + 1).view("uint8")
     if (content != np.concatenate([around, written, around])).any():
         yield _SUB_BUFFERS
+
+
+def _records(driver: OpenClDriver, module: cl.Program) -> bool:
+    """Whether recorded launches compute what they should, each with its own number."""
+    start = np.arange(COUNT, dtype="uint32")
+    found, expected = np.zeros_like(start), start
+    try:
+        with driver.errors("the self-test of recorded launches"):
+            one, other = (driver.allocate(start.nbytes) for _ in range(2))
+            driver.queue.write(one, start)
+            there = driver.kernel(module, "update", [one, other], COUNT, numbered=True)
+            back = driver.kernel(module, "update", [other, one], COUNT, numbered=True)
+            launches = [(kernel, number) for number in range(_ROUNDS) for kernel in (there, back)]
+            sequence = driver.sequence(launches)
+            for _ in range(2):
+                driver.queue.run(sequence)
+                for _, number in launches:
+                    expected = expected * 3 + number
+            driver.queue.read(found, one)
+    except EngineError:
+        return False
+    return bool((found == expected).all())
 
 
 def _faults_of_binaries(

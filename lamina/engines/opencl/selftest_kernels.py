@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import FLOAT, I32, I64, Type, Value, constant
-from lamina.codegen.words import OPENCL
+from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.verdicts import MOST_ITERATIONS, SHORT_LOOPS, Fault
 from lamina.records import frozen_dataclass
@@ -317,9 +317,9 @@ __kernel void update(__global const uint *x, __global uint *results, int number)
 
 
 def text_for(traits: Traits) -> str:
-    """The text of all kernels."""
+    """The text of all kernels, in the words of the kernels of programs."""
     module = Module(
-        OPENCL,
+        OPENCL_PROCESSOR if traits.is_processor else OPENCL,
         fused=traits.fused,
         doubles=traits.has_float64,
         exact_division=traits.exact_division,

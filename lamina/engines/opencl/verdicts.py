@@ -52,6 +52,11 @@ class Verdict:
         return BINARIES not in self.faults
 
     @property
+    def records(self) -> bool:
+        """Whether launches can be recorded."""
+        return RECORDED not in self.faults
+
+    @property
     def most_iterations(self) -> int | None:
         """The limit of the iterations of all loops of a work item; None if there is none."""
         return MOST_ITERATIONS if SHORT_LOOPS in self.faults else None
@@ -60,6 +65,11 @@ class Verdict:
 BINARIES = Fault(
     "a program made of its binary fails, or computes something else",
     "Lamina keeps no binaries, and builds programs again in each process",
+)
+
+RECORDED = Fault(
+    "recorded launches fail, or have other arguments",
+    "Lamina records no launches, and enqueues each by a call",
 )
 
 # Mesa's llvmpipe ends loops without an error.

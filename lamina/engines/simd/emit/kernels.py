@@ -66,6 +66,7 @@ class KernelCall:
         section: the number of its section in the table of addresses.
         reads, writes: the buffers that it uses.
         slices: how threads share its work items.
+        step: the number of the step, or of the step before which it packs an operand.
     """
 
     function: str
@@ -73,6 +74,7 @@ class KernelCall:
     reads: frozenset[str]
     writes: frozenset[str]
     slices: Slices
+    step: int
 
 
 # The type of a module in the language of the kernels.
@@ -91,7 +93,6 @@ class WrittenProgram(Generic[Written]):
         workspaces: the memory that the functions need while they run.
         load: the calls that run once after the parameters were changed.
         calls: the calls of each run of the program.
-        steps: the number of the step of each of `calls`.
         loops: the repeated ranges of `calls`.
         sections: of the table of addresses: the names of the buffers in each.
         workspace_offsets: by name, the offset of each prepacked operand, and of each buffer that a
@@ -104,7 +105,6 @@ class WrittenProgram(Generic[Written]):
     workspaces: Workspaces
     load: list[KernelCall] = field(default_factory=list[KernelCall])
     calls: list[KernelCall] = field(default_factory=list[KernelCall])
-    steps: list[int] = field(default_factory=list[int])
     loops: list[RepeatedCalls] = field(default_factory=list[RepeatedCalls])
     sections: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     workspace_offsets: dict[str, int] = field(default_factory=dict[str, int])
@@ -134,9 +134,9 @@ def write_kernels(
         schedule: how each step is run; by default `decide` makes one.
         only: the number of the one step, if not all are written.
         alignment: of workspaces, in bytes.
-        whole_vectors: as in `Context`.
         block_bytes: no workspace crosses a multiple of it; None if they may.
         keeps_apart: whether operands that are packed at load are in memory of their own.
+        whole_vectors: as in `Context`.
     """
     signatures = Signatures(program)
     schedule = schedule or decide(program, processor, signatures=signatures)
@@ -225,7 +225,7 @@ class _Writer:
         if one.at_load:
             self._written.load += calls
         else:
-            self._add(number, calls)
+            self._written.calls += calls
 
     def _step(self, number: int, iteration: Axis | None) -> None:
         """Writes the kernels of a step, and of the column sums that are fused after it."""
@@ -242,11 +242,7 @@ class _Writer:
         write = partial(_kernels, names, schedule, nests)
         prepacked = self._prepacked.get(number)
         shares = self._schedule.kernels[number]
-        self._add(number, self._calls(number, signature, used, shares, prepacked, write))
-
-    def _add(self, number: int, calls: list[KernelCall]) -> None:
-        self._written.calls += calls
-        self._written.steps += [number] * len(calls)
+        self._written.calls += self._calls(number, signature, used, shares, prepacked, write)
 
     def _calls(
         self,
@@ -300,6 +296,7 @@ class _Writer:
                 _renamed(kernel.reads, called),
                 _renamed(kernel.writes, called),
                 slices,
+                number,
             )
             for kernel, slices in zip(kernels, shares, strict=True)
         ]

@@ -1,14 +1,13 @@
 """Which calls of kernels share a launch of a device that is a processor.
 
-- *Side by side*: the calls of a phase, which do not depend on each other. Each call has work items
-  of its own, and each work item a share of the call's work.
+- *Side by side*: the calls of a phase, which do not depend on each other. Each work item does a
+  share of the work of each call.
 - *In order*: calls of phases that take less time than a launch. One work item runs them one after
   another, also those of a loop.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -22,8 +21,8 @@ from lamina.engines.simd.emit.phases import phase_starts
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
-# A phase is run by one work item, if that takes at most so many cycles longer than all threads do:
-# PoCL takes about 20 us to wake the threads for a launch and to wait for all of them.
+# A phase is run by one work item, if that takes at most so many cycles longer than all threads do.
+# Drivers take about as long to wake the threads for a launch and to wait for all of them.
 _LAUNCH_CYCLES = 80_000
 # The work items of a call for each thread: threads that are interrupted do fewer of them.
 _ITEMS_PER_THREAD = 4
@@ -32,7 +31,7 @@ _MOST_BUFFERS = 100
 
 
 @frozen_dataclass
-class Group:
+class PlannedLaunch:
     """The calls of a launch.
 
     Attributes:
@@ -52,14 +51,14 @@ class Group:
 
 
 @final
-class Grouping:
-    """Groups the calls of a program.
+class LaunchPlan:
+    """Decides which calls of a program share a launch.
 
     Args:
         program: the program.
         written: its functions and their calls.
         traits: of the device.
-        apart: whether each call has a launch of its own, so that its time can be measured.
+        separate: whether each call has a launch of its own, so that its time can be measured.
     """
 
     def __init__(
@@ -68,9 +67,9 @@ class Grouping:
         written: WrittenProgram[PieceModule],
         traits: Traits,
         *,
-        apart: bool,
+        separate: bool,
     ) -> None:
-        self._sections, self._apart = written.sections, apart
+        self._sections, self._separate = written.sections, separate
         self._threads = max(traits.compute_units, 1)
         others = dict(written.workspaces.extents)
         free = max((end for _, end in others.values()), default=0)
@@ -78,32 +77,36 @@ class Grouping:
             others[name] = free, free + size
             free += size
         self._extents = extents_of(program, others)
-        # The most work items of a launch, whose own memory is one allocation, and of a call.
+        self._most_items = self._threads * _ITEMS_PER_THREAD
         own_bytes = written.workspaces.thread_bytes
-        at_once = max(traits.block_bytes // own_bytes, 1) if own_bytes else sys.maxsize
-        self._most_at_once = at_once
-        self._most = min(self._threads * _ITEMS_PER_THREAD, at_once)
+        if own_bytes:
+            # The own memory of the work items is one allocation.
+            self._most_items = min(self._most_items, max(traits.block_bytes // own_bytes, 1))
 
-    def groups(self, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]) -> list[Group]:
-        """The calls of each launch."""
+    def launches(
+        self, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
+    ) -> list[PlannedLaunch]:
+        """The launches for calls, in order."""
         starts = phase_starts(self._extents, calls, loops)
-        edges = [number for number, begins in enumerate(starts) if begins or self._apart]
+        edges = [number for number, begins in enumerate(starts) if begins or self._separate]
         phases = [
-            Group(first, last, self._is_short(calls[first:last]))
+            PlannedLaunch(first, last, self._is_short(calls[first:last]))
             for first, last in pairwise((*edges, len(calls)))
         ]
         within = {number: loop for loop in loops for number in range(loop.first, loop.last)}
 
-        def repeat_around(group: Group) -> RepeatedCalls | None:
-            """The loop of launches that contains a group."""
-            loop = within.get(group.first)
-            return None if loop in group.loops else loop
+        def repeat_around(launch: PlannedLaunch) -> RepeatedCalls | None:
+            """The loop that repeats a launch."""
+            loop = within.get(launch.first)
+            return None if loop in launch.loops else loop
 
-        found: list[Group] = []
+        found: list[PlannedLaunch] = []
         for phase in self._with_short_loops(phases, loops, calls):
             before = found[-1] if found else None
             if before is not None and before.in_order and phase.in_order:
-                merged = Group(before.first, phase.last, True, (*before.loops, *phase.loops))
+                merged = PlannedLaunch(
+                    before.first, phase.last, True, (*before.loops, *phase.loops)
+                )
                 is_together = repeat_around(before) == repeat_around(phase)
                 if is_together and self._fits(merged, calls):
                     found[-1] = merged
@@ -115,11 +118,14 @@ class Grouping:
         """Whether one work item runs a phase about as fast as a launch with all threads."""
         cycles = sum(call.slices.work.cycles for call in calls)
         saved = cycles * (1 - 1 / self._threads)
-        return not self._apart and saved <= _LAUNCH_CYCLES
+        return not self._separate and saved <= _LAUNCH_CYCLES
 
     def _with_short_loops(
-        self, phases: Sequence[Group], loops: Sequence[RepeatedCalls], calls: Sequence[KernelCall]
-    ) -> Iterator[Group]:
+        self,
+        phases: Sequence[PlannedLaunch],
+        loops: Sequence[RepeatedCalls],
+        calls: Sequence[KernelCall],
+    ) -> Iterator[PlannedLaunch]:
         """The phases; a loop of short phases is one phase."""
         loop_at = {number: loop for loop in loops for number in range(loop.first, loop.last)}
         is_short = dict.fromkeys(loops, True)
@@ -128,21 +134,20 @@ class Grouping:
                 is_short[loop_at[phase.first]] &= phase.in_order
         for phase in phases:
             loop = loop_at.get(phase.first)
-            whole = Group(loop.first, loop.last, True, (loop,)) if loop is not None else phase
+            whole = (
+                PlannedLaunch(loop.first, loop.last, True, (loop,)) if loop is not None else phase
+            )
             if loop is None or not is_short[loop] or not self._fits(whole, calls):
                 yield phase
             elif phase.first == loop.first:
                 yield whole
 
-    def _fits(self, group: Group, calls: Sequence[KernelCall]) -> bool:
-        """Whether the kernel takes as many buffers, and there is memory for the work items."""
-        items = sum(self.items(calls[number]) for number in group.calls)
-        return len(self.buffers(group, calls)) <= _MOST_BUFFERS and (
-            group.in_order or items <= self._most_at_once
-        )
+    def _fits(self, launch: PlannedLaunch, calls: Sequence[KernelCall]) -> bool:
+        """Whether the kernel takes the buffers of all calls."""
+        return len(self.buffers(launch, calls)) <= _MOST_BUFFERS
 
-    def _split(self, phase: Group, calls: Sequence[KernelCall]) -> Iterator[Group]:
-        """A phase, in several groups if it is too large for one."""
+    def _split(self, phase: PlannedLaunch, calls: Sequence[KernelCall]) -> Iterator[PlannedLaunch]:
+        """A phase, in several launches if it has too many buffers for one."""
         first = phase.first
         for number in range(phase.first + 1, phase.last):
             longer = replace(phase, first=first, last=number + 1)
@@ -151,11 +156,11 @@ class Grouping:
                 first = number
         yield replace(phase, first=first)
 
-    def buffers(self, group: Group, calls: Sequence[KernelCall]) -> list[str]:
-        """The buffers of the calls of a group, each once."""
-        sections = [self._sections[calls[number].section] for number in group.calls]
+    def buffers(self, launch: PlannedLaunch, calls: Sequence[KernelCall]) -> list[str]:
+        """The buffers of the calls of a launch, each once."""
+        sections = [self._sections[calls[number].section] for number in launch.calls]
         return list(dict.fromkeys(name for section in sections for name in section))
 
     def items(self, call: KernelCall) -> int:
         """The number of work items that share a call's work."""
-        return min(-(-call.slices.work.items // call.slices.at_once), self._most)
+        return min(-(-call.slices.work.items // call.slices.at_once), self._most_items)
