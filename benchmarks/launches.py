@@ -2,7 +2,8 @@
 
     python benchmarks/launches.py [--engine opencl] [--workload NAME]... [--rounds 5] [--json FILE]
 
-For each workload it prints the number of kernel launches in a training step, the time of a training
+For each workload it prints the number of kernel launches of the program of a training step (the
+gathers of the examples and the copies of the losses come in addition), the time of a training
 step in `training.run`, and the processor time of the thread that calls `training.run` or
 `training.step`, each divided by the launches too. A call of `training.run` uploads its data once,
 which counts. The device is idle before each measured call of `training.step`. Waiting takes no

@@ -59,10 +59,10 @@ def lines_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
     """The table of a program: its steps, and below each the kernels that it is the first to use."""
     schedule = decide(program, TARGET, TRAITS)
     launches = write_kernels(program, schedule, TRAITS, OPENCL)
-    found: dict[str, list[Compiled]] = {}
+    found: dict[str, list[tuple[str, Compiled]]] = {}
     for processor in processors:
         for kernel in compiled(launches.text, processor):
-            found.setdefault(kernel.name, []).append(kernel)
+            found.setdefault(kernel.name, []).append((processor, kernel))
     totals = [0.0] * len(GPUS)
     for number, step in enumerate(program.steps):
         repeat = program.repeated(number)
@@ -73,9 +73,7 @@ def lines_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
         yield f"  {cost.bytes} bytes, {cost.operations} operations; {_times(seconds)}"
         for launch in launches.launches:
             if launch.step == number:
-                for processor, kernel in zip(
-                    processors, found.pop(launch.kernel, []), strict=False
-                ):
+                for processor, kernel in found.pop(launch.kernel, []):
                     yield f"  {launch.kernel} on {processor}: {text_of(kernel)}"
     yield f"{len(program.steps)} steps, {len(launches.launches)} launches; {_times(totals)}"
 

@@ -86,9 +86,11 @@ def timed_candidates(
 
 @final
 class _Trials:
-    """Attributes:
-    seconds: of a run, by the numbers of candidates.
-    problems: of those that fail.
+    """Runs of candidates on a device.
+
+    Attributes:
+        seconds: of a run, by the numbers of candidates.
+        problems: of those that fail.
     """
 
     def __init__(

@@ -37,7 +37,9 @@ def _writing() -> Callable[..., int] | None:
 def send(queue: cl.CommandQueue, buffer: cl.Buffer, array: Array) -> cl.Event:
     """Enqueues a copy of a contiguous array to a buffer; does not keep the array.
 
-    pyopencl keeps it, and waits for the copy when its event is released.
+    The array may be released only after the copy; an array that is memory of OpenCL is unmapped by
+    a later command of the queue. pyopencl would keep the array, and wait for the copy when its
+    event is released.
 
     Raises:
         pyopencl.Error: if the driver refuses it.
