@@ -126,7 +126,8 @@ class Profile:
         explanation: the program that was run, and its engine.
         runs: the number of runs.
         seconds: of each step, the mean of all runs.
-        seconds_alone: of a run from Python, if the program is compiled without clocks; the median.
+        seconds_alone: of a run from Python, if the program is compiled without clocks; the median,
+            or the mean if runs overlap on a device.
         peaks: the peaks of the device, measured at the same time; None if the engine has none.
     """
 

@@ -132,4 +132,5 @@ def _devices_of(name: str) -> Sequence[Device]:
     except EngineError as error:
         # In one line, for a table.
         facts = ", ".join(f"{fact} {value}" for fact, value in error.facts)
-        return [Device(name, "", None, f"{error.problem} ({facts})", error.advice)]
+        problem = f"{error.problem} ({facts})" if facts else error.problem
+        return [Device(name, "", None, problem, error.advice)]

@@ -48,8 +48,7 @@ def _profiled(
     parameters: Parameters,
     seconds: float,
 ) -> Profile:
-    _repeat(lambda: plain.run(arrays), seconds * _WARM_UP_SHARE)
-    taken = _repeat(lambda: plain.run(arrays), seconds)
+    alone = _seconds_alone(plain, arrays, seconds)
     _repeat(lambda: timed.run(arrays), seconds * _WARM_UP_SHARE)
     timed.executable.step_seconds()
     runs = len(_repeat(lambda: timed.run(arrays), seconds))
@@ -57,7 +56,26 @@ def _profiled(
     engine = parameters.engine
     explanation = Explanation(len(arrays[0]), plain.program, engine)
     peaks = engine.peaks(parameters.dtype)
-    return Profile(explanation, runs, tuple(steps.tolist()), float(np.median(taken)), peaks)
+    return Profile(explanation, runs, tuple(steps.tolist()), alone, peaks)
+
+
+def _seconds_alone(plain: CompiledProgram, arrays: Sequence[Array], seconds: float) -> float:
+    """The time of a run without clocks: the median, or the mean if runs overlap on a device."""
+    executable, buffers = plain.executable, plain.program.buffers
+    outputs = sorted(plain.program.outputs, key=lambda one: buffers[one[1]].bytes)
+
+    def wait() -> None:
+        # Reading an output waits for the runs before.
+        if not executable.synchronous and outputs:
+            executable.output(outputs[0][0])
+
+    _repeat(lambda: plain.run(arrays), seconds * _WARM_UP_SHARE)
+    wait()
+    started = time.perf_counter()
+    taken = _repeat(lambda: plain.run(arrays), seconds)
+    wait()
+    whole = time.perf_counter() - started
+    return float(np.median(taken)) if executable.synchronous else whole / len(taken)
 
 
 def _repeat(call: Callable[[], None], seconds: float) -> list[float]:

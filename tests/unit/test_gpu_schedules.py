@@ -137,3 +137,15 @@ def test_oclgrind_finds_no_fault_with_schedules_for_processors() -> None:
 def test_oclgrind_finds_races_between_calls_that_depend_on_each_other() -> None:
     done = under_oclgrind(["normalized", "processor", "all-at-once"])
     assert "data race" in done.stderr
+
+
+def test_a_listing_has_a_kernel_after_each_comment() -> None:
+    own = engine()
+    for case in CASES:
+        program = compiled(case, own.target)
+        for number in range(len(program.steps)):
+            lines = own.listing(program, number, "opencl").splitlines()
+            comments = [at for at, line in enumerate(lines) if line.startswith("// step ")]
+            assert all(not lines[at + 1].startswith("//") for at in comments), case.name
+        listing = own.listing(program, None, "opencl")
+        assert listing.count("__kernel ") >= len(program.steps) > 0 or case.name == "sum-of-nothing"

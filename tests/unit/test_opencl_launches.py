@@ -18,6 +18,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.derive import default_targets, training_graph
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.engine import GpuEngine
+from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.opencl import launch_plan, processors
 from lamina.engines.opencl.launch_plan import LaunchPlan
@@ -29,7 +30,7 @@ from lamina.layers import LSTM, Input
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.protocols import TrainingOptions
-from lamina.shapes import float32
+from lamina.shapes import Array, float32
 from lamina.workloads import WORKLOADS
 
 PROCESSOR = replace(TRAITS, is_processor=True, lanes=8, fused=True)
@@ -265,9 +266,21 @@ def test_the_tiny_training_step_is_one_launch(engine: GpuEngine) -> None:
     assert "__kernel" not in last
 
 
-def test_the_time_of_each_step_is_measured(opencl_name: str) -> None:
+def test_the_time_of_each_step_is_measured(
+    opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[str] = []
+    output = GpuProgram.output
+
+    def noted(self: GpuProgram, name: str) -> Array:
+        waited.append(name)
+        return output(self, name)
+
+    monkeypatch.setattr(GpuProgram, "output", noted)
     network = lm.Sequential(Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(3))
     model = lm.Model(network, engine=opencl_name)
     profile = model.profile(4, lm.CrossEntropy(), lm.SGD(0.1), seconds=0.05)
     assert len(profile.seconds) > 3
     assert all(seconds > 0 for seconds in profile.seconds)
+    # The device is waited for before and after the runs without clocks.
+    assert waited == ["loss", "loss"]

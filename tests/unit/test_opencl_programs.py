@@ -510,3 +510,18 @@ def test_threads_may_use_programs_of_their_own(engine: Any) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_compiler_without_memory_is_an_engine_error(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import build
+
+    def failing(*_: Any) -> Any:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(build, "_built", failing)
+    with pytest.raises(EngineError) as caught:
+        engine._driver.build("kernel void f(void) {}")
+    assert "in opencl: the OpenCL compiler has too little memory\n  device  " in str(caught.value)
+    assert "raise the limit of the process's memory." in str(caught.value)

@@ -172,16 +172,15 @@ class GpuEngine:
             for call in one.calls or (whole,):
                 if step not in (None, call.step):
                     continue
+                used = f"{call.function}({', '.join(call.buffers)})"
+                items = f"{call.items} work item{'s' * (call.items != 1)}"
+                lines.append(f"// step {call.step}: {used}, {items}")
                 # Equal steps share their functions.
-                used = f"{call.function}({', '.join(call.buffers)}), {call.items} work items"
-                lines.append(f"// step {call.step}: {used}")
                 names = [name for name in _called(functions, call.function) if name not in shown]
-                lines += (functions[name] for name in names)
+                lines += (functions[name] for name in names if step is not None)
                 shown.update(names)
         if step is None:
-            # Kernels that call the functions of several launches.
-            kernels = dict.fromkeys(one.kernel for one in launches.launches if one.calls)
-            lines += (functions[name] for name in kernels)
+            lines.append(launches.text)
         return "\n".join(lines)
 
     def _schedule(self, program: Program) -> Any:
@@ -215,8 +214,8 @@ def _dtypes_of(program: Program) -> Iterator[DType]:
 def _functions(text: str) -> dict[str, str]:
     """The functions of a text, by name."""
     written = re.findall(r"^\w[^\n]*\{\n.*?^\}", text, re.MULTILINE | re.DOTALL)
-    # A name is followed by its parameters; attributes are followed by two parentheses.
-    return {re.findall(r"(\w+)\((?!\()", one.partition("{")[0])[0]: one for one in written}
+    # A name is followed by the parameters, the last parentheses before the body.
+    return {re.findall(r"(\w+)\([^()]*\) \{", one)[0]: one for one in written}
 
 
 def _called(functions: Mapping[str, str], kernel: str) -> Iterator[str]:

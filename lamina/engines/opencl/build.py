@@ -6,6 +6,7 @@ sizes of that launch; making a binary would compile all kernels once more.
 
 from __future__ import annotations
 
+import ctypes
 import re
 import warnings
 from threading import Lock
@@ -15,7 +16,7 @@ from pyopencl.characterize import has_src_build_cache
 
 from lamina.cache import find, keep, key_of
 from lamina.engines.opencl.verdicts import identity_of
-from lamina.errors import InternalError
+from lamina.errors import EngineError, InternalError
 from lamina.garbage import without_collections
 
 # No option for fast mathematics: results must follow the program's text.
@@ -39,6 +40,7 @@ def build(context: cl.Context, handle: cl.Device, text: str, *, keeps: bool) -> 
 
     Raises:
         InternalError: with the compiler's log, if it refuses the text.
+        EngineError: if the compiler has too little memory.
         pyopencl.Error: if the driver fails otherwise.
     """
     options = _options_for(handle)
@@ -57,6 +59,15 @@ def build(context: cl.Context, handle: cl.Device, text: str, *, keeps: bool) -> 
         if error.code != cl.status_code.BUILD_PROGRAM_FAILURE:
             raise
         raise _refused(handle, text, str(error)) from error
+    except MemoryError as error:
+        # PoCL then keeps a lock of the program, and would wait for it when the program is released.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(program))
+        raise EngineError(
+            "the OpenCL compiler has too little memory",
+            facts=(("device", f"{handle.name} ({handle.platform.name})"),),
+            where="opencl",
+            advice="Close other programs, or raise the limit of the process's memory.",
+        ) from error
     if is_kept:
         keep(key, program.binaries[0])
     return program

@@ -50,7 +50,7 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
         missing = f"there is no OpenCL device number {wanted}"
         named = [one for one in found if one.record.engine == f"opencl:{wanted}"]
     else:
-        missing = f"no OpenCL device is named {wanted!r}"
+        missing = f"no OpenCL device is named {name.partition(':')[2]!r}"
         named = [one for one in found if wanted in one.record.description.lower()]
     for one in named:
         if not one.record.problem:
