@@ -16,6 +16,7 @@ from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.kernels import workspaces_in_blocks
 from lamina.engines.gpu.launches import Launches, Traits, Workspace
+from lamina.engines.opencl import launch_plan
 from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.program.program import Buffer, Plan, Program
@@ -84,7 +85,10 @@ def test_workspaces_of_processors_cross_no_end_of_a_block(requests: Requests) ->
         taken.append((start, end, steps))
 
 
-def test_fewer_work_items_keep_their_own_memory_within_one_allocation() -> None:
+def test_fewer_work_items_keep_their_own_memory_within_one_allocation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
     net = lm.Sequential(lm.Input(3, 8, 8), lm.Conv2d(8, 3, padding=1), lm.ReLU(), lm.Conv2d(8, 3))
     program = net.plan(8, lm.MSE(), lm.SGD(0.1)).program
 

@@ -221,6 +221,23 @@ def test_a_failing_driver_is_listed_with_its_error(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("listed_again")
+def test_mesas_driver_without_a_device_is_listed_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lamina.engines.opencl import devices as module
+
+    hidden = platform("rusticl", cl.status_code.DEVICE_NOT_FOUND)
+    empty = SimpleNamespace(name="rusticl", get_devices=list)
+    for one in (hidden, empty):
+        module._found.cache_clear()
+        monkeypatch.setattr(module.cl, "get_platforms", lambda one=one: [BROKEN, one])
+        _, row = (found.record for found in module.found_devices())
+        assert (row.engine, row.description) == ("opencl:1", "rusticl")
+        assert row.problem == "Mesa's driver shows no device"
+        assert row.remedy.startswith("Mesa shows only the devices of drivers that RUSTICL_ENABLE")
+
+
+@pytest.mark.usefixtures("listed_again")
 def test_a_device_whose_properties_cannot_be_read_is_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,17 +36,19 @@ def measured_peaks(driver: Driver, dtype: DType) -> Peaks:
     _write_copy(module, type, copies)
     built = driver.build(module.text())
 
-    def runs_a_second(name: str, sizes: Sequence[int], items: int) -> float:
+    def runs_a_second(name: str, sizes: Sequence[int], items: int, group: int = 0) -> float:
         blocks = [Block(driver, size) for size in sizes]
         buffers = [block.buffer for block in blocks]
-        kernel = driver.kernel(built, name, buffers, items, numbered=False)
+        kernel = driver.kernel(built, name, buffers, items, numbered=False, group=group)
         best = _runs_a_second(driver, kernel)
         for block in blocks:
             block.release()
         return best
 
     with driver.errors("measuring"):
-        add = runs_a_second("multiply_add", [items * width], items)
+        # Groups of one item are not vectorized again on processors, as in the kernels of programs.
+        group = int(driver.traits.is_processor)
+        add = runs_a_second("multiply_add", [items * width], items, group)
         copy = runs_a_second("copy", [copies * width] * 2, copies)
     return Peaks(2.0 * add * items * lanes * _CHAINS * _CALLS, 2.0 * copy * copies * width)
 
@@ -56,14 +58,16 @@ def _write_multiply_add(module: Module, type: Type, items: int) -> None:
     (sums,) = code.parameters
     with items_below(code, items) as (item, _):
         lanes = max(type.lanes, 1)
-        x, y = (code.load(code.offset(sums, n * lanes, type.element), type) for n in range(2))
+        own = code.multiply(item, constant(lanes, I64))
+        # Compilers would compute what is the same for all work items only once.
+        x = code.load(code.offset(sums, own, type.element), type)
+        y = code.add(x, x)
         first = [code.add(x, constant(n, type)) for n in range(_CHAINS)]
         loop = code.begin_loop(0, _CALLS, carried=first)
         found = code.end_loop(loop, [code.multiply_add(one, x, y) for one in loop.carried])
         total = found[0]
         for one in found[1:]:
             total = code.add(total, one)
-        own = code.multiply(item, constant(lanes, I64))
         code.store(total, code.offset(sums, own, type.element))
     code.finish()
 

@@ -17,7 +17,7 @@ from typing import final
 import pyopencl as cl
 
 from lamina.engines.engine import LISTING, Device, did_you_mean
-from lamina.engines.opencl.requirements import no_device
+from lamina.engines.opencl.requirements import RUSTICL, no_device, rusticl_advice
 from lamina.engines.opencl.verdicts import verdict_of
 from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
@@ -105,22 +105,29 @@ def _found() -> tuple[Found, ...]:
     except cl.Error as error:
         raise no_device(f"no platform ({status_text(error)})") from error
     handles: list[cl.Device] = []
-    broken: list[tuple[str, str]] = []
+    broken: list[tuple[str, str, str]] = []
+    hidden: list[tuple[str, str, str]] = []
     for platform in platforms:
+        own: list[cl.Device] = []
         try:
-            handles += platform.get_devices()
+            own = platform.get_devices()
         except cl.Error as error:
             # This error code means that a platform has no device.
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
-                broken.append((platform.name, f"the driver fails: {status_text(error)}"))
+                problem = f"the driver fails: {status_text(error)}"
+                broken.append((platform.name, problem, _UPDATE))
+                continue
+        handles += own
+        if not own and platform.name == RUSTICL:
+            hidden.append((platform.name, "Mesa's driver shows no device", rusticl_advice()))
     if not handles and not broken:
         names = [one.name for one in platforms]
         raise no_device(f"drivers without one: {', '.join(names)}", names)
     kinds = cl.device_type
     handles.sort(key=lambda one: (not one.type & kinds.GPU, bool(one.type & kinds.CPU)))
     found = [Found(_record(number, handle), handle) for number, handle in enumerate(handles)]
-    for number, (name, problem) in enumerate(broken, len(handles)):
-        found.append(Found(Device(f"opencl:{number}", name, None, problem, _UPDATE), None))
+    for number, (name, problem, remedy) in enumerate((*broken, *hidden), len(handles)):
+        found.append(Found(Device(f"opencl:{number}", name, None, problem, remedy), None))
     return tuple(found)
 
 

@@ -16,6 +16,8 @@ _DRIVERS = (
 )
 
 _DEV = Path("/dev")
+# The name of the platform of Mesa's driver.
+RUSTICL = "rusticl"
 
 
 def require_package() -> None:
@@ -59,13 +61,9 @@ def no_device(found: str, platforms: Sequence[str] = ()) -> EngineError:
             "Add this user to the group that owns the GPU's device file, and log in again: "
             f"sudo usermod -aG render $USER. Or install {_DRIVERS}"
         )
-    elif "rusticl" in platforms:
-        enabled = os.environ.get("RUSTICL_ENABLE")
-        facts.append(("RUSTICL_ENABLE", enabled or "not set"))
-        advice = (
-            "Mesa shows only the devices of drivers that RUSTICL_ENABLE names: set it to radeonsi "
-            f"for AMD, iris for Intel, panfrost for ARM. Or install {_DRIVERS}"
-        )
+    elif RUSTICL in platforms:
+        facts.append(("RUSTICL_ENABLE", os.environ.get("RUSTICL_ENABLE") or "not set"))
+        advice = f"{rusticl_advice()} Or install {_DRIVERS}"
     elif named is not None:
         facts.append(("OCL_ICD_VENDORS", named))
         advice = (
@@ -77,6 +75,14 @@ def no_device(found: str, platforms: Sequence[str] = ()) -> EngineError:
         facts=tuple(facts),
         where="opencl",
         advice=advice,
+    )
+
+
+def rusticl_advice() -> str:
+    """What to do if Mesa's driver shows no device."""
+    return (
+        "Mesa shows only the devices of drivers that RUSTICL_ENABLE names: set it to radeonsi for "
+        "AMD, iris for Intel, panfrost for ARM."
     )
 
 
