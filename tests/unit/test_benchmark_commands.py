@@ -292,7 +292,7 @@ def test_host_time_is_measured_for_training_steps_and_launches(
     assert done.returncode == 0, done.stderr
     assert "launch of an empty kernel" in done.stdout
     report = json.loads(file.read_text())
-    assert report["launches"]["tiny-step"] > 1
+    assert report["launches"]["tiny-step"] >= 1
     for name, figures in {"empty": ("host",), "tiny-step": ("host_run", "host_step")}.items():
         for figure in (*figures, "seconds"):
             assert report["medians"][name][figure] > 0
