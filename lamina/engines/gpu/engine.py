@@ -164,7 +164,7 @@ class GpuEngine:
         launches = self._known_launches(program)
         if step is not None:
             step = self._family.step_that_runs(self._schedule(program), step)
-        functions = _functions(launches.text)
+        functions = _functions(launches.text) if step is not None else {}
         lines: list[str] = []
         shown: set[str] = set()
         for one in (*launches.load, *launches.launches):
@@ -175,9 +175,11 @@ class GpuEngine:
                 used = f"{call.function}({', '.join(call.buffers)})"
                 items = f"{call.items} work item{'s' * (call.items != 1)}"
                 lines.append(f"// step {call.step}: {used}, {items}")
+                if step is None:
+                    continue
                 # Equal steps share their functions.
                 names = [name for name in _called(functions, call.function) if name not in shown]
-                lines += (functions[name] for name in names if step is not None)
+                lines += (functions[name] for name in names)
                 shown.update(names)
         if step is None:
             lines.append(launches.text)
