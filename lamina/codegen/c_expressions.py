@@ -156,7 +156,12 @@ class Expressions(Instructions):
             return self._made(f"{mask} ? {first} : {second}", yes.type)
         if yes.type.element != "i1" and yes.type.bits != 32:
             integers = Type(f"i{yes.type.bits}", yes.type.lanes)
-            mask = self._numbers(self._types.signed(integers), mask, yes.type.lanes)
+            signed = self._types.signed(integers)
+            if integers.bits == 64:
+                unsigned = self._same_bits(self._types.type(integers.of("i32")), mask)
+                mask = self._same_bits(signed, self._sign_extended(unsigned, integers))
+            else:
+                mask = self._numbers(signed, mask, integers.lanes)
         selected = self._types.vectors(yes.type.lanes).selected
         return self._made(selected.format(yes=first, no=second, mask=mask), yes.type)
 
@@ -181,16 +186,23 @@ class Expressions(Instructions):
         if value.type.lanes and is_condition(value.type):
             text = f"({text} & 1)"
         elif operation == "sext" and (value.type.element, element) == ("i32", "i64"):
-            # Mesa compares longs wrongly with constants, if they are converted from ints. LLVM
-            # makes the same code of this text as of a conversion.
-            sign = self._operand(constant(2**31, type))
-            return f"({self._numbers(word, text, type.lanes)} ^ {sign}) - {sign}"
+            return self._sign_extended(text, type)
         elif operation in ("sext", "sitofp"):
             text = self._signed(value)
         if operation == "sext":
             wide = self._types.signed(type)
             return self._unsigned(self._numbers(wide, text, type.lanes), type)
         return self._numbers(word, text, type.lanes)
+
+    def _sign_extended(self, text: str, type: Type) -> str:
+        """An expression of unsigned integers of 32 bits as a type of 64 bits.
+
+        Mesa compares longs wrongly with constants, if they are converted from ints; a selection
+        compares its mask with zero. LLVM makes the same code of this text as of a conversion.
+        """
+        sign = self._operand(constant(2**31, type))
+        wide = self._numbers(self._types.type(type), text, type.lanes)
+        return f"({wide} ^ {sign}) - {sign}"
 
     def _nearest(self, value: Value, type: Type, *, signed: bool) -> str:
         """The integer nearest to a float; any integer for NaN."""
