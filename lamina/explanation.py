@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from itertools import zip_longest
 
+from lamina.cache import folder
 from lamina.calls import checked
 from lamina.engines.engine import Engine, Peaks, TunedStep
 from lamina.errors import DefinitionError, EngineError
@@ -115,7 +116,7 @@ class Explanation:
                 advice="Name another engine: lm.Model(net, engine='opencl'), or --engine opencl on "
                 "the command line.",
             )
-        return Tuning(self, steps)
+        return Tuning(self, steps, is_kept=folder() is not None)
 
 
 @frozen_dataclass
@@ -177,10 +178,12 @@ class Tuning:
     Attributes:
         explanation: the program, and its engine.
         steps: the steps that take a considerable share of the time, the longest first.
+        is_kept: whether there is a cache on disk, which keeps the choices.
     """
 
     explanation: Explanation
     steps: tuple[TunedStep, ...]
+    is_kept: bool
 
     def __str__(self) -> str:
         explanation = self.explanation
@@ -192,7 +195,10 @@ class Tuning:
             text = "No step takes long enough, and has several schedules: the cost model decides."
             return "\n".join([title, "", text])
         header = ("step", "over", "time", "choice", "schedule")
-        return "\n".join([title, "", table_text(header, rows, align="llrll")])
+        lines = [title, "", table_text(header, rows, align="llrll")]
+        if not self.is_kept:
+            lines += ["", "There is no cache on disk, so nothing is kept: see LAMINA_CACHE."]
+        return "\n".join(lines)
 
 
 def _tried(step: TunedStep, over: str) -> Iterator[tuple[str, ...]]:

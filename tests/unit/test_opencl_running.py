@@ -247,6 +247,25 @@ def test_devices_without_a_known_version_of_the_extension_have_no_command_buffer
     assert command_buffers(unknown) is None
 
 
+@pytest.mark.parametrize(
+    ("vendor", "kind", "records"),
+    [
+        ("Intel(R) Corporation", cl.device_type.CPU, False),
+        ("Intel(R) Corporation", cl.device_type.GPU, True),
+        ("The pocl project", cl.device_type.CPU, True),
+    ],
+)
+def test_a_driver_that_keeps_released_programs_has_no_command_buffers(
+    vendor: str, kind: int, records: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.opencl import command_buffer
+
+    monkeypatch.setattr(command_buffer, "_command_buffers", lambda _: "functions")
+    one = device()
+    one.platform, one.type = SimpleNamespace(vendor=vendor), kind
+    assert (command_buffer.command_buffers(one) is not None) == records
+
+
 def test_an_incomplete_extension_has_no_command_buffers(
     driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,6 +156,37 @@ def test_recorded_launches_with_other_numbers_are_not_recorded(
     assert Verdict(()).records
 
 
+def test_wrong_times_of_launches_are_found(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lamina.engines.opencl.verdicts import TIMERS, Verdict
+
+    timed = driver.timed
+
+    def refused_times(_: Any) -> Any:
+        raise EngineError("refused")
+
+    nanosecond, days = (lambda _: [1e-9]), (lambda sequence: [1e6 + timed(sequence)[0]])
+    for wrong in (nanosecond, days, refused_times):
+        monkeypatch.setattr(driver, "timed", wrong)
+        assert TIMERS in faults(driver)
+        assert refused(driver) == []
+    assert not Verdict((TIMERS,)).times
+    assert Verdict(()).times
+
+
+def test_the_hosts_clock_replaces_wrong_timers(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lamina.engines.opencl import selftest
+    from lamina.engines.opencl.driver import OpenClDriver
+    from lamina.engines.opencl.verdicts import TIMERS, Verdict
+
+    def no_events(*_: Any) -> Any:
+        raise AssertionError("the driver's times are read")
+
+    driver = OpenClDriver(found, Verdict((TIMERS,)))
+    module = driver.build(selftest.text_for(driver.traits))
+    monkeypatch.setattr(cl.Event, "profile", property(no_events))
+    assert selftest._times(driver, module, selftest.kernels_for(driver.traits))
+
+
 def test_binaries_that_compute_something_else_are_not_kept(
     driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

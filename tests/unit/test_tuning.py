@@ -485,7 +485,7 @@ def test_the_table_shows_what_was_tried() -> None:
         ),
     )
     program = network(engine.target)
-    assert str(Tuning(Explanation(3, program, engine), steps)).splitlines()[2:] == [
+    table = [
         "step  over                time  choice  schedule",
         "----  ---------------  -------  ------  " + "-" * 67,
         "0, 1  128 x 128 x 128  2.00 ms          tiles of 4x4",
@@ -494,11 +494,15 @@ def test_the_table_shows_what_was_tried() -> None:
         "                             -          tiles of 8x8: the device is out of order",
         "                             -          a loop: not run",
     ]
+    explanation = Explanation(3, program, engine)
+    assert str(Tuning(explanation, steps, is_kept=True)).splitlines()[2:] == table
+    lines = ["", "There is no cache on disk, so nothing is kept: see LAMINA_CACHE."]
+    assert str(Tuning(explanation, steps, is_kept=False)).splitlines()[2:] == [*table, *lines]
 
 
 def test_the_table_of_a_small_program_says_why_it_is_empty() -> None:
     engine = InterpreterEngine()
-    text = str(Tuning(Explanation(3, network(engine.target), engine), ()))
+    text = str(Tuning(Explanation(3, network(engine.target), engine), (), is_kept=False))
     assert text.splitlines()[2:] == [
         "No step takes long enough, and has several schedules: the cost model decides."
     ]

@@ -6,7 +6,9 @@ than a second with PoCL, which compiles for a tenth of a second at the first lau
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
@@ -14,11 +16,14 @@ import pyopencl as cl
 from lamina.engines.opencl.devices import Found
 from lamina.engines.opencl.driver import OpenClDriver
 from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel, kernels_for, text_for
-from lamina.engines.opencl.verdicts import BINARIES, RECORDED, Fault, Verdict, remember
+from lamina.engines.opencl.verdicts import BINARIES, RECORDED, TIMERS, Fault, Verdict, remember
 from lamina.errors import EngineError, InternalError, LaminaError
 from lamina.shapes import Array
 
 _ROUNDS = 8
+# The driver's time of a launch may be so small a share of the time on the host's clock, which is
+# also that of preparing the launch.
+_LEAST_SHARE = 1e-3
 _ORDER = Fault("commands of a queue run in another order")
 _SUB_BUFFERS = Fault("a sub-buffer is at another location of its buffer")
 
@@ -52,6 +57,8 @@ def _faults_of(driver: OpenClDriver) -> Iterator[Fault]:
     yield from _faults_of_queue(driver, module)
     if not _records(driver, module):
         yield RECORDED
+    if not _times(driver, module, kernels):
+        yield TIMERS
     yield from _faults_of_binaries(driver, module, kernels, results)
 
 
@@ -59,15 +66,22 @@ def _results(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> Array:
     """The results of a kernel."""
     result = np.zeros(kernel.length, kernel.dtype)
     with driver.errors(f"the self-test {kernel.name}"):
-        buffers = [driver.allocate(array.nbytes) for array in (*kernel.inputs, result)]
-        for buffer, array in zip(buffers, kernel.inputs, strict=False):
-            driver.queue.write(buffer, array)
-        made = driver.kernel(
-            module, kernel.name, buffers, COUNT, numbered=False, group=kernel.group
-        )
+        made, found = _made(driver, module, kernel)
         driver.queue.launch(made)
-        driver.queue.read(result, buffers[-1])
+        driver.queue.read(result, found)
     return result
+
+
+def _made(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> tuple[Any, cl.Buffer]:
+    """The driver's kernel with its inputs, and the buffer of its results."""
+    inputs = [driver.allocate(array.nbytes) for array in kernel.inputs]
+    for buffer, array in zip(inputs, kernel.inputs, strict=True):
+        driver.queue.write(buffer, array)
+    found = driver.allocate(kernel.length * np.dtype(kernel.dtype).itemsize)
+    made = driver.kernel(
+        module, kernel.name, [*inputs, found], COUNT, numbered=False, group=kernel.group
+    )
+    return made, found
 
 
 def _failed(checks: Sequence[Check], result: Array) -> Iterator[Fault]:
@@ -130,6 +144,21 @@ def _records(driver: OpenClDriver, module: cl.Program) -> bool:
     except EngineError:
         return False
     return bool((found == expected).all())
+
+
+def _times(driver: OpenClDriver, module: cl.Program, kernels: Sequence[Kernel]) -> bool:
+    """Whether the driver's time of a launch is possible by the host's clock."""
+    (slowest,) = (one for one in kernels if one.name == "loops")
+    try:
+        with driver.errors("the self-test of times"):
+            made, _ = _made(driver, module, slowest)
+            sequence = driver.sequence([(made, None)])
+            started = time.perf_counter()
+            (found,) = driver.timed(sequence)
+            whole = time.perf_counter() - started
+    except EngineError:
+        return False
+    return _LEAST_SHARE * whole <= found <= whole
 
 
 def _faults_of_binaries(

@@ -57,6 +57,11 @@ class Verdict:
         return RECORDED not in self.faults
 
     @property
+    def times(self) -> bool:
+        """Whether the driver's times of launches are right."""
+        return TIMERS not in self.faults
+
+    @property
     def most_iterations(self) -> int | None:
         """The limit of the iterations of all loops of a work item; None if there is none."""
         return MOST_ITERATIONS if SHORT_LOOPS in self.faults else None
@@ -70,6 +75,12 @@ BINARIES = Fault(
 RECORDED = Fault(
     "recorded launches fail, or have other arguments",
     "Lamina records no launches, and enqueues each by a call",
+)
+
+# Mesa's llvmpipe reports a nanosecond for any launch.
+TIMERS = Fault(
+    "the driver reports wrong times of launches",
+    "profiles measure launches one by one, with the host's clock",
 )
 
 # Mesa's llvmpipe ends loops without an error.
