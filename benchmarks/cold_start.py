@@ -1,7 +1,7 @@
 """Seconds from a process's first import to its first finished training step, and its peak memory.
 
-    python benchmarks/cold_start.py [--workload mlp] [--rounds 5] [--json FILE]
-    python benchmarks/cold_start.py --engine opencl --workload lenet
+    python benchmarks/cold_start.py [--workload mlp] [--peers jax] [--rounds 5] [--json FILE]
+    python benchmarks/cold_start.py --engine opencl --workload lenet --peers lamina-cpu
 
 Each figure is the median of fresh processes. The frameworks are started alternately. "empty": each
 process has its own empty cache folders; "warm": all share folders that an earlier, unmeasured
@@ -130,10 +130,15 @@ def collected(
     write_data(workload, files[1])
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     problems: dict[str, str] = {}
+    known = starts_for(given.engine)
+    wanted = known
+    if given.peers is not None:
+        wanted = {name: known[name] for name in (OURS, *given.peers) if name in known}
+        problems = {name: f"no peer on {given.engine}" for name in given.peers if name not in known}
     # Round 0 fills the warm caches, and the system's cache of files; it does not count.
     for number in range(given.rounds + 1):
         print(f"... round {number} of {given.rounds}", flush=True)
-        for title, start, cache in starts(starts_for(given.engine), folder, number):
+        for title, start, cache in starts(wanted, folder, number):
             # In round 0 an empty cache would measure the same as the warm one that is filled.
             if title in problems or (number == 0 and title.endswith("empty cache")):
                 continue
@@ -168,6 +173,8 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--workload", choices=trained, default="mlp")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="of each process")
+    peers = sorted({name for engine in ("cpu", "opencl") for name in starts_for(engine)} - {OURS})
+    parser.add_argument("--peers", nargs="*", choices=peers, help="default: those of the engine")
     parser.add_argument("--json", type=Path)
     return parser
 

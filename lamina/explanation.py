@@ -17,6 +17,7 @@ from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, count_text, seconds_text, table_text
 
+_NO_CACHE = "There is no cache on disk (LAMINA_CACHE): the choices are neither kept nor used."
 # Of columns in the table of schedules; longer texts continue in the next line.
 _STEPS_WIDTH, _SCHEDULE_WIDTH = 12, 70
 
@@ -116,7 +117,7 @@ class Explanation:
                 advice="Name another engine: lm.Model(net, engine='opencl'), or --engine opencl on "
                 "the command line.",
             )
-        return Tuning(self, steps, is_kept=folder() is not None)
+        return Tuning(self, steps, has_cache=folder() is not None)
 
 
 @frozen_dataclass
@@ -178,12 +179,13 @@ class Tuning:
     Attributes:
         explanation: the program, and its engine.
         steps: the steps that take a considerable share of the time, the longest first.
-        is_kept: whether there is a cache on disk, which keeps the choices.
+        has_cache: whether there is a cache on disk; without it the choices are neither kept nor
+            used.
     """
 
     explanation: Explanation
     steps: tuple[TunedStep, ...]
-    is_kept: bool
+    has_cache: bool
 
     def __str__(self) -> str:
         explanation = self.explanation
@@ -196,8 +198,8 @@ class Tuning:
             return "\n".join([title, "", text])
         header = ("step", "over", "time", "choice", "schedule")
         lines = [title, "", table_text(header, rows, align="llrll")]
-        if not self.is_kept:
-            lines += ["", "There is no cache on disk, so nothing is kept: see LAMINA_CACHE."]
+        if not self.has_cache:
+            lines += ["", _NO_CACHE]
         return "\n".join(lines)
 
 

@@ -330,8 +330,8 @@ class Model:
     ) -> Tuning:
         """Tunes the program: its most expensive steps are run with several schedules.
 
-        The fastest are kept on disk, and used when the program is compiled the next time. It runs
-        on memory of its own: the model stays unchanged.
+        The fastest are kept in the cache on disk, if there is one, and used when the program is
+        compiled the next time. It runs on memory of its own: the model stays unchanged.
 
         Args:
             batch_size: the number of examples.

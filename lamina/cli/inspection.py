@@ -73,7 +73,8 @@ def tune(file: str, batch_size: int | None, inference: bool, engine: str) -> Non
     """Choose the schedules of a training step by their time on the device.
 
     The most expensive steps of the program are run with several schedules. Shows their times and
-    the choices, which are kept on disk for later runs of the program. Only OpenCL devices tune.
+    the choices, which the cache on disk keeps for later runs of the program. Only OpenCL devices
+    tune.
 
     If FILE.py defines no loss, it is the program of a forward pass.
     """

@@ -158,6 +158,7 @@ class Expressions(Instructions):
             integers = Type(f"i{yes.type.bits}", yes.type.lanes)
             signed = self._types.signed(integers)
             if integers.bits == 64:
+                # A selection compares its mask with zero.
                 unsigned = self._same_bits(self._types.type(integers.of("i32")), mask)
                 mask = self._same_bits(signed, self._sign_extended(unsigned, integers))
             else:
@@ -195,10 +196,10 @@ class Expressions(Instructions):
         return self._numbers(word, text, type.lanes)
 
     def _sign_extended(self, text: str, type: Type) -> str:
-        """An expression of unsigned integers of 32 bits as a type of 64 bits.
+        """Signed integers of 32 bits, given as unsigned ones, extended to a type of 64 bits.
 
-        Mesa compares longs wrongly with constants, if they are converted from ints; a selection
-        compares its mask with zero. LLVM makes the same code of this text as of a conversion.
+        Mesa compares longs wrongly with constants, if they are converted from ints. LLVM makes the
+        same code of this text as of a conversion.
         """
         sign = self._operand(constant(2**31, type))
         wide = self._numbers(self._types.type(type), text, type.lanes)

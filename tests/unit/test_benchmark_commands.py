@@ -239,6 +239,23 @@ def test_each_process_with_an_empty_cache_has_its_own(cold_start: ModuleType) ->
     assert len(set(found[0].values())) == len(titles)
 
 
+def test_only_the_wanted_peers_are_started(
+    cold_start: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_start, "started", lambda *_: {"seconds": 1.0})
+
+    def found(*peers: str) -> tuple[set[str], dict[str, str]]:
+        arguments = ["--engine", "opencl", "--rounds", "1", *peers]
+        given = cold_start.options().parse_args(arguments)
+        reports, problems = cold_start.collected(WORKLOADS["mlp"], given, tmp_path)
+        return {title.partition(",")[0] for title in reports}, problems
+
+    assert found() == ({"lamina", "lamina-cpu", "tinygrad"}, {})
+    assert found("--peers") == ({"lamina"}, {})
+    assert found("--peers", "tinygrad") == ({"lamina", "tinygrad"}, {})
+    assert found("--peers", "jax") == ({"lamina"}, {"jax": "no peer on opencl"})
+
+
 def test_a_cold_start_has_the_caches_of_the_driver_too(
     cold_start: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,16 @@ def test_lanes_that_a_language_lacks_are_refused(words: Words, lanes: int, expec
     assert str(caught.value).startswith(expected)
 
 
+def test_masks_of_64_bits_are_not_converted_from_32_bits() -> None:
+    code = c.Module(OPENCL, fused=True).kernel("larger", [("x", "double")], [])
+    (x,) = code.parameters
+    one, other = (code.load(code.offset(x, 4 * n, "double"), Type("double", 4)) for n in (0, 1))
+    code.store(code.select(code.compare("ogt", one, other), one, other), x)
+    (line,) = (line for line in code.text().splitlines() if "select(" in line)
+    assert "^" in line
+    assert "convert_long4(" not in line
+
+
 def test_a_vector_is_refused_before_all_of_its_lanes_are_set() -> None:
     code = c.Module(OPENCL, fused=True).kernel("copy", [("x", "float")], [])
     vector = code.insert(undefined(Type("float", 2)), constant(1, FLOAT), 0)

@@ -467,6 +467,8 @@ def test_floats_are_filled_with_numbers_that_are_not_0(opencl_name: str) -> None
     assert not numbers.read().any()
 
 
+NO_CACHE = "There is no cache on disk (LAMINA_CACHE): the choices are neither kept nor used."
+
 # The table ----------------------------------------------------------------------------------------
 
 
@@ -495,17 +497,29 @@ def test_the_table_shows_what_was_tried() -> None:
         "                             -          a loop: not run",
     ]
     explanation = Explanation(3, program, engine)
-    assert str(Tuning(explanation, steps, is_kept=True)).splitlines()[2:] == table
-    lines = ["", "There is no cache on disk, so nothing is kept: see LAMINA_CACHE."]
-    assert str(Tuning(explanation, steps, is_kept=False)).splitlines()[2:] == [*table, *lines]
+    assert str(Tuning(explanation, steps, has_cache=True)).splitlines()[2:] == table
+    lines = ["", NO_CACHE]
+    assert str(Tuning(explanation, steps, has_cache=False)).splitlines()[2:] == [*table, *lines]
 
 
 def test_the_table_of_a_small_program_says_why_it_is_empty() -> None:
     engine = InterpreterEngine()
-    text = str(Tuning(Explanation(3, network(engine.target), engine), (), is_kept=False))
+    text = str(Tuning(Explanation(3, network(engine.target), engine), (), has_cache=False))
     assert text.splitlines()[2:] == [
         "No step takes long enough, and has several schedules: the cost model decides."
     ]
+
+
+@pytest.mark.parametrize("has_cache", [True, False])
+def test_a_tuning_without_a_cache_says_that_nothing_is_kept(
+    has_cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path) if has_cache else "off")
+    engine = InterpreterEngine()
+    step = TunedStep((0,), (Candidate("tiles", 0.002), Candidate("dots", 0.001)), 1)
+    monkeypatch.setattr(engine, "tune", lambda _: (step,))
+    text = str(Explanation(3, network(engine.target), engine).tuning())
+    assert (NO_CACHE in text) != has_cache
 
 
 @pytest.mark.parametrize("name", ["cpu", "interpreter"])

@@ -93,7 +93,9 @@ class Driver(Protocol):
 
     @property
     def queue(self) -> Queue:
-        """The queue of all commands except uploads during runs, so that a read sees all writes.
+        """The queue of all commands except uploads during runs and timed launches.
+
+        A read sees all writes before it.
 
         Raises:
             EngineError: in a process that was forked from the one that has opened the device.

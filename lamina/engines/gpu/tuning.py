@@ -31,7 +31,7 @@ from lamina.program.target import Target
 
 # The seconds for a new program, unless LAMINA_TUNE is set. The model for GPUs was not measured on
 # any GPU. The one for processors is that of the cpu engine, which was measured at many sizes, and
-# other choices saved nothing on PoCL (docs/opencl.md). So processors tune only when asked to.
+# other choices save little on PoCL (docs/opencl.md). So processors tune only when asked to.
 PROCESSOR_SECONDS, GPU_SECONDS = 0.0, 10.0
 # Steps of one signature are tuned if they have at least this share of the program's expected time,
 # and each takes at least as long as so many launches.

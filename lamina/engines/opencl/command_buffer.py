@@ -21,9 +21,9 @@ from lamina.engines.opencl.direct import failed, loader, require_success
 _NAME = "cl_khr_command_buffer"
 # From the first version to before the last one: (major, minor).
 _VERSIONS = (0, 9), (2, 0)
-# The vendor of a driver for processors that runs them slower than single launches, and never
-# releases the programs of their kernels.
-_SLOW_VENDOR = "Intel"
+# Its runtime for processors never releases the programs of recorded kernels, and runs recorded
+# launches slower than single ones.
+_LEAKING_VENDOR = "Intel"
 # Constants of the extension.
 _CAPABILITIES, _REQUIRED_QUEUE_PROPERTIES = 0x12A9, 0x12AA
 _CAN_BE_ENQUEUED_AGAIN = 1 << 2
@@ -172,14 +172,14 @@ class CommandBuffer:
 
 
 def command_buffers(device: cl.Device) -> CommandBuffers | None:
-    """The functions of the extension; None if the device lacks it, or is better without it.
+    """The functions of the extension; None if they cannot or should not be used.
 
-    None also if the device has it with other limits: a command buffer is enqueued again while its
-    earlier runs are on the device, in a queue without further properties.
+    They are used if a command buffer can be enqueued again while its earlier runs are on the
+    device, in a queue without further properties.
     """
     if _NAME not in device.extensions.split() or not _has_known_version(device):
         return None
-    if device.type & cl.device_type.CPU and _SLOW_VENDOR in device.platform.vendor:
+    if device.type & cl.device_type.CPU and _LEAKING_VENDOR in device.platform.vendor:
         return None
     try:
         return _command_buffers(device)

@@ -163,7 +163,7 @@ class OpenClDriver:
             # Made when it is needed.
             self._uploads: _Queue | None = None
             self._command_buffers = command_buffers(found.handle) if verdict.records else None
-            self._has_timers = verdict.times
+            self._has_timers = verdict.has_timers
 
     @property
     def queue(self) -> _Queue:

@@ -1,7 +1,6 @@
 """The self-test of a device: kernels with known results, run before the device is first used.
 
-`selftest_kernels.py` has the kernels; each check of them looks for one fault. A test takes less
-than a second with PoCL, which compiles for a tenth of a second at the first launch of each kernel.
+`selftest_kernels.py` has the kernels; each check of them looks for one fault.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from lamina.errors import EngineError, InternalError, LaminaError
 from lamina.shapes import Array
 
 _ROUNDS = 8
-# The driver's time of a launch may be so small a share of the time on the host's clock, which is
-# also that of preparing the launch.
+# A launch takes at least this share of the time that the host sees, which includes making a queue.
 _LEAST_SHARE = 1e-3
 _ORDER = Fault("commands of a queue run in another order")
 _SUB_BUFFERS = Fault("a sub-buffer is at another location of its buffer")
@@ -57,7 +55,7 @@ def _faults_of(driver: OpenClDriver) -> Iterator[Fault]:
     yield from _faults_of_queue(driver, module)
     if not _records(driver, module):
         yield RECORDED
-    if not _times(driver, module, kernels):
+    if not _has_timers(driver, module, kernels):
         yield TIMERS
     yield from _faults_of_binaries(driver, module, kernels, results)
 
@@ -66,22 +64,22 @@ def _results(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> Array:
     """The results of a kernel."""
     result = np.zeros(kernel.length, kernel.dtype)
     with driver.errors(f"the self-test {kernel.name}"):
-        made, found = _made(driver, module, kernel)
+        made, buffer = _bound(driver, module, kernel)
         driver.queue.launch(made)
-        driver.queue.read(result, found)
+        driver.queue.read(result, buffer)
     return result
 
 
-def _made(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> tuple[Any, cl.Buffer]:
+def _bound(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> tuple[Any, cl.Buffer]:
     """The driver's kernel with its inputs, and the buffer of its results."""
     inputs = [driver.allocate(array.nbytes) for array in kernel.inputs]
     for buffer, array in zip(inputs, kernel.inputs, strict=True):
         driver.queue.write(buffer, array)
-    found = driver.allocate(kernel.length * np.dtype(kernel.dtype).itemsize)
+    results = driver.allocate(kernel.length * kernel.dtype.itemsize)
     made = driver.kernel(
-        module, kernel.name, [*inputs, found], COUNT, numbered=False, group=kernel.group
+        module, kernel.name, [*inputs, results], COUNT, numbered=False, group=kernel.group
     )
-    return made, found
+    return made, results
 
 
 def _failed(checks: Sequence[Check], result: Array) -> Iterator[Fault]:
@@ -146,19 +144,25 @@ def _records(driver: OpenClDriver, module: cl.Program) -> bool:
     return bool((found == expected).all())
 
 
-def _times(driver: OpenClDriver, module: cl.Program, kernels: Sequence[Kernel]) -> bool:
-    """Whether the driver's time of a launch is possible by the host's clock."""
+def _has_timers(driver: OpenClDriver, module: cl.Program, kernels: Sequence[Kernel]) -> bool:
+    """Whether the driver's times of a launch are possible by the host's clock."""
     (slowest,) = (one for one in kernels if one.name == "loops")
-    try:
+    with driver.errors("the self-test of times"):
+        made, _ = _bound(driver, module, slowest)
+
+    def is_possible() -> bool:
         with driver.errors("the self-test of times"):
-            made, _ = _made(driver, module, slowest)
             sequence = driver.sequence([(made, None)])
             started = time.perf_counter()
             (found,) = driver.timed(sequence)
             whole = time.perf_counter() - started
+        return _LEAST_SHARE * whole <= found <= whole
+
+    try:
+        # The host may be interrupted while it waits.
+        return any(is_possible() for _ in range(_ROUNDS))
     except EngineError:
         return False
-    return _LEAST_SHARE * whole <= found <= whole
 
 
 def _faults_of_binaries(

@@ -57,7 +57,7 @@ class Verdict:
         return RECORDED not in self.faults
 
     @property
-    def times(self) -> bool:
+    def has_timers(self) -> bool:
         """Whether the driver's times of launches are right."""
         return TIMERS not in self.faults
 
