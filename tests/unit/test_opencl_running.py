@@ -266,6 +266,28 @@ def test_a_driver_that_keeps_released_programs_has_no_command_buffers(
     assert (command_buffer.command_buffers(one) is not None) == records
 
 
+def test_finish_waits_for_commands_that_were_flushed(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Mesa's does not wait for them.
+    monkeypatch.setattr(cl.CommandQueue, "finish", lambda _: None)
+    text = """__kernel void mix_up(__global uint *x) {
+        uint own = x[get_global_id(0)];
+        for (uint round = 0; round < 20000; ++round)
+            own = own * 1664525u + 1013904223u;
+        x[get_global_id(0)] = own;
+    }"""
+    module, count = driver.build(text), 1 << 12
+    with driver.errors("a test"):
+        buffer = driver.allocate(4 * count)
+        kernel = driver.kernel(module, "mix_up", [buffer], count, numbered=False)
+        for _ in range(3):
+            launched = driver.queue.enqueue(kernel, None)
+            driver.queue.flush()
+            driver.queue.finish()
+            assert launched.command_execution_status == cl.command_execution_status.COMPLETE
+
+
 def test_an_incomplete_extension_has_no_command_buffers(
     driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,8 +112,7 @@ class _Queue:
 
     def fill(self, buffer: cl.Buffer, size: int) -> None:
         """Fills a buffer with zeros, and waits."""
-        cl.enqueue_fill_buffer(self.handle, buffer, np.zeros(1, "uint8"), 0, size)
-        self.handle.finish()
+        cl.enqueue_fill_buffer(self.handle, buffer, np.zeros(1, "uint8"), 0, size).wait()
 
     def write(self, buffer: cl.Buffer, array: Array) -> None:
         cl.enqueue_copy(self.handle, buffer, array, is_blocking=True)
@@ -131,7 +130,8 @@ class _Queue:
         self.handle.flush()
 
     def finish(self) -> None:
-        self.handle.finish()
+        # After `flush`, Mesa's `clFinish` does not wait for the commands before it.
+        cl.enqueue_marker(self.handle).wait()
 
 
 @final
