@@ -13,6 +13,7 @@ from typing import final
 
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.c_expressions import Expressions
+from lamina.codegen.c_sharing import Head, WrittenFunction, with_shared
 from lamina.codegen.c_text import indented, stored_as
 from lamina.codegen.c_types import Types
 from lamina.codegen.iterations import Iterations
@@ -71,9 +72,8 @@ class Module(Types):
         words += [f"{self.type(type)} *result{number}" for number, type in enumerate(results)]
         apart = any(type in (POINTER, TABLE) for _, type in parameters)
         qualifiers = " ".join(filter(None, (self.words.function, self.words.apart * apart)))
-        head = f"{qualifiers} {self.type(result) if result else 'void'}"
-        head = f"{head} {name}({', '.join(words)})"
-        return self._added(Function(self, name, parameters, head, is_called=True))
+        head = Head(qualifiers, self.type(result) if result else "void", name, tuple(words))
+        return self._added(Function(self, parameters, head, is_called=True))
 
     def kernel(
         self,
@@ -94,9 +94,10 @@ class Module(Types):
         words = [f"{self.pointer(element)}{label}" for label, element in buffers]
         words += [f"{self.type(type)} {label}" for label, type in numbers]
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers]
-        qualifiers = self.groups.kernel.format(size=group) if group else self.words.kernel
-        head = f"{qualifiers} {name}({', '.join(words)})"
-        made = Function(self, name, parameters, head, is_called=False)
+        kernel = self.groups.kernel.format(size=group) if group else self.words.kernel
+        qualifiers, _, result = kernel.rpartition(" ")
+        head = Head(qualifiers, result, name, tuple(words))
+        made = Function(self, parameters, head, is_called=False)
         made.elements.update({label: stored_as(element) for label, element in buffers})
         return self._added(made)
 
@@ -134,7 +135,10 @@ class Module(Types):
         if self.most_iterations is not None:
             for one in self.functions:
                 one.iterations.require(self.most_iterations, one.name)
-        functions = [function.text() for function in self.functions]
+        called = [one.written() for one in self.functions if one.is_called]
+        if self.words.apart:
+            called = with_shared(called, self.words)
+        kernels = [one.written() for one in self.functions if not one.is_called]
         head = [*(self.words.double_head if self.has_doubles else ()), *self.words.head]
         head += self._arrays.values()
         if self.addresses:
@@ -142,8 +146,9 @@ class Module(Types):
             number = f"{self.words.unsigned['i64']} iteration;"
             head.append(f"typedef struct {{ {buffers} {number} }} {_ADDRESSES};")
         # Prototypes, because a function may be begun while its caller is written.
-        head += [f"{one.head};" for one in self.functions if one.is_called]
-        return "\n\n".join(["\n".join(head), *functions]) + "\n"
+        head += [f"{one.head.text};" for one in called]
+        texts = [one.text for one in (*called, *kernels)]
+        return "\n\n".join(["\n".join(head), *texts]) + "\n"
 
 
 @final
@@ -153,14 +158,13 @@ class Function(Expressions):
     def __init__(
         self,
         module: Module,
-        name: str,
         parameters: Sequence[tuple[str, Type]],
-        head: str,
+        head: Head,
         *,
         is_called: bool,
     ) -> None:
         given = [Value(label, type) for label, type in parameters]
-        super().__init__(module, name, given)
+        super().__init__(module, head.name, given)
         self.module = module
         # The element to which each address points; other addresses point to bytes.
         self.elements: dict[str, str] = {}
@@ -254,9 +258,9 @@ class Function(Expressions):
         for number, value in enumerate(values):
             self._line(f"*result{number} = {self._operand(value)}")
 
-    def text(self) -> str:
-        """The function, indented."""
-        return indented(self.head, self.blocks)
+    def written(self) -> WrittenFunction:
+        """The finished function."""
+        return WrittenFunction(self.head, indented(self.blocks))
 
     # Tables of addresses
 

@@ -65,9 +65,9 @@ def number_text(words: Words, number: float, type: Type) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-def indented(head: str, blocks: Sequence[BasicBlock]) -> str:
-    """A function: its head, and the lines of its blocks in braces."""
-    lines = [f"{head} {{"]
+def indented(blocks: Sequence[BasicBlock]) -> str:
+    """The body of a function: the lines of its blocks in braces."""
+    lines = [" {"]
     depth = 1
     for block in blocks:
         for line in block.lines:

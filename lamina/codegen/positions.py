@@ -73,28 +73,47 @@ class Positions:
                 value = self._gathered(atom, depth)
             else:
                 value = self._divided(atom, depth)
-            with nest.at(depth):
-                term = code.multiply(value, constant(coefficient, value.type))
+            term = self._product(depth, value, coefficient)
             if value.type.lanes:
                 vectors.append(term)
             else:
                 uniform.append((depth, term))
-        start = constant(index.constant, self.type)
+        start, depth = constant(0, self.type), 0
         for depth, term in sorted(uniform, key=lambda entry: entry[0]):
-            if start.is_integer(0):
-                start = term
-            else:
-                with nest.at(depth):
-                    start = code.add(start, term)
+            start = self._sum(depth, start, term)
+        # Neighbouring elements share all but the constant.
+        start = self._sum(depth, start, constant(index.constant, self.type))
         if not vectors:
             # A store may change an index that is read from data.
             if not loads_in_index(index):
                 known[key] = start
             return LaneIndices(start, stride)
-        each = self.counted(start, stride)
-        for vector in vectors:
-            each = code.add(each, vector)
+        with nest.at(nest.index_depth(index)):
+            each = self.counted(start, stride)
+            for vector in vectors:
+                each = code.add(each, vector)
         return LaneIndices(start, 0, each)
+
+    def _product(self, depth: int, value: Value, factor: int) -> Value:
+        """A value of a level of the nest times a number."""
+        if isinstance(value.number, int):
+            return constant(value.number * factor, value.type)
+        by = constant(factor, value.type)
+        return self._once(depth, ("times", value, by), lambda: self._code.multiply(value, by))
+
+    def _sum(self, depth: int, left: Value, right: Value) -> Value:
+        """The sum of two values of a level of the nest."""
+        if isinstance(left.number, int) and isinstance(right.number, int):
+            return constant(left.number + right.number, left.type)
+        return self._once(depth, ("plus", left, right), lambda: self._code.add(left, right))
+
+    def _once(self, depth: int, key: object, write: Callable[[], Value]) -> Value:
+        """What is written in a level of the nest, unless it is known there."""
+        known = self._nest.known(depth)
+        if key not in known:
+            with self._nest.at(depth):
+                known[key] = write()
+        return known[key]
 
     def counted(self, start: Value, stride: int) -> Value:
         """The vector start, start + stride, ..."""
@@ -110,29 +129,27 @@ class Positions:
         found = self.indices(index)
         if found.each is not None:
             return found.each
-        if self._nest.lanes.count and found.stride:
-            return self.counted(found.start, found.stride)
-        return found.start
+        lanes = self._nest.lanes.count
+        if not lanes or not found.stride:
+            return found.start
+        return self._once(
+            self._nest.index_depth(index),
+            ("counted", found.start, found.stride, lanes),
+            lambda: self.counted(found.start, found.stride),
+        )
 
     def _gathered(self, atom: Gathered, depth: int) -> Value:
         """An index that is read from data."""
-        value = self._value(atom.value)
-        if self.type.element == value.type.element:
+        value, element = self._value(atom.value), self.type.element
+        if element == value.type.element:
             return value
-        known = self._nest.known(depth)
-        key = ("narrow", value)
-        if key not in known:
-            with self._nest.at(depth):
-                known[key] = self._code.convert("trunc", value, self.type.element)
-        return known[key]
+        return self._once(
+            depth, ("narrow", value), lambda: self._code.convert("trunc", value, element)
+        )
 
     def _divided(self, atom: Quotient | Remainder, depth: int) -> Value:
         """A quotient or remainder by a constant, rounding down."""
-        known = self._nest.known(depth)
-        if atom not in known:
-            with self._nest.at(depth):
-                known[atom] = self._division(self.position(atom.index), atom)
-        return known[atom]
+        return self._once(depth, atom, lambda: self._division(self.position(atom.index), atom))
 
     def _division(self, whole: Value, atom: Quotient | Remainder) -> Value:
         code = self._code
@@ -155,25 +172,37 @@ class Positions:
 
     def within(self, bounds: Sequence[Bound]) -> Value:
         """Whether all bounds hold."""
-        result = constant(True, I1)
+        tests: list[tuple[int, Value]] = []
         for bound in bounds:
             position = self.position(bound.index)
+            depth = self._nest.index_depth(bound.index)
             low, high = bound.index.bounds
-            tests: list[Value] = []
             if low < bound.low:
-                limit = constant(bound.low, position.type)
-                tests.append(self._code.compare("sge", position, limit))
+                tests.append((depth, self._test(depth, "sge", position, bound.low)))
             if high >= bound.high:
-                limit = constant(bound.high, position.type)
-                tests.append(self._code.compare("slt", position, limit))
-            for test in tests:
-                result = test if result.is_integer(True) else self._both(result, test)
+                tests.append((depth, self._test(depth, "slt", position, bound.high)))
+        result = constant(True, I1)
+        for depth, test in sorted(tests, key=lambda entry: entry[0]):
+            result = test if result.is_integer(True) else self._both(depth, result, test)
         return result
 
-    def _both(self, left: Value, right: Value) -> Value:
-        lanes = max(left.type.lanes, right.type.lanes)
-        left, right = (
-            one if one.type.lanes == lanes else self._code.splat(one, lanes)
-            for one in (left, right)
+    def _test(self, depth: int, relation: str, position: Value, limit: int) -> Value:
+        """Whether a relation between a position and a number holds."""
+        bound = constant(limit, position.type)
+        return self._once(
+            depth,
+            (relation, position, limit),
+            lambda: self._code.compare(relation, position, bound),
         )
-        return self._code.binary("and", left, right)
+
+    def _both(self, depth: int, left: Value, right: Value) -> Value:
+        """Whether two conditions hold."""
+        code, lanes = self._code, max(left.type.lanes, right.type.lanes)
+
+        def write() -> Value:
+            wide = (
+                one if one.type.lanes == lanes else code.splat(one, lanes) for one in (left, right)
+            )
+            return code.binary("and", *wide)
+
+        return self._once(depth, ("and", left, right), write)

@@ -231,3 +231,16 @@ def test_reductions_keep_nan(engine: Engine) -> None:
     x = leaves.add(array)
     leaves.feeds["x0"][69_999] = math.nan
     check(leaves.graph([ops.sum(x), ops.max(x), ops.min(x)]), engine, leaves.feeds)
+
+
+def test_paddings_of_one_axis_have_their_own_bounds(engine: Engine) -> None:
+    leaves = Leaves()
+    padded: list[Tensor] = []
+    for rows, before in ((3, 0), (5, 0), (5, 3), (20, 1)):
+        x = leaves.add(np.arange(1, rows * 37 + 1, dtype="float32").reshape(rows, 37))
+        padded.append(ops.pad(x, [(before, 24 - rows - before), (0, 2)]))
+    check(
+        leaves.graph([padded[0] + 2 * padded[1] + 3 * padded[2] + 4 * padded[3]]),
+        engine,
+        leaves.feeds,
+    )

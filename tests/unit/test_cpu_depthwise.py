@@ -82,6 +82,20 @@ def test_weights_are_gathered_before_the_loop_over_positions() -> None:
         text = text_of(program, number, processor)
         blocks = re.split(r"\n(?=\w+:)", text)
         reading = [block for block in blocks if "= call" in block and "@llvm.masked.load" in block]
-        gathering = [block for block in blocks if re.search("insertelement <.* x float>", block)]
+        gathering = [block for block in blocks if re.search(r"= call .*@load_strided_\w+\(", block)]
         assert len(reading) == len(gathering) == 2, "for whole vectors, and for the rest"
         assert not set(reading) & set(gathering)
+
+
+def test_index_arithmetic_of_neighbours_is_written_once() -> None:
+    processor = CpuEngine().processor
+    graph, _ = depthwise("a vector and a rest", "float32")
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    for number in window_loops(program):
+        text = text_of(program, number, processor)
+        for block in re.split(r"\n(?=\w+:|define)", text):
+            # Loops count with an addition of their own.
+            written = re.findall(
+                r"= ((?:mul|add|icmp \w+) i64 (?!%i\d+, 1$).*)", block, re.MULTILINE
+            )
+            assert len(written) == len(set(written))

@@ -29,7 +29,7 @@ def emit_loops(
 def emit_nest(context: Context, name: str, loop: Loop, nest: NestSchedule) -> WrittenKernel:
     """Writes the function of a loop nest, with neighbouring axes merged."""
     reads, writes = reads_of(loop), writes_of(loop)
-    points = context.begin(name, ITEM_RANGE_PARAMETERS, reads | writes)
+    points = context.begin(name, ITEM_RANGE_PARAMETERS, reads | writes, calling=True)
     _write(points, loop, nest)
     points.code.finish()
     return WrittenKernel(name, reads, writes)

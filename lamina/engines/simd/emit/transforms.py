@@ -7,7 +7,8 @@ from typing import Protocol
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import Transform
-from lamina.codegen.values import Type, Value, constant
+from lamina.codegen.values import I64, Type, Value, constant
+from lamina.engines.simd.emit.m_tiles import address
 from lamina.records import frozen_dataclass
 
 
@@ -89,20 +90,18 @@ class StoredSquare:
 
     Attributes:
         code: of the function that loads them.
-        start: an address.
-        first: the offset of the first value from `start`, in elements.
+        start: the address of the first value.
         down, right: the elements between two rows, and between two columns.
         type: of a value.
     """
 
     code: Builder
     start: Value
-    first: int
-    down: int
-    right: int
+    down: Value
+    right: Value
     type: Type
 
     def number(self, row: int, column: int) -> Value:
         """The value in a row and a column."""
-        offset = self.first + row * self.down + column * self.right
-        return self.code.load(self.code.offset(self.start, offset, self.type.element), self.type)
+        moves = [(constant(row, I64), self.down), (constant(column, I64), self.right)]
+        return self.code.load(address(self.code, self.start, moves, self.type.element), self.type)

@@ -21,8 +21,8 @@ from lamina.engines.simd.decide.winograd import chunks_of
 from lamina.engines.simd.emit.context import Context, Points
 from lamina.engines.simd.emit.m_tiles import address
 from lamina.engines.simd.emit.tiles import Tile, emit_tile
-from lamina.engines.simd.emit.transforms import StoredSquare, along_both
 from lamina.engines.simd.emit.windows import WindowWriter
+from lamina.engines.simd.emit.winograd_transforms import emit_data_transform
 from lamina.engines.simd.processor import LINE_BYTES
 from lamina.records import frozen_dataclass
 
@@ -53,22 +53,6 @@ class Matrices:
 
     start: Value
     stride: int
-
-
-@frozen_dataclass
-class _InputTile:
-    """An input tile of all channels, while it is transformed.
-
-    Attributes:
-        source: the address of the input.
-        down, right: the elements between two rows, and between two columns.
-        target: the matrices that receive the transformed tile.
-    """
-
-    source: Value
-    down: int
-    right: int
-    target: Matrices
 
 
 class TransformedTiles(WindowWriter):
@@ -148,29 +132,19 @@ class TransformedTiles(WindowWriter):
         tile = code.add(code.multiply(rows.index, constant(self._wide, I64)), columns.index)
         target = address(code, inputs.start, [(tile, self._channels)], self._element)
 
-        one = _InputTile(source, down, right, Matrices(target, inputs.stride))
         lanes = self._panels.lanes
         whole = self._channels - self._channels % lanes
-        if whole:
-            channels = code.begin_loop(0, whole, lanes)
-            self._transform_some(code, one, channels.index, lanes)
-            code.end_loop(channels)
-        if whole < self._channels:
-            self._transform_some(code, one, constant(whole, I64), self._channels - whole)
+        for first, count, vector in (
+            (0, whole, Type(self._element, lanes)),
+            (whole, self._channels - whole, Type(self._element, self._channels - whole)),
+        ):
+            if count:
+                starts = [code.offset(one, first, self._element) for one in (source, target)]
+                function = emit_data_transform(self._context.module, self._window, vector)
+                numbers = (down, right, inputs.stride, count)
+                code.call_void(function, *starts, *(constant(one, I64) for one in numbers))
         code.end_loop(columns)
         code.end_loop(rows)
-
-    def _transform_some(self, code: Builder, one: _InputTile, channel: Value, lanes: int) -> None:
-        """Transforms `lanes` channels of a tile, from `channel` on."""
-        here = code.offset(one.source, channel, self._element)
-        square = StoredSquare(code, here, 0, one.down, one.right, Type(self._element, lanes))
-        to = Matrices(code.offset(one.target.start, channel, self._element), one.target.stride)
-        self._scatter(code, along_both(code, self._filtering.data_transform, square), to)
-
-    def _scatter(self, code: Builder, tile: Sequence[Sequence[Value]], to: Matrices) -> None:
-        """Stores a transformed tile, each element in its matrix."""
-        for number, value in enumerate(value for row in tile for value in row):
-            code.store(value, code.offset(to.start, number * to.stride, self._element))
 
     def _vectors(self, code: Builder, panel: Panel, start: Value) -> list[Value]:
         """Loads the vectors of a row of a panel."""

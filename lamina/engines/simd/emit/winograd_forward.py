@@ -6,13 +6,13 @@ from typing import final
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import RESULTS
-from lamina.codegen.values import I32, I64, Type, Value, constant
+from lamina.codegen.values import I32, I64, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.winograd import PackedWeights
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address
-from lamina.engines.simd.emit.transforms import StoredSquare, along_both
 from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles, divided
+from lamina.engines.simd.emit.winograd_transforms import emit_result_transform
 from lamina.engines.simd.emit.winograd_zeros import emit_exact_zeros
 
 
@@ -77,7 +77,11 @@ class WinogradForward(TransformedTiles):
             loop = code.begin_loop(0, block)
             row = code.add(code.multiply(outers.index, constant(block, I64)), loop.index)
             source = address(code, products, [(row, self._wide * panel.width)], self._element)
-            self._transform_back(code, panel, Matrices(source, products_stride), out)
+            transform = emit_result_transform(
+                self._context.module, self._window, panel, self._element
+            )
+            numbers = (products_stride, self._wide)
+            code.call_void(transform, source, out, *(constant(one, I64) for one in numbers))
             with code.when(has_zeros):
                 moves = [(outers.index, image_size), (loop.index, RESULTS * steps[0])]
                 source = address(code, copied, moves, self._element)
@@ -122,24 +126,3 @@ class WinogradForward(TransformedTiles):
         )
         numbers = (*steps, RESULTS * self._wide, channels - rest)
         code.call_void(function, *addresses, *(constant(one, I64) for one in numbers))
-
-    def _transform_back(
-        self, code: Builder, panel: Panel, products: Matrices, results: Value
-    ) -> None:
-        """Transforms the products of a row of tiles to two rows of sums."""
-        columns = code.begin_loop(0, self._wide)
-        source = address(code, products.start, [(columns.index, panel.width)], self._element)
-        target = address(code, results, [(columns.index, RESULTS * panel.width)], self._element)
-        for number in range(panel.vectors):
-            last = number == panel.vectors - 1
-            vector = Type(self._element, panel.last_lanes if last else panel.lanes)
-            skipped = number * panel.lanes
-            down = self._filtering.input_tile * products.stride
-            square = StoredSquare(code, source, skipped, down, products.stride, vector)
-            for row, values in enumerate(
-                along_both(code, self._filtering.output_transform, square)
-            ):
-                for column, value in enumerate(values):
-                    offset = (row * RESULTS * self._wide + column) * panel.width + skipped
-                    code.store(value, code.offset(target, offset, self._element))
-        code.end_loop(columns)

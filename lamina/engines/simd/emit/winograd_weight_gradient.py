@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import final
 
 from lamina.codegen.axes import flattened
@@ -15,8 +16,11 @@ from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed, tiled
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, start_of_piece
-from lamina.engines.simd.emit.transforms import ListedSquare, along_both
 from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles, divided
+from lamina.engines.simd.emit.winograd_transforms import (
+    emit_factor_transform,
+    emit_gradient_transform,
+)
 from lamina.engines.simd.emit.zeros import cleared, nonzero_n_of_any, write_narrowing
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
@@ -153,11 +157,13 @@ class WinogradWeightGradient(TransformedTiles):
                 skipped = number * panel.lanes
                 base = code.add(n_start, constant(skipped, I64))
                 along_n = (self._n, base, panel.present(number), panel.lanes)
-                square = _Factors(points, view, (high, row), (wide, column), *along_n)
-                to = Matrices(code.offset(target, skipped, self._element), factors.stride)
-                self._scatter(
-                    code, along_both(code, self._filtering.gradient_transform, square), to
+                tile = _Factors(points, view, (high, row), (wide, column), *along_n)
+                transform = emit_factor_transform(
+                    self._context.module, self._window, Type(self._element, panel.lanes)
                 )
+                to = code.offset(target, skipped, self._element)
+                values = [tile.number(*at) for at in product(range(RESULTS), repeat=2)]
+                code.call_void(transform, *values, to, constant(factors.stride, I64))
             code.end_loop(columns)
             code.end_loop(rows)
             code.end_loop(outers)
@@ -296,28 +302,12 @@ class WinogradWeightGradient(TransformedTiles):
         moves = [(item, self._blocks * size), (row, panel.width)]
         shared = self._context.address(code, self._context.SHARED)
         source = address(code, shared, moves, self._element)
-        down, right = (range(self._window)[:: side.dilation] for side in self._plane)
-        for vector in range(panel.vectors):
-            here = code.offset(source, vector * panel.lanes, self._element)
-            totals = self._totals(code, here, Type(self._element, panel.lanes))
-            square = ListedSquare(totals, self._filtering.input_tile)
-            gradients = along_both(code, self._filtering.weight_gradient_transform, square)
-            # If windows are mirrored, gradients are mirrored too.
-            for row_, values in zip(down, gradients, strict=True):
-                for column_, value in zip(right, values, strict=True):
-                    offset = (row_ * self._window + column_) * panel.width + vector * panel.lanes
-                    code.store(value, code.offset(target, offset, self._element))
-
-    def _totals(self, code: Builder, start: Value, vector: Type) -> Sequence[Value]:
-        """The totals of the partial sums of all blocks, for each element of a tile."""
-        size = self._products * self._sums_stride
-        loop = code.begin_loop(0, self._blocks, 1, [constant(0, vector)] * self._products)
-        block = address(code, start, [(loop.index, size)], self._element)
-        added: list[Value] = []
-        for number, total in enumerate(loop.carried):
-            at = code.offset(block, number * self._sums_stride, self._element)
-            added.append(code.add(total, code.load(at, vector)))
-        return code.end_loop(loop, added)
+        high, wide = (side.dilation < 0 for side in self._plane)
+        transform = emit_gradient_transform(
+            self._context.module, self._window, panel, self._element, (high, wide)
+        )
+        numbers = (self._sums_stride, self._blocks, size)
+        code.call_void(transform, source, target, *(constant(one, I64) for one in numbers))
 
 
 @frozen_dataclass

@@ -1,0 +1,164 @@
+"""Functions that differ only in a few numbers are written once, with these as parameters.
+
+Networks repeat layers with other sizes, and drivers take long to compile each function. Each of
+the functions stays, but only calls the one that they share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from lamina.codegen.values import I64
+from lamina.codegen.words import Words
+from lamina.records import frozen_dataclass
+
+# The most parameters that are added: more are slow to pass, and to keep in registers.
+_MOST_NUMBERS = 16
+# Functions with fewer characters are not shared.
+_LEAST_CHARACTERS = 1000
+
+
+@frozen_dataclass
+class Head:
+    """The first line of a function.
+
+    Attributes:
+        qualifiers: before its result.
+        result: the type of its result.
+        name: of the function.
+        parameters: the type and the name of each parameter.
+    """
+
+    qualifiers: str
+    result: str
+    name: str
+    parameters: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return f"{self.qualifiers} {self.result} {self.name}({', '.join(self.parameters)})"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        return tuple(re.split(r"[ *]", one)[-1] for one in self.parameters)
+
+
+@frozen_dataclass
+class WrittenFunction:
+    """A function in a text.
+
+    Attributes:
+        head: its first line.
+        body: the text after the head.
+    """
+
+    head: Head
+    body: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.head.text}{self.body}"
+
+
+@final
+class _Group:
+    """Functions whose texts are equal except for numbers.
+
+    Args:
+        first: the first function, and its numbers.
+    """
+
+    def __init__(self, first: _Numbered) -> None:
+        self.members = [first]
+        # For each number, its values in the functions.
+        self._columns = [(number,) for number in first.numbers]
+
+    def takes(self, one: _Numbered) -> bool:
+        """Adds a function, unless too many numbers would differ."""
+        columns = [(*seen, number) for seen, number in zip(self._columns, one.numbers, strict=True)]
+        if len(_differing(columns)) > _MOST_NUMBERS:
+            return False
+        self.members.append(one)
+        self._columns = columns
+        return True
+
+    def functions(self, words: Words) -> list[WrittenFunction]:
+        """The shared function, and those that call it; a function alone as it is."""
+        first = self.members[0]
+        if len(self.members) == 1:
+            return [first.function]
+        differing = _differing(self._columns)
+        names = {column: f"given{number}" for number, column in enumerate(differing)}
+        numbers = [names.get(column, column[0]) for column in self._columns]
+        head, type = first.function.head, words.unsigned[I64.element]
+        parameters = (*head.parameters, *(f"{type} {name}" for name in names.values()))
+        shared = Head(head.qualifiers, head.result, f"{head.name}_with_numbers", parameters)
+        found = [WrittenFunction(shared, _filled(first.texts, numbers))]
+        for member, one in enumerate(self.members):
+            own = one.function.head
+            given = [*own.arguments, *(column[member] for column in differing)]
+            call = f"{shared.name}({', '.join(given)});"
+            returned = "" if own.result == "void" else "return "
+            # Compilers may write these in their callers.
+            qualifiers = own.qualifiers.removesuffix(words.apart).rstrip()
+            found.append(
+                WrittenFunction(
+                    Head(qualifiers, own.result, own.name, own.parameters),
+                    f" {{\n    {returned}{call}\n}}",
+                )
+            )
+        return found
+
+
+@frozen_dataclass
+class _Numbered:
+    """A function whose numbers are apart from its text.
+
+    Attributes:
+        function: the function.
+        texts: before, between and after the numbers.
+        numbers: of the text.
+    """
+
+    function: WrittenFunction
+    texts: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+
+def with_shared(functions: Sequence[WrittenFunction], words: Words) -> list[WrittenFunction]:
+    """The functions, with those that they share before the first that calls them.
+
+    Args:
+        functions: each is called by others.
+        words: of the language.
+    """
+    # Only whole numbers are parameters. Divisions by constants are faster, so divisors stay.
+    suffix = words.integer_suffix[I64.element]
+    number = re.compile(rf"(?<![\w.])(?<!p[+-])(?<![/%] )(\d+(?:{suffix})?)(?![\w.])")
+    groups: dict[object, list[_Group]] = defaultdict(list)
+    ordered: list[_Group] = []
+    for function in functions:
+        pieces = number.split(function.body)
+        one = _Numbered(function, tuple(pieces[::2]), tuple(pieces[1::2]))
+        head = function.head
+        alike = groups[head.qualifiers, head.result, head.parameters, one.texts]
+        is_long = len(function.body) >= _LEAST_CHARACTERS
+        if not is_long or not any(group.takes(one) for group in alike):
+            alike.append(_Group(one))
+            ordered.append(alike[-1])
+    return [one for group in ordered for one in group.functions(words)]
+
+
+def _differing(columns: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], None]:
+    """The values of numbers that differ between functions, each once, in order."""
+    return {column: None for column in columns if len(set(column)) > 1}
+
+
+def _filled(texts: Sequence[str], numbers: Sequence[str]) -> str:
+    """A text with these numbers."""
+    pieces = [piece for pair in zip(texts, numbers, strict=False) for piece in pair]
+    return "".join([*pieces, texts[-1]])
