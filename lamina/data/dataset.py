@@ -12,7 +12,7 @@ from lamina.calls import Called
 from lamina.data.arrays import Listed, listed, to_array
 from lamina.errors import DataError, DTypeError
 from lamina.graph.kinds import Kind, Misfit, Number, Operands, Whole, shown
-from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox
+from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox_in_64_bits
 from lamina.records import frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 
@@ -397,7 +397,7 @@ def _permutations(count: int, seed: int, numbers: range, stream: int) -> npt.NDA
         stop = min(start + _PIECE, keys.shape[1])
         block = np.arange(start // 2, stop // 2, dtype=np.uint64)
         counter = np.broadcast_arrays(block, low, high, np.uint64(stream))
-        words = [word.astype(np.uint64) for word in philox(counter, key)]
+        words = philox_in_64_bits(counter, key)
         keys[:, start:stop:2] = (words[0] << _32) | words[1]
         keys[:, start + 1 : stop : 2] = (words[2] << _32) | words[3]
     return np.argsort(keys[:, :count], axis=1, kind="stable").astype(np.int64, copy=False)

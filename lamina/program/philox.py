@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint32]
+Wide = npt.NDArray[np.uint64]
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -38,19 +39,31 @@ def philox(
         counter: four words; arrays of one shape, of any unsigned integers.
         key: two words.
     """
-    a, b, c, d = (word.astype(np.uint64) for word in counter)
-    keys = list(key)
-    for _ in range(ROUNDS):
-        left, right = np.uint64(MULTIPLIERS[0]) * a, np.uint64(MULTIPLIERS[1]) * c
-        a, b, c, d = (
-            (right >> _32) ^ b ^ np.uint64(keys[0]),
-            right & _LOW,
-            (left >> _32) ^ d ^ np.uint64(keys[1]),
-            left & _LOW,
-        )
-        keys = [(k + step) & 0xFFFFFFFF for k, step in zip(keys, KEY_INCREMENTS, strict=True)]
-    w, x, y, z = (word.astype(np.uint32) for word in (a, b, c, d))
+    w, x, y, z = (word.astype(np.uint32) for word in philox_in_64_bits(counter, key))
     return w, x, y, z
+
+
+def philox_in_64_bits(
+    counter: Sequence[npt.NDArray[Any]], key: tuple[int, int]
+) -> tuple[Wide, Wide, Wide, Wide]:
+    """The words of `philox`, each as an integer of 64 bits."""
+    a, b, c, d = (np.array(word, np.uint64) for word in counter)
+    left, right = np.empty_like(a), np.empty_like(c)
+    keys = list(key)
+    # In place: new arrays would take longer than the arithmetic.
+    for _ in range(ROUNDS):
+        np.multiply(a, np.uint64(MULTIPLIERS[0]), out=left)
+        np.multiply(c, np.uint64(MULTIPLIERS[1]), out=right)
+        np.right_shift(right, _32, out=a)
+        a ^= b
+        a ^= np.uint64(keys[0])
+        np.right_shift(left, _32, out=c)
+        c ^= d
+        c ^= np.uint64(keys[1])
+        np.bitwise_and(right, _LOW, out=b)
+        np.bitwise_and(left, _LOW, out=d)
+        keys = [(k + step) & 0xFFFFFFFF for k, step in zip(keys, KEY_INCREMENTS, strict=True)]
+    return a, b, c, d
 
 
 def random_bits(
