@@ -25,8 +25,8 @@ class Access:
         positions: writes its index expressions.
         bases: the address of each buffer.
         sizes: the number of elements of each buffer.
-        calling: whether strided vectors are loaded and stored by calls of shared functions, which
-            keeps functions short.
+        calling: whether strided vectors are loaded and stored by calls of functions that are
+            written once in a module, which keeps their callers short.
         whole_vectors: whether buffers are aligned to vectors, and contiguous vectors are loaded in
             one piece even if a bound fails in all of their lanes: then from the buffer's start.
     """

@@ -39,7 +39,8 @@ class Head:
 
     @property
     def text(self) -> str:
-        return f"{self.qualifiers} {self.result} {self.name}({', '.join(self.parameters)})"
+        words = " ".join(filter(None, (self.qualifiers, self.result, self.name)))
+        return f"{words}({', '.join(self.parameters)})"
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -77,14 +78,17 @@ class _Group:
         # For each number, its values in the functions.
         self._columns = [(number,) for number in first.numbers]
 
-    def takes(self, one: _Numbered) -> bool:
-        """Adds a function, unless too many numbers would differ."""
-        columns = [(*seen, number) for seen, number in zip(self._columns, one.numbers, strict=True)]
-        if len(_differing(columns)) > _MOST_NUMBERS:
-            return False
+    def fits(self, one: _Numbered) -> bool:
+        """Whether few enough numbers differ with another function."""
+        return len(_differing(self._columns_with(one))) <= _MOST_NUMBERS
+
+    def add(self, one: _Numbered) -> None:
+        """Adds a function that fits."""
+        self._columns = self._columns_with(one)
         self.members.append(one)
-        self._columns = columns
-        return True
+
+    def _columns_with(self, one: _Numbered) -> list[tuple[str, ...]]:
+        return [(*seen, number) for seen, number in zip(self._columns, one.numbers, strict=True)]
 
     def functions(self, words: Words) -> list[WrittenFunction]:
         """The shared function, and those that call it; a function alone as it is."""
@@ -136,7 +140,7 @@ def with_shared(functions: Sequence[WrittenFunction], words: Words) -> list[Writ
         functions: each is called by others.
         words: of the language.
     """
-    # Only whole numbers are parameters. Divisions by constants are faster, so divisors stay.
+    # Only integers are parameters. Divisions by constants are faster, so divisors of scalars stay.
     suffix = words.integer_suffix[I64.element]
     number = re.compile(rf"(?<![\w.])(?<!p[+-])(?<![/%] )(\d+(?:{suffix})?)(?![\w.])")
     groups: dict[object, list[_Group]] = defaultdict(list)
@@ -146,10 +150,13 @@ def with_shared(functions: Sequence[WrittenFunction], words: Words) -> list[Writ
         one = _Numbered(function, tuple(pieces[::2]), tuple(pieces[1::2]))
         head = function.head
         alike = groups[head.qualifiers, head.result, head.parameters, one.texts]
-        is_long = len(function.body) >= _LEAST_CHARACTERS
-        if not is_long or not any(group.takes(one) for group in alike):
-            alike.append(_Group(one))
-            ordered.append(alike[-1])
+        group = next((group for group in alike if group.fits(one)), None)
+        if group is not None:
+            group.add(one)
+            continue
+        ordered.append(_Group(one))
+        if len(function.body) >= _LEAST_CHARACTERS:
+            alike.append(ordered[-1])
     return [one for group in ordered for one in group.functions(words)]
 
 

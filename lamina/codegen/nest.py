@@ -14,7 +14,7 @@ from typing import final
 from lamina.codegen.builder import BasicBlock, Builder
 from lamina.codegen.values import Value
 from lamina.errors import InternalError
-from lamina.program.index import Axis, Gathered, Index
+from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder
 from lamina.program.scalar import (
     Apply,
     Bound,
@@ -212,6 +212,8 @@ class Nest:
 
 def _reads(key: object, buffers: set[str]) -> bool:
     """Whether the known value of this expression depends on loads from these buffers."""
+    if isinstance(key, Quotient | Remainder):
+        key = Position(key.index)
     if not isinstance(key, Load | Apply | Position | Within):
         return False
     return any(load.buffer in buffers for load in loads(key))

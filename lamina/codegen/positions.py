@@ -78,11 +78,12 @@ class Positions:
                 vectors.append(term)
             else:
                 uniform.append((depth, term))
-        start, depth = constant(0, self.type), 0
-        for depth, term in sorted(uniform, key=lambda entry: entry[0]):
+        # Neighbouring elements share all but the constant, so that is added last.
+        uniform.sort(key=lambda entry: entry[0])
+        innermost = uniform[-1][0] if uniform else 0
+        start = constant(0, self.type)
+        for depth, term in (*uniform, (innermost, constant(index.constant, self.type))):
             start = self._sum(depth, start, term)
-        # Neighbouring elements share all but the constant.
-        start = self._sum(depth, start, constant(index.constant, self.type))
         if not vectors:
             # A store may change an index that is read from data.
             if not loads_in_index(index):
@@ -99,16 +100,16 @@ class Positions:
         if isinstance(value.number, int):
             return constant(value.number * factor, value.type)
         by = constant(factor, value.type)
-        return self._once(depth, ("times", value, by), lambda: self._code.multiply(value, by))
+        return self._remembered(depth, ("times", value, by), lambda: self._code.multiply(value, by))
 
     def _sum(self, depth: int, left: Value, right: Value) -> Value:
         """The sum of two values of a level of the nest."""
         if isinstance(left.number, int) and isinstance(right.number, int):
             return constant(left.number + right.number, left.type)
-        return self._once(depth, ("plus", left, right), lambda: self._code.add(left, right))
+        return self._remembered(depth, ("plus", left, right), lambda: self._code.add(left, right))
 
-    def _once(self, depth: int, key: object, write: Callable[[], Value]) -> Value:
-        """What is written in a level of the nest, unless it is known there."""
+    def _remembered(self, depth: int, key: object, write: Callable[[], Value]) -> Value:
+        """The value that `write` writes in a level of the nest, once for each key."""
         known = self._nest.known(depth)
         if key not in known:
             with self._nest.at(depth):
@@ -132,7 +133,7 @@ class Positions:
         lanes = self._nest.lanes.count
         if not lanes or not found.stride:
             return found.start
-        return self._once(
+        return self._remembered(
             self._nest.index_depth(index),
             ("counted", found.start, found.stride, lanes),
             lambda: self.counted(found.start, found.stride),
@@ -143,13 +144,15 @@ class Positions:
         value, element = self._value(atom.value), self.type.element
         if element == value.type.element:
             return value
-        return self._once(
+        return self._remembered(
             depth, ("narrow", value), lambda: self._code.convert("trunc", value, element)
         )
 
     def _divided(self, atom: Quotient | Remainder, depth: int) -> Value:
         """A quotient or remainder by a constant, rounding down."""
-        return self._once(depth, atom, lambda: self._division(self.position(atom.index), atom))
+        return self._remembered(
+            depth, atom, lambda: self._division(self.position(atom.index), atom)
+        )
 
     def _division(self, whole: Value, atom: Quotient | Remainder) -> Value:
         code = self._code
@@ -189,7 +192,7 @@ class Positions:
     def _test(self, depth: int, relation: str, position: Value, limit: int) -> Value:
         """Whether a relation between a position and a number holds."""
         bound = constant(limit, position.type)
-        return self._once(
+        return self._remembered(
             depth,
             (relation, position, limit),
             lambda: self._code.compare(relation, position, bound),
@@ -205,4 +208,4 @@ class Positions:
             )
             return code.binary("and", *wide)
 
-        return self._once(depth, ("and", left, right), write)
+        return self._remembered(depth, ("and", left, right), write)

@@ -80,8 +80,9 @@ class Words:
         head: the lines before all functions; `double_head` comes before them if doubles are used.
         kernel: the qualifiers of a function that the host calls.
         function: the qualifiers of a function that other functions call.
-        apart: further qualifiers of such a function if it works on memory: compilers that inline
-            large functions everywhere take long.
+        apart: further qualifiers of such a function if it works on memory, for compilers that take
+            long and inline large functions everywhere; functions that differ only in numbers are
+            then written once.
         address: the type of an address in a buffer, with a star or blank at its end; field
             `element`, the type of the buffer's elements.
         item: the number of the work item, of 64 bits.

@@ -329,9 +329,10 @@ def _uniform(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
 def _draw(numbers: Float64, first: int, seed: int, stream: int) -> None:
     """Fills an array with the numbers of the pieces `first`, `first` + 1, ..."""
     # A block of the generator gives two numbers.
-    piece, block = np.divmod(np.arange(-(-numbers.size // 2)), _PIECE // 2)
+    piece, block = np.divmod(np.arange(-(-numbers.size // 2), dtype=np.int64), _PIECE // 2)
     number = -1 - first - piece
-    words = (number & 0xFFFFFFFF, (number >> 32) & 0xFFFFFFFF, np.full_like(block, stream))
+    streams = np.full_like(block, stream & 0xFFFFFFFF)
+    words = (number & 0xFFFFFFFF, (number >> 32) & 0xFFFFFFFF, streams)
     key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
     drawn = philox_in_64_bits((block, *words), key)
     for position, (high, low) in enumerate((drawn[:2], drawn[2:])):

@@ -36,7 +36,7 @@ def philox(
     """The four random words of each counter.
 
     Args:
-        counter: four words; arrays of one shape, of any unsigned integers.
+        counter: four words, each below 2**32; arrays of one shape, of any integers.
         key: two words.
     """
     w, x, y, z = (word.astype(np.uint32) for word in philox_in_64_bits(counter, key))

@@ -91,8 +91,11 @@ def test_index_arithmetic_of_neighbours_is_written_once() -> None:
     processor = CpuEngine().processor
     graph, _ = depthwise("a vector and a rest", "float32")
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
-    for number in window_loops(program):
+    numbers = window_loops(program)
+    assert len(numbers) == 2
+    for number in numbers:
         text = text_of(program, number, processor)
+        assert len(re.findall(r"= icmp \w+ i64", text)) > 4
         for block in re.split(r"\n(?=\w+:|define)", text):
             # Loops count with an addition of their own.
             written = re.findall(

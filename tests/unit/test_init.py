@@ -56,6 +56,16 @@ def test_uniform_numbers_are_those_of_the_op_before_the_first_step(count: int) -
     np.testing.assert_array_equal(init.Uniform(0.0, 1.0)((count,), 9, 4), evaluated(op))
 
 
+def test_each_piece_of_uniform_numbers_has_its_own_step() -> None:
+    piece, stream = 1 << 13, 4 + (1 << 32)
+    numbers = init.Uniform(0.0, 1.0)((5 * piece + 3,), 9, stream)
+    for number in range(6):
+        own = numbers[number * piece : (number + 1) * piece]
+        step = constant(-1 - number, int64)
+        op = ops.uniform(own.shape, constant(9, int64), step, stream, dtype="float64")
+        np.testing.assert_array_equal(own, evaluated(op))
+
+
 def test_normal_numbers_are_those_of_the_op_before_the_first_step() -> None:
     op = ops.normal((10,), constant(9, int64), constant(-1, int64), 4, dtype="float64")
     np.testing.assert_array_equal(init.Normal()((2, 5), 9, 4).ravel(), evaluated(op))

@@ -103,8 +103,8 @@ def emit_gradient_transform(
         kind: of an element.
         mirrored: for both axes, whether the windows are mirrored; so are their gradients.
     """
-    flags = "".join("m" if one else "d" for one in mirrored)
-    name = f"winograd_gradients_{window}_{kind}_{panel.vectors}x{panel.lanes}_{flags}"
+    signs = "_".join("mirrored" if one else "plain" for one in mirrored)
+    name = f"winograd_gradients_{window}_{kind}_{panel.vectors}x{panel.lanes}_{signs}"
     if module.has(name):
         return name
     code = _begun(module, name, ("stride", "blocks", "size"))

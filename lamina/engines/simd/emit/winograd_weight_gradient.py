@@ -157,12 +157,12 @@ class WinogradWeightGradient(TransformedTiles):
                 skipped = number * panel.lanes
                 base = code.add(n_start, constant(skipped, I64))
                 along_n = (self._n, base, panel.present(number), panel.lanes)
-                tile = _Factors(points, view, (high, row), (wide, column), *along_n)
+                square = _Factors(points, view, (high, row), (wide, column), *along_n)
                 transform = emit_factor_transform(
                     self._context.module, self._window, Type(self._element, panel.lanes)
                 )
                 to = code.offset(target, skipped, self._element)
-                values = [tile.number(*at) for at in product(range(RESULTS), repeat=2)]
+                values = [square.number(*at) for at in product(range(RESULTS), repeat=2)]
                 code.call_void(transform, *values, to, constant(factors.stride, I64))
             code.end_loop(columns)
             code.end_loop(rows)
