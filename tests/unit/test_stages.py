@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from lamina.codegen import llvm
+from lamina.codegen.c import Module
 from lamina.codegen.points import Points
 from lamina.codegen.stages import Stages, Style, whole, write_nest
-from lamina.codegen.values import I32, I64, POINTER, Type
+from lamina.codegen.values import I32, I64, POINTER, Type, constant
+from lamina.codegen.words import OPENCL
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
-from lamina.program.index import Axis, axis_index, gathered_index
-from lamina.program.scalar import Apply, Bound, Load, Local, Position
+from lamina.program.index import Axis, Index, axis_index, gathered_index
+from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Position
 from lamina.program.steps import Reduce, Stage, Store, Write
 from lamina.shapes import Array, float32, int64
 
@@ -99,3 +101,19 @@ def test_lanes_run_along_inner_axes(lanes: int, unrolled: int, position: Type) -
     found = _run(Style(inner_lanes=lanes, unrolled=unrolled, window=0), position)
     for name, value in _expected().items():
         np.testing.assert_array_equal(found[name], value, name)
+
+
+def test_positions_that_are_read_from_data_are_read_again_after_a_store() -> None:
+    module = Module(OPENCL, fused=True)
+    code = module.kernel("work", [("indices", "i64"), ("x", "float")], [])
+    indices, x = code.parameters
+    points = Points(code, {"indices": indices, "x": x}, {"indices": 1, "x": 8})
+    first = Load("indices", Index(0), int64)
+    halved = Load("x", gathered_index(first, 8) // 2, float32)
+    before = points.value(halved)
+    assert points.value(halved) == before
+    points.store(Store("indices", Index(0), Literal(5, int64)), constant(5, I64))
+    points.store(Store("x", Index(0), halved), points.value(halved))
+    code.finish()
+    text = code.written().text
+    assert text.count("/ 2ul") == text.count("= *indices") == 2
