@@ -107,7 +107,7 @@ INITIALIZERS = (lm.init.Uniform(0.5, 1.0), lm.init.XavierUniform(), lm.init.Kaim
 
 @pytest.mark.parametrize("initializer", INITIALIZERS, ids=lambda one: type(one).__name__)
 def test_initial_values_are_counted_once_while_they_are_drawn(initializer: Any) -> None:
-    shape = (1024, 512)
+    shape = (4096, 512)
     initializer(shape, 0, 0)
     tracemalloc.start()
     try:
@@ -115,7 +115,7 @@ def test_initial_values_are_counted_once_while_they_are_drawn(initializer: Any) 
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # The rest is temporary memory while a piece is drawn.
+    # The rest is temporary memory while pieces are drawn.
     assert peak < 1.2 * size
 
 
