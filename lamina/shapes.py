@@ -44,17 +44,29 @@ class DType:
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype."""
+        """The NumPy dtype; that of bfloat16 is registered by the package `ml_dtypes`."""
+        if self.name == "bfloat16":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
         return np.dtype(self.name)
 
     @property
     def itemsize(self) -> int:
         """The bytes of an element."""
-        return self.numpy.itemsize
+        return 2 if self.is_half else self.numpy.itemsize
 
     @property
     def is_float(self) -> bool:
         return self.kind == "float"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is a float of 16 bits.
+
+        Programs store, load and convert such numbers, and compute with them in float32.
+        """
+        return self.name in ("bfloat16", "float16")
 
     def __str__(self) -> str:
         return self.short
@@ -66,12 +78,19 @@ int32 = DType("int32", "i32", "int", 2)
 # uint32 holds the words of the random number generator; users cannot ask for it.
 uint32 = DType("uint32", "u32", "int", 3)
 int64 = DType("int64", "i64", "int", 4)
-float32 = DType("float32", "f32", "float", 5)
-float64 = DType("float64", "f64", "float", 6)
+# bfloat16 has the exponents of float32 and 8 bits of precision, float16 has 11 bits and numbers up to
+# 65,504. Neither is promoted to the other.
+bfloat16 = DType("bfloat16", "bf16", "float", 5)
+float16 = DType("float16", "f16", "float", 5)
+float32 = DType("float32", "f32", "float", 6)
+float64 = DType("float64", "f64", "float", 7)
 
-PUBLIC_DTYPES = {d.name: d for d in (float32, float64, int32, int64, uint8, bool_)}
+PUBLIC_DTYPES = {
+    d.name: d for d in (float32, float64, bfloat16, float16, int32, int64, uint8, bool_)
+}
 _BY_NAME = {**PUBLIC_DTYPES, "uint32": uint32}
-_BY_NUMPY = {d.numpy: d for d in _BY_NAME.values()}
+# Without bfloat16, whose NumPy dtype is imported when it is used; it is found by its name.
+_BY_NUMPY = {d.numpy: d for d in _BY_NAME.values() if d is not bfloat16}
 
 DTypeLike = DType | str | type | np.dtype[Any]
 
@@ -118,8 +137,13 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     """An array as another NumPy dtype: the rule that all engines follow.
 
     Floats that become integers are truncated towards zero and clamped to the range of the type; NaN
-    becomes 0. Integers that do not fit wrap around.
+    becomes 0. Integers that do not fit wrap around. Numbers that become floats are rounded once, to
+    the nearest, and to even if two are equally near.
     """
+    if _is_half(dtype):
+        return _as_half(array, dtype)
+    if _is_half(array.dtype):
+        array = array.astype(np.float32)
     if array.dtype.kind != "f" or dtype.kind not in "iu":
         return array.astype(dtype)
     limits = np.iinfo(dtype)
@@ -131,20 +155,61 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     return np.where(too_large | too_small, ends, whole)
 
 
+def _is_half(dtype: np.dtype[Any]) -> bool:
+    return dtype == float16.numpy or dtype.name == "bfloat16"
+
+
+def _as_half(array: Array, dtype: np.dtype[Any]) -> Array:
+    """An array as floats of 16 bits, rounded once."""
+    with np.errstate(all="ignore"):
+        if array.dtype.kind in "iu":
+            array = _exactly_or_odd(array)
+        # NumPy rounds float64 to float16 once, but ml_dtypes rounds it to float32 and then again.
+        if array.dtype == np.float64 and dtype.name == "bfloat16":
+            array = _rounded_to_odd(array)
+        return array.astype(dtype)
+
+
+def _exactly_or_odd(array: Array) -> Array:
+    """Integers as float64; the last bit of a number that does not fit is set.
+
+    So rounding the result to fewer bits rounds the integer correctly.
+    """
+    if array.itemsize == 8:
+        lost = (array & 0x7FF) != 0
+        short = (array & ~0x7FF) | np.where(lost, 0x800, 0)
+        array = np.where(abs(array // 2) >= 2**52, short, array)
+    return array.astype(np.float64)
+
+
+def _rounded_to_odd(array: Array) -> Array:
+    """float64 as float32; the last bit of a number that does not fit is set.
+
+    So rounding the result to fewer bits rounds the float64 correctly (Boldo, Melquiond: Emulation
+    of a FMA and correctly rounded sums: proved algorithms using rounding to odd, 2008).
+    """
+    single = array.astype(np.float32)
+    back = single.astype(np.float64)
+    bits = single.view(np.uint32) - (abs(back) > abs(array)) | (back != array)
+    return np.where(np.isnan(array), single, bits.astype(np.uint32).view(np.float32))
+
+
 def promote(left: DType, right: DType) -> DType:
     """The dtype of `left + right`.
 
-    Integers are promoted to floats and narrow integers to wide ones; float32 with float64 is an
+    Integers are promoted to floats and narrow integers to wide ones; two different floats are an
     error.
 
     Raises:
-        DTypeError: for float32 with float64.
+        DTypeError: for two different floats.
     """
     if left.is_float and right.is_float and left != right:
+        first, second = sorted((left, right), key=lambda dtype: dtype.rank)
         raise DTypeError(
-            "float32 and float64 are mixed",
+            f"{first.name} and {second.name} are mixed",
             facts=(("left", left.name), ("right", right.name)),
-            advice="Cast one of them: ops.cast(x, 'float64') or ops.cast(x, 'float32').",
+            advice=f"Cast one of them: ops.cast(x, '{second.name}') or "
+            f"ops.cast(x, '{first.name}').",
         )
     return left if left.rank >= right.rank else right
 

@@ -68,10 +68,12 @@ class Module(Protocol):
     Attributes:
         fused: whether `multiply_add` rounds once.
         doubles: whether there are floats of 64 bits.
+        halves: whether `from_half` and `to_half` can be used.
     """
 
     fused: bool
     doubles: bool
+    halves: bool
 
     def function(
         self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
@@ -179,6 +181,14 @@ class Builder(Protocol):
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
         """Converts each lane to another element."""
+        ...
+
+    def from_half(self, value: Value) -> Value:
+        """The float with the value of a float16, whose bits are an i16."""
+        ...
+
+    def to_half(self, value: Value) -> Value:
+        """The bits of the float16 that is nearest to a float, as an i16."""
         ...
 
     def intrinsic(self, name: str, *operands: Value) -> Value:

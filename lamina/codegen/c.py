@@ -49,6 +49,7 @@ class Module(Types):
     ) -> None:
         super().__init__(words, fused=fused, widens_division=doubles and not exact_division)
         self.doubles = doubles
+        self.halves = words.half is not None
         self.most_iterations = most_iterations
         # The most addresses of a table that is passed to functions.
         self.addresses = 0

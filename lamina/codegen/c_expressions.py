@@ -17,6 +17,7 @@ from lamina.codegen.c_text import (
 from lamina.codegen.c_types import Types
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import POINTER, Type, Value, constant
+from lamina.codegen.words import HalfWords
 from lamina.errors import InternalError
 
 
@@ -219,6 +220,27 @@ class Expressions(Instructions):
             high=number_text(self._types.words, float(end), value.type.scalar),
         )
         return self._unsigned(text, type) if signed else text
+
+    def from_half(self, value: Value) -> Value:
+        """The float with the value of a float16, whose bits are an i16."""
+        named = self._named(value)
+        return self._made(self._halves.loaded.format(lanes=value.type.lanes or "", name=named), value.type.of("float"))
+
+    def to_half(self, value: Value) -> Value:
+        """The bits of the float16 that is nearest to a float, as an i16."""
+        result = Value(self._name("v"), value.type.of("i16"))
+        self._line(f"{self._types.type(result.type)} {result.name}")
+        text, lanes = self._operand(value), value.type.lanes or ""
+        self._line(self._halves.stored.format(lanes=lanes, value=text, name=result.name))
+        return result
+
+    @property
+    def _halves(self) -> HalfWords:
+        """How floats of 16 bits are converted."""
+        words = self._types.words
+        if words.half is None:
+            raise InternalError(f"{words.language} does not convert floats of 16 bits")
+        return words.half
 
     def _is_widened(self, type: Type) -> bool:
         """Whether divisions and square roots are computed in 64 bits and then rounded."""

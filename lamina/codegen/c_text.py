@@ -53,7 +53,7 @@ def number_text(words: Words, number: float, type: Type) -> str:
         return "true" if number else "false"
     if not type.is_float:
         digits = f"{int(number) % 2**type.bits}{words.integer_suffix[type.element]}"
-        return f"({words.unsigned['i8']}){digits}" if type.element == "i8" else digits
+        return f"({words.unsigned[type.element]}){digits}" if type.bits < 32 else digits
     if type.element == "float":
         number = single(number)
     if not math.isfinite(number):

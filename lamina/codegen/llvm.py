@@ -70,11 +70,13 @@ class Module:
     Args:
         fused: whether the processor multiplies and adds in one rounding.
         doubles: whether functions may compute in floats of 64 bits.
+        halves: whether the processor converts floats of 16 bits.
     """
 
-    def __init__(self, *, fused: bool, doubles: bool = True) -> None:
+    def __init__(self, *, fused: bool, doubles: bool = True, halves: bool = False) -> None:
         self.fused = fused
         self.doubles = doubles
+        self.halves = halves
         self.functions: list[Function] = []
         self._names: set[str] = set()
         self._declared: dict[str, str] = {}
@@ -315,6 +317,18 @@ class Function(Instructions):
             self.module.declare(full, type_text(type), [value.type])
             return self.call(full, type, value)
         return self.instruction(f"{operation} {typed(value)} to {type_text(type)}", type)
+
+    def from_half(self, value: Value) -> Value:
+        """The float with the value of a float16, whose bits are an i16."""
+        half, single = (type_text(value.type.of(element)) for element in ("half", "float"))
+        bits = self.instruction(f"bitcast {typed(value)} to {half}", value.type.of("half"))
+        return self.instruction(f"fpext {half} {bits.name} to {single}", value.type.of("float"))
+
+    def to_half(self, value: Value) -> Value:
+        """The bits of the float16 that is nearest to a float, as an i16."""
+        half, bits = (type_text(value.type.of(element)) for element in ("half", "i16"))
+        rounded = self.instruction(f"fptrunc {typed(value)} to {half}", value.type.of("half"))
+        return self.instruction(f"bitcast {half} {rounded.name} to {bits}", value.type.of("i16"))
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An intrinsic whose operands and result have one type: `"fma"`, `"sqrt"`, ..."""

@@ -51,7 +51,7 @@ class PieceModule:
 
     def __init__(self, inner: c.Module) -> None:
         self.inner = inner
-        self.fused, self.doubles = inner.fused, inner.doubles
+        self.fused, self.doubles, self.halves = inner.fused, inner.doubles, inner.halves
 
     def function(
         self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
@@ -226,6 +226,14 @@ class PieceFunction(Composed):
         type = value.type.of(element)
         pieces = [self.inner.convert(operation, one, element) for one in self._split(value)]
         return self._joined(pieces, type)
+
+    def from_half(self, value: Value) -> Value:
+        """The float with the value of a float16, whose bits are an i16."""
+        return self._each([value], value.type.of("float"), self.inner.from_half)
+
+    def to_half(self, value: Value) -> Value:
+        """The bits of the float16 that is nearest to a float, as an i16."""
+        return self._each([value], value.type.of("i16"), self.inner.to_half)
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An intrinsic whose operands and result have one type."""

@@ -1,23 +1,25 @@
 """The scalar primitives of `lamina.program.scalar` as vector instructions.
 
 Values of a dtype have the LLVM type of the same width; bools have one bit, and are stored as
-bytes. Signed and unsigned integers share a type, so the dtype is passed to every emitter.
+bytes. Floats of 16 bits are integers of 16 bits, which are only moved and converted. Signed and unsigned integers share a type, so the dtype is passed to every emitter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lamina.codegen import functions
+from lamina.codegen import functions, halves
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Value, constant, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
-from lamina.shapes import DType
+from lamina.shapes import DType, float32
 
 # The element in registers, and in memory where that differs.
 _ELEMENTS = {
     "bool": "i1",
     "uint8": "i8",
+    "bfloat16": "i16",
+    "float16": "i16",
     "int32": "i32",
     "uint32": "i32",
     "int64": "i64",
@@ -61,6 +63,12 @@ def cast(code: Builder, value: Value, source: DType, target: DType) -> Value:
     wanted = element(target)
     if source == target:
         return value
+    if source.is_half:
+        if target.kind == "bool":
+            return halves.is_not_zero(code, value)
+        return cast(code, halves.to_float(code, value, source), float32, target)
+    if target.is_half:
+        return halves.rounded(code, value, source, target)
     if target.kind == "bool":
         return code.compare("une" if source.is_float else "ne", value, constant(0, value.type))
     if source.is_float and target.is_float:

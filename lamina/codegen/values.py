@@ -18,8 +18,8 @@ class Type:
     Integers have no sign: operations treat them as signed or unsigned, as in LLVM.
 
     Attributes:
-        element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i32"`, `"i64"`, `"ptr"`, `"table"` (the
-            addresses of a kernel's buffers), or `"numbers"` (a constant array of i64).
+        element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i16"`, `"i32"`, `"i64"`, `"ptr"`, `"table"`
+            (the addresses of a kernel's buffers), or `"numbers"` (a constant array of i64).
         lanes: 0 for a scalar.
     """
 
@@ -59,7 +59,7 @@ class Type:
         return f"v{self.lanes}{letter}" if self.lanes else letter
 
 
-I1, I8, I32, I64 = Type("i1"), Type("i8"), Type("i32"), Type("i64")
+I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
 FLOAT, DOUBLE, POINTER = Type("float"), Type("double"), Type("ptr")
 TABLE, NUMBERS = Type("table"), Type("numbers")
 

@@ -47,6 +47,19 @@ class VectorWords:
 
 
 @frozen_dataclass
+class HalfWords:
+    """How a language converts floats of 16 bits, whose bits are in a variable of integers.
+
+    Attributes:
+        loaded: the floats with their values; fields `lanes`, empty for a scalar, and `name`.
+        stored: a statement that rounds floats; fields `lanes`, `value` and `name`.
+    """
+
+    loaded: str
+    stored: str
+
+
+@frozen_dataclass
 class GroupWords:
     """How a language writes kernels whose work items work in groups.
 
@@ -99,6 +112,7 @@ class Words:
         float_function: a function of the language for floats, by elements; field `name`.
         in_order: lines before a loop with loop-carried floats, for compilers that otherwise
             reorder sums.
+        half: how floats of 16 bits are converted; None if the language cannot do that.
         vectors: how vectors are written; None if the language has none.
         groups: how groups of work items are written; None if the language has none.
     """
@@ -121,6 +135,7 @@ class Words:
     nearest: str
     float_function: Mapping[str, str]
     in_order: tuple[str, ...]
+    half: HalfWords | None
     vectors: VectorWords | None
     groups: GroupWords | None
 
@@ -145,19 +160,25 @@ OPENCL = Words(
     unsigned={
         "i1": "bool",
         "i8": "uchar",
+        "i16": "ushort",
         "i32": "uint",
         "i64": "ulong",
         "float": "float",
         "double": "double",
     },
-    signed={"i8": "char", "i32": "int", "i64": "long"},
-    integer_suffix={"i8": "", "i32": "u", "i64": "ul"},
+    signed={"i8": "char", "i16": "short", "i32": "int", "i64": "long"},
+    integer_suffix={"i8": "", "i16": "", "i32": "u", "i64": "ul"},
     bits="as_{type}({value})",
     nearest="convert_{type}_sat({value})",
     float_function={"float": "{name}", "double": "{name}"},
     # Intel's compiler for processors reorders sums when it vectorizes or unrolls a loop, and
     # miscompiles the last iterations of sums from which it subtracts.
     in_order=("#pragma clang loop vectorize(disable) unroll(disable)",),
+    # OpenCL 1.0 has these functions, on any device.
+    half=HalfWords(
+        loaded="vload_half{lanes}(0, (const __private half *)&{name})",
+        stored="vstore_half{lanes}_rte({value}, 0, (__private half *)&{name})",
+    ),
     vectors=VectorWords(
         lanes=(2, 3, 4, 8, 16),
         type="{element}{lanes}",
@@ -184,7 +205,7 @@ def _unaligned() -> tuple[str, ...]:
     """Types of vectors in memory that are aligned like one element."""
     return tuple(
         f"typedef {element}{lanes} __attribute__((aligned({size}))) {element}{lanes}_in_memory;"
-        for element, size in (("uchar", 1), ("uint", 4), ("ulong", 8))
+        for element, size in (("uchar", 1), ("ushort", 2), ("uint", 4), ("ulong", 8))
         for lanes in (2, 4, 8, 16)
     )
 

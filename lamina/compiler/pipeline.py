@@ -18,6 +18,7 @@ from lamina.compiler.memory import plan_memory
 from lamina.compiler.repeat import lower_repeating
 from lamina.compiler.scatter import Lowered, sort_scatters
 from lamina.compiler.simplify import simplify
+from lamina.compiler.widen import widen
 from lamina.garbage import without_collections
 from lamina.graph import Graph, bind_batch, verify
 from lamina.program.check import verify as verify_program
@@ -59,6 +60,7 @@ def optimised(graph: Graph, target: Target, checked: Graph | None = None) -> Gra
             checked.
     """
     passes: list[Callable[[Graph], Graph]] = [
+        widen,
         partial(keep, target=target),
         partial(expand, target=target),
         simplify,

@@ -152,7 +152,8 @@ def aligned(size: int) -> Array:
 
 def address_of(array: Array) -> int:
     """The address of a contiguous array, by the fastest method."""
-    if array.flags.writeable:
+    # NumPy does not share arrays of bfloat16, whose kind is "V", as buffers.
+    if array.flags.writeable and array.dtype.kind != "V":
         return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
     return array.ctypes.data
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from lamina.graph.graph import Graph
 from lamina.graph.leaves import LEAF
 from lamina.graph.tensor import Tensor
-from lamina.shapes import Array
+from lamina.shapes import Array, as_dtype, converted
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -28,9 +28,16 @@ def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> tuple[dict[str, Array]
             if node.op is LEAF:
                 value = np.asarray(feeds[node.attributes["name"]])
             else:
-                operands = (values[operand] for operand in node.operands)
-                value = node.op.reference(*operands, **node.attributes)
-            values[node] = np.asarray(value, dtype=node.dtype.numpy)
+                value = _computed(node, [values[operand] for operand in node.operands])
+            values[node] = converted(np.asarray(value), node.dtype.numpy)
     outputs = {name: values[tensor] for name, tensor in graph.outputs}
     updates = {target.attributes["name"]: values[value] for target, value in graph.updates}
     return outputs, updates
+
+
+def _computed(node: Tensor, operands: Sequence[Array]) -> Array:
+    """The value of a node by its op's reference, which computes with floats of 16 bits in 32."""
+    attributes = node.attributes
+    if not node.op.lowering.takes_halves:
+        operands = [x.astype(np.float32) if as_dtype(x.dtype).is_half else x for x in operands]
+    return node.op.reference(*operands, **attributes)

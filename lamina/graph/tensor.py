@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module
-from typing import Any, NoReturn, TypeVar, final
+from typing import Any, ClassVar, NoReturn, TypeVar, final
 
 import numpy as np
 
@@ -25,7 +25,14 @@ Attributes = Mapping[str, Any]
 
 
 class LoweringRule:
-    """How the compiler lowers an op to steps; `lamina.ops.lowering_rules` has the subclasses."""
+    """How the compiler lowers an op to steps; `lamina.ops.lowering_rules` has the subclasses.
+
+    Attributes:
+        takes_halves: whether the op takes floats of 16 bits as they are. Other ops compute with
+            them in float32, and round the result.
+    """
+
+    takes_halves: ClassVar[bool] = False
 
 
 @frozen_dataclass(eq=False)

@@ -86,6 +86,8 @@ class Movement(LoweringRule):
     ordered: bool = False
     slides: Callable[[Tensor, Coordinates], tuple[Sliding, ...]] | None = None
 
+    takes_halves = True
+
 
 @frozen_dataclass
 class Generator(LoweringRule):
@@ -159,6 +161,8 @@ class Repeating(LoweringRule):
 
     Nodes that differ only in `result` are one loop.
     """
+
+    takes_halves = True
 
 
 def loop_key(node: Tensor) -> object:

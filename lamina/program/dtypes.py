@@ -41,24 +41,28 @@ from lamina.shapes import DType, bool_, int64, uint32
 _Rule = Callable[[Sequence[DType], DType], bool]
 
 
-def _of_one_kind(operands: Sequence[DType], dtype: DType) -> bool:
+def _of_one_dtype(operands: Sequence[DType], dtype: DType) -> bool:
     return all(operand == dtype for operand in operands)
 
 
+def _of_numbers(operands: Sequence[DType], dtype: DType) -> bool:
+    return not dtype.is_half and _of_one_dtype(operands, dtype)
+
+
 def _of_floats(operands: Sequence[DType], dtype: DType) -> bool:
-    return dtype.is_float and _of_one_kind(operands, dtype)
+    return dtype.is_float and _of_numbers(operands, dtype)
 
 
 def _comparison(operands: Sequence[DType], dtype: DType) -> bool:
-    return dtype == bool_ and operands[0] == operands[1]
+    return dtype == bool_ and operands[0] == operands[1] and not operands[0].is_half
 
 
 def _logical(operands: Sequence[DType], dtype: DType) -> bool:
-    return dtype == bool_ and _of_one_kind(operands, dtype)
+    return dtype == bool_ and _of_one_dtype(operands, dtype)
 
 
 def _select(operands: Sequence[DType], dtype: DType) -> bool:
-    return operands[0] == bool_ and _of_one_kind(operands[1:], dtype)
+    return operands[0] == bool_ and _of_one_dtype(operands[1:], dtype)
 
 
 def _any(operands: Sequence[DType], dtype: DType) -> bool:
@@ -66,16 +70,16 @@ def _any(operands: Sequence[DType], dtype: DType) -> bool:
 
 
 def _random(operands: Sequence[DType], dtype: DType) -> bool:
-    return dtype == uint32 and _of_one_kind(operands, int64)
+    return dtype == uint32 and _of_one_dtype(operands, int64)
 
 
 def _bits(operands: Sequence[DType], dtype: DType) -> bool:
-    return dtype == uint32 and _of_one_kind(operands, uint32)
+    return dtype == uint32 and _of_one_dtype(operands, uint32)
 
 
 _RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(("add", "subtract", "multiply", "maximum", "minimum"), _of_one_kind),
-    **dict.fromkeys(("negative", "absolute", "sign", "floor"), _of_one_kind),
+    **dict.fromkeys(("add", "subtract", "multiply", "maximum", "minimum"), _of_numbers),
+    **dict.fromkeys(("negative", "absolute", "sign", "floor"), _of_numbers),
     **dict.fromkeys(("multiply_add", "divide", "power"), _of_floats),
     **dict.fromkeys(("square_root", "reciprocal", "exp", "expm1", "log", "log1p"), _of_floats),
     **dict.fromkeys(("sin", "cos", "tanh", "erf", "sigmoid", "softplus"), _of_floats),
@@ -99,7 +103,7 @@ def check_scalars(step: Step, where: str) -> None:
     if isinstance(step, Contraction):
         checker.check(step.left, step.right)
         left, right = step.left.dtype, step.right.dtype
-        if not left == right == step.dtype:
+        if not left == right == step.dtype or step.dtype.is_half:
             checker.refuse(f"{step.result} is {step.dtype}, but multiplies {left} by {right}")
         checker.define(step.result, step.dtype)
         checker.check_stores(step.stores)
@@ -138,6 +142,8 @@ class _Checker:
         """Checks the values of stores and the values gathered in their indices."""
         self.check(*(store.value for store in stores))
         for store in stores:
+            if store.accumulate and store.value.dtype.is_half:
+                self.refuse(f"adds up floats of 16 bits: {store.buffer}")
             if store.index.values:
                 self.check(Position(store.index))
 
@@ -164,6 +170,8 @@ class _Checker:
             combined = "its value"
         elif combine in POSITIONAL:
             found = int64
+        if stage.value.dtype.is_half and combined != "its value":
+            self.refuse(f"combines floats of 16 bits: {combined}")
         if stage.dtype != found:
             name = stage.buffer if isinstance(stage, Scan) else stage.local
             self.refuse(f"{name} is {stage.dtype}, but {combined} is {found}")

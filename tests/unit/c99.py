@@ -42,18 +42,20 @@ C99 = Words(
     unsigned={
         "i1": "bool",
         "i8": "uint8_t",
+        "i16": "uint16_t",
         "i32": "uint32_t",
         "i64": "uint64_t",
         "float": "float",
         "double": "double",
     },
-    signed={"i8": "int8_t", "i32": "int32_t", "i64": "int64_t"},
-    integer_suffix={"i8": "", "i32": "u", "i64": "ull"},
+    signed={"i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t"},
+    integer_suffix={"i8": "", "i16": "", "i32": "u", "i64": "ull"},
     bits="as_{type}({value})",
     # The conversion of a float beyond the integers is undefined, and must be avoided.
     nearest="{value} >= {high} ? {most} : {value} > {low} ? ({type}){value} : {least}",
     float_function={"float": "{name}f", "double": "{name}"},
     in_order=(),
+    half=None,
     vectors=None,
     groups=None,
 )

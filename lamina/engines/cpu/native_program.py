@@ -103,7 +103,7 @@ def write_llvm(
     only: int | None = None,
 ) -> Written:
     """The kernels of a program as LLVM IR, or those of one step, with their calls."""
-    module, addresses = Module(fused=processor.fused), AddressesInMemory()
+    module, addresses = Module(fused=processor.fused, halves=processor.halves), AddressesInMemory()
     return write_kernels(program, processor, module, addresses, schedule, only=only)
 
 

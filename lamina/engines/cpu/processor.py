@@ -41,6 +41,7 @@ class HostProcessor(Processor):
         features: LLVM's list of features, `"+avx2,-avx512f,..."`.
         description: the name that users see.
         vectors: `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
+        halves: whether there are instructions that convert float16.
     """
 
     name: str
@@ -48,6 +49,7 @@ class HostProcessor(Processor):
     features: str
     description: str
     vectors: str
+    halves: bool
 
 
 def host() -> HostProcessor:
@@ -84,9 +86,11 @@ def host() -> HostProcessor:
         features=text,
         description=description,
         vectors=vectors,
+        halves=vectors == "neon" or bool(flags.get("f16c")),
         vector_bytes=vector_bytes,
         registers=registers,
         fused=fused,
+        bfloat16_pairs=vectors == "avx512" and bool(flags.get("avx512bf16")),
         level1_bytes=first,
         level2_bytes=second,
         level3_bytes=third,

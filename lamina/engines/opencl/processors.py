@@ -56,6 +56,7 @@ class ProcessorFamily:
             vector_bytes=vector_bytes,
             registers=_REGISTERS.get(vector_bytes, 16),
             fused=traits.fused,
+            bfloat16_pairs=False,
             level1_bytes=_LEVEL1_BYTES,
             level2_bytes=_LEVEL2_BYTES,
             level3_bytes=_LEVEL3_BYTES,

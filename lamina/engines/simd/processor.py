@@ -16,6 +16,8 @@ class Processor:
         vector_bytes: the size of a vector register.
         registers: the number of vector registers.
         fused: whether there is a fused multiply-add, with one rounding.
+        bfloat16_pairs: whether there is an instruction that multiplies pairs of bfloat16, and adds
+            both products to a float.
         level1_bytes, level2_bytes, level3_bytes: data caches of a core, and the shared one (0 if
             there is none).
         threads: the most threads that may run.
@@ -28,6 +30,7 @@ class Processor:
     vector_bytes: int
     registers: int
     fused: bool
+    bfloat16_pairs: bool
     level1_bytes: int
     level2_bytes: int
     level3_bytes: int

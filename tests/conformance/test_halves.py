@@ -1,0 +1,103 @@
+"""Floats of 16 bits on the engine under test: casts have the oracle's bits, and all ops take them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import Leaves, check, run_program
+
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Engine
+from lamina.graph import evaluate
+from lamina.shapes import Array, DType, as_dtype, bfloat16, float16
+
+HALVES = pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
+
+
+def every_half(half: DType) -> Array:
+    """All numbers of 16 bits, infinities, NaN and subnormal numbers included."""
+    return np.arange(1 << 16, dtype=np.uint16).view(half.numpy)
+
+
+def between(half: DType) -> Array:
+    """Numbers of float64 near every point halfway between two positive neighbours of 16 bits."""
+    with np.errstate(all="ignore"):
+        numbers = np.arange(0x7FFF, dtype=np.uint16).view(half.numpy).astype("float64")
+        numbers = numbers[np.isfinite(numbers)]
+        middle = (numbers[:-1] + numbers[1:]) / 2
+        last = numbers[-1] + (numbers[-1] - numbers[-2]) / 2
+        ends = np.array([last, last * 2, 1e300, np.inf, np.nan, 1e-60, 0.0])
+    return np.concatenate([numbers, middle, ends])
+
+
+def casts(array: Array, dtype: DType, engine: Engine) -> tuple[Array, Array]:
+    """The array as another dtype: found on the engine, and expected."""
+    leaves = Leaves()
+    graph = leaves.graph([ops.cast(leaves.add(array), dtype)])
+    program = compile_graph(graph, batch=1, name="casts", target=engine.target)
+    outputs, _ = run_program(program, engine, leaves.feeds)
+    expected, _ = evaluate(graph, leaves.feeds)
+    return outputs["y0"], expected["y0"]
+
+
+def assert_same_bits(found: Array, expected: Array, given: Array) -> None:
+    """All bits are equal; NaN is any NaN."""
+    bits = f"u{found.itemsize}"
+    with np.errstate(all="ignore"):
+        same = (found != found) & (expected != expected)
+    same |= found.view(bits) == expected.view(bits)
+    assert same.all(), list(zip(given[~same][:5], found[~same][:5], expected[~same][:5], strict=True))
+
+
+@HALVES
+@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "float16", "int32", "bool"])
+def test_every_number_of_16_bits_is_cast_exactly(half: DType, name: str, engine: Engine) -> None:
+    numbers = every_half(half)
+    found, expected = casts(numbers, as_dtype(name), engine)
+    assert_same_bits(found, expected, numbers)
+
+
+@HALVES
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_floats_are_rounded_once_to_16_bits(half: DType, name: str, engine: Engine) -> None:
+    numbers = between(half)
+    with np.errstate(all="ignore"):
+        wide = numbers.astype(name)
+        wide = np.concatenate([np.nextafter(wide, -np.inf), wide, np.nextafter(wide, np.inf)])
+    wide = np.concatenate([wide, -wide])
+    found, expected = casts(wide, half, engine)
+    assert_same_bits(found, expected, wide)
+
+
+@HALVES
+@pytest.mark.parametrize("name", ["int32", "int64", "uint8", "bool"])
+def test_integers_are_rounded_once_to_16_bits(half: DType, name: str, engine: Engine) -> None:
+    dtype = as_dtype(name).numpy
+    limits = np.iinfo("u1" if name == "bool" else dtype)
+    near = [
+        (1 << power) + (1 << max(power - 8, 0)) * middle + offset
+        for power in range(limits.bits - 1)
+        for middle in (0, 1, 3)
+        for offset in (-1, 0, 1)
+    ]
+    every = [*range(-300, 300), *near, *(-one for one in near), limits.min, limits.max]
+    inside = [one for one in every if limits.min <= one <= limits.max]
+    numbers = np.array(inside, limits.dtype).astype(dtype)
+    found, expected = casts(numbers, half, engine)
+    assert_same_bits(found, expected, numbers)
+
+
+@HALVES
+def test_halves_are_moved_without_a_change(half: DType, engine: Engine) -> None:
+    leaves = Leaves()
+    x = leaves.add(every_half(half)[:0x7F00].reshape(254, 128))
+    chosen = leaves.add(np.arange(128) % 3 == 0)
+    outputs = [
+        ops.transpose(x),
+        ops.pad(x, [(1, 2), (0, 3)]),
+        ops.concat([x[3:9], x[:2]], 0),
+        ops.where(chosen, x, ops.flip(x)),
+        ops.take(x, leaves.add(np.array([5, 0, 253])), 0),
+    ]
+    check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
