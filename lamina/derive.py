@@ -17,6 +17,7 @@ from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topol
 from lamina.layers.scope import Variable
 from lamina.layers.tracing import Trace
 from lamina.ops.differentiate import gradients, smoothly_depending
+from lamina.precision import with_rounded_activations, with_rounded_products
 from lamina.protocols import (
     Clip,
     Loss,
@@ -63,12 +64,47 @@ class BatchGraph:
 
 
 def inference_graph(
-    network: Traceable, *, dtype: DType, input_dtypes: Sequence[DType] | None = None
+    network: Traceable,
+    *,
+    dtype: DType,
+    input_dtypes: Sequence[DType] | None = None,
+    half: DType | None = None,
 ) -> BatchGraph:
-    """The forward pass in inference mode."""
-    trace = network.trace(dtype=dtype, training=False, input_dtypes=input_dtypes)
+    """The forward pass in inference mode.
+
+    Args:
+        network: the definition.
+        dtype: the float type of the parameters.
+        input_dtypes: of the data; by default the dtypes of the network's inputs.
+        half: in mixed precision, the dtype to which activations are rounded.
+    """
+    trace = _traced(network, dtype, half, training=False, input_dtypes=input_dtypes)
     outputs = tuple((f"output{n}", tensor) for n, tensor in enumerate(trace.outputs))
-    return BatchGraph(Graph(trace.inputs, outputs), trace, {})
+    return _finished(Graph(trace.inputs, outputs), half, trace)
+
+
+def _traced(
+    network: Traceable,
+    dtype: DType,
+    half: DType | None,
+    *,
+    training: bool,
+    input_dtypes: Sequence[DType] | None,
+) -> Trace:
+    trace = network.trace(dtype=dtype, training=training, input_dtypes=input_dtypes)
+    return trace if half is None else with_rounded_activations(trace, half)
+
+
+def _finished(
+    graph: Graph,
+    half: DType | None,
+    trace: Trace,
+    slots: Mapping[str, tuple[Tensor, float]] | None = None,
+    untrained: tuple[str, ...] = (),
+) -> BatchGraph:
+    """The graph of a batch; in mixed precision the operands of its products are rounded."""
+    graph = graph if half is None else with_rounded_products(graph, half)
+    return BatchGraph(graph, trace, slots or {}, untrained)
 
 
 def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec, ...]:
@@ -95,6 +131,7 @@ def evaluation_graph(
     dtype: DType,
     metrics: Sequence[Metric] = (),
     input_dtypes: Sequence[DType] | None = None,
+    half: DType | None = None,
     training: bool = False,
 ) -> BatchGraph:
     """The loss, without penalties, and the metrics of a batch; it updates nothing.
@@ -102,14 +139,14 @@ def evaluation_graph(
     Args:
         training: trace the layers in training mode instead of inference mode.
     """
-    trace = network.trace(dtype=dtype, training=training, input_dtypes=input_dtypes)
+    trace = _traced(network, dtype, half, training=training, input_dtypes=input_dtypes)
     check_loss(loss)
     check_outputs(loss, len(trace.outputs))
     check_metrics(metrics)
     leaves, target = _targets(targets, loss, trace, dtype)
     value = _loss_value(loss, trace, target)
     outputs = (("loss", value), *_measured(metrics, trace, target))
-    return BatchGraph(Graph((*trace.inputs, *leaves), outputs), trace, {})
+    return _finished(Graph((*trace.inputs, *leaves), outputs), half, trace)
 
 
 @without_collections
@@ -120,6 +157,7 @@ def training_graph(
     *,
     dtype: DType,
     input_dtypes: Sequence[DType] | None = None,
+    half: DType | None = None,
 ) -> BatchGraph:
     """The graph of a training step.
 
@@ -130,12 +168,13 @@ def training_graph(
         targets: (shape with the batch, dtype) of each target.
         dtype: the float type of the model.
         input_dtypes: of the data; by default the dtypes of the network's inputs.
+        half: in mixed precision, the dtype to which activations are rounded.
 
     Raises:
         DefinitionError: if there is nothing to train, or a pattern matches no parameter.
         ShapeError: if the loss is not a single number.
     """
-    trace = network.trace(dtype=dtype, training=True, input_dtypes=input_dtypes)
+    trace = _traced(network, dtype, half, training=True, input_dtypes=input_dtypes)
     check_outputs(options.loss, len(trace.outputs))
     record = trace.record
     names = list(record.parameters)
@@ -165,7 +204,7 @@ def training_graph(
     trained_names = {variable.name for variable in trained}
     untrained = tuple(name for name in record.parameters if name not in trained_names)
     graph = Graph((*trace.inputs, *leaves), outputs, tuple(updates))
-    return BatchGraph(graph, trace, slots, untrained)
+    return _finished(graph, half, trace, slots, untrained)
 
 
 def _trained(

@@ -224,7 +224,10 @@ class Expressions(Instructions):
     def from_half(self, value: Value) -> Value:
         """The float with the value of a float16, whose bits are an i16."""
         named = self._named(value)
-        return self._made(self._halves.loaded.format(lanes=value.type.lanes or "", name=named), value.type.of("float"))
+        return self._made(
+            self._halves.loaded.format(lanes=value.type.lanes or "", name=named),
+            value.type.of("float"),
+        )
 
     def to_half(self, value: Value) -> Value:
         """The bits of the float16 that is nearest to a float, as an i16."""

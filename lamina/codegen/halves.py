@@ -52,7 +52,9 @@ def rounded(code: Builder, value: Value, source: DType, target: DType) -> Value:
     if source.kind == "bool":
         value = code.convert("uitofp", value, "float")
     elif source.name == "uint32":
-        value = code.convert("sitofp", _shortened(code, code.convert("zext", value, "i64")), "float")
+        value = code.convert(
+            "sitofp", _shortened(code, code.convert("zext", value, "i64")), "float"
+        )
     elif source.name in ("int32", "int64"):
         value = code.convert("sitofp", _shortened(code, value), "float")
     elif not source.is_float:

@@ -16,7 +16,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewrite
-from lamina.ops.lowering_rules import Elementwise, Generator, Scattering
+from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Scattering
 from lamina.shapes import int64, size_of, static
 
 # The most elements of a folded constant.
@@ -69,6 +69,10 @@ def _simplified(node: Tensor) -> Tensor:
         return folded
     if isinstance(node.op.lowering, Elementwise):
         node = _without_broadcasts(node)
+    if isinstance(node.op.lowering, Movement):
+        moved = _moved_halves(node)
+        if moved is not None:
+            return moved
     rule = _RULES.get(node.op.name)
     simpler = rule(node) if rule else None
     if simpler is None:
@@ -224,6 +228,39 @@ def _unchanged(node: Tensor) -> Tensor | None:
     return operand if (operand.shape, operand.dtype) == (node.shape, node.dtype) else None
 
 
+def _cast(node: Tensor) -> Tensor | None:
+    """Floats that were cast to a wider dtype are cast from the dtype that they had before."""
+    (operand,) = node.operands
+    if operand.op.name == "cast":
+        (source,) = operand.operands
+        if source.dtype.is_half and operand.dtype.is_float and node.dtype.is_float:
+            return ops.cast(source, node.dtype)
+    if node.dtype.is_half and _keeps_elements(operand):
+        # Rounded before it is moved, so that the tensor that is stored is the narrow one.
+        return rebuild(operand, (ops.cast(operand.operands[0], node.dtype),))
+    return _unchanged(node)
+
+
+def _keeps_elements(node: Tensor) -> bool:
+    """Whether the elements are those of its only operand, or zeros."""
+    fills = (node.attributes.get("value", 0.0), node.attributes.get("fill", 0.0))
+    is_moved = isinstance(node.op.lowering, Movement) and len(node.operands) == 1
+    return is_moved and all(_exact(fill) in ("0", "0.0") for fill in fills)
+
+
+def _moved_halves(node: Tensor) -> Tensor | None:
+    """Floats of 16 bits that were cast to wider ones are moved before they are cast."""
+    if not _keeps_elements(node):
+        return None
+    (operand,) = node.operands
+    if operand.op.name != "cast" or not operand.dtype.is_float:
+        return None
+    (source,) = operand.operands
+    if not source.dtype.is_half:
+        return None
+    return ops.cast(_simplified(rebuild(node, (source,))), node.dtype)
+
+
 def _reshape(node: Tensor) -> Tensor | None:
     (operand,) = node.operands
     if operand.op.name == "reshape":
@@ -313,7 +350,7 @@ _RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
     "pow": _power,
     "neg": _negative,
     "where": _where,
-    "cast": _unchanged,
+    "cast": _cast,
     "broadcast_to": _unchanged,
     "slice": _unchanged,
     "pad": _unchanged,

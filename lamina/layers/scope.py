@@ -144,6 +144,7 @@ class Record:
         index_limits: ranges of indices; data with other indices is refused.
         seed, step: int64 leaves, the keys of random numbers; used if `random_streams` is above 0.
         random_streams: the number of random tensors; each has its own stream.
+        activations: the results of layers, and of ops between layers.
         operands: of the layer, while the shape of its result is inferred; empty while tracing.
     """
 
@@ -159,6 +160,7 @@ class Record:
     seed: Tensor = field(default_factory=lambda: leaf("seed", "state", (), shapes.int64))
     step: Tensor = field(default_factory=lambda: leaf("step", "state", (), shapes.int64))
     random_streams: int = 0
+    activations: list[Tensor] = field(default_factory=list[Tensor])
     operands: tuple[Tensor, ...] = ()
 
 
@@ -341,9 +343,11 @@ class Scope:
         path = f"{outer.path}/{name}:{type(layer).__name__}"
         with labelled(Origin(path, outer.source)):
             try:
-                return layer.forward(Scope(self._record, f"{self._name}.{name}"), *operands)
+                result = layer.forward(Scope(self._record, f"{self._name}.{name}"), *operands)
             except LaminaError as error:
                 raise located(error) from None
+        self._record.activations.append(result)
+        return result
 
     @checked
     def limit_indices(

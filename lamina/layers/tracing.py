@@ -74,6 +74,7 @@ def trace(
             tracer.build(tensor, *names.get(tensor, ("", "")))
     results, record = tuple(tracer.new[tensor] for tensor in outputs), tracer.record
     record.index_limits += _limits_of_ops(results, record.index_limits)
+    record.activations = [tracer.new.get(one, one) for one in record.activations]
     return Trace(tuple(leaves), results, record)
 
 
@@ -124,6 +125,7 @@ class _Tracer:
                 record.updates.update((k, new.get(v, v)) for k, v in changed.items())
             else:
                 new[tensor] = self._in_float_type(tensor, operands)
+        record.activations.append(new[tensor])
 
     def _in_float_type(self, tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         """The same op in the model's float type, which replaces float32 of the definition."""

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,14 +15,14 @@ from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
 from lamina.graph.attributes import AnyNumber, MayLack, whole
-from lamina.graph.kinds import Flag
+from lamina.graph.kinds import ElementType, Flag
 from lamina.ops.arguments import as_tensor, flag_of, read
 from lamina.ops.attention_blocks import attention_arguments, gradients_of, weighted_means
 from lamina.ops.differentiate import gradients_of_built
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import reshape
 from lamina.program.target import Target
-from lamina.shapes import Array, Dim, DType, Shape, bool_
+from lamina.shapes import Array, Dim, DType, Shape, bfloat16, bool_, converted
 
 # Shapes -------------------------------------------------------------------------------------------
 
@@ -153,9 +155,17 @@ def _reference(
     causal: bool,
     scale: float,
     blocks: int | None = None,
+    products: DType | None = None,
 ) -> Array:
     weights, factors = _weights(queries, keys, others, causal=causal, scale=scale)
-    return np.einsum("bhqk,bhkd->bhqd", weights * factors, values)
+    return np.einsum("bhqk,bhkd->bhqd", _rounding(products)(weights * factors), values)
+
+
+def _rounding(products: DType | None) -> Callable[[Array], Array]:
+    """The function that rounds weights and gradients of scores."""
+    if products is None:
+        return lambda x: x
+    return lambda x: converted(converted(x, products.numpy), x.dtype)
 
 
 def _gradient_reference(
@@ -169,10 +179,12 @@ def _gradient_reference(
     scale: float,
     operand: int,
     blocks: int | None = None,
+    products: DType | None = None,
 ) -> Array:
+    rounded = _rounding(products)
     weights, factors = _weights(queries, keys, others, causal=causal, scale=scale)
     if operand == 2:
-        return np.einsum("bhqk,bhqd->bhkd", weights * factors, upstream)
+        return np.einsum("bhqk,bhqd->bhkd", rounded(weights * factors), upstream)
     products: Array = np.einsum("bhqd,bhkd->bhqk", upstream, values)
     if operand > 2:
         axes = tuple(axis for axis, extent in enumerate(factors.shape) if extent == 1)
@@ -181,13 +193,19 @@ def _gradient_reference(
     of_scores = weights * (products * factors - mean) * queries.dtype.type(scale)
     of_scores = np.where(weights == 1, 0, of_scores)
     formula, other = ("bhqk,bhkd->bhqd", keys) if operand == 0 else ("bhqk,bhqd->bhkd", queries)
-    return np.einsum(formula, of_scores, other)
+    return np.einsum(formula, rounded(of_scores), other)
 
 
 def _sample(
-    *shapes: tuple[int, ...], causal: bool = False, blocks: int | None = None, dtypes: str = ""
+    *shapes: tuple[int, ...],
+    causal: bool = False,
+    blocks: int | None = None,
+    products: DType | None = None,
+    dtypes: str = "",
 ) -> Sample:
     attributes: dict[str, object] = {"causal": causal, "scale": 0.5}
+    if products is not None:
+        attributes["products"] = products
     if blocks is not None:
         attributes["blocks"] = blocks
     every = ("float",) * 3 + tuple(dtypes.split())
@@ -199,7 +217,8 @@ def _gradient_sample(sample: Sample, operand: int) -> Sample:
     result = (*sample.shapes[0][:3], sample.shapes[2][3])
     attributes = {**sample.attributes, "operand": operand}
     dtypes = ("float", "float", *sample.dtypes)
-    return Sample((result, result, *sample.shapes), attributes, -1.0, 1.0, dtypes=dtypes)
+    shapes = (result, result, *sample.shapes)
+    return replace(sample, shapes=shapes, attributes=attributes, dtypes=dtypes)
 
 
 _QUERIES, _KEYS, _VALUES = (2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 2)
@@ -215,9 +234,19 @@ _SAMPLES = (
     _sample(_QUERIES, _KEYS, _VALUES, (2, 1, 5, 6), (1, 3, 1, 6), blocks=2, dtypes="bool float"),
     _sample((1, 2, 1, 1), (1, 2, 1, 1), (1, 2, 1, 1)),
     _sample((2, 2, 0, 3), (2, 2, 4, 3), (2, 2, 4, 5)),
+    replace(
+        _sample(_QUERIES, _KEYS, _VALUES, causal=True, blocks=2, products=bfloat16),
+        differentiable=False,
+    ),
 )
 
-_KINDS = {"causal": Flag(), "scale": AnyNumber(), "blocks": MayLack(whole(1, most=1024))}
+_KINDS = {
+    "causal": Flag(),
+    "scale": AnyNumber(),
+    "blocks": MayLack(whole(1, most=1024)),
+    # The dtype to which weights and gradients of scores are rounded before they are multiplied.
+    "products": MayLack(ElementType(("float",))),
+}
 
 ATTENTION = Op(
     "attention",

@@ -16,7 +16,7 @@ from lamina.graph import Attributes, Tensor
 from lamina.ops import reduce
 from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, greater_equal, logical_and, where
-from lamina.ops.conversion import recomputed
+from lamina.ops.conversion import recomputed, rounded
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import exp, log, reciprocal
 from lamina.ops.joining import concat
@@ -25,7 +25,7 @@ from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.slicing import pad, slice_axis
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
-from lamina.shapes import Dim, bool_
+from lamina.shapes import Dim, DType, bool_
 
 
 @frozen_dataclass
@@ -39,6 +39,8 @@ class AttentionArguments:
         causal: whether query i attends to keys 0 to i only.
         scale: factor of the products of queries and keys.
         requested_blocks: the number of blocks that the user chose; None for the target's.
+        products: the dtype to which weights and gradients of scores are rounded before they are
+            multiplied; None: they are not rounded.
     """
 
     queries: Tensor
@@ -49,6 +51,11 @@ class AttentionArguments:
     causal: bool
     scale: float
     requested_blocks: int | None
+    products: DType | None
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """Computed weights, or gradients of scores, as they are multiplied."""
+        return x if self.products is None else rounded(x, self.products)
 
     def blocks_for(self, target: Target) -> int:
         """The number of blocks: the user's, or the best one for the target.
@@ -70,7 +77,8 @@ def attention_arguments(operands: tuple[Tensor, ...], attributes: Attributes) ->
     factors = next((x for x in others if x.dtype != bool_), None)
     causal, scale = attributes["causal"], attributes["scale"]
     requested_blocks = attributes.get("blocks")
-    return AttentionArguments(queries, keys, values, mask, factors, causal, scale, requested_blocks)
+    rest = causal, scale, requested_blocks, attributes.get("products")
+    return AttentionArguments(queries, keys, values, mask, factors, *rest)
 
 
 @frozen_dataclass
@@ -150,7 +158,7 @@ def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
         factors = block.at_weights(given.factors)
         weights = powers if factors is None else powers * factors
         # The axes are in the order in which a layer joins the heads, so nothing is transposed.
-        sums = einsum("bhqk,bhkd->bqhd", weights, block.at_keys(given.values))
+        sums = einsum("bhqk,bhkd->bqhd", given.rounded(weights), block.at_keys(given.values))
         share = where(equal(total, 0), 0, reciprocal(total))
         found.append(sums * expand_dims(transpose(share, (0, 2, 1)), 3))
     return transpose(concat(found, 1), (0, 2, 1, 3))
@@ -188,10 +196,10 @@ def gradients_of(
         of_scores = weights * (products - expand_dims(block.at_queries(mean), 3)) * given.scale
         # The gradient of a query with one key is zero: the two terms cancel. But they sum the same
         # products in different orders, and the remaining rounding error would move parameters.
-        of_scores = where(equal(weights, 1), 0, of_scores)
+        of_scores = given.rounded(where(equal(weights, 1), 0, of_scores))
         of_queries.append(einsum("bhqk,bhkd->bqhd", of_scores, block.at_keys(given.keys)))
         of_keys = einsum("bhqk,bhqd->bkhd", of_scores, block.at_queries(given.queries))
-        of_values = einsum("bhqk,bhqd->bkhd", changed, block.at_queries(upstream))
+        of_values = einsum("bhqk,bhqd->bkhd", given.rounded(changed), block.at_queries(upstream))
         parts = [block.padded_keys(of_keys), block.padded_keys(of_values)]
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
     found = [transpose(x, (0, 2, 1, 3)) for x in (concat(of_queries, 1), *totals)]

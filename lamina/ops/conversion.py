@@ -21,14 +21,16 @@ from lamina.ops.factories import (
     elementwise_samples,
     scalar_primitive,
 )
-from lamina.ops.lowering_rules import Elementwise, Movement
+from lamina.ops.lowering_rules import Decomposition, Elementwise, Movement
 from lamina.shapes import (
     Array,
     DType,
     DTypeLike,
     Shape,
+    bfloat16,
     bool_,
     converted,
+    float16,
     float32,
     int32,
     int64,
@@ -80,6 +82,39 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
         return constant(x, wanted)
     x = as_tensor(x)
     return x if x.dtype == wanted else apply(CAST, x, dtype=wanted)
+
+
+def _rounded_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return (rounded(upstream, result.attributes["to"]),)
+
+
+def _rounded_reference(x: Array, to: DType) -> Array:
+    return converted(converted(x, to.numpy), x.dtype)
+
+
+ROUNDED = Op(
+    "rounded",
+    elementwise_rule("rounded", ("float",), None),
+    _rounded_gradient,
+    _rounded_reference,
+    Decomposition(lambda node, _: cast(cast(node.operands[0], node.attributes["to"]), node.dtype)),
+    (
+        Sample(((3, 5),), {"to": bfloat16}, differentiable=False),
+        Sample(((2, 1, 4),), {"to": float16}, differentiable=False),
+    ),
+    attributes={"to": ElementType(("float",))},
+)
+
+
+@checked
+def rounded(x: TensorLike, to: DTypeLike) -> Tensor:
+    """The elements rounded to numbers that another float dtype has; so is the gradient.
+
+    The dtype stays the same. A tensor that is only used rounded is stored in the narrower dtype.
+    """
+    x = floating(x)
+    wanted = dtype_of(to)
+    return x if x.dtype == wanted else apply(ROUNDED, x, to=wanted)
 
 
 def _unchanged(x: Array) -> Array:

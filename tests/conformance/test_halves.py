@@ -47,7 +47,9 @@ def assert_same_bits(found: Array, expected: Array, given: Array) -> None:
     with np.errstate(all="ignore"):
         same = (found != found) & (expected != expected)
     same |= found.view(bits) == expected.view(bits)
-    assert same.all(), list(zip(given[~same][:5], found[~same][:5], expected[~same][:5], strict=True))
+    assert same.all(), list(
+        zip(given[~same][:5], found[~same][:5], expected[~same][:5], strict=True)
+    )
 
 
 @HALVES

@@ -78,6 +78,25 @@ def required(context: PassContext, anchors: Anchors) -> Anchors:
     return anchors | found
 
 
+def rounded(context: PassContext, anchors: Anchors) -> Anchors:
+    """Casts of computed tensors to 16 bits: the graph states what is stored in 16 bits.
+
+    Casts of leaves are part of the views that read them.
+    """
+    found = dict(anchors)
+    for node in context.nodes:
+        if node.op.name == "cast" and node.dtype.is_half and not node.operands[0].dtype.is_half:
+            if not _is_cast_leaf(node):
+                found[node] = None
+    return found
+
+
+def _is_cast_leaf(node: Tensor) -> bool:
+    while node.op.name == "cast":
+        (node,) = node.operands
+    return is_leaf(node)
+
+
 def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
     """Sums of contractions to which further contractions are added.
 
@@ -127,6 +146,7 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
                 steps=len(narrow),
                 also_wide=len(narrow & wide),
                 is_stored=bool(wide) or source in context.must_store,
+                is_packed=not node.dtype.is_half,
                 operations=operations.of(node),
             )
             if cost.storing_cost(context.target) < cost.recomputing_cost():

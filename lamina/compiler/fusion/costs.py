@@ -78,6 +78,8 @@ class Sharing:
     Attributes:
         elements: the number of elements of the tensor.
         itemsize: bytes of an element.
+        is_packed: whether elements are packed when they are written, and unpacked when they are
+            read; floats of 16 bits are converted by few instructions.
         steps: the number of steps that need it.
         times: how often each element is needed.
         other_bytes: read for one element from the sources, without the largest one.
@@ -87,6 +89,7 @@ class Sharing:
 
     elements: int
     itemsize: int
+    is_packed: bool
     steps: int
     times: float
     other_bytes: int
@@ -95,7 +98,7 @@ class Sharing:
 
     def storing_cost(self, target: Target) -> float:
         """In bytes: the tensor is written once."""
-        packing = (1 + self.steps) * target.packing_bytes if self.itemsize < UNIT_BYTES else 0
+        packing = (1 + self.steps) * target.packing_bytes if self.is_packed else 0
         launch = target.launch_bytes if self.reads_only_leaves else 0
         return self.elements * (self.itemsize + packing) + launch
 
@@ -116,6 +119,7 @@ class Narrowing:
         steps: the number of steps that need the cast.
         also_wide: how many of these steps read the wide tensor in either case.
         is_stored: whether the wide tensor is stored in either case.
+        is_packed: whether elements are packed when they are written, as in `Sharing`.
         operations: the cost of casting one element, in bytes.
     """
 
@@ -125,11 +129,12 @@ class Narrowing:
     steps: int
     also_wide: int
     is_stored: bool
+    is_packed: bool
     operations: float
 
     def storing_cost(self, target: Target) -> float:
         """In bytes: the narrow tensor is written once and read by each step."""
-        packing = target.packing_bytes if self.narrow < UNIT_BYTES else 0
+        packing = target.packing_bytes if self.is_packed else 0
         return self.elements * (1 + self.steps) * (self.narrow + packing)
 
     def recomputing_cost(self) -> float:

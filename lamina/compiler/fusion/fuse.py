@@ -19,6 +19,7 @@ from lamina.compiler.fusion.anchors import (
     readable_below,
     reordered,
     required,
+    rounded,
     running_sums,
 )
 from lamina.compiler.fusion.groups import Groups

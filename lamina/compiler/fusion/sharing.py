@@ -8,8 +8,9 @@ from typing import final
 
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors, PassContext
-from lamina.compiler.fusion.costs import Operations, Sharing
+from lamina.compiler.fusion.costs import UNIT_BYTES, Operations, Sharing
 from lamina.compiler.fusion.groups import bytes_of
+from lamina.compiler.fusion.views import is_widened
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Elementwise, Movement
@@ -38,7 +39,7 @@ def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
     depth: dict[Tensor, int] = {}
     for node in context.nodes:
         depth[node] = 0
-        if is_leaf(node) or node in found:
+        if is_leaf(node) or node in found or is_widened(node):
             continue
         below = max((depth[operand] for operand in node.operands), default=0)
         depth[node] = _own_depth(node) + below
@@ -67,6 +68,7 @@ def _is_worth_storing(
     sharing = Sharing(
         elements=size,
         itemsize=node.dtype.itemsize,
+        is_packed=node.dtype.itemsize < UNIT_BYTES and not node.dtype.is_half,
         steps=steps,
         times=times,
         other_bytes=sum(read) - max(read, default=0),

@@ -26,6 +26,11 @@ def viewed_operands(node: Tensor) -> tuple[Tensor, ...]:
     return ()
 
 
+def is_widened(node: Tensor) -> bool:
+    """Whether the tensor is a cast of floats of 16 bits to wider ones."""
+    return node.op.name == "cast" and node.operands[0].dtype.is_half and node.dtype.is_float
+
+
 def is_number(node: Tensor) -> bool:
     """Whether the tensor is a constant that becomes a literal in expressions."""
     return is_leaf(node) and node.op.name == "constant" and size_of(static(node.shape)) == 1
@@ -87,6 +92,10 @@ class Views:
         """The tensor that must be stored to make an operand a view; None if it is one already."""
         below = operand
         while not self.is_readable(below, anchors):
+            if is_widened(below):
+                # The numbers of 16 bits are stored, and cast again when they are read.
+                (below,) = below.operands
+                continue
             # If a movement is a view of its operand, the operand may be stored instead.
             if not isinstance(below.op.lowering, Movement) or len(below.operands) != 1:
                 return below
