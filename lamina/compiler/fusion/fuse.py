@@ -41,6 +41,7 @@ from lamina.records import frozen_dataclass
 # operands that no other pass has made views.
 ANCHOR_PASSES: tuple[Pass, ...] = (
     required,
+    rounded,
     running_sums,
     narrowed,
     readable_below,

@@ -1,0 +1,275 @@
+"""Mixed precision: which tensors are rounded to floats of 16 bits.
+
+Parameters, states of optimizers and layers, and all arithmetic are float32. Two passes insert
+`ops.rounded`, and the compiler stores in 16 bits what is only used rounded:
+
+1. `with_rounded_activations`, before differentiation: results of layers that follow from products
+   are rounded, and therefore their gradients too.
+2. `with_rounded_products`, after differentiation: the operands of all products are rounded,
+   forwards and backwards. Sums of products are float32.
+
+After Micikevicius, Narang, Alben, Diamos, Elsen, Garcia, Ginsburg, Houston, Kuchaiev, Venkatesh, Wu:
+Mixed precision training (2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Any, final
+
+from lamina import ops
+from lamina.graph import CONSTANT, LEAF, Graph, Tensor, rebuild, rewrite, topological
+from lamina.layers.tracing import Trace
+from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating
+from lamina.shapes import DType, Size, float32
+
+# The operands that are multiplied, of each op that multiplies and adds up; None: all.
+PRODUCTS: Mapping[str, int | None] = {
+    **dict.fromkeys(("contract", "matmul", "dot", "outer", "einsum")),
+    **dict.fromkeys(("conv", "conv_transpose", "conv_weight_gradient")),
+    "attention": 3,
+    "attention_gradient": 5,
+}
+# Ops whose results stay in float32, because they have a wide range or add up many terms.
+WIDE = frozenset(
+    (
+        *("exp", "expm1", "log", "log1p", "pow", "softmax", "log_softmax", "logsumexp"),
+        *("cumsum", "cumprod"),
+    )
+)
+
+
+# Ops that select elements or change their signs: they round to the same numbers before and after.
+ROUNDED_LATER = frozenset(("where", "neg", "reshape", "transpose", "rounded"))
+
+
+class _Origin(Enum):
+    """What a float tensor follows from."""
+
+    NUMBERS = auto()  # parameters, constants, random numbers; all that does not grow with the batch
+    PRODUCTS = auto()  # products
+    DATA = auto()  # data, or rows of parameters, without products; or ops in `WIDE`
+
+
+def with_rounded_activations(trace: Trace, half: DType) -> Trace:
+    """The trace in which activations are rounded: results of layers that follow from products.
+
+    Not rounded are results that one elementwise op alone uses, because they need not be stored, the
+    results of the network, and tensors that do not grow with the batch.
+    """
+    changed = tuple(trace.record.updates.items())
+    results = tuple((str(n), tensor) for n, tensor in enumerate(trace.outputs))
+    penalties = tuple((f"penalty{n}", x) for n, x in enumerate(trace.record.penalties))
+    graph = Graph(trace.inputs, (*results, *changed, *penalties))
+    chosen = _activations(graph, trace)
+
+    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        node, new = rebuild(node, operands), node
+        return ops.rounded(node, half) if new in chosen else node
+
+    new = [tensor for _, tensor in rewrite(graph, rule).outputs]
+    outputs, rest = tuple(new[: len(results)]), new[len(results) :]
+    updates = dict(zip(trace.record.updates, rest, strict=False))
+    record = replace(trace.record, updates=updates, penalties=rest[len(changed) :], activations=[])
+    return Trace(trace.inputs, outputs, record)
+
+
+def _activations(graph: Graph, trace: Trace) -> set[Tensor]:
+    """The tensors that are rounded."""
+    users: dict[Tensor, list[Tensor]] = {}
+    for node in graph.nodes():
+        for operand in node.operands:
+            users.setdefault(operand, []).append(node)
+    origins = _origins(graph.nodes())
+    candidates = {*trace.record.activations, *_sequences(graph.nodes())} - {*trace.outputs}
+    return {
+        node
+        for node in candidates
+        if origins.get(node) is _Origin.PRODUCTS
+        and _grows(node)
+        and not _has_one_elementwise_user(users.get(node, []))
+    }
+
+
+def _grows(node: Tensor) -> bool:
+    """Whether the tensor grows with the batch."""
+    return any(isinstance(dim, Size) for dim in node.shape)
+
+
+def _sequences(nodes: Iterable[Tensor]) -> set[Tensor]:
+    """The sequences of recurrences: they hold what layers compute before their loops."""
+    return {
+        operand
+        for node in nodes
+        if isinstance(node.op.lowering, Repeating)
+        for operand in node.operands[node.attributes["states"] :][: node.attributes["sequences"]]
+    }
+
+
+def _has_one_elementwise_user(users: list[Tensor]) -> bool:
+    return len(users) == 1 and isinstance(users[0].op.lowering, Elementwise)
+
+
+def _origins(nodes: Iterable[Tensor]) -> dict[Tensor, _Origin]:
+    """The origin of each float32 tensor."""
+    found: dict[Tensor, _Origin] = {}
+    for node in nodes:
+        if node.dtype == float32:
+            found[node] = _origin(node, [found[x] for x in node.operands if x in found])
+    return found
+
+
+def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
+    if node.op is LEAF:
+        is_data = node.attributes["role"] == "input"
+        return _Origin.DATA if is_data else _Origin.NUMBERS
+    if node.op is CONSTANT or isinstance(node.op.lowering, Generator) or not _grows(node):
+        return _Origin.NUMBERS
+    if node.op.name in PRODUCTS or isinstance(node.op.lowering, Repeating):
+        return _Origin.PRODUCTS
+    of_numbers = all(one is _Origin.NUMBERS for one in operands)
+    if node.op.name == "cast":
+        return _Origin.DATA if node.operands[0].dtype.kind == "int" else _Origin.NUMBERS
+    if of_numbers:
+        return _Origin.DATA if node.op.indices is not None else _Origin.NUMBERS
+    if _Origin.DATA in operands or node.op.name in WIDE:
+        return _Origin.DATA
+    return _Origin.PRODUCTS
+
+
+def with_rounded_products(graph: Graph, half: DType) -> Graph:
+    """The graph in which the operands of products are rounded.
+
+    A computed operand is rounded for all of its users, so that it is stored once. A parameter or
+    an input is rounded where it is multiplied. Only float32 is rounded.
+    """
+    return _Products(half).rounded(graph)
+
+
+@final
+class _Products:
+    """Rounds the operands of products, also in the iterations of recurrences.
+
+    Args:
+        half: the dtype to which they are rounded.
+    """
+
+    def __init__(self, half: DType) -> None:
+        self._half = half
+        # Graphs of iterations, by their identity: the results of one loop share a graph.
+        self._graphs: dict[int, tuple[Graph, Graph]] = {}
+
+    def rounded(self, graph: Graph) -> Graph:
+        """The graph with rounded operands."""
+        nodes = graph.nodes()
+        chosen = {
+            source
+            for node in nodes
+            for operand in self._rounded_operands(node)
+            for source in _sources(operand)
+            if source.op not in (LEAF, CONSTANT) and not self._is_rounded(source)
+        }
+        redundant = self._rounded_later(graph, chosen)
+        chosen -= redundant
+
+        def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+            if self._is_rounded(node):
+                # It is rounded already, or will be later.
+                done = node in redundant or self._is_rounded(operands[0])
+                return operands[0] if done else rebuild(node, operands)
+            new = rebuild(node, operands, **self._changed(node))
+            multiplied = _multiplied(new)
+            if multiplied:
+                known: dict[Tensor, Tensor] = {}
+                beginning = tuple(self._with_rounded_leaves(x, known) for x in multiplied)
+                new = rebuild(new, (*beginning, *new.operands[len(beginning) :]))
+            return ops.rounded(new, self._half) if node in chosen else new
+
+        return rewrite(graph, rule)
+
+    def _is_rounded(self, node: Tensor) -> bool:
+        return node.op.name == "rounded" and node.attributes["to"] == self._half
+
+    def _rounded_operands(self, node: Tensor) -> tuple[Tensor, ...]:
+        """The operands that are rounded: of products, and of `rounded` itself.
+
+        If a gradient uses a tensor that is rounded later on, it uses the rounded one, so that the
+        tensor is stored once.
+        """
+        return node.operands if self._is_rounded(node) else _multiplied(node)
+
+    def _rounded_later(self, graph: Graph, chosen: set[Tensor]) -> set[Tensor]:
+        """The rounded tensors that need not be, as all tensors that use them are rounded.
+
+        The results of ops in `ROUNDED_LATER` are the same if their operands are rounded before.
+        """
+        users: dict[Tensor, list[Tensor]] = {root: [] for root in graph.roots}
+        unused = set(users)
+        found: set[Tensor] = set()
+        nodes = graph.nodes()
+        for node in nodes:
+            for operand in node.operands:
+                users.setdefault(operand, []).append(node)
+        for node in reversed(nodes):
+            if node in unused or not (self._is_rounded(node) or node in chosen):
+                continue
+            above = users.get(node, [])
+            if above and all(
+                user.op.name in ROUNDED_LATER and (user in chosen or self._is_rounded(user))
+                for user in above
+            ):
+                found.add(node)
+        return found
+
+    def _changed(self, node: Tensor) -> dict[str, Any]:
+        """The attributes of a node that change."""
+        if node.op.name in ("attention", "attention_gradient") and node.dtype == float32:
+            return {"products": self._half}
+        if not isinstance(node.op.lowering, Repeating):
+            return {}
+        body: Graph = node.attributes["body"]
+        if id(body) not in self._graphs:
+            self._graphs[id(body)] = body, self.rounded(body)
+        _, new = self._graphs[id(body)]
+        return {} if new is body else {"body": new}
+
+    def _with_rounded_leaves(self, operand: Tensor, known: dict[Tensor, Tensor]) -> Tensor:
+        """An operand in which leaves below movements are rounded."""
+        for node in topological([operand], _sources(operand)):
+            if node.op in (LEAF, CONSTANT):
+                known[node] = ops.rounded(node, self._half)
+            elif _is_moved(node):
+                known[node] = rebuild(node, tuple(known.get(x, x) for x in node.operands))
+        return known.get(operand, operand)
+
+
+def _multiplied(node: Tensor) -> tuple[Tensor, ...]:
+    """The operands of a node that are multiplied, in float32."""
+    if node.op.name not in PRODUCTS or node.dtype != float32:
+        return ()
+    return node.operands[: PRODUCTS[node.op.name]]
+
+
+def _is_moved(node: Tensor) -> bool:
+    """Whether the elements are those of its operands, or zeros."""
+    floats = [x for x in node.operands if x.dtype.is_float]
+    return isinstance(node.op.lowering, Movement) and len(floats) == len(node.operands)
+
+
+def _sources(operand: Tensor) -> list[Tensor]:
+    """The tensors whose elements an operand has, below movements."""
+    found: dict[Tensor, None] = {}
+    pending = [operand]
+    seen: set[Tensor] = set()
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if _is_moved(node):
+            pending += node.operands
+        else:
+            found[node] = None
+    return list(found)
