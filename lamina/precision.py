@@ -56,8 +56,9 @@ class _Origin(Enum):
 def with_rounded_activations(trace: Trace, half: DType) -> Trace:
     """The trace in which activations are rounded: results of layers that follow from products.
 
-    Not rounded are results that one elementwise op alone uses, because they need not be stored, the
-    results of the network, and tensors that do not grow with the batch.
+    Not rounded are the results of the network, tensors that do not grow with the batch, and results
+    that need not be stored: a product that one elementwise op uses, and elementwise functions of
+    rounded tensors that only elementwise ops use.
     """
     changed = tuple(trace.record.updates.items())
     results = tuple((str(n), tensor) for n, tensor in enumerate(trace.outputs))
@@ -78,19 +79,33 @@ def with_rounded_activations(trace: Trace, half: DType) -> Trace:
 
 def _activations(graph: Graph, trace: Trace) -> set[Tensor]:
     """The tensors that are rounded."""
+    nodes = graph.nodes()
     users: dict[Tensor, list[Tensor]] = {}
-    for node in graph.nodes():
+    for node in nodes:
         for operand in node.operands:
             users.setdefault(operand, []).append(node)
-    origins = _origins(graph.nodes())
-    candidates = {*trace.record.activations, *_sequences(graph.nodes())} - {*trace.outputs}
-    return {
-        node
-        for node in candidates
-        if origins.get(node) is _Origin.PRODUCTS
-        and _grows(node)
-        and not _has_one_elementwise_user(users.get(node, []))
-    }
+    origins = _origins(nodes)
+    candidates = {*trace.record.activations, *_sequences(nodes)} - {*trace.outputs}
+    found: set[Tensor] = set()
+    # Tensors that are computed from a product, element by element, and from no rounded tensor.
+    fresh: set[Tensor] = set()
+    for node in nodes:
+        is_fresh = node.op.name in PRODUCTS or (
+            isinstance(node.op.lowering, Elementwise | Movement)
+            and any(x in fresh for x in node.operands)
+        )
+        others = [x for x in users.get(node, []) if not isinstance(x.op.lowering, Elementwise)]
+        is_needed = others or (is_fresh and len(users.get(node, [])) > 1)
+        if (
+            node in candidates
+            and origins.get(node) is _Origin.PRODUCTS
+            and is_needed
+            and _grows(node)
+        ):
+            found.add(node)
+        elif is_fresh:
+            fresh.add(node)
+    return found
 
 
 def _grows(node: Tensor) -> bool:
@@ -106,10 +121,6 @@ def _sequences(nodes: Iterable[Tensor]) -> set[Tensor]:
         if isinstance(node.op.lowering, Repeating)
         for operand in node.operands[node.attributes["states"] :][: node.attributes["sequences"]]
     }
-
-
-def _has_one_elementwise_user(users: list[Tensor]) -> bool:
-    return len(users) == 1 and isinstance(users[0].op.lowering, Elementwise)
 
 
 def _origins(nodes: Iterable[Tensor]) -> dict[Tensor, _Origin]:

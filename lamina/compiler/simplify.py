@@ -17,7 +17,7 @@ import numpy as np
 from lamina import ops
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewrite
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Scattering
-from lamina.shapes import int64, size_of, static
+from lamina.shapes import DType, int64, size_of, static
 
 # The most elements of a folded constant.
 LARGEST_FOLDED = 256
@@ -218,8 +218,29 @@ def _negative(node: Tensor) -> Tensor | None:
 
 
 def _where(node: Tensor) -> Tensor | None:
-    _, left, right = node.operands
-    return left if left is right and left.shape == node.shape else None
+    condition, left, right = node.operands
+    if left is right and left.shape == node.shape:
+        return left
+    halves = {x.operands[0].dtype for x in (left, right) if _is_widened(x)}
+    if len(halves) != 1:
+        return None
+    # Floats of 16 bits are chosen before they are cast to wider ones.
+    (half,) = halves
+    narrow = [_narrowed(x, half) for x in (left, right)]
+    known = [x for x in narrow if x is not None]
+    return ops.cast(ops.where(condition, *known), node.dtype) if len(known) == 2 else None
+
+
+def _is_widened(node: Tensor) -> bool:
+    """Whether the tensor is a cast of floats of 16 bits to wider ones."""
+    return node.op.name == "cast" and node.operands[0].dtype.is_half and node.dtype.is_float
+
+
+def _narrowed(node: Tensor, half: DType) -> Tensor | None:
+    """The floats of 16 bits of which a tensor is a cast; 0 is one of them."""
+    if _is_widened(node):
+        return node.operands[0]
+    return constant(0.0, half) if _is(node, 0.0) else None
 
 
 def _unchanged(node: Tensor) -> Tensor | None:
@@ -231,10 +252,8 @@ def _unchanged(node: Tensor) -> Tensor | None:
 def _cast(node: Tensor) -> Tensor | None:
     """Floats that were cast to a wider dtype are cast from the dtype that they had before."""
     (operand,) = node.operands
-    if operand.op.name == "cast":
-        (source,) = operand.operands
-        if source.dtype.is_half and operand.dtype.is_float and node.dtype.is_float:
-            return ops.cast(source, node.dtype)
+    if _is_widened(operand) and node.dtype.is_float:
+        return ops.cast(operand.operands[0], node.dtype)
     if node.dtype.is_half and _keeps_elements(operand):
         # Rounded before it is moved, so that the tensor that is stored is the narrow one.
         return rebuild(operand, (ops.cast(operand.operands[0], node.dtype),))
@@ -253,12 +272,9 @@ def _moved_halves(node: Tensor) -> Tensor | None:
     if not _keeps_elements(node):
         return None
     (operand,) = node.operands
-    if operand.op.name != "cast" or not operand.dtype.is_float:
+    if not _is_widened(operand):
         return None
-    (source,) = operand.operands
-    if not source.dtype.is_half:
-        return None
-    return ops.cast(_simplified(rebuild(node, (source,))), node.dtype)
+    return ops.cast(_simplified(rebuild(node, operand.operands)), node.dtype)
 
 
 def _reshape(node: Tensor) -> Tensor | None:

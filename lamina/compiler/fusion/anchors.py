@@ -12,7 +12,7 @@ from functools import cached_property
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.costs import Narrowing, Operations
 from lamina.compiler.fusion.results import DistinctResults, users_of
-from lamina.compiler.fusion.views import Views, reached_ends, viewed_operands
+from lamina.compiler.fusion.views import Views, as_stored, reached_ends, viewed_operands
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import (
     Contracting,
@@ -85,9 +85,9 @@ def rounded(context: PassContext, anchors: Anchors) -> Anchors:
     """
     found = dict(anchors)
     for node in context.nodes:
-        if node.op.name == "cast" and node.dtype.is_half and not node.operands[0].dtype.is_half:
-            if not _is_cast_leaf(node):
-                found[node] = None
+        computed = node.op.name == "cast" and not _is_cast_leaf(node)
+        if computed and node.dtype.is_half and not node.operands[0].dtype.is_half:
+            found[node] = None
     return found
 
 
@@ -150,7 +150,7 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
                 operations=operations.of(node),
             )
             if cost.storing_cost(context.target) < cost.recomputing_cost():
-                found[node] = None
+            found[node] = None
     return anchors | found
 
 
@@ -215,5 +215,5 @@ def readable(context: PassContext, anchors: Anchors) -> Anchors:
             if missing is not None:
                 found[missing] = None
             if not views.is_readable(operand, found):
-                found[operand] = None
+                found[as_stored(operand)] = None
     return found

@@ -31,6 +31,11 @@ def is_widened(node: Tensor) -> bool:
     return node.op.name == "cast" and node.operands[0].dtype.is_half and node.dtype.is_float
 
 
+def as_stored(node: Tensor) -> Tensor:
+    """The floats of 16 bits of which a tensor is a cast: they are stored, and cast when read."""
+    return node.operands[0] if is_widened(node) else node
+
+
 def is_number(node: Tensor) -> bool:
     """Whether the tensor is a constant that becomes a literal in expressions."""
     return is_leaf(node) and node.op.name == "constant" and size_of(static(node.shape)) == 1
@@ -90,12 +95,8 @@ class Views:
 
     def missing(self, operand: Tensor, anchors: Container[Tensor]) -> Tensor | None:
         """The tensor that must be stored to make an operand a view; None if it is one already."""
-        below = operand
+        below = as_stored(operand)
         while not self.is_readable(below, anchors):
-            if is_widened(below):
-                # The numbers of 16 bits are stored, and cast again when they are read.
-                (below,) = below.operands
-                continue
             # If a movement is a view of its operand, the operand may be stored instead.
             if not isinstance(below.op.lowering, Movement) or len(below.operands) != 1:
                 return below
