@@ -191,6 +191,27 @@ class Builder(Protocol):
         """The bits of the float16 that is nearest to a float, as an i16."""
         ...
 
+    # Pairs of bfloat16, for processors that have instructions for them. A pair is an i32; the first
+    # number is in the lower half.
+
+    def multiply_add_pairs(self, left: Value, right: Value, added: Value) -> Value:
+        """For each lane, a float plus the products of both numbers of two pairs.
+
+        Each product may be rounded with the sum. Subnormal numbers count as zero.
+        """
+        ...
+
+    def rounded_to_bfloat16(self, first: Value, second: Value) -> Value:
+        """Floats as bfloat16, i16: the lanes of `first`, then those of `second`.
+
+        Subnormal numbers become zero.
+        """
+        ...
+
+    def as_pairs(self, numbers: Value) -> Value:
+        """Neighbouring lanes of i16 as pairs, i32."""
+        ...
+
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An intrinsic whose operands and result have one type."""
         ...

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from lamina.codegen.builder import BasicBlock
 from lamina.codegen.values import Value, constant, constants
+from lamina.errors import InternalError
 
 
 class Composed(ABC):
@@ -76,6 +77,18 @@ class Composed(ABC):
             return self.intrinsic("fma", left, right, added)
         return self.add(self.multiply(left, right), added)
 
+    def multiply_add_pairs(self, left: Value, right: Value, added: Value) -> Value:
+        """For each lane, a float plus the products of both numbers of two pairs."""
+        raise _without_pairs()
+
+    def rounded_to_bfloat16(self, first: Value, second: Value) -> Value:
+        """Floats as bfloat16, i16: the lanes of `first`, then those of `second`."""
+        raise _without_pairs()
+
+    def as_pairs(self, numbers: Value) -> Value:
+        """Neighbouring lanes of i16 as pairs, i32."""
+        raise _without_pairs()
+
     def minimum(self, left: Value, right: Value) -> Value:
         """The smaller of two integers."""
         return self.select(self.compare("slt", left, right), left, right)
@@ -119,6 +132,10 @@ class Composed(ABC):
             high = self.shuffle(vector, None, range(lanes, 2 * lanes))
             vector = self.binary(operation, low, high)
         return self.binary(operation, self.extract(vector, 0), self.extract(vector, 1))
+
+
+def _without_pairs() -> InternalError:
+    return InternalError("this language has no instructions on pairs of bfloat16")
 
 
 class Instructions(Composed):

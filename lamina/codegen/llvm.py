@@ -63,6 +63,10 @@ def _number(value: float, type: Type) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
+# The least lanes of instructions on pairs of bfloat16.
+_LEAST_PAIRS = 4
+
+
 @final
 class Module:
     """A unit of compilation: functions, and the intrinsics that they call.
@@ -329,6 +333,39 @@ class Function(Instructions):
         half, bits = (type_text(value.type.of(element)) for element in ("half", "i16"))
         rounded = self.instruction(f"fptrunc {typed(value)} to {half}", value.type.of("half"))
         return self.instruction(f"bitcast {half} {rounded.name} to {bits}", value.type.of("i16"))
+
+    def multiply_add_pairs(self, left: Value, right: Value, added: Value) -> Value:
+        """For each lane, a float plus the products of both numbers of two pairs."""
+        lanes = added.type.lanes
+        wide = max(lanes, _LEAST_PAIRS)
+        if lanes < wide:
+            left, right, added = (self.padded(one, wide, 0) for one in (left, right, added))
+        numbers = Type("bfloat", 2 * wide)
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * wide}"
+        self.module.declare(name, type_text(added.type), [added.type, numbers, numbers])
+        operands = [self._bitcast(one, numbers) for one in (right, left)]
+        found = self.call(name, added.type, added, *operands)
+        return found if lanes == wide else self.shuffle(found, None, range(lanes))
+
+    def rounded_to_bfloat16(self, first: Value, second: Value) -> Value:
+        """Floats as bfloat16, i16: the lanes of `first`, then those of `second`."""
+        lanes = first.type.lanes
+        wide = max(1 << (lanes - 1).bit_length(), _LEAST_PAIRS)
+        one, other = (self.padded(value, wide, 0) for value in (first, second))
+        numbers = Type("bfloat", 2 * wide)
+        name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * wide}"
+        self.module.declare(name, type_text(numbers), [one.type, one.type])
+        found = self._bitcast(self.call(name, numbers, other, one), Type("i16", 2 * wide))
+        if lanes == wide:
+            return found
+        return self.shuffle(found, None, [*range(lanes), *range(wide, wide + lanes)])
+
+    def as_pairs(self, numbers: Value) -> Value:
+        """Neighbouring lanes of i16 as pairs, i32."""
+        return self._bitcast(numbers, Type("i32", numbers.type.lanes // 2))
+
+    def _bitcast(self, value: Value, type: Type) -> Value:
+        return self.instruction(f"bitcast {typed(value)} to {type_text(type)}", type)
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An intrinsic whose operands and result have one type: `"fma"`, `"sqrt"`, ..."""

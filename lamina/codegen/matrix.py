@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lamina.codegen.axes import flattened, merged_axes
+from lamina.codegen.primitives import element
 from lamina.codegen.strides import stride_along
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Load, Scalar
 from lamina.program.steps import Contraction, Loop, Reduce, Write
 from lamina.records import frozen_dataclass
+from lamina.shapes import DType, bfloat16, float32
 
 # The groups of axes of a contraction, and the name of the single axis of each.
 _NAMES = {"batch": "b", "m": "m", "n": "n", "k": "k"}
@@ -27,6 +29,7 @@ class Matrix:
         step: the contraction with its stores over them.
         k_axes: the axes that were merged to `k`.
         right_by_axes: the right view over the k axes, batch and n.
+        paired: whether the views are bfloat16, and are multiplied in pairs along k.
     """
 
     batch: Axis
@@ -38,6 +41,17 @@ class Matrix:
     step: Contraction
     k_axes: tuple[Axis, ...]
     right_by_axes: Scalar
+    paired: bool = False
+
+    @property
+    def k_steps(self) -> int:
+        """The number of k that are multiplied one after the other: of pairs if they are paired."""
+        return -(-self.k.extent // 2) if self.paired else self.k.extent
+
+    @property
+    def element(self) -> str:
+        """The element of packed operands: a pair is one."""
+        return "i32" if self.paired else element(self.step.dtype)
 
 
 @frozen_dataclass
@@ -57,13 +71,54 @@ class Plain:
     k_stride: int
 
 
-def as_matrix(step: Contraction) -> Matrix:
-    """The contraction with every group of axes merged to one axis."""
+@frozen_dataclass
+class Stored:
+    """An operand as it is in memory, and the casts through which it is read.
+
+    Attributes:
+        load: its elements.
+        dtypes: of the elements, then after each cast.
+    """
+
+    load: Load
+    dtypes: tuple[DType, ...]
+
+
+def as_matrix(step: Contraction, *, paired: bool = False) -> Matrix:
+    """The contraction with every group of axes merged to one axis.
+
+    With `paired`, the views are the bfloat16 whose casts are multiplied.
+    """
     merged = with_single_axes(step, *_NAMES)
     (batch,), (m,), (n,), (k,) = merged.batch, merged.m, merged.n, merged.k
     _, replacements = _single_axes(step, ("batch", "n"))
-    by_axes = Rewrite(replacements).scalar(step.right)
-    return Matrix(batch, m, n, k, merged.left, merged.right, merged, step.k, by_axes)
+    views = merged.left, merged.right, Rewrite(replacements).scalar(step.right)
+    left, right, by_axes = map(_narrow, views) if paired else views
+    return Matrix(batch, m, n, k, left, right, merged, step.k, by_axes, paired)
+
+
+def can_be_paired(step: Contraction) -> bool:
+    """Whether both operands are bfloat16 that were cast to float32."""
+    return all(map(_is_wide_bfloat16, (step.left, step.right)))
+
+
+def _is_wide_bfloat16(view: Scalar) -> bool:
+    is_cast = isinstance(view, Apply) and view.primitive == "cast" and view.dtype == float32
+    return is_cast and view.operands[0].dtype == bfloat16
+
+
+def _narrow(view: Scalar) -> Scalar:
+    """The bfloat16 of which a view is a cast; a literal stays as it is."""
+    return view.operands[0] if isinstance(view, Apply) else view
+
+
+def stored(view: Scalar) -> Stored | None:
+    """The view as a load and casts; None if it is anything else."""
+    dtypes = [view.dtype]
+    while isinstance(view, Apply) and view.primitive == "cast":
+        (view,) = view.operands
+        dtypes.append(view.dtype)
+    return Stored(view, tuple(dtypes[::-1])) if isinstance(view, Load) else None
 
 
 def with_single_axes(step: Contraction, *groups: str) -> Contraction:
@@ -104,14 +159,20 @@ def as_loop(step: Contraction) -> Loop:
     return merged_axes(Loop(step.name, axes, (reduce, Write((), step.stores))))
 
 
-def as_plain(view: Scalar, outer: Axis, matrix: Matrix) -> Plain | None:
+def as_plain(
+    view: Scalar, outer: Axis, matrix: Matrix, *, below_casts: bool = False
+) -> Plain | None:
     """The view as a start and strides; None if it has casts, bounds or uneven strides.
 
     Args:
         view: an operand of the matrix.
         outer: its m or n axis.
         matrix: the contraction.
+        below_casts: whether the view may have casts; the result is in elements before them.
     """
+    if below_casts:
+        found = stored(view)
+        view = view if found is None else found.load
     if not isinstance(view, Load) or view.bounds:
         return None
     stride = stride_along(view.index, outer)

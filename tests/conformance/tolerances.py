@@ -27,15 +27,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from lamina.compiler.expand import expand
 from lamina.compiler.unroll import unroll
+from lamina.compiler.widen import widen
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, evaluate
 from lamina.ops.lowering_rules import Contracting, Elementwise, Reduction, Scanning
 from lamina.program.scalar import Apply, Local, postorder
-from lamina.shapes import Array, size_of, static
+from lamina.shapes import Array, converted, size_of, static
 
 Values = Mapping[str, Array]
 
@@ -43,8 +45,9 @@ Values = Mapping[str, Array]
 # of ten million cases. Errors are smaller: roundings seldom have one sign.
 RUNS = 8
 FACTOR = 6.0
-# Perturbations are scaled by this factor, as perturbations of a unit would be lost in rounding.
-ENLARGED = 64.0
+# Perturbations are scaled by this factor, as perturbations of a unit would be lost in rounding. If
+# a graph rounds to 16 bits they are not: a unit of 16 bits is large enough, and 64 would be too many.
+ENLARGED, ENLARGED_HALVES = 64.0, 1.0
 FUNCTIONS = frozenset(
     (
         *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
@@ -82,7 +85,9 @@ def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = Fal
     outputs: Values = {}
     leaves = dict(feeds)
     # Iterations of recurrences contain ops that stand for others, too.
-    simple = expand(unroll(expand(graph, DEFAULT_TARGET)), DEFAULT_TARGET)
+    simple = expand(unroll(expand(widen(graph), DEFAULT_TARGET)), DEFAULT_TARGET)
+    has_halves = any(node.dtype.is_half for node in simple.nodes())
+    enlarged = ENLARGED_HALVES if has_halves else ENLARGED
     found, current = dict[str, _Repeated](), {name: [value] for name, value in feeds.items()}
     for _ in range(runs):
         outputs, updates = evaluate(graph, leaves)
@@ -91,11 +96,11 @@ def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = Fal
             found = {name: [value] for name, value in outputs.items()}
             current = {name: [value] for name, value in leaves.items()}
         else:
-            found, updated = _perturbed_runs(simple, current)
+            found, updated = _perturbed_runs(simple, current, enlarged)
             current |= updated
     return Expected(
-        {name: (value, _allowed(found[name])) for name, value in outputs.items()},
-        {name: (value, _allowed(current[name])) for name, value in leaves.items()},
+        {name: (value, _allowed(found[name], enlarged)) for name, value in outputs.items()},
+        {name: (value, _allowed(current[name], enlarged)) for name, value in leaves.items()},
     )
 
 
@@ -103,7 +108,7 @@ def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = Fal
 _Repeated = list[Array]
 
 
-def _allowed(values: _Repeated) -> Array:
+def _allowed(values: _Repeated, enlarged: float) -> Array:
     first, *others = (value.astype("float64") for value in values)
     if not others:
         return np.zeros(first.shape)
@@ -113,11 +118,11 @@ def _allowed(values: _Repeated) -> Array:
         # Squares of small numbers would be zero.
         largest = np.max(changes, 0)
         share = np.nan_to_num(changes / largest)
-        return np.asarray(FACTOR / ENLARGED * largest * np.sqrt(np.mean(share**2, 0)))
+        return np.asarray(FACTOR / enlarged * largest * np.sqrt(np.mean(share**2, 0)))
 
 
 def _perturbed_runs(
-    graph: Graph, feeds: Mapping[str, _Repeated]
+    graph: Graph, feeds: Mapping[str, _Repeated], enlarged: float
 ) -> tuple[dict[str, _Repeated], dict[str, _Repeated]]:
     """Outputs and updates by name."""
     values: dict[Tensor, _Repeated] = {}
@@ -126,24 +131,26 @@ def _perturbed_runs(
             if node.op is LEAF:
                 values[node] = feeds[node.attributes["name"]]
             else:
-                values[node] = _computed(node, [values[operand] for operand in node.operands])
+                operands = [values[operand] for operand in node.operands]
+                values[node] = _computed(node, operands, enlarged)
     outputs = {name: values[tensor] for name, tensor in graph.outputs}
     updates = {target.attributes["name"]: values[value] for target, value in graph.updates}
     return outputs, updates
 
 
-def _computed(node: Tensor, operands: list[_Repeated]) -> _Repeated:
+def _computed(node: Tensor, operands: list[_Repeated], enlarged: float) -> _Repeated:
     is_perturbed = any(len(values) > 1 for values in operands)
     runs = range(RUNS + 1 if is_perturbed else 1)
     given = [[values[run if len(values) > 1 else 0] for values in operands] for run in runs]
     results = [
-        np.asarray(node.op.reference(*arrays, **node.attributes), dtype=node.dtype.numpy)
+        converted(np.asarray(node.op.reference(*arrays, **node.attributes)), node.dtype.numpy)
         for arrays in given
     ]
     bound = _bound(node, given[0], results[0], is_perturbed)
     if bound is None:
         return results
     first, *others = results if is_perturbed else results * (RUNS + 1)
+    bound = enlarged * bound
     perturbed = (_perturbed(value, bound, run, node.op.name) for run, value in enumerate(others))
     return [first, *perturbed]
 
@@ -160,7 +167,7 @@ def _perturbed(value: Array, bound: Array, number: int, op: str) -> Array:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     share = (mixed >> np.uint64(11)).astype("float64") * 2.0**-52 - 1
     share = np.copysign(0.5 + 0.5 * np.abs(share), share)
-    return np.asarray(wide + ENLARGED * bound * share, value.dtype)
+    return np.asarray(wide + bound * share, value.dtype)
 
 
 # Bounds of single ops -----------------------------------------------------------------------------
@@ -174,7 +181,7 @@ def _bound(node: Tensor, operands: list[Array], value: Array, is_perturbed: bool
     if not node.dtype.is_float or not value.size:
         return None
     lowering = node.op.lowering
-    eps = float(np.finfo(value.dtype).eps)
+    eps = float(ml_dtypes.finfo(value.dtype).eps)
     bound: Array | None = None
     if isinstance(lowering, Elementwise):
         primitives = _primitives(node)
@@ -195,7 +202,10 @@ def _bound(node: Tensor, operands: list[Array], value: Array, is_perturbed: bool
 
 def _spacing(value: Array) -> Array:
     """Units in the last place."""
-    return np.spacing(np.abs(value)).astype("float64")
+    limits = ml_dtypes.finfo(value.dtype)
+    _, exponent = np.frexp(np.abs(value.astype("float64")))
+    least = float(limits.smallest_subnormal)
+    return np.maximum(np.ldexp(float(limits.eps), exponent - 1), least)
 
 
 def _primitives(node: Tensor) -> set[str]:

@@ -150,7 +150,7 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
                 operations=operations.of(node),
             )
             if cost.storing_cost(context.target) < cost.recomputing_cost():
-            found[node] = None
+                found[node] = None
     return anchors | found
 
 

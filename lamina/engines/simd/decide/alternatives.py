@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.filtering import RESULTS
-from lamina.codegen.matrix import Matrix, as_loop, as_matrix, as_plain
+from lamina.codegen.matrix import Matrix, as_loop, as_matrix, can_be_paired
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.stages import Style, fitting_lanes
-from lamina.engines.simd.decide.contractions import can_be_dots, gemm_schedule
+from lamina.engines.simd.decide.contractions import can_be_direct, can_be_dots, gemm_schedule
 from lamina.engines.simd.decide.convolutions import can_have_images, m_tiles_of, window_schedule
 from lamina.engines.simd.decide.loops import nest_of, nest_with, possible_vectors
 from lamina.engines.simd.decide.packing import Packing, can_be_read_in_vectors
@@ -24,6 +24,7 @@ from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PACKED,
     PREPACKED,
+    ROWS,
     GemmSchedule,
     LoopSchedule,
     NestSchedule,
@@ -78,6 +79,8 @@ def alternatives_of(step: Step, processor: Processor) -> Iterator[StepSchedule]:
     yield LoopSchedule((next(_nests(as_loop(step), processor)),))
     if step.dtype.is_float and all(step.extents):
         yield from _of_matrix(as_matrix(step), processor)
+        if processor.bfloat16_pairs and can_be_paired(step):
+            yield from _of_matrix(as_matrix(step, paired=True), processor)
         yield from _of_windows(step, processor)
 
 
@@ -113,13 +116,14 @@ def _nests(loop: Loop, processor: Processor) -> Iterator[NestSchedule]:
 
 
 def _of_matrix(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
-    _, m, _, k = matrix.step.extents
+    m, k = matrix.m.extent, matrix.k_steps
     full = processor.vector_bytes // matrix.step.dtype.itemsize
-    plain = as_plain(matrix.left, matrix.m, matrix) is not None
-    direct = DIRECT if plain else PACKED
+    # Pairs are packed in the order of K.
+    order = _K_BY_K if matrix.paired else _MEMORY_ORDER
+    direct = DIRECT if can_be_direct(matrix) else ROWS
     yield _product(matrix, processor, (2, 1), 1, -(-k // 2), PACKED, PACKED, _K_BY_K)
     yield _product(matrix, processor, (max(full // 2, 2), 2), 3, k, direct, PACKED)
-    yield _product(matrix, processor, (full, 3), 2, -(-k // 3), PACKED, PREPACKED, _MEMORY_ORDER)
+    yield _product(matrix, processor, (full, 3), 2, -(-k // 3), PACKED, PREPACKED, order)
     yield _product(matrix, processor, (full, 2), min(m, 5), k, direct, PREPACKED)
     if can_be_read_in_vectors(matrix):
         yield _product(matrix, processor, (2, 2), 4, max(k - 1, 1), direct, DIRECT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from lamina.codegen.matrix import Matrix, Plain, as_loop, as_matrix, as_plain
+from lamina.codegen.matrix import Matrix, Plain, as_loop, as_matrix, as_plain, can_be_paired
 from lamina.engines.simd.decide.convolutions import schedule_windows
 from lamina.engines.simd.decide.loops import nest_of
 from lamina.engines.simd.decide.packing import (
@@ -24,6 +24,7 @@ from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PACKED,
     PREPACKED,
+    ROWS,
     GemmSchedule,
     LoopSchedule,
     StepSchedule,
@@ -64,7 +65,8 @@ def schedule_contraction(
     """
     if not _is_worth_tiles(step, processor):
         return LoopSchedule((nest_of(as_loop(step), processor),))
-    panels, matrix = panels_of(step, processor), as_matrix(step)
+    paired = processor.bfloat16_pairs and can_be_paired(step)
+    panels, matrix = panels_of(step, processor), as_matrix(step, paired=paired)
     if not _is_plain(matrix):
         windows = schedule_windows(step, panels, processor)
         if windows is not None:
@@ -90,7 +92,7 @@ def panels_of(step: Contraction, processor: Processor) -> Panels:
 
 def _is_plain(matrix: Matrix) -> bool:
     """Whether the left operand is contiguous along M or along K."""
-    plain = as_plain(matrix.left, matrix.m, matrix)
+    plain = as_plain(matrix.left, matrix.m, matrix, below_casts=True)
     return plain is not None and 1 in (plain.stride, plain.k_stride)
 
 
@@ -116,7 +118,24 @@ def can_be_dots(matrix: Matrix) -> bool:
         plain = as_plain(view, outer, matrix)
         if plain is None or plain.k_stride != 1 or plain.stride == 1:
             return False
-    return True
+    return not matrix.paired or matrix.k.extent % 2 == 0
+
+
+def can_be_direct(matrix: Matrix) -> bool:
+    """Whether tiles can read the left operand in its buffer.
+
+    Pairs must be contiguous, and rows an even number of elements apart.
+    """
+    plain = as_plain(matrix.left, matrix.m, matrix)
+    if plain is None or not matrix.paired:
+        return plain is not None
+    return plain.k_stride == 1 and plain.stride % 2 == 0 and matrix.k.extent % 2 == 0
+
+
+def packed_left(matrix: Matrix) -> str:
+    """How a left operand is packed: in rows if it is contiguous along K, otherwise in tiles."""
+    plain = as_plain(matrix.left, matrix.m, matrix, below_casts=True)
+    return ROWS if plain is not None and plain.k_stride == 1 else PACKED
 
 
 def product_schedule(
@@ -139,9 +158,9 @@ def product_schedule(
         processor,
         algorithm="dots" if dots else "tiles",
         tile=(tile_m, tile_n),
-        chunk=matrix.k.extent if dots else _longest_chunk(matrix, panels, processor),
+        chunk=matrix.k_steps if dots else _longest_chunk(matrix, panels, processor),
         split_m=_split_m(matrix, panels, tile_m, processor),
-        left=PACKED if left is None else DIRECT,
+        left=packed_left(matrix) if left is None else DIRECT,
         right=right,
         prefetch=0 if dots else _prefetch(matrix, left, tile_m, processor),
     )
@@ -166,8 +185,9 @@ def gemm_schedule(
     By default the right operand is packed in the cheapest order.
     """
     b, m, n, k = extents = matrix.step.extents
-    cycles = float(-(-n // panels.lanes) * b * m * k) * (1.0 if processor.fused else 2.0)
-    packing_left = Work(b * -(-m // tile[0]), _PACKED_ELEMENT * b * m * k)
+    steps = -(-n // panels.lanes) * b * m * matrix.k_steps
+    cycles = float(steps) * (1.0 if processor.fused else 2.0)
+    packing_left = Work(b * (m if left == ROWS else -(-m // tile[0])), _PACKED_ELEMENT * b * m * k)
     if packing is None and algorithm != "dots":
         whole = right == PREPACKED
         packing = packing_of_all(matrix, panels.lanes) if whole else packing_of_some(matrix)
@@ -184,16 +204,17 @@ def gemm_schedule(
         prefetch,
         are_wide((store.value for store in matrix.step.stores), processor),
         Work(b * panels.count * split_m, cycles),
-        packing_left if left == PACKED else None,
+        packing_left if left != DIRECT else None,
+        matrix.paired,
     )
 
 
 def _longest_chunk(matrix: Matrix, panels: Panels, processor: Processor) -> int:
-    """The k that are summed in one pass: so many that a panel takes half of the L2 cache.
+    """The steps that are summed in one pass: so many that a panel takes half of the L2 cache.
 
     The chunks of a sum are about equally long.
     """
-    k = matrix.k.extent
+    k = matrix.k_steps
     k_bytes = panels.width * matrix.step.dtype.itemsize
     most = max(processor.level2_bytes // 2 // k_bytes, SHORTEST_CHUNK)
     each = -(-k // -(-k // most))
@@ -211,7 +232,7 @@ def _split_m(matrix: Matrix, panels: Panels, tile_m: int, processor: Processor) 
 
 def _direct_left(matrix: Matrix, panels: Panels, processor: Processor) -> Plain | None:
     """The left operand as an address and strides; None if it is packed."""
-    plain = as_plain(matrix.left, matrix.m, matrix)
+    plain = as_plain(matrix.left, matrix.m, matrix) if can_be_direct(matrix) else None
     if plain is None or 1 not in (plain.stride, plain.k_stride):
         return None
     fits = _left_bytes(matrix) <= processor.level1_bytes // 2
@@ -227,7 +248,7 @@ def _largest_tile_m(
     largest = largest_tile_m(processor, panels.vectors)
     if left is None:
         return largest
-    itemsize = matrix.step.dtype.itemsize
+    itemsize = _itemsize(matrix)
     if left.stride == 1 and left.k_stride * itemsize % LINE_BYTES == 0:
         # A power of two: tiles do not share cache lines.
         return 1 << (largest.bit_length() - 1)
@@ -239,14 +260,22 @@ def _largest_tile_m(
 
 def _prefetch(matrix: Matrix, left: Plain | None, tile_m: int, processor: Processor) -> int:
     """The prefetch distance of the left operand in elements: some k, or the next tile; or 0."""
-    m_stride, k_stride = (1, tile_m) if left is None else (left.stride, left.k_stride)
+    if left is None and packed_left(matrix) == ROWS:
+        m_stride, k_stride = matrix.k.extent, 1
+    else:
+        m_stride, k_stride = (1, tile_m) if left is None else (left.stride, left.k_stride)
     if m_stride == 1:
         is_far = _left_bytes(matrix) > processor.level1_bytes
         return PREFETCH_DISTANCE * k_stride if is_far else 0
     is_far = _left_bytes(matrix) > processor.level2_bytes // 2
-    return tile_m * m_stride if is_far else 0
+    return tile_m * m_stride // (2 if matrix.paired else 1) if is_far else 0
 
 
 def _left_bytes(matrix: Matrix) -> int:
     """The bytes of one matrix of the left operand."""
-    return matrix.m.extent * matrix.k.extent * matrix.step.dtype.itemsize
+    return matrix.m.extent * matrix.k.extent * _itemsize(matrix)
+
+
+def _itemsize(matrix: Matrix) -> int:
+    """The bytes of an element that tiles read."""
+    return 2 if matrix.paired else matrix.step.dtype.itemsize

@@ -7,10 +7,9 @@ along K and transposed in registers.
 
 from __future__ import annotations
 
-from lamina.codegen.matrix import Matrix, as_plain
+from lamina.codegen.matrix import Matrix, as_plain, stored
 from lamina.codegen.strides import stride_along
 from lamina.program.index import Axis
-from lamina.program.scalar import Load
 from lamina.records import frozen_dataclass
 
 
@@ -45,28 +44,32 @@ def packing_of_all(matrix: Matrix, lanes: int) -> Packing:
     Weights of convolutions are contiguous along the elements of a window, but the innermost axis
     of K is the channels. In the order of K, each cache line would be fetched once for each element.
     """
-    if tuple(axis for axis, _ in k_axes_in_memory_order(matrix)) == matrix.k_axes:
+    if matrix.paired or tuple(a for a, _ in k_axes_in_memory_order(matrix)) == matrix.k_axes:
         return packing_of_some(matrix)
     return Packing(can_be_transposed_in_memory_order(matrix, lanes), in_memory_order=True)
 
 
 def can_be_read_in_vectors(matrix: Matrix) -> bool:
-    """Whether the right operand is contiguous along N."""
+    """Whether tiles can read the right operand in its buffer: it is contiguous along N.
+
+    Pairs are not, because they run along K.
+    """
     plain = as_plain(matrix.right, matrix.n, matrix)
-    return plain is not None and plain.stride == 1
+    return plain is not None and plain.stride == 1 and not matrix.paired
 
 
 def can_be_transposed(matrix: Matrix) -> bool:
     """Whether the right operand is contiguous along K and not along N."""
-    plain = as_plain(matrix.right, matrix.n, matrix)
+    plain = as_plain(matrix.right, matrix.n, matrix, below_casts=True)
     return plain is not None and plain.k_stride == 1 and plain.stride != 1
 
 
 def can_be_transposed_in_memory_order(matrix: Matrix, lanes: int) -> bool:
     """Whether each column of B is one run of whole vectors in memory, and N is not contiguous."""
-    load = matrix.right_by_axes
-    if not isinstance(load, Load) or load.bounds:
+    view = stored(matrix.right_by_axes)
+    if view is None or view.load.bounds:
         return False
+    load = view.load
     ordered, pitch = k_axes_in_memory_order(matrix), 1
     for axis, step in reversed(ordered):
         if step != pitch:
@@ -77,7 +80,7 @@ def can_be_transposed_in_memory_order(matrix: Matrix, lanes: int) -> bool:
 
 def k_axes_in_memory_order(matrix: Matrix) -> list[tuple[Axis, int]]:
     """The axes of K with their strides in the right operand, largest stride first."""
-    load = matrix.right_by_axes
-    steps = dict(load.index.terms) if isinstance(load, Load) else {}
+    view = stored(matrix.right_by_axes)
+    steps = dict(view.load.index.terms) if view is not None else {}
     pairs = [(axis, steps.get(axis, 0)) for axis in matrix.k_axes]
     return sorted(pairs, key=lambda pair: -abs(pair[1]))

@@ -98,20 +98,27 @@ class PackedRight:
 
     Attributes:
         panels: how N is split.
-        k: the extent of K.
+        k: the number of steps along K: pairs if they are paired.
         packing: the order in which the operand is read.
+        paired: whether it consists of pairs of bfloat16 along K.
     """
 
     panels: Panels
     k: int
     packing: Packing
+    paired: bool = False
     # The name of the packed buffer in the steps that write or read it.
     buffer: ClassVar[str] = "packed"
 
     @property
     def size(self) -> int:
         """The number of elements, padding included, for each matrix of the batch."""
-        return self.panels.count * self.panels.width * self.k
+        return self.panels.count * self.panel_size
+
+    @property
+    def panel_size(self) -> int:
+        """The number of elements of a panel; a pair is one."""
+        return self.k * self.panels.width
 
     def work(self, batch: int) -> Work:
         """The work of packing: a work item for each panel of each matrix of the batch."""

@@ -16,6 +16,8 @@ from lamina.records import frozen_dataclass
 # The memory in which a tile reads an operand: the operand's buffer, a copy made by the step, or a
 # copy that was made before the step.
 DIRECT, PACKED, PREPACKED = "direct", "packed", "prepacked"
+# A copy of a left operand in rows, contiguous along K; otherwise it is packed in tiles.
+ROWS = "packed in rows"
 # With Winograd's algorithms: the matrices of transformed tiles that the step computes.
 TRANSFORMED = "transformed"
 
@@ -113,9 +115,10 @@ class GemmSchedule:
         extents: of batch, M, N and K.
         panels: how N is split into panels.
         tile_m, tile_n: the rows and columns of a register tile.
-        chunk: the k that all tiles sum up before the next chunk of a panel is read.
+        chunk: the steps along K that all tiles sum up before the next chunk of a panel is read; a
+            step is one k, or a pair of them.
         split_m: the work items into which M is split for each panel.
-        left: DIRECT, or PACKED as a whole by a separate kernel.
+        left: DIRECT, or packed as a whole by a separate kernel: PACKED, in tiles, or in ROWS.
         right: DIRECT for full vectors, PACKED panel by panel, or PREPACKED.
         packing: the order in which the right operand is read for packing; None with dots, which do
             not pack.
@@ -123,6 +126,7 @@ class GemmSchedule:
         wide_epilogue: whether the epilogue computes several registers at once.
         work: of the kernel that multiplies.
         packing_left: of the kernel that packs the left operand, if it is packed.
+        paired: whether pairs of bfloat16 are multiplied.
     """
 
     algorithm: str
@@ -139,6 +143,12 @@ class GemmSchedule:
     wide_epilogue: bool
     work: Work
     packing_left: Work | None
+    paired: bool = False
+
+    @property
+    def k_steps(self) -> int:
+        """The number of steps along K."""
+        return -(-self.extents[3] // 2) if self.paired else self.extents[3]
 
     @property
     def m_tiles(self) -> int:
@@ -155,7 +165,7 @@ class GemmSchedule:
         """The layout of the right operand if it is packed before the step."""
         if self.right != PREPACKED or self.packing is None:
             return None
-        return PackedRight(self.panels, self.extents[3], self.packing)
+        return PackedRight(self.panels, self.k_steps, self.packing, self.paired)
 
     def __str__(self) -> str:
         b, m, n, k = self.extents
@@ -164,8 +174,10 @@ class GemmSchedule:
             f"{self.algorithm} of {self.tile_m}x{self.tile_n} for {batch}M={m}, N={n}, K={k}",
             str(self.panels),
         ]
-        if self.chunk < k:
-            texts.append(f"K in chunks of {self.chunk}")
+        if self.paired:
+            texts.append("pairs of bfloat16")
+        if self.chunk < self.k_steps:
+            texts.append(f"K in chunks of {self.chunk * (2 if self.paired else 1)}")
         if self.split_m > 1:
             texts.append(f"M split in {self.split_m}")
         prefetched = f", prefetched by {self.prefetch} elements" if self.prefetch else ""

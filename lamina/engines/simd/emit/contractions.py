@@ -19,6 +19,7 @@ from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PREPACKED,
+    ROWS,
     GemmSchedule,
     LoopSchedule,
     StepSchedule,
@@ -27,7 +28,14 @@ from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Poi
 from lamina.engines.simd.emit.convolutions import emit_windows
 from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.simd.emit.loops import emit_nest
-from lamina.engines.simd.emit.packing import TILE, RightPanel, panel_address, write_pack_left
+from lamina.engines.simd.emit.packing import (
+    TILE,
+    RightPanel,
+    panel_address,
+    row_stride,
+    write_pack_left,
+    write_rows,
+)
 from lamina.engines.simd.emit.tiles import Dots, Tile, emit_dots, emit_tile
 from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.records import frozen_dataclass
@@ -95,9 +103,10 @@ class _Gemm:
         self._context = context
         self._name = name
         self._schedule = schedule
-        self._matrix = matrix = as_matrix(step)
+        self._matrix = matrix = as_matrix(step, paired=schedule.paired)
         self._column_sums = column_sums
-        self._element = element(step.dtype)
+        # Of packed operands and of sums. Both have the same size.
+        self._element, self._of_sums = matrix.element, element(step.dtype)
         self._panels = panels = schedule.panels
         self._dots = schedule.algorithm == "dots"
         is_direct = schedule.left == DIRECT
@@ -106,7 +115,7 @@ class _Gemm:
         # The worker's memory: a chunk of a panel, and the sums of one tile or of all tiles.
         packs = schedule.right != PREPACKED and not self._dots
         panel_bytes = schedule.chunk * panels.width * step.dtype.itemsize if packs else 0
-        tiles = 1 if schedule.chunk == matrix.k.extent else schedule.m_tiles
+        tiles = 1 if schedule.chunk == matrix.k_steps else schedule.m_tiles
         sums_bytes = tiles * schedule.tile_m * panels.width * step.dtype.itemsize
         self._sums_offset = -(-panel_bytes // 64) * 64
         context.workspaces.need_own(self._sums_offset + sums_bytes)
@@ -118,7 +127,11 @@ class _Gemm:
         kernels: list[WrittenKernel] = []
         if schedule.packing_left is not None:
             name = f"{self._name}_left"
-            kernels.append(write_pack_left(self._context, name, matrix, schedule.tile_m))
+            if schedule.left == ROWS:
+                written = write_rows(self._context, name, matrix, schedule.panels.lanes)
+            else:
+                written = write_pack_left(self._context, name, matrix, schedule.tile_m)
+            kernels.append(written)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_panel(kind, panel)
         self._write_compute()
@@ -177,7 +190,7 @@ class _Gemm:
         own = self._context.addresses.own(code, table, thread)
         sums = code.offset(own, self._sums_offset, "i8")
         n_start = code.multiply(number, constant(self._panels.width, I64))
-        k, longest = matrix.k.extent, self._schedule.chunk
+        k, longest = matrix.k_steps, self._schedule.chunk
         with points.bound(matrix.batch, batch):
             for start in range(0, k, longest):
                 chunk = range(start, min(start + longest, k))
@@ -200,6 +213,7 @@ class _Gemm:
             return code.offset(whole, chunk.start * panel.width, self._element), panel.width
         plain = self._right_in_place(panel)
         if plain is not None:
+            # With dots, vectors run along K; otherwise a k is a step.
             return self._address(points, plain, n_start, chunk.start), plain.k_stride
         packing = self._schedule.packing
         assert packing is not None
@@ -241,25 +255,26 @@ class _Gemm:
             self._dot_tiles(code, one, left, m_stride, tile_m)
         else:
             lanes, vectors = one.panel.lanes, one.panel.vectors
-            if self._schedule.chunk < matrix.k.extent:
+            if self._schedule.chunk < matrix.k_steps:
                 size = self._schedule.tile_m * one.panel.width
                 skipped = code.multiply(number, constant(size, I64))
-                sums = code.offset(sums, skipped, self._element)
+                sums = code.offset(sums, skipped, self._of_sums)
             tile = Tile(
                 tuple(m * m_stride for m in range(tile_m)),
                 tuple(m * one.panel.width for m in range(tile_m)),
                 vectors,
                 lanes,
                 one.panel.last_lanes,
-                self._element,
+                self._of_sums,
                 ((0, k_stride),),
                 one.right_stride,
                 fresh=one.chunk.start == 0,
                 prefetch=self._schedule.prefetch,
+                paired=matrix.paired,
             )
             kernel = emit_tile(self._context.module, tile)
             code.call_void(kernel, left, one.right, sums, constant(len(one.chunk), I64))
-        if one.chunk.stop == matrix.k.extent:
+        if one.chunk.stop == matrix.k_steps:
             batch = points.axis(matrix.batch)
             operands = (one.table, sums, batch, m_start, constant(tile_m, I64), one.n_start)
             code.call_void(f"{one.name}_epilogue", *operands)
@@ -278,27 +293,38 @@ class _Gemm:
                     tile_m,
                     tile_n,
                     one.panel.lanes,
-                    self._element,
+                    self._of_sums,
                     len(one.chunk),
                     m_stride,
                     plain.stride,
                     one.panel.width,
+                    self._matrix.paired,
                 ),
             )
-            right = code.offset(one.right, first * plain.stride, self._element)
-            code.call_void(kernel, left, right, code.offset(one.sums, first, self._element))
+            memory = "i16" if self._matrix.paired else self._element
+            right = code.offset(one.right, first * plain.stride, memory)
+            code.call_void(kernel, left, right, code.offset(one.sums, first, self._of_sums))
 
     def _left_address(
         self, points: Points, number: Value, m_start: Value, k_start: int
     ) -> tuple[Value, int, int]:
         """The address at which a tile reads the left operand, and the strides of M and of K."""
         code, matrix = points.code, self._matrix
-        k = matrix.k.extent
+        k = matrix.k_steps
         if self._left is not None:
-            plain = self._left
-            return self._address(points, plain, m_start, k_start), plain.stride, plain.k_stride
+            plain, per_step = self._left, 2 if matrix.paired else 1
+            address = self._address(points, plain, m_start, k_start)
+            if self._dots or per_step == 1:
+                return address, plain.stride, plain.k_stride
+            # Strides in pairs; neighbouring pairs are adjacent.
+            return address, plain.stride // per_step, 1
         whole = self._context.address(code, self._context.SHARED)
         batch = points.axis(matrix.batch)
+        if self._schedule.left == ROWS:
+            stride = row_stride(matrix)
+            row = code.add(code.multiply(batch, constant(matrix.m.extent, I64)), m_start)
+            offset = code.add(code.multiply(row, constant(stride, I64)), constant(k_start, I64))
+            return code.offset(whole, offset, self._element), stride, 1
         tile = code.add(code.multiply(batch, constant(self._schedule.m_tiles, I64)), number)
         tile_m = self._schedule.tile_m
         offset = code.multiply(tile, constant(k * tile_m, I64))
@@ -307,12 +333,13 @@ class _Gemm:
         return code.offset(whole, offset, self._element), 1, tile_m
 
     def _address(self, points: Points, plain: Plain, outer: Value, k_start: int) -> Value:
-        """The address of a plain operand at a row (left) or column (right) and a k."""
-        code = points.code
+        """The address of a plain operand at a row (left) or column (right) and a step."""
+        code, paired = points.code, self._matrix.paired
         first = points.indices(plain.start).start
         offset = code.add(first, code.multiply(outer, constant(plain.stride, I64)))
-        offset = code.add(offset, constant(k_start * plain.k_stride, I64))
-        return code.offset(points.base(plain.buffer), offset, self._element)
+        k = 2 * k_start if paired else k_start
+        offset = code.add(offset, constant(k * plain.k_stride, I64))
+        return code.offset(points.base(plain.buffer), offset, "i16" if paired else self._element)
 
 
 _PANEL_PARAMETERS = (

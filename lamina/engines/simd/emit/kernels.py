@@ -316,7 +316,7 @@ def _prepacking(
     """Writes the packing of a right operand."""
     (step,) = signature.steps
     assert isinstance(step, Contraction)
-    return [emit_prepacking(context, name, packed, as_matrix(step))]
+    return [emit_prepacking(context, name, packed, as_matrix(step, paired=packed.paired))]
 
 
 def _kernels(

@@ -1,29 +1,33 @@
 """Packed operands of contractions, in the order in which register tiles read them.
 
 The right operand is packed in panels, which are contiguous along N for each k. The left operand is
-packed in tiles, which are contiguous along M for each k. Both are read through their views, so
-transposes, gathers, casts and padding need no additional pass.
+packed in tiles, which are contiguous along M for each k, or in rows, which are contiguous along K.
+Both are read through their views, so transposes, gathers, casts and padding need no additional
+pass. A *step* along K is one k, or a pair of them if operands are multiplied in pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
-from lamina.codegen.builder import Builder, Module
-from lamina.codegen.matrix import Matrix, as_plain
-from lamina.codegen.primitives import element
+from lamina.codegen.builder import BasicBlock, Builder, Module
+from lamina.codegen.matrix import Matrix, as_plain, stored
+from lamina.codegen.primitives import cast, element, from_memory, memory_element
 from lamina.codegen.strides import stride_along
 from lamina.codegen.values import I64, NUMBERS, POINTER, Type, Value, constant
 from lamina.engines.simd.decide.packing import Packing, k_axes_in_memory_order
 from lamina.engines.simd.decide.panels import PackedRight, Panel
+from lamina.engines.simd.emit import pairs
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
+from lamina.engines.simd.processor import LINE_BYTES
 from lamina.program.index import Axis, Index
-from lamina.program.scalar import Load, Scalar, loads
+from lamina.program.scalar import Scalar, loads
 from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
+from lamina.shapes import DType, bfloat16, float32, size_of
 
 # The number of the current tile in a loop over tiles; no expression depends on it.
 TILE = Axis("tile", 1 << 40)
@@ -50,7 +54,7 @@ class RightPanel:
     target: Value
 
     def write_all(self, count: int) -> None:
-        """Packs all `count` k."""
+        """Packs all `count` steps."""
         if not self.packing.in_memory_order:
             self.write_some(constant(0, I64), count)
         elif self.packing.transposed:
@@ -59,24 +63,70 @@ class RightPanel:
             self._pack_in_memory_order(k_axes_in_memory_order(self.matrix), constant(0, I64))
 
     def write_some(self, start: Value, count: int) -> None:
-        """Packs `count` k in the order of K, from `start` on."""
-        done = count - count % self.panel.lanes if self.packing.transposed else 0
+        """Packs `count` steps in the order of K, from `start` on."""
+        # The last pair of an odd K has one number only.
+        is_last = start.number is not None and start.number + count == self.matrix.k_steps
+        whole = count - int(self.matrix.paired and self.matrix.k.extent % 2 == 1 and is_last)
+        done = whole - whole % self.panel.lanes if self.packing.transposed else 0
         if done:
             self._transpose(start, done)
-        if done == count:
-            return
+        code = self.points.code
+        if done < whole:
+            self._pack_steps(start, done, whole)
+        if whole < count:
+            k_offset = constant(whole * self.panel.width, I64)
+            number = code.add(start, constant(whole, I64))
+            self._pack_pair(number, code.offset(self.target, k_offset, self._kind), single=True)
+
+    def _pack_steps(self, start: Value, done: int, count: int) -> None:
+        """Packs the steps from number `done` up to `count`, counted from `start`."""
         points, code = self.points, self.points.code
         first = code.add(start, constant(done, I64))
         last = code.add(start, constant(count, I64))
-        with points.loop(self.matrix.k, (), first, last) as loop:
-            past = code.subtract(loop.index, start)
-            k_offset = code.multiply(past, constant(self.panel.width, I64))
-            self._pack_k(self.matrix.right, code.offset(self.target, k_offset, self._kind))
-            code.end_loop(loop)
+        loop = code.begin_loop(first, last)
+        past = code.subtract(loop.index, start)
+        k_offset = code.multiply(past, constant(self.panel.width, I64))
+        target = code.offset(self.target, k_offset, self._kind)
+        if self.matrix.paired:
+            self._pack_pair(loop.index, target, before=loop.before)
+        else:
+            with points.bound(self.matrix.k, loop.index, before=loop.before):
+                self._pack_k(self.matrix.right, target)
+        code.end_loop(loop)
+
+    def _pack_pair(
+        self,
+        number: Value,
+        target: Value,
+        *,
+        single: bool = False,
+        before: BasicBlock | None = None,
+    ) -> None:
+        """Packs the columns of the panel at a pair of k; a `single` k is paired with zeros."""
+        points, code, panel = self.points, self.points.code, self.panel
+        k = code.multiply(number, constant(2, I64))
+        rows: list[list[Value]] = []
+        for offset in (0,) if single else (0, 1):
+            with points.bound(self.matrix.k, code.add(k, constant(offset, I64)), before=before):
+                rows.append(self._columns(self.matrix.right))
+        for vector, first in enumerate(rows[0]):
+            pair = pairs.zipped(code, first, None if single else rows[1][vector])
+            pair = code.padded(pair, panel.lanes, 0)
+            code.store(pair, code.offset(target, vector * panel.lanes, self._kind))
+
+    def _columns(self, view: Scalar) -> list[Value]:
+        """The vectors of the panel at the current k, as bfloat16 or floats to be rounded."""
+        points, code, panel = self.points, self.points.code, self.panel
+        found: list[Value] = []
+        for vector in range(panel.vectors):
+            base = code.add(self.n_start, constant(vector * panel.lanes, I64))
+            with points.along(self.matrix.n, base, panel.present(vector)):
+                found.append(pairs.numbers(points, view))
+        return found
 
     @property
     def _kind(self) -> str:
-        return element(self.matrix.step.dtype)
+        return self.matrix.element
 
     def _pack_k(self, view: Scalar, target: Value) -> None:
         """Packs the columns of the panel at the current k, read through a view of the operand."""
@@ -91,23 +141,31 @@ class RightPanel:
     def _transpose(self, start: Value, count: int) -> None:
         """Packs `count` contiguous k by register transposes."""
         code, matrix = self.points.code, self.matrix
-        plain = as_plain(matrix.right, matrix.n, matrix)
+        plain = as_plain(matrix.right, matrix.n, matrix, below_casts=True)
         assert plain is not None
         first = self.points.indices(plain.start).start
         first = code.add(first, code.multiply(self.n_start, constant(plain.stride, I64)))
-        source = code.offset(self.points.base(plain.buffer), code.add(first, start), self._kind)
+        k = code.multiply(start, constant(2 if matrix.paired else 1, I64))
+        base = self.points.base(plain.buffer)
+        source = code.offset(base, code.add(first, k), self._reading.element)
         numbers = [constant(number, I64) for number in (plain.stride, self.panel.width, count)]
         self._transpose_panel(source, plain.stride, numbers, listed=False)
+
+    @property
+    def _reading(self) -> Reading:
+        """How vectors along K are read."""
+        view = stored(self.matrix.right)
+        assert view is not None
+        return Reading(view.dtypes, self.panel.lanes, self.matrix.paired)
 
     def _transpose_panel(
         self, source: Value, stride: int, numbers: Sequence[Value], *, listed: bool
     ) -> None:
         """Calls `transpose` for each vector of the panel, whose first n is at `source`."""
-        code, panel = self.points.code, self.panel
-        vector = Type(self._kind, panel.lanes)
+        code, panel, reading = self.points.code, self.panel, self._reading
         for number in range(panel.vectors):
-            function = _emit_transpose(code.module, vector, panel.present(number), listed=listed)
-            start = code.offset(source, number * panel.lanes * stride, self._kind)
+            function = _emit_transpose(code.module, reading, panel.present(number), listed=listed)
+            start = code.offset(source, number * panel.lanes * stride, reading.element)
             target = code.offset(self.target, number * panel.lanes, self._kind)
             code.call_void(function, start, target, *numbers)
 
@@ -135,8 +193,9 @@ class RightPanel:
     def _transpose_in_memory_order(self) -> None:
         """Packs all k, which are one run of memory; a table has the target offset of each."""
         code, matrix = self.points.code, self.matrix
-        load = matrix.right_by_axes
-        assert isinstance(load, Load)
+        view = stored(matrix.right_by_axes)
+        assert view is not None
+        load = view.load
         stride = stride_along(load.index, matrix.n)
         assert stride is not None
         ordered = [(axis, self._pitches()[axis]) for axis, _ in k_axes_in_memory_order(matrix)]
@@ -154,36 +213,80 @@ class RightPanel:
         terms = tuple(term for term in load.index.terms if term[0] not in moving)
         first = self.points.indices(Index(load.index.constant, terms)).start
         first = code.add(first, code.multiply(self.n_start, constant(stride, I64)))
-        source = code.offset(self.points.base(load.buffer), first, self._kind)
+        source = code.offset(self.points.base(load.buffer), first, self._reading.element)
         numbers = [constant(stride, I64), table, constant(len(order), I64)]
         self._transpose_panel(source, stride, numbers, listed=True)
 
 
-def _emit_transpose(module: Module, vector: Type, present: int, *, listed: bool) -> str:
+@frozen_dataclass
+class Reading:
+    """How a vector along K is read.
+
+    Attributes:
+        dtypes: of the elements in memory, then after each cast.
+        lanes: of the vector; with `paired`, pairs.
+        paired: whether neighbouring elements become pairs of bfloat16.
+    """
+
+    dtypes: tuple[DType, ...]
+    lanes: int
+    paired: bool
+
+    @property
+    def element(self) -> str:
+        """The element in memory."""
+        return memory_element(self.dtypes[0])
+
+    @property
+    def name(self) -> str:
+        """The name in functions that read so."""
+        texts = [dtype.short for dtype in self.dtypes]
+        return "_".join([*texts, str(self.lanes), *(["pairs"] if self.paired else [])])
+
+    @property
+    def type(self) -> Type:
+        """The type of the vector."""
+        return Type("i32" if self.paired else element(self.dtypes[-1]), self.lanes)
+
+    def read(self, code: Builder, source: Value, step: Value) -> Value:
+        """The vector from a step on."""
+        count = 2 if self.paired else 1
+        first = code.multiply(step, constant(count, I64))
+        vector = Type(self.element, count * self.lanes)
+        value = code.load(code.offset(source, first, self.element), vector)
+        value = from_memory(code, value, self.dtypes[0])
+        if self.paired and self.dtypes == (float32, bfloat16):
+            return pairs.neighbours(code, value)
+        for before, after in pairwise(self.dtypes):
+            value = cast(code, value, before, after)
+        return pairs.neighbours(code, value) if self.paired else value
+
+
+def _emit_transpose(module: Module, reading: Reading, present: int, *, listed: bool) -> str:
     """Writes `transpose(source, target, stride, width, count)`, once in a module; gives its name.
 
-    It reads `present` columns of `count` elements each, at a distance of `stride`. It stores their
-    first elements as a vector, their second elements as a vector `width` elements later, and so on.
+    It reads `present` columns of `count` steps each, at a distance of `stride` elements. It stores
+    their first steps as a vector, their second steps as a vector `width` elements later, and so on.
     With `listed`, the parameter `width` is a table with the offset of each vector instead. Lanes
     without a column are zeros.
     """
-    name = f"transpose_{'to_' if listed else ''}{vector.element}_{vector.lanes}_{present}"
+    name = f"transpose_{'to_' if listed else ''}{reading.name}_{present}"
     if module.has(name):
         return name
     numbers = (("stride", I64), ("width", NUMBERS if listed else I64), ("count", I64))
     code = module.function(name, (("source", POINTER), ("target", POINTER), *numbers))
     source, target, stride, width, count = code.parameters
-    loop = code.begin_loop(constant(0, I64), count, vector.lanes)
-    start = code.offset(source, loop.index, vector.element)
+    loop = code.begin_loop(constant(0, I64), count, reading.lanes)
     vectors: list[Value] = []
     for lane in range(present):
         skipped = code.multiply(stride, constant(lane, I64))
-        vectors.append(code.load(code.offset(start, skipped, vector.element), vector))
-    vectors += [constant(0, vector)] * (vector.lanes - present)
+        column = code.offset(source, skipped, reading.element)
+        vectors.append(reading.read(code, column, loop.index))
+    vectors += [constant(0, reading.type)] * (reading.lanes - present)
     for number, values in enumerate(transposed(code, vectors)):
         k = code.add(loop.index, constant(number, I64))
         offset = code.picked(width, k) if listed else code.multiply(k, width)
-        code.store(values, code.offset(target, offset, vector.element))
+        code.store(values, code.offset(target, offset, reading.type.element))
     code.end_loop(loop)
     code.finish()
     return name
@@ -214,7 +317,7 @@ def transposed(code: Builder, vectors: Sequence[Value]) -> list[Value]:
 
 
 def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) -> WrittenKernel:
-    """A kernel that packs the left operand in tiles, contiguous along M for each k.
+    """A kernel that packs the left operand in tiles, contiguous along M for each step.
 
     Work items are (batch, tile).
     """
@@ -222,17 +325,16 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) ->
     points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
     code = points.code
     _, _, first, last = code.parameters
-    kind = element(matrix.step.dtype)
     full, rest = divmod(matrix.m.extent, tile_m)
     tiles = full + bool(rest)
-    size = matrix.k.extent * tile_m
-    context.need_shared(matrix.batch.extent * tiles * size * matrix.step.dtype.itemsize)
+    size = matrix.k_steps * tile_m
+    context.need_shared(matrix.batch.extent * tiles * size * Type(matrix.element).bytes)
     whole = context.address(code, context.SHARED)
     loop = code.begin_loop(first, last)
     batch = code.binary("udiv", loop.index, constant(tiles, I64))
     number = code.binary("urem", loop.index, constant(tiles, I64))
     m_start = code.multiply(number, constant(tile_m, I64))
-    start = code.offset(whole, code.multiply(loop.index, constant(size, I64)), kind)
+    target = code.offset(whole, code.multiply(loop.index, constant(size, I64)), matrix.element)
     with points.bound(matrix.batch, batch):
         for condition, present, limit in (("slt", tile_m, full), ("eq", rest, full)):
             if not present or (condition == "slt" and not full):
@@ -240,23 +342,155 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) ->
             with (
                 code.when(code.compare(condition, number, constant(limit, I64))) as before,
                 points.bound(TILE, number, before=before),
-                points.loop(matrix.k) as k_loop,
             ):
-                with points.along(matrix.m, m_start, present):
-                    value = points.vector(matrix.left)
-                offset = code.multiply(k_loop.index, constant(tile_m, I64))
-                code.store(value, code.offset(start, offset, kind))
-                code.end_loop(k_loop)
+                one = _LeftTile(points, matrix, m_start, present, tile_m, target)
+                one.write()
     code.end_loop(loop)
     code.finish()
     return WrittenKernel(name, reads, frozenset([context.SHARED]))
+
+
+@frozen_dataclass
+class _LeftTile:
+    """A tile of a left operand, while its packing is written.
+
+    Attributes:
+        points: of the function that packs it.
+        matrix: the contraction.
+        m_start: its first row.
+        present: its rows.
+        tile_m: the rows of a full tile.
+        target: the address of the packed tile.
+    """
+
+    points: Points
+    matrix: Matrix
+    m_start: Value
+    present: int
+    tile_m: int
+    target: Value
+
+    def write(self) -> None:
+        """Packs all steps."""
+        points, code, matrix = self.points, self.points.code, self.matrix
+        if not matrix.paired:
+            with points.loop(matrix.k) as loop:
+                self._store(self._rows(), loop.index)
+                code.end_loop(loop)
+            return
+        whole, single = divmod(matrix.k.extent, 2)
+        if whole:
+            loop = code.begin_loop(0, whole)
+            k = code.multiply(loop.index, constant(2, I64))
+            rows: list[Value] = []
+            for offset in (0, 1):
+                position = code.add(k, constant(offset, I64))
+                with points.bound(matrix.k, position, before=loop.before):
+                    rows.append(self._rows())
+            self._store(pairs.zipped(code, *rows), loop.index)
+            code.end_loop(loop)
+        if single:
+            with points.bound(matrix.k, constant(2 * whole, I64)):
+                rows = [self._rows()]
+            self._store(pairs.zipped(code, rows[0], None), constant(whole, I64))
+
+    def _rows(self) -> Value:
+        """The rows of the tile at the current k."""
+        points, matrix = self.points, self.matrix
+        with points.along(matrix.m, self.m_start, self.present):
+            if matrix.paired:
+                return pairs.numbers(points, matrix.left)
+            return points.vector(matrix.left)
+
+    def _store(self, rows: Value, step: Value) -> None:
+        code = self.points.code
+        offset = code.multiply(step, constant(self.tile_m, I64))
+        code.store(rows, code.offset(self.target, offset, self.matrix.element))
+
+
+def write_rows(context: Context, name: str, matrix: Matrix, lanes: int) -> WrittenKernel:
+    """A kernel that packs the left operand in rows, contiguous along K.
+
+    Work items are (batch, row). Vectors along K have `lanes` steps.
+    """
+    reads = frozenset(load.buffer for load in loads(matrix.left))
+    points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
+    code = points.code
+    _, _, first, last = code.parameters
+    rows, stride = matrix.m.extent, row_stride(matrix)
+    context.need_shared(matrix.batch.extent * rows * stride * Type(matrix.element).bytes)
+    whole = context.address(code, context.SHARED)
+    loop = code.begin_loop(first, last)
+    batch = code.binary("udiv", loop.index, constant(rows, I64))
+    row = code.binary("urem", loop.index, constant(rows, I64))
+    target = code.offset(whole, code.multiply(loop.index, constant(stride, I64)), matrix.element)
+    with (
+        points.bound(matrix.batch, batch, before=loop.before),
+        points.bound(matrix.m, row, before=loop.before),
+    ):
+        _Row(points, matrix, lanes, target).write()
+    code.end_loop(loop)
+    code.finish()
+    return WrittenKernel(name, reads, frozenset([context.SHARED]))
+
+
+def row_stride(matrix: Matrix) -> int:
+    """The steps between two packed rows: an odd number of cache lines.
+
+    So rows map to different sets of the L1 cache.
+    """
+    line = LINE_BYTES // Type(matrix.element).bytes
+    return (-(-matrix.k_steps // line) | 1) * line
+
+
+@frozen_dataclass
+class _Row:
+    """A row of a left operand, while its packing is written.
+
+    Attributes:
+        points: of the function that packs it; the row is bound.
+        matrix: the contraction.
+        lanes: the steps of a vector.
+        target: the address of the packed row.
+    """
+
+    points: Points
+    matrix: Matrix
+    lanes: int
+    target: Value
+
+    def write(self) -> None:
+        """Packs all steps."""
+        points, code, matrix = self.points, self.points.code, self.matrix
+        count = self.lanes * (2 if matrix.paired else 1)
+        full, rest = divmod(matrix.k.extent, count)
+        if full:
+            with points.vectors(matrix.k, count) as loop:
+                self._store(self._vector(), code.multiply(loop.index, constant(self.lanes, I64)))
+                code.end_loop(loop)
+        if rest:
+            start = constant(full * count, I64)
+            with points.along(matrix.k, start, rest, multiple=count):
+                self._store(self._vector(), constant(full * self.lanes, I64))
+
+    def _vector(self) -> Value:
+        points, matrix = self.points, self.matrix
+        if not matrix.paired:
+            return points.vector(matrix.left)
+        numbers = pairs.numbers(points, matrix.left)
+        lanes = numbers.type.lanes
+        return pairs.neighbours(points.code, points.code.padded(numbers, lanes + lanes % 2, 0))
+
+    def _store(self, vector: Value, step: Value) -> None:
+        code = self.points.code
+        code.store(vector, code.offset(self.target, step, self.matrix.element))
 
 
 def panel_address(
     context: Context, code: Builder, packed: PackedRight, number: Value, kind: str
 ) -> Value:
     """The address of a panel of a prepacked operand; panels are numbered over the whole batch."""
-    size = constant(packed.k * packed.panels.width, I64)
+    size = constant(packed.panel_size, I64)
     whole = context.address(code, packed.buffer)
     return code.offset(whole, code.multiply(number, size), kind)
 
@@ -275,14 +509,14 @@ def write_prepacking(
     """A kernel that packs a right operand as a whole; work items are (batch, panel)."""
     reads = frozenset(load.buffer for load in loads(matrix.right))
     points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
-    code, kind = points.code, element(matrix.step.dtype)
+    code = points.code
     _, _, first, last = code.parameters
     loop = code.begin_loop(first, last)
     count = constant(packed.panels.count, I64)
     batch = code.binary("udiv", loop.index, count)
     number = code.binary("urem", loop.index, count)
     n_start = code.multiply(number, constant(packed.panels.width, I64))
-    target = panel_address(context, code, packed, loop.index, kind)
+    target = panel_address(context, code, packed, loop.index, matrix.element)
     with points.bound(matrix.batch, batch):
         for _, panel, condition, limit in packed.panels.kinds():
             with (

@@ -35,6 +35,8 @@ class Tile:
         unrolled: the innermost loop is unrolled if its extent is known and at most this.
         fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
         prefetch: the prefetch distance of the left operand; 0 for no prefetch.
+        paired: whether operands are pairs of bfloat16 along k. A pair counts as one element and one
+            k; it has the size of a float.
     """
 
     left: tuple[int, ...]
@@ -48,6 +50,12 @@ class Tile:
     unrolled: int = 0
     fresh: bool = False
     prefetch: int = 0
+    paired: bool = False
+
+    @property
+    def operand(self) -> str:
+        """The element of the operands."""
+        return "i32" if self.paired else self.element
 
     @property
     def name(self) -> str:
@@ -56,7 +64,7 @@ class Tile:
         return f"tile_{self.element}_{len(self.left)}x{self.vectors}x{self.lanes}_{digest}"
 
     def vector(self, number: int) -> Type:
-        """The type of one of the vectors."""
+        """The type of one of the vectors of sums."""
         return Type(self.element, self.last_lanes if number == self.vectors - 1 else self.lanes)
 
 
@@ -72,6 +80,8 @@ class Dots:
         m_stride, n_stride: elements between two rows of the left operand, and between two columns
             of the right one.
         width: elements between two rows of the sums.
+        paired: whether operands are bfloat16, multiplied in pairs along K. `k` counts pairs then,
+            and the strides count bfloat16.
     """
 
     m: int
@@ -82,11 +92,13 @@ class Dots:
     m_stride: int
     n_stride: int
     width: int
+    paired: bool = False
 
     @property
     def name(self) -> str:
         size = f"{self.m}x{self.n}x{self.lanes}_{self.k}"
-        return f"dots_{self.element}_{size}_{self.m_stride}_{self.n_stride}_{self.width}"
+        kind = "pairs" if self.paired else self.element
+        return f"dots_{kind}_{size}_{self.m_stride}_{self.n_stride}_{self.width}"
 
 
 def emit_dots(module: Module, tile: Dots) -> str:
@@ -132,21 +144,21 @@ class _DotKernel:
         tile = self.tile
         right = self._vectors(self.right, tile.n, tile.n_stride, k_start, lanes)
         left = self._vectors(self.left, tile.m, tile.m_stride, k_start, lanes)
-        pairs = ((a, b) for a in left for b in right)
-        return [
-            self.code.multiply_add(a, b, total) for (a, b), total in zip(pairs, totals, strict=True)
-        ]
+        factors = ((a, b) for a in left for b in right)
+        multiply = self.code.multiply_add_pairs if tile.paired else self.code.multiply_add
+        return [multiply(a, b, total) for (a, b), total in zip(factors, totals, strict=True)]
 
     def _vectors(
         self, base: Value, count: int, stride: int, k_start: Value, lanes: int
     ) -> list[Value]:
         """`lanes` k of each row of the left operand, or of each column of the right one."""
         code, tile = self.code, self.tile
+        element, step = ("i32", "i16") if tile.paired else (tile.element, tile.element)
         found: list[Value] = []
         for number in range(count):
-            source = code.offset(base, k_start, tile.element)
-            source = code.offset(source, number * stride, tile.element)
-            vector = code.load(source, Type(tile.element, lanes))
+            source = code.offset(base, k_start, element)
+            source = code.offset(source, number * stride, step)
+            vector = code.load(source, Type(element, lanes), Type(step).bytes)
             found.append(code.padded(vector, tile.lanes, 0))
         return found
 
@@ -256,20 +268,25 @@ class _TileKernel:
         """The totals after one k."""
         code, tile = self._code, self._tile
         vectors = [
-            code.load(code.offset(right, number * tile.lanes, tile.element), tile.vector(number))
+            code.load(
+                code.offset(right, number * tile.lanes, tile.operand),
+                tile.vector(number).of(tile.operand),
+            )
             for number in range(tile.vectors)
         ]
+        multiply = code.multiply_add_pairs if tile.paired else code.multiply_add
         received: list[Value] = []
         for m, skipped in enumerate(tile.left):
-            source = code.offset(left, skipped, tile.element)
-            scalar = code.load(source, Type(tile.element))
+            source = code.offset(left, skipped, tile.operand)
+            # Pairs in the operand's own buffer are aligned to bfloat16.
+            scalar = code.load(source, Type(tile.operand), 2 if tile.paired else 0)
             broadcast = {
                 lanes: code.splat(scalar, lanes) for lanes in (tile.lanes, tile.last_lanes)
             }
             for number, vector in enumerate(vectors):
                 total = totals[m * tile.vectors + number]
                 factor = broadcast[vector.type.lanes]
-                received.append(code.multiply_add(factor, vector, total))
+                received.append(multiply(factor, vector, total))
         return received
 
 

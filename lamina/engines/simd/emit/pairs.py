@@ -1,0 +1,41 @@
+"""Operands in pairs of bfloat16 along K: an i32 holds two neighbouring k of a row or column."""
+
+from __future__ import annotations
+
+from lamina.codegen.builder import Builder
+from lamina.codegen.values import Value, constant
+from lamina.engines.simd.emit.context import Points
+from lamina.program.scalar import Apply, Scalar
+from lamina.shapes import float32
+
+
+def numbers(points: Points, view: Scalar) -> Value:
+    """A vector of an operand: bfloat16 as i16, or floats that `zipped` rounds."""
+    if isinstance(view, Apply) and view.primitive == "cast":
+        (source,) = view.operands
+        if source.dtype == float32:
+            return points.vector(source)
+    return points.vector(view)
+
+
+def zipped(code: Builder, first: Value, second: Value | None) -> Value:
+    """Pairs of the same lanes of two vectors of one type; None for zeros."""
+    second = constant(0, first.type) if second is None else second
+    lanes = first.type.lanes
+    if first.type.is_float:
+        rounded = code.rounded_to_bfloat16(first, second)
+        picks = [lane + half for lane in range(lanes) for half in (0, lanes)]
+        return code.as_pairs(code.shuffle(rounded, None, picks))
+    low, high = (code.convert("zext", one, "i32") for one in (first, second))
+    return code.binary("or", low, code.binary("shl", high, constant(16, high.type)))
+
+
+def neighbours(code: Builder, vector: Value) -> Value:
+    """Pairs of neighbouring lanes of one vector."""
+    if not vector.type.is_float:
+        return code.as_pairs(vector)
+    lanes = vector.type.lanes
+    halves = (range(lanes // 2), range(lanes // 2, lanes))
+    return code.as_pairs(
+        code.rounded_to_bfloat16(*(code.shuffle(vector, None, half) for half in halves))
+    )
