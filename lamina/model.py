@@ -16,6 +16,7 @@ from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
 from lamina.graph.kinds import Count, FloatType, Instance, Number, Row
 from lamina.network import Network, bill_of
+from lamina.precision import precision_of
 from lamina.protocols import (
     BatchSize,
     Clip,
@@ -26,7 +27,7 @@ from lamina.protocols import (
     options_or_none,
 )
 from lamina.runtime import Function, Inference, Parameters
-from lamina.shapes import Array, as_dtype
+from lamina.shapes import Array
 from lamina.training.evaluation import BATCH_SIZE, evaluate
 from lamina.training.fit import Fit
 from lamina.training.history import History
@@ -48,10 +49,14 @@ class Model:
             a part of its name: `"opencl:1"`; `lamina.devices()` lists all.
         seed: of the initial parameters and of training; the same seed gives the same model on
             every engine.
-        dtype: `"float32"` or `"float64"`.
+        dtype: `"float32"`, `"float64"`, or `"mixed"`: parameters in float32, activations and the
+            operands of products in bfloat16 or float16, the one with which the device computes.
+            `"mixed-bfloat16"` and `"mixed-float16"` choose one of them, on any device. See
+            docs/precision.md.
 
     Raises:
-        EngineError: for an engine that does not exist or cannot be used.
+        EngineError: for an engine that does not exist or cannot be used, or for `"mixed"` if it
+            computes with neither.
         DTypeError: for another dtype.
 
     Example:
@@ -69,8 +74,9 @@ class Model:
         seed: int = 0,
         dtype: FloatType = "float32",
     ) -> None:
-        wanted = as_dtype(dtype)
-        self._parameters = Parameters(network, open_engine(engine), wanted, seed)
+        opened = open_engine(engine)
+        precision = precision_of(dtype, lambda: opened.device)
+        self._parameters = Parameters(network, opened, precision, seed)
         self._inference = Inference(self._parameters)
 
     @classmethod
@@ -78,7 +84,7 @@ class Model:
         """The model in a file that was read; `lamina.load` calls it. No initializer is run."""
         model = cls.__new__(cls)
         model._parameters = Parameters(
-            saved.network, open_engine(engine), saved.dtype, saved.seed, saved.values
+            saved.network, open_engine(engine), saved.precision, saved.seed, saved.values
         )
         model._inference = Inference(model._parameters)
         return model
@@ -115,7 +121,7 @@ class Model:
     def __repr__(self) -> str:
         engine = self._parameters.engine.device.engine
         count = f"{self.network.parameter_count():,} parameters"
-        return f"Model({count}, {self._parameters.dtype.name}, engine={engine!r})"
+        return f"Model({count}, {self._parameters.precision.name}, engine={engine!r})"
 
     @property
     def network(self) -> Network:
@@ -314,8 +320,8 @@ class Model:
 
     def _explained(self, batch_size: int, options: TrainingOptions | None) -> Explanation:
         """The program of a training step; without options that of a forward pass."""
-        engine, dtype = self._parameters.engine, self._parameters.dtype
-        bill = bill_of(self.network, batch_size, options, dtype, engine.target)
+        engine, precision = self._parameters.engine, self._parameters.precision
+        bill = bill_of(self.network, batch_size, options, precision, engine.target)
         return Explanation(bill.batch_size, bill.program, engine)
 
     @checked
@@ -401,7 +407,7 @@ class Model:
             DataError: if the file cannot be written.
         """
         values = self._parameters.read(list(self._parameters.memories))
-        write_model(path, ModelFile(self.network, self._parameters.dtype, self.seed, values))
+        write_model(path, ModelFile(self.network, self._parameters.precision, self.seed, values))
 
 
 @checked

@@ -48,11 +48,12 @@ from lamina.ops.lowering_rules import (
     iteration_of,
     loop_key,
 )
+from lamina.precision import Precision, precision_of
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.protocols import BatchSize, Clip, Loss, Optimizer, TrainingOptions, options_or_none
 from lamina.reports import bytes_text, table_text
-from lamina.shapes import DType, as_dtype, shape_text, size_of, static
+from lamina.shapes import DType, shape_text, size_of, static
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
@@ -288,7 +289,7 @@ class Network:
         Args:
             batch_size: the number of examples.
             loss, optimizer: of the training step; without them the bill is for a forward pass.
-            dtype: the float type of the model.
+            dtype: the precision of the model, as in `Model`.
             clip, frozen: gradient clipping, and patterns of parameters that are not trained, as in
                 `Model.training`.
             engine: the engine for which the program is compiled.
@@ -303,7 +304,8 @@ class Network:
             40
         """
         options = options_or_none(loss, optimizer, clip, frozen, "plan")
-        return bill_of(self, batch_size, options, as_dtype(dtype), target_of(engine))
+        precision = precision_of(dtype, lambda: open_engine(engine).device)
+        return bill_of(self, batch_size, options, precision, target_of(engine))
 
     @checked
     def max_batch_size(
@@ -329,7 +331,8 @@ class Network:
             EngineError: if not even one example fits, or there is no such engine.
         """
         options = options_or_none(loss, optimizer, clip, frozen, "max_batch_size")
-        wanted, target = as_dtype(dtype), target_of(engine)
+        wanted = precision_of(dtype, lambda: open_engine(engine).device)
+        target = target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
 
         # The default engine is not opened, because all of its needs are in the bill.
@@ -403,15 +406,16 @@ def bill_of(
     network: Network,
     batch_size: int,
     options: TrainingOptions | None,
-    dtype: DType,
+    precision: Precision,
     target: Target,
 ) -> MemoryBill:
     """The memory bill of a training step; without options, of a forward pass."""
+    dtype, half = precision.dtype, precision.half
     if options is None:
-        batch_graph, name = inference_graph(network, dtype=dtype), "inference"
+        batch_graph, name = inference_graph(network, dtype=dtype, half=half), "inference"
     else:
         targets = default_targets(network, options.loss, dtype)
-        batch_graph = training_graph(network, options, targets, dtype=dtype)
+        batch_graph = training_graph(network, options, targets, dtype=dtype, half=half)
         name = "training step"
     # Imported here: importing the passes takes longer than defining a network.
     with loading:

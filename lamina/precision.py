@@ -8,22 +8,82 @@ Parameters, states of optimizers and layers, and all arithmetic are float32. Two
 2. `with_rounded_products`, after differentiation: the operands of all products are rounded,
    forwards and backwards. Sums of products are float32.
 
-After Micikevicius, Narang, Alben, Diamos, Elsen, Garcia, Ginsburg, Houston, Kuchaiev, Venkatesh, Wu:
-Mixed precision training (2018).
+After Micikevicius, Narang, Alben, Diamos, Elsen, Garcia, Ginsburg, Houston, Kuchaiev, Venkatesh,
+Wu: Mixed precision training (2018).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, final
 
 from lamina import ops
+from lamina.engines.engine import Device
+from lamina.errors import EngineError
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, rebuild, rewrite, topological
 from lamina.layers.tracing import Trace
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating
-from lamina.shapes import DType, Size, float32
+from lamina.records import frozen_dataclass
+from lamina.shapes import DType, DTypeLike, Size, as_dtype, bfloat16, float16, float32
+
+# The names of mixed precisions, and the dtype of each; None: the device's.
+MIXED: Mapping[str, DType | None] = {
+    "mixed": None,
+    "mixed-bfloat16": bfloat16,
+    "mixed-float16": float16,
+}
+
+
+@frozen_dataclass
+class Precision:
+    """The float types of a model.
+
+    Attributes:
+        dtype: of parameters, states, inputs and outputs.
+        half: in mixed precision, the dtype of activations and of the operands of products; None
+            otherwise.
+    """
+
+    dtype: DType
+    half: DType | None = None
+
+    @property
+    def name(self) -> str:
+        """`"float32"`, `"mixed-bfloat16"`, ..."""
+        return self.dtype.name if self.half is None else f"mixed-{self.half.name}"
+
+
+def precision_of(value: DTypeLike, device: Callable[[], Device]) -> Precision:
+    """The precision of a model.
+
+    Args:
+        value: a float type, or a name in `MIXED`.
+        device: returns the device that decides which type `"mixed"` is.
+
+    Raises:
+        EngineError: if the device computes with no floats of 16 bits.
+    """
+    if not isinstance(value, str) or value not in MIXED:
+        return Precision(as_dtype(value))
+    half = MIXED[value]
+    if half is None:
+        found = device()
+        if not found.has_bfloat16 and not found.has_float16:
+            raise EngineError(
+                "this device does not compute with floats of 16 bits",
+                facts=(
+                    ("expected", "instructions for bfloat16 or float16"),
+                    ("found", found.description),
+                ),
+                where=found.engine,
+                advice="dtype='mixed-bfloat16' stores them and computes in float32: it takes half "
+                "the memory, but is no faster.",
+            )
+        half = bfloat16 if found.has_bfloat16 else float16
+    return Precision(float32, half)
+
 
 # The operands that are multiplied, of each op that multiplies and adds up; None: all.
 PRODUCTS: Mapping[str, int | None] = {

@@ -78,8 +78,8 @@ int32 = DType("int32", "i32", "int", 2)
 # uint32 holds the words of the random number generator; users cannot ask for it.
 uint32 = DType("uint32", "u32", "int", 3)
 int64 = DType("int64", "i64", "int", 4)
-# bfloat16 has the exponents of float32 and 8 bits of precision, float16 has 11 bits and numbers up to
-# 65,504. Neither is promoted to the other.
+# bfloat16 has the exponents of float32 and 8 bits of precision, float16 has 11 bits and numbers up
+# to 65,504. Neither is promoted to the other.
 bfloat16 = DType("bfloat16", "bf16", "float", 5)
 float16 = DType("float16", "f16", "float", 5)
 float32 = DType("float32", "f32", "float", 6)

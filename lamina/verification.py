@@ -18,6 +18,7 @@ from lamina.graph import Graph, Tensor
 from lamina.graph.kinds import Instance
 from lamina.network import Network
 from lamina.ops.differentiate import gradients
+from lamina.precision import Precision
 from lamina.protocols import BatchSize, Loss, TrainingOptions
 from lamina.records import frozen_dataclass
 from lamina.reports import table_text
@@ -159,7 +160,7 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     """In float64, in random directions d: (L(p + e d) - L(p - e d)) / 2e against gradient . d."""
     engine = open_engine("interpreter")
     graph = _loss_and_gradients(network, loss, dataset)
-    parameters = Parameters(network, engine, shapes.float64, seed)
+    parameters = Parameters(network, engine, Precision(shapes.float64), seed)
     memories = with_random_state(parameters)
     lock, arena = parameters.lock, parameters.arena
     compiled = compile_for_batch(graph, len(dataset), engine, memories, lock, arena, "verify")
@@ -272,7 +273,7 @@ def _changes(
         tuple(fitting(array) for array in dataset.input_arrays),
         tuple(fitting(array) for array in dataset.target_arrays) or None,
     )
-    parameters = Parameters(network, open_engine(engine), dtype, seed)
+    parameters = Parameters(network, open_engine(engine), Precision(dtype), seed)
     options = TrainingOptions(loss, SGD(0.1))
     with Training(parameters, options, converted, len(converted), seed=seed) as training:
         names = list(parameters.variables)

@@ -27,6 +27,7 @@ from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.target import target_for
 from lamina.network import bill_of
+from lamina.precision import Precision
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
 from lamina.protocols import options_or_none
@@ -52,7 +53,7 @@ TARGET = target_for(TRAITS, "opencl")
 def program_of(workload: Workload) -> Program:
     """The program of a workload for GPUs."""
     options = options_or_none(workload.loss, workload.optimizer, None, (), workload.name)
-    return bill_of(workload.network(), workload.batch, options, float32, TARGET).program
+    return bill_of(workload.network(), workload.batch, options, Precision(float32), TARGET).program
 
 
 def lines_of(program: Program, processors: Sequence[str]) -> Iterator[str]:

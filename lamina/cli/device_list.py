@@ -77,6 +77,7 @@ def _facts_of(device: Device) -> Iterator[tuple[str, str]]:
         ("largest allocation", _bytes_or_none(device.largest_allocation_bytes)),
         ("local memory", _bytes_or_none(device.local_memory_bytes)),
         ("compute units", "" if device.compute_units is None else str(device.compute_units)),
+        ("bfloat16", _yes_or_no(device.has_bfloat16)),
         ("float16", _yes_or_no(device.has_float16)),
         ("float64", _yes_or_no(device.has_float64)),
         ("self-test", device.self_test),

@@ -1,8 +1,8 @@
 """Conversions of floats of 16 bits, whose bits are integers of 16 bits.
 
-Numbers are rounded to the nearest, to even if two are equally near. Subnormal numbers are kept, even
-on devices that take subnormal floats of 32 bits as zero: bfloat16 is converted as integers, and the
-subnormal numbers of float16 are normal in float32.
+Numbers are rounded to the nearest, to even if two are equally near. Subnormal numbers are kept,
+even on devices that take subnormal floats of 32 bits as zero: bfloat16 is converted as integers,
+and the subnormal numbers of float16 are normal in float32.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def rounded(code: Builder, value: Value, source: DType, target: DType) -> Value:
 
 
 def bfloat16_bits(code: Builder, value: Value) -> Value:
-    """Floats rounded to bfloat16: their bits in the upper half of integers; the rest is undefined."""
+    """Floats rounded to bfloat16: their bits in the upper half of integers; the rest is any."""
     bits = code.convert("bitcast", value, "i32")
     type = bits.type
     last = code.binary("and", _shifted(code, "lshr", bits, 16), constant(1, type))

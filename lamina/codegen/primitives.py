@@ -1,7 +1,8 @@
 """The scalar primitives of `lamina.program.scalar` as vector instructions.
 
 Values of a dtype have the LLVM type of the same width; bools have one bit, and are stored as
-bytes. Floats of 16 bits are integers of 16 bits, which are only moved and converted. Signed and unsigned integers share a type, so the dtype is passed to every emitter.
+bytes. Floats of 16 bits are integers of 16 bits, which are only moved and converted. Signed and
+unsigned integers share a type, so the dtype is passed to every emitter.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ class Type:
     Integers have no sign: operations treat them as signed or unsigned, as in LLVM.
 
     Attributes:
-        element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i16"`, `"i32"`, `"i64"`, `"ptr"`, `"table"`
-            (the addresses of a kernel's buffers), or `"numbers"` (a constant array of i64).
+        element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i16"`, `"i32"`, `"i64"`, `"ptr"`,
+            `"table"` (the addresses of a kernel's buffers), or `"numbers"` (a constant array of
+            i64).
         lanes: 0 for a scalar.
     """
 

@@ -39,7 +39,8 @@ class Device:
         largest_allocation_bytes: the limit of one allocation; None if there is none.
         local_memory_bytes: the memory that a work group shares.
         compute_units: the number of threads, or of processors in a GPU, that run at the same time.
-        has_float16, has_float64: whether the device computes with floats of that size.
+        has_bfloat16, has_float16, has_float64: whether the device has instructions for arithmetic
+            with these floats.
         shares_memory: whether its memory is the computer's memory.
     """
 
@@ -57,6 +58,7 @@ class Device:
     largest_allocation_bytes: int | None = None
     local_memory_bytes: int | None = None
     compute_units: int | None = None
+    has_bfloat16: bool | None = None
     has_float16: bool | None = None
     has_float64: bool | None = None
     shares_memory: bool | None = None

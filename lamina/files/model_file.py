@@ -21,8 +21,9 @@ from lamina.files.atomic import write_atomically
 from lamina.files.decode import ADVICE, NONSENSE, decode
 from lamina.files.encode import encode
 from lamina.network import Network
+from lamina.precision import MIXED, Precision
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, as_dtype, shape_text, static
+from lamina.shapes import Array, as_dtype, float32, shape_text, static
 
 FORMAT = "lamina-model-1"
 
@@ -33,7 +34,7 @@ class ModelFile:
 
     Attributes:
         network: the definition.
-        dtype: of the parameters.
+        precision: the float types.
         seed: of the model.
         values: parameters and states, by name.
         extra: further tensors of a checkpoint, by name.
@@ -41,7 +42,7 @@ class ModelFile:
     """
 
     network: Network
-    dtype: DType
+    precision: Precision
     seed: int
     values: Mapping[str, Array]
     extra: Mapping[str, Array] = field(default_factory=dict[str, Array])
@@ -65,7 +66,7 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
     metadata = {
         "format": FORMAT,
         "network": json.dumps(definition),
-        "dtype": model.dtype.name,
+        "dtype": model.precision.name,
         "seed": str(model.seed),
         "notes": json.dumps(dict(model.notes)),
     }
@@ -147,7 +148,8 @@ def _assemble(
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
     network = decode(json.loads(metadata["network"]), with_prefix("constants/"), layers)
-    dtype = as_dtype(metadata["dtype"])
+    precision = _precision(metadata["dtype"])
+    dtype = precision.dtype
     seed, notes = int(metadata["seed"]), json.loads(metadata["notes"])
     if not dtype.is_float or not -(2**63) <= seed < 2**63 or not isinstance(notes, dict):
         raise ValueError(f"dtype {dtype.name}, seed {seed}, notes {type(notes).__name__}")
@@ -171,7 +173,13 @@ def _assemble(
                 advice=ADVICE,
             )
     values = {name: values[name] for name in expected}
-    return ModelFile(network, dtype, seed, values, with_prefix("extra/"), cast(Any, notes))
+    return ModelFile(network, precision, seed, values, with_prefix("extra/"), cast(Any, notes))
+
+
+def _precision(name: str) -> Precision:
+    """The precision of this name; `"mixed"`, which depends on the device, is none."""
+    half = MIXED.get(name)
+    return Precision(as_dtype(name)) if half is None else Precision(float32, half)
 
 
 def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:

@@ -296,17 +296,24 @@ class ElementType(Kind):
         raise Misfit(f"one of {names}", names)
 
 
+_FLOATS = tuple(name for name, dtype in PUBLIC_DTYPES.items() if dtype.is_float)
+
+
 @final
 @frozen_dataclass
 class ModelType(Kind):
-    """The element type of a model's parameters: a float type."""
+    """The precision of a model: a float type, or the name of a mixed precision."""
 
-    def read(self, value: Any, operands: Operands = ()) -> DType:
-        """The dtype.
+    mixed: tuple[str, ...] = ("mixed", "mixed-bfloat16", "mixed-float16")
+
+    def read(self, value: Any, operands: Operands = ()) -> DType | str:
+        """The dtype, or the name.
 
         Raises:
-            DTypeError: for any other type.
+            DTypeError: for anything else.
         """
+        if isinstance(value, str) and value in self.mixed:
+            return value
         try:
             found = as_dtype(value)
         except DTypeError:
@@ -315,7 +322,7 @@ class ModelType(Kind):
             raise DTypeError(
                 "the parameters of a model are floating-point numbers",
                 facts=(
-                    ("expected", "float32 or float64"),
+                    ("expected", ", ".join((*_FLOATS, *self.mixed))),
                     ("found", getattr(value, "name", str(value))),
                 ),
             )

@@ -11,10 +11,10 @@ into one rounding, except in two cases where one or two roundings are allowed:
 - `multiply_add`, which rounds once where the device can, and twice elsewhere;
 - sums of products: those of a `Contraction`, and of a `Reduce` by "sum" whose value is a product.
 
-Floats of 16 bits are loaded, stored, selected and cast; no other primitive takes them. A cast rounds
-to the nearest number, and keeps subnormal numbers. The operands of a contraction may be floats of 16
-bits that were cast to float32: their products are exact in float32, so engines may multiply them as
-they are. Processors that do so may take subnormal numbers as zero.
+Floats of 16 bits are loaded, stored, selected and cast; no other primitive takes them. A cast
+rounds to the nearest number, and keeps subnormal numbers. The operands of a contraction may be
+floats of 16 bits that were cast to float32: their products are exact in float32, so engines may
+multiply them as they are. Processors that do so may take subnormal numbers as zero.
 """
 
 from __future__ import annotations

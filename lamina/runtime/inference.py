@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.derive import inference_graph
+from lamina.derive import BatchGraph, inference_graph
 from lamina.engines.engine import Engine, Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile
@@ -69,7 +69,7 @@ class Inference:
 
     def _find_largest_batch(self) -> int:
         parameters = self._parameters
-        graph = inference_graph(parameters.network, dtype=parameters.dtype).graph
+        graph = _graph_of(parameters).graph
 
         def size(tensor: Tensor, batch: int) -> int:
             return size_of(bind(tensor.shape, batch)) * tensor.dtype.itemsize
@@ -132,7 +132,7 @@ class Inference:
     ) -> CompiledProgram:
         (batch, dtypes), parameters = key, self._parameters
         self._shared = self._shared or with_random_state(parameters)
-        graph = inference_graph(parameters.network, dtype=parameters.dtype, input_dtypes=dtypes)
+        graph = _graph_of(parameters, dtypes)
         lock, arena = parameters.lock, parameters.arena
         engine, shared = parameters.engine, self._shared
         return compile_for_batch(
@@ -195,3 +195,11 @@ class Function:
     def _compile(self, batch: int) -> CompiledProgram:
         lock, arena = self._lock, self._arena
         return compile_for_batch(self._graph, batch, self._engine, {}, lock, arena, "function")
+
+
+def _graph_of(parameters: Parameters, dtypes: Sequence[DType] | None = None) -> BatchGraph:
+    """The forward pass of a model."""
+    precision = parameters.precision
+    return inference_graph(
+        parameters.network, dtype=precision.dtype, input_dtypes=dtypes, half=precision.half
+    )

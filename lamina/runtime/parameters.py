@@ -15,6 +15,7 @@ from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
 from lamina.layers.scope import Variable, arrays_while_drawn
 from lamina.network import Network, shared_names
+from lamina.precision import Precision
 from lamina.program.program import Buffer
 from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
@@ -70,7 +71,7 @@ class Parameters:
     Args:
         network: has these parameters and states.
         engine: holds their values in its memory.
-        dtype: float32 or float64.
+        precision: the float types.
         seed: of the initial values.
         values: known initial values, from a file; initializers make the others.
         whole: parameters of a network that contains the same layers; they are shared, and none are
@@ -85,7 +86,7 @@ class Parameters:
         self,
         network: Network,
         engine: Engine,
-        dtype: DType,
+        precision: Precision,
         seed: int,
         values: Mapping[str, Array] | None = None,
         *,
@@ -93,7 +94,8 @@ class Parameters:
     ) -> None:
         self.network = network
         self.engine = engine
-        self.dtype = dtype
+        self.precision = precision
+        self.dtype = dtype = precision.dtype
         self.seed = seed
         # Models that share memories share the lock. So they never run at the same time, and can
         # share an arena too.
@@ -163,12 +165,12 @@ class Parameters:
 
     def part(self, network: Network) -> Parameters:
         """Parameters of a network made of the same layers, in the same memory."""
-        return Parameters(network, self.engine, self.dtype, self.seed, whole=self)
+        return Parameters(network, self.engine, self.precision, self.seed, whole=self)
 
     def copy(self) -> Parameters:
         """The same values in memory of their own."""
         values = self.read(list(self.memories))
-        return Parameters(self.network, self.engine, self.dtype, self.seed, values)
+        return Parameters(self.network, self.engine, self.precision, self.seed, values)
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Copies of values by name."""

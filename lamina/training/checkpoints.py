@@ -54,8 +54,8 @@ class Checkpoint:
         values, state = training.snapshot()
         notes = {"history": history.values, "seconds": history.seconds, _OPTIONS: self._options}
         parameters = self._parameters
-        network, dtype, seed = parameters.network, parameters.dtype, parameters.seed
-        write_model(self._path, ModelFile(network, dtype, seed, values, state, notes))
+        network, precision, seed = parameters.network, parameters.precision, parameters.seed
+        write_model(self._path, ModelFile(network, precision, seed, values, state, notes))
 
     def resume(self, training: Training) -> History:
         """Restores the training from the file; returns the history up to there.

@@ -78,6 +78,7 @@ class Evaluation(BatchRunner):
             loss,
             self._targets,
             dtype=parameters.dtype,
+            half=parameters.precision.half,
             metrics=metrics,
             input_dtypes=self._input_dtypes,
         )

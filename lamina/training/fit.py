@@ -96,7 +96,7 @@ class Fit:
             "batch_size": self.batch_size,
             "seed": str(self.seed),
             "drop_last": self.drop_last,
-            "dtype": self.parameters.dtype.name,
+            "dtype": self.parameters.precision.name,
         }
 
     def _begin(self, training: Training, checkpoint: Checkpoint | None) -> History:

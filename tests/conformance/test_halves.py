@@ -1,4 +1,4 @@
-"""Floats of 16 bits on the engine under test: casts have the oracle's bits, and all ops take them."""
+"""Floats of 16 bits on the engine under test: casts have the oracle's bits, all ops take them."""
 
 from __future__ import annotations
 

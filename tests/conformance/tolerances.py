@@ -46,7 +46,7 @@ Values = Mapping[str, Array]
 RUNS = 8
 FACTOR = 6.0
 # Perturbations are scaled by this factor, as perturbations of a unit would be lost in rounding. If
-# a graph rounds to 16 bits they are not: a unit of 16 bits is large enough, and 64 would be too many.
+# a graph rounds to 16 bits they are not: a unit of 16 bits is large enough, and 64 too many.
 ENLARGED, ENLARGED_HALVES = 64.0, 1.0
 FUNCTIONS = frozenset(
     (

@@ -20,6 +20,7 @@ from lamina.codegen.words import OPENCL
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.network import bill_of
+from lamina.precision import Precision
 from lamina.program.program import Program
 from lamina.protocols import options_or_none
 from lamina.shapes import float32
@@ -32,7 +33,7 @@ def program() -> Program:
         *(lm.MaxPool2d(2), lm.Flatten(), lm.Linear(64), lm.LayerNorm(), lm.Linear(10)),
     )
     options = options_or_none(lm.CrossEntropy(), lm.Adam(), None, (), "test")
-    return bill_of(net, 64, options, float32, TARGET).program
+    return bill_of(net, 64, options, Precision(float32), TARGET).program
 
 
 def test_a_gpu_takes_the_longer_of_two_times() -> None:

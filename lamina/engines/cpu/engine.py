@@ -46,6 +46,8 @@ class CpuEngine:
             machine_memory.physical_bytes(),
             name=processor.description,
             compute_units=processor.threads,
+            has_bfloat16=processor.bfloat16_pairs,
+            has_float16=False,
             has_float64=True,
             shares_memory=True,
         )

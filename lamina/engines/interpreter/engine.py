@@ -58,6 +58,8 @@ class InterpreterEngine:
             name=platform.machine(),
             version=f"NumPy {np.__version__}",
             compute_units=1,
+            has_bfloat16=True,
+            has_float16=True,
             has_float64=True,
             shares_memory=True,
         )

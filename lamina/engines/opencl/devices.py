@@ -172,6 +172,7 @@ def _record(number: int, handle: cl.Device) -> Device:
             largest_allocation_bytes=handle.max_mem_alloc_size,
             local_memory_bytes=handle.local_mem_size,
             compute_units=handle.max_compute_units,
+            has_bfloat16=False,
             has_float16="cl_khr_fp16" in handle.extensions.split(),
             has_float64=bool(handle.double_fp_config),
             shares_memory=bool(handle.host_unified_memory),
