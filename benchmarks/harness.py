@@ -30,10 +30,14 @@ FOLDER = Path(__file__).parent / "peers"
 OURS = "lamina"
 # Lamina on the cpu engine, if another engine is measured.
 OURS_ON_CPU = "lamina-cpu"
+# Lamina in float32, if mixed precision is measured.
+OURS_IN_FLOAT32 = "lamina-float32"
 # The kinds of engines on which Lamina is measured.
 ENGINES = ("cpu", "opencl")
 # The environment variable that names the engine of Lamina's worker.
 ENGINE = "BENCHMARK_ENGINE"
+# The environment variable with the precision of Lamina's models.
+DTYPE = "BENCHMARK_DTYPE"
 # tinygrad's settings: OpenCL, and optimizers may run.
 TINYGRAD = (("DEV", "CL"), ("TRAINING", "1"))
 # The seconds that a peer may take for one command, such as compiling a workload.
@@ -58,8 +62,11 @@ class Script:
 SCRIPTS = {
     OURS: Script("lamina_peer.py"),
     OURS_ON_CPU: Script("lamina_peer.py", settings=((ENGINE, "cpu"),)),
+    OURS_IN_FLOAT32: Script("lamina_peer.py", settings=((DTYPE, "float32"),)),
     "pytorch": Script("pytorch.py", ("eager",)),
     "torch.compile": Script("pytorch.py", ("compile",)),
+    "autocast": Script("pytorch.py", ("autocast",)),
+    "autocast.compile": Script("pytorch.py", ("autocast.compile",)),
     "jax": Script("jax_peer.py"),
     "tinygrad": Script("tinygrad_peer.py", settings=TINYGRAD),
 }
@@ -76,6 +83,7 @@ class Worker:
         name: of the peer.
         threads: that it may use.
         engine: on which Lamina runs.
+        dtype: the precision of Lamina's models.
         limit: the seconds that it may take for a command, or to start; then it is ended.
 
     Raises:
@@ -83,11 +91,17 @@ class Worker:
     """
 
     def __init__(
-        self, name: str, threads: int, engine: str = "cpu", limit: float = LIMIT_SECONDS
+        self,
+        name: str,
+        threads: int,
+        engine: str = "cpu",
+        limit: float = LIMIT_SECONDS,
+        dtype: str = "float32",
     ) -> None:
         script = SCRIPTS[name]
         self._command = [sys.executable, str(FOLDER / script.file), *script.arguments]
-        self._variables = environment(threads) | {ENGINE: engine} | dict(script.settings)
+        self._variables = environment(threads) | {ENGINE: engine, DTYPE: dtype}
+        self._variables |= dict(script.settings)
         self.limit = limit
         self._start()
 
@@ -270,7 +284,7 @@ def best_of(medians: Mapping[str, float]) -> str | None:
     return min(others, key=others.__getitem__, default=None)
 
 
-def differing(fingerprints: Mapping[str, float], tolerance: float = 1e-3) -> list[str]:
+def differing(fingerprints: Mapping[str, float], tolerance: float) -> list[str]:
     """The peers with another fingerprint than Lamina's: they compute something else."""
     ours = fingerprints.get(OURS, 0.0)
     # The negated comparison makes NaN differ.

@@ -2,8 +2,10 @@
 
     python benchmarks/run.py [--workload NAME]... [--rounds 7] [--peers pytorch jax] [--json FILE]
     python benchmarks/run.py --engine opencl
+    python benchmarks/run.py --dtype mixed
 
-On an OpenCL engine the peers are Lamina on the cpu engine, and tinygrad on the same device.
+On an OpenCL engine the peers are Lamina on the cpu engine, and tinygrad on the same device. In mixed
+precision they are Lamina in float32, and PyTorch's autocast to bfloat16.
 docs/benchmarks.md describes the workloads and how they are measured.
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 from harness import (
     LIMIT_SECONDS,
     OURS,
+    OURS_IN_FLOAT32,
     OURS_ON_CPU,
     SCRIPTS,
     Unavailable,
@@ -39,11 +42,15 @@ from harness import (
     write_json,
 )
 
+from lamina.precision import MIXED
 from lamina.reports import table_text
 from lamina.workloads import PRODUCTS, WORKLOADS, Workload, chosen, samples
 
 # The peers and the workloads of each kind of engine, unless others are chosen.
 PEERS = {"cpu": ("pytorch", "torch.compile", "jax"), "opencl": (OURS_ON_CPU, "tinygrad")}
+MIXED_PEERS = (OURS_IN_FLOAT32, "autocast", "autocast.compile")
+# The largest difference of the peers' results, as a share; in mixed precision it is larger.
+TOLERANCE, MIXED_TOLERANCE = 1e-3, 3e-2
 MEASURED = {"cpu": WORKLOADS, "opencl": PRODUCTS | WORKLOADS}
 
 Workers = dict[str, Worker]
@@ -77,7 +84,12 @@ def measured_round(
 
 
 def measured(
-    workload: Workload, workers: Workers, rounds: int, seconds: float, folder: Path
+    workload: Workload,
+    workers: Workers,
+    rounds: int,
+    seconds: float,
+    folder: Path,
+    tolerance: float,
 ) -> dict[str, Any]:
     """The results of one workload, as the JSON file holds them."""
     data = folder / f"{workload.name}.npz"
@@ -109,7 +121,8 @@ def measured(
     if OURS in medians:
         report["ratios"] = ratios(medians)
         report["gflops"] = flops / medians[OURS] / 1e9
-        report["differing"] = differing({name: peer["fingerprint"] for name, peer in peers.items()})
+        fingerprints = {name: peer["fingerprint"] for name, peer in peers.items()}
+        report["differing"] = differing(fingerprints, tolerance)
     return report
 
 
@@ -162,9 +175,10 @@ def start(given: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[st
     workers: Workers = {}
     problems: dict[str, str] = {}
     kind = kind_of(given.engine)
-    for name in (OURS, *(PEERS[kind] if given.peers is None else given.peers)):
+    usual = PEERS[kind] if given.dtype == "float32" else MIXED_PEERS
+    for name in (OURS, *(usual if given.peers is None else given.peers)):
         try:
-            worker = Worker(name, given.threads, given.engine, given.limit)
+            worker = Worker(name, given.threads, given.engine, given.limit, given.dtype)
             stack.callback(worker.close)
             if name == "tinygrad" and kind == "opencl" and OURS in workers:
                 require_same_device(workers[OURS].versions, worker.versions)
@@ -180,6 +194,12 @@ def options() -> argparse.ArgumentParser:
     )
     names, others = [*WORKLOADS, *PRODUCTS], [name for name in SCRIPTS if name != OURS]
     parser.add_argument("--engine", default="cpu", type=engine_name, help="default: cpu")
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        choices=["float32", *MIXED],
+        help="the precision of Lamina's models (default: float32)",
+    )
     parser.add_argument("--workload", action="append", choices=names, default=[])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each peer in each round")
@@ -198,7 +218,13 @@ def options() -> argparse.ArgumentParser:
 def main() -> None:
     given = options().parse_args()
     report: dict[str, Any] = {"machine": machine(), "threads": given.threads}
-    report |= {"engine": given.engine, "peers": {}, "problems": {}, "workloads": {}}
+    report |= {
+        "engine": given.engine,
+        "dtype": given.dtype,
+        "peers": {},
+        "problems": {},
+        "workloads": {},
+    }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         workers, report["problems"] = start(given, stack)
@@ -213,7 +239,8 @@ def main() -> None:
             print(f"... {workload.name}", flush=True)
             with suppress(Unavailable, KeyError):  # the table can do without a peak
                 peaks.append(workers[OURS].ask(peak=True))
-            found = measured(workload, workers, given.rounds, given.seconds, folder)
+            tolerance = TOLERANCE if given.dtype == "float32" else MIXED_TOLERANCE
+            found = measured(workload, workers, given.rounds, given.seconds, folder, tolerance)
             report["workloads"][workload.name] = found
     # Other processes may use the machine as well, so the largest measured peak counts.
     report["peak"] = max(peaks, key=lambda found: found["gflops"], default=None)

@@ -294,6 +294,7 @@ class Runner:
     Args:
         workload: to be run.
         engine: its name.
+        dtype: the precision of the model.
 
     Raises:
         EngineError: for an engine that does not exist or cannot be used.
@@ -304,10 +305,12 @@ class Runner:
         >>> runner.release()
     """
 
-    def __init__(self, workload: Workload, engine: str = DEFAULT_ENGINE) -> None:
+    def __init__(
+        self, workload: Workload, engine: str = DEFAULT_ENGINE, dtype: str = "float32"
+    ) -> None:
         self._x, self._y = workload.data()
         self._timed: Timed = workload.timed
-        self._model = Model(workload.network(), engine=engine, seed=SEED)
+        self._model = Model(workload.network(), engine=engine, seed=SEED, dtype=dtype)
         self._first = self._model.parameters()
         self._training: Training | None = None
         if workload.loss is not None and workload.optimizer is not None:

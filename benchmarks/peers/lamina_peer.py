@@ -12,10 +12,11 @@ from worker import Data, Workload, serve
 
 import lamina as lm
 from lamina.engines.discovery import open_engine
-from lamina.shapes import float32
+from lamina.precision import precision_of
 from lamina.workloads import PRODUCTS, SMALL, WORKLOADS, Runner
 
 ENGINE = os.environ.get("BENCHMARK_ENGINE", "cpu")
+DTYPE = os.environ.get("BENCHMARK_DTYPE", "float32")
 # Descriptions of `Engine.peaks`.
 PEAKS = {
     "cpu": "Lamina's multiply-add kernel in registers; STREAM's triad for the memory",
@@ -28,7 +29,7 @@ class Lamina:
         # Lamina has the record, the data and the initial parameters itself.
         known = WORKLOADS | PRODUCTS | SMALL
         own = dataclasses.replace(known[workload.name], batch=workload.batch)
-        self._runner = Runner(own, ENGINE)
+        self._runner = Runner(own, ENGINE, DTYPE)
         self._trains = workload.loss is not None
         self.run = self._runner.run
         self.reset = self._runner.reset
@@ -48,6 +49,7 @@ def versions() -> dict[str, Any]:
     return {
         "lamina": lm.__version__,
         "engine": ENGINE,
+        "dtype": DTYPE,
         "llvmlite": version("llvmlite"),
         "numpy": np.__version__,
         "python": sys.version.split()[0],
@@ -59,7 +61,9 @@ def versions() -> dict[str, Any]:
 
 def measured_peak() -> dict[str, Any]:
     """The measured peaks of the device, with all threads that are allowed."""
-    peaks = open_engine(ENGINE).peaks(float32)
+    engine = open_engine(ENGINE)
+    precision = precision_of(DTYPE, lambda: engine.device)
+    peaks = engine.peaks(precision.half or precision.dtype)
     if peaks is None:
         return {"problem": "the engine measures no peak"}
     return {

@@ -1,5 +1,8 @@
 """PyTorch's worker: `python pytorch.py eager`, or `compile` for torch.compile.
 
+`autocast` and `autocast.compile` are the same in mixed precision: the network and the loss run under
+`torch.autocast` to bfloat16, and images have their channels last, as PyTorch recommends.
+
 It is written as PyTorch's users write it: a module, a loss, an optimizer of torch.optim with its
 default implementation. torch.compile compiles the network and the loss together; the optimizer is
 not compiled.
@@ -22,7 +25,9 @@ LOSSES = {"MSE": nn.MSELoss, "BCE": nn.BCELoss, "CrossEntropy": nn.CrossEntropyL
 
 
 class PyTorch:
-    def __init__(self, workload: Workload, data: Data, *, compiled: bool) -> None:
+    def __init__(
+        self, workload: Workload, data: Data, *, compiled: bool, mixed: bool = False
+    ) -> None:
         torch.set_num_threads(threads())
         self._workload = workload
         self._model = network(workload.architecture)
@@ -33,6 +38,10 @@ class PyTorch:
                 parameter.copy_(torch.from_numpy(value))
         self._first = {name: value.clone() for name, value in self._model.state_dict().items()}
         self._x = torch.from_numpy(data.x)
+        if mixed and self._x.ndim == 4:
+            self._model = self._model.to(memory_format=torch.channels_last)
+            self._x = self._x.contiguous(memory_format=torch.channels_last)
+        self._autocast = torch.autocast("cpu", torch.bfloat16, enabled=mixed)
         if workload.loss is None:
             self._forward = torch.compile(self._model) if compiled else self._model
             return
@@ -51,7 +60,8 @@ class PyTorch:
         if self._workload.timed == "forward":
             with torch.inference_mode():
                 for _ in range(steps):
-                    self._outputs = self._forward(self._x)
+                    with self._autocast:
+                        self._outputs = self._forward(self._x)
             return
         if self._workload.timed == "run":
             for rows in self._rows[:steps]:
@@ -63,7 +73,8 @@ class PyTorch:
 
     def _step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         self._optimizer.zero_grad()
-        loss = self._loss(x, y)
+        with self._autocast:
+            loss = self._loss(x, y)
         loss.backward()
         self._optimizer.step()
         return loss
@@ -75,7 +86,7 @@ class PyTorch:
 
     def result(self) -> list[np.ndarray]:
         if self._workload.timed == "forward":
-            return [self._outputs.numpy()]
+            return [self._outputs.float().numpy()]
         return [parameter.detach().numpy().copy() for parameter in self._model.parameters()]
 
 
@@ -137,6 +148,14 @@ def make_compiled(workload: Workload, data: Data) -> PyTorch:
     return PyTorch(workload, data, compiled=True)
 
 
+def make_autocast(workload: Workload, data: Data) -> PyTorch:
+    return PyTorch(workload, data, compiled=False, mixed=True)
+
+
+def make_compiled_autocast(workload: Workload, data: Data) -> PyTorch:
+    return PyTorch(workload, data, compiled=True, mixed=True)
+
+
 def versions() -> dict[str, Any]:
     torch.set_num_threads(threads())
     built = torch.__config__.show()
@@ -154,4 +173,6 @@ def versions() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({"eager": make, "compile": make_compiled}[sys.argv[1]], versions())
+    makers = {"eager": make, "compile": make_compiled}
+    makers |= {"autocast": make_autocast, "autocast.compile": make_compiled_autocast}
+    serve(makers[sys.argv[1]], versions())

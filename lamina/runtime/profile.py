@@ -55,7 +55,8 @@ def _profiled(
     steps = timed.executable.step_seconds() / runs
     engine = parameters.engine
     explanation = Explanation(len(arrays[0]), plain.program, engine)
-    peaks = engine.peaks(parameters.dtype)
+    precision = parameters.precision
+    peaks = engine.peaks(precision.half or precision.dtype)
     return Profile(explanation, runs, tuple(steps.tolist()), alone, peaks)
 
 

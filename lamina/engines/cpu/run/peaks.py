@@ -22,7 +22,7 @@ from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Literal, Load
 from lamina.program.steps import Loop, Store, Write
-from lamina.shapes import DType
+from lamina.shapes import DType, bfloat16, float32
 
 # The fastest of several runs counts, because other processes may use the machine too.
 _RUNS = 7
@@ -33,18 +33,27 @@ _LEAST_BYTES = 96 << 20
 
 
 def measured_peaks(processor: HostProcessor, dtype: DType) -> Peaks:
-    """Multiply-adds in registers by all threads, and sums of arrays larger than every cache."""
-    return Peaks(_operations(processor, dtype), _bytes(processor, dtype))
+    """Multiply-adds in registers by all threads, and sums of arrays larger than every cache.
+
+    With bfloat16, pairs are multiplied if the processor has instructions for them; otherwise the
+    peak is that of float32.
+    """
+    wide = float32 if dtype.is_half else dtype
+    return Peaks(_operations(processor, dtype), _bytes(processor, wide))
 
 
 def _operations(processor: HostProcessor, dtype: DType) -> float:
+    paired = dtype == bfloat16 and processor.bfloat16_pairs
+    dtype = float32 if dtype.is_half else dtype
     lanes = processor.vector_bytes // dtype.itemsize
     name = {4: "float", 8: "double"}[dtype.itemsize]
     tile_m, tile_n = largest_tile_m(processor, VECTORS), VECTORS * lanes
     module = Module(fused=processor.fused)
     own_sums = tuple(row * tile_n for row in range(tile_m))
     loops = ((_K, tile_m),)
-    tile = Tile(tuple(range(tile_m)), own_sums, VECTORS, lanes, lanes, name, loops, tile_n)
+    tile = Tile(
+        *(tuple(range(tile_m)), own_sums, VECTORS, lanes, lanes, name, loops, tile_n), paired=paired
+    )
     kernel = emit_tile(module, tile)
     code = module.function("program", KERNEL_PARAMETERS, internal=False)
     table, _, thread, _ = code.parameters
@@ -68,7 +77,8 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     job = Job([library.address("program")], kernels, phases, threads, addresses, iteration)
     seconds = _best(job.run)
     library.release()
-    return 2.0 * _CALLS * _K * tile_m * tile_n * processor.threads / seconds
+    each = 4.0 if paired else 2.0
+    return each * _CALLS * _K * tile_m * tile_n * processor.threads / seconds
 
 
 def _bytes(processor: HostProcessor, dtype: DType) -> float:

@@ -169,7 +169,7 @@ def window_schedule(
         right, packed = PREPACKED, packed_weights(windowed, panels)
     elif algorithm in (IMPLICIT_GEMM, COL2IM):
         in_order = packing_of_all(as_matrix(right_alone(step)), panels.lanes)
-        right, packed = PREPACKED, PackedRight(panels, step.extents[3], in_order)
+        right, packed = PREPACKED, PackedRight(panels, step.extents[3], in_order, paired=False)
     elif algorithm == WEIGHT_GRADIENT:
         matrix = matrix_of_positions(windowed)
         right = DIRECT if can_be_read_in_vectors(matrix) else PACKED

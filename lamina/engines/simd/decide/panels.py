@@ -106,7 +106,7 @@ class PackedRight:
     panels: Panels
     k: int
     packing: Packing
-    paired: bool = False
+    paired: bool
     # The name of the packed buffer in the steps that write or read it.
     buffer: ClassVar[str] = "packed"
 

@@ -201,4 +201,4 @@ def packed_weights(windowed: Windowed, panels: Panels) -> PackedWeights:
     words = -(-words // (panels.width * windowed.step.dtype.itemsize))
     k = FILTERINGS[taps.window].products * taps.channels + 1 + words
     packing = packing_of_all(as_matrix(right_alone(windowed.step)), panels.lanes)
-    return PackedWeights(panels, k, packing, taps)
+    return PackedWeights(panels, k, packing, False, taps)
