@@ -108,8 +108,13 @@ def _is_wide_bfloat16(view: Scalar) -> bool:
 
 
 def _narrow(view: Scalar) -> Scalar:
-    """The bfloat16 of which a view is a cast; a literal stays as it is."""
-    return view.operands[0] if isinstance(view, Apply) else view
+    """The bfloat16 of which a view is a cast; another view stays as it is."""
+    return view.operands[0] if isinstance(view, Apply) and _is_wide_bfloat16(view) else view
+
+
+def narrowed(step: Contraction) -> Contraction:
+    """The contraction with the bfloat16 of its operands in place of their casts."""
+    return replace(step, left=_narrow(step.left), right=_narrow(step.right))
 
 
 def stored(view: Scalar) -> Stored | None:

@@ -38,6 +38,7 @@ from lamina.engines.simd.decide.windows import (
     WEIGHT_GRADIENT,
     WINOGRAD_WEIGHT_GRADIENT,
     Windowed,
+    paired_readings,
     readings,
 )
 from lamina.engines.simd.decide.winograd import is_winograd
@@ -179,7 +180,9 @@ def _of_windows(step: Contraction, processor: Processor) -> Iterator[WindowSched
     """Each algorithm that can compute it, in small blocks and in whole images."""
     full = processor.vector_bytes // step.dtype.itemsize
     n = step.extents[2]
-    for algorithm, windowed in readings(step).items():
+    pairs = processor.bfloat16_pairs and can_be_paired(step)
+    every = [*readings(step).items(), *(paired_readings(step).items() if pairs else ())]
+    for algorithm, windowed in every:
         narrow, wide = Panels(max(full // 2, 2), 1, n), Panels(full, 2, n)
         for panels, tile_m, is_small in ((narrow, 3, True), (wide, 5, False)):
             yield _over_windows(windowed, algorithm, panels, processor, tile_m, is_small=is_small)

@@ -68,7 +68,7 @@ def schedule_contraction(
     paired = processor.bfloat16_pairs and can_be_paired(step)
     panels, matrix = panels_of(step, processor), as_matrix(step, paired=paired)
     if not _is_plain(matrix):
-        windows = schedule_windows(step, panels, processor)
+        windows = schedule_windows(step, panels, processor, paired=paired)
         if windows is not None:
             return windows
     dots = _prefers_dots(matrix, panels, prepacked=prepacked)
@@ -122,14 +122,11 @@ def can_be_dots(matrix: Matrix) -> bool:
 
 
 def can_be_direct(matrix: Matrix) -> bool:
-    """Whether tiles can read the left operand in its buffer.
-
-    Pairs must be contiguous, and rows an even number of elements apart.
-    """
+    """Whether tiles can read the left operand in its buffer: pairs must be contiguous."""
     plain = as_plain(matrix.left, matrix.m, matrix)
     if plain is None or not matrix.paired:
         return plain is not None
-    return plain.k_stride == 1 and plain.stride % 2 == 0 and matrix.k.extent % 2 == 0
+    return plain.k_stride == 1 and matrix.k.extent % 2 == 0
 
 
 def packed_left(matrix: Matrix) -> str:
@@ -189,7 +186,9 @@ def gemm_schedule(
     cycles = float(steps) * (1.0 if processor.fused else 2.0)
     packing_left = Work(b * (m if left == ROWS else -(-m // tile[0])), _PACKED_ELEMENT * b * m * k)
     if packing is None and algorithm != "dots":
-        whole = right == PREPACKED
+        # Pairs of an odd K are packed in its order.
+        in_k_order = matrix.paired and matrix.k.extent % 2 == 1
+        whole = right == PREPACKED and not in_k_order
         packing = packing_of_all(matrix, panels.lanes) if whole else packing_of_some(matrix)
     return GemmSchedule(
         algorithm,
@@ -260,15 +259,18 @@ def _largest_tile_m(
 
 def _prefetch(matrix: Matrix, left: Plain | None, tile_m: int, processor: Processor) -> int:
     """The prefetch distance of the left operand in elements: some k, or the next tile; or 0."""
-    if left is None and packed_left(matrix) == ROWS:
-        m_stride, k_stride = matrix.k.extent, 1
+    per_step = 2 if matrix.paired else 1
+    if left is not None:
+        m_stride, step_stride = left.stride, per_step * left.k_stride
+    elif packed_left(matrix) == ROWS:
+        m_stride, step_stride = per_step * matrix.k_steps, per_step
     else:
-        m_stride, k_stride = (1, tile_m) if left is None else (left.stride, left.k_stride)
-    if m_stride == 1:
+        m_stride, step_stride = per_step, per_step * tile_m
+    if m_stride == per_step:
         is_far = _left_bytes(matrix) > processor.level1_bytes
-        return PREFETCH_DISTANCE * k_stride if is_far else 0
+        return PREFETCH_DISTANCE * step_stride if is_far else 0
     is_far = _left_bytes(matrix) > processor.level2_bytes // 2
-    return tile_m * m_stride // (2 if matrix.paired else 1) if is_far else 0
+    return tile_m * m_stride if is_far else 0
 
 
 def _left_bytes(matrix: Matrix) -> int:

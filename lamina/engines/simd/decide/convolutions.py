@@ -31,6 +31,7 @@ from lamina.engines.simd.decide.windows import (
     WINOGRAD,
     Windowed,
     filtering_of,
+    paired_readings,
     readings,
 )
 from lamina.engines.simd.decide.winograd import (
@@ -64,13 +65,20 @@ GATHERING_PAYS = 1.25
 
 
 def schedule_windows(
-    step: Contraction, panels: Panels, processor: Processor
+    step: Contraction, panels: Panels, processor: Processor, *, paired: bool
 ) -> WindowSchedule | None:
-    """The schedule of a contraction over windows; None if no algorithm here computes it."""
+    """The schedule of a contraction over windows; None if no algorithm here computes it.
+
+    With `paired`, algorithms multiply pairs of bfloat16 if they can.
+    """
     if len(step.m) < 2 and len(step.k) < 2:
         return None
-    known = readings(step)
+    known = readings(step) | (paired_readings(step) if paired else {})
     work = float(size_of(step.extents))
+    without = WEIGHT_GRADIENT if k_runs_outermost(step) else IMPLICIT_GEMM
+    direct = known.get(without)
+    if direct is not None and direct.paired:
+        work /= 2
     spread = known.get(COL2IM)
     if spread is not None and not _col2im_pays(spread):
         spread = None
@@ -82,9 +90,7 @@ def schedule_windows(
             return schedule_by(windowed, algorithm, panels, processor)
     if spread is not None:
         return schedule_by(spread, COL2IM, panels, processor)
-    algorithm = WEIGHT_GRADIENT if k_runs_outermost(step) else IMPLICIT_GEMM
-    windowed = known.get(algorithm)
-    return None if windowed is None else schedule_by(windowed, algorithm, panels, processor)
+    return None if direct is None else schedule_by(direct, without, panels, processor)
 
 
 def k_runs_outermost(step: Contraction) -> bool:
@@ -169,7 +175,8 @@ def window_schedule(
         right, packed = PREPACKED, packed_weights(windowed, panels)
     elif algorithm in (IMPLICIT_GEMM, COL2IM):
         in_order = packing_of_all(as_matrix(right_alone(step)), panels.lanes)
-        right, packed = PREPACKED, PackedRight(panels, step.extents[3], in_order, paired=False)
+        steps = step.extents[3] // (2 if windowed.paired else 1)
+        right, packed = PREPACKED, PackedRight(panels, steps, in_order, windowed.paired)
     elif algorithm == WEIGHT_GRADIENT:
         matrix = matrix_of_positions(windowed)
         right = DIRECT if can_be_read_in_vectors(matrix) else PACKED
@@ -193,6 +200,7 @@ def window_schedule(
         UNROLLED,
         are_wide((store.value for store in step.stores), processor),
         (),
+        windowed.paired,
     )
     return replace(schedule, works=_works(windowed, schedule, processor))
 
@@ -212,7 +220,7 @@ def _copied(
 def matrix_of_positions(windowed: Windowed) -> Matrix:
     """The right operand of a weight gradient; its K is the positions of the image."""
     k = (*windowed.image.outer, *windowed.image.positions)
-    return as_matrix(replace(right_alone(windowed.step), k=k))
+    return as_matrix(replace(right_alone(windowed.step), k=k), paired=windowed.paired)
 
 
 # Blocks and splits --------------------------------------------------------------------------------
@@ -223,7 +231,7 @@ def _blocks(windowed: Windowed, processor: Processor) -> tuple[int, int]:
     image = windowed.image
     first = image.positions[0].extent
     run = size_of([axis.extent for axis in image.positions[1:]])
-    room = processor.level2_bytes // IMAGE_SHARE // windowed.step.dtype.itemsize
+    room = processor.level2_bytes // IMAGE_SHARE // windowed.itemsize
     items = windowed.step.batch[0].extent * windowed.outer.extent
     block = first
     while block > 1 and (
@@ -245,7 +253,7 @@ def _chunks(windowed: Windowed, panels: Panels, processor: Processor) -> tuple[i
     image = windowed.image
     first = image.positions[0].extent
     run = size_of([axis.extent for axis in image.positions[1:]])
-    room = processor.level2_bytes // IMAGE_SHARE // windowed.step.dtype.itemsize
+    room = processor.level2_bytes // IMAGE_SHARE // windowed.itemsize
 
     def taken(block: int) -> int:
         return image.size(block) + block * run * panels.width
@@ -345,6 +353,7 @@ def _works(windowed: Windowed, schedule: WindowSchedule, processor: Processor) -
     panels, algorithm = schedule.panels, schedule.algorithm
     matrices, vectors = b * panels.count, -(-n // panels.lanes)
     cycles = float(vectors * b * m * k) * (1.0 if processor.fused else 2.0)
+    cycles /= 2 if windowed.paired else 1
     outer = windowed.outer.extent // schedule.images
     blocks = -(-windowed.image.positions[0].extent // schedule.block)
     if algorithm == IMPLICIT_GEMM:

@@ -106,6 +106,7 @@ def image_of(
     elements: Sequence[Axis],
     *,
     direct_outer: int,
+    across: bool = False,
 ) -> Image | None:
     """The view as an image; None if that is impossible.
 
@@ -114,6 +115,7 @@ def image_of(
         windows: of the view.
         positions, elements: its axes, apart from those of a batch.
         direct_outer: the number of outer axes among the positions, if the view is read directly.
+        across: whether it is always copied, with the last positions contiguous.
     """
     load = loaded(view)
     if load is None:
@@ -122,7 +124,7 @@ def image_of(
     if not all(isinstance(atom, Axis) for index in indices for atom, _ in index.terms):
         return None
     steps = {atom: step for atom, step in load.index.terms if isinstance(atom, Axis)}
-    if load is view and not load.bounds:
+    if load is view and not load.bounds and not across:
         outer = tuple(positions[:direct_outer])
         rest = tuple(positions[direct_outer:])
         strides = {axis: steps.get(axis, 0) for axis in (*rest, *elements)}
@@ -151,6 +153,8 @@ def image_of(
     # The axis that is contiguous in the buffer is contiguous in the image.
     alone.sort(key=lambda axis: -abs(steps.get(axis, 0)))
     sides += [paired.get(axis) or Side(axis, None, axis) for axis in alone]
+    if across:
+        sides.sort(key=lambda side: side.position == positions[-1])
     return Image(
         _over_sides(view, load, sides),
         tuple(positions[:lead]),

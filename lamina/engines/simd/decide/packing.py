@@ -44,7 +44,7 @@ def packing_of_all(matrix: Matrix, lanes: int) -> Packing:
     Weights of convolutions are contiguous along the elements of a window, but the innermost axis
     of K is the channels. In the order of K, each cache line would be fetched once for each element.
     """
-    if matrix.paired or tuple(a for a, _ in k_axes_in_memory_order(matrix)) == matrix.k_axes:
+    if tuple(axis for axis, _ in k_axes_in_memory_order(matrix)) == matrix.k_axes:
         return packing_of_some(matrix)
     return Packing(can_be_transposed_in_memory_order(matrix, lanes), in_memory_order=True)
 

@@ -213,6 +213,7 @@ class WindowSchedule:
         unrolled: innermost loops of a register tile are unrolled up to this many k.
         wide_epilogue: whether the epilogue computes several registers at once.
         works: the work of each of its kernels.
+        paired: whether pairs of bfloat16 are multiplied.
     """
 
     algorithm: str
@@ -231,6 +232,7 @@ class WindowSchedule:
     unrolled: int
     wide_epilogue: bool
     works: tuple[Work, ...]
+    paired: bool = False
 
     def __str__(self) -> str:
         b, m, n, k = self.extents
@@ -241,6 +243,8 @@ class WindowSchedule:
             f"tiles of up to {self.tile_m} rows",
             f"blocks of {self.block}",
         ]
+        if self.paired:
+            texts.append("pairs of bfloat16")
         if self.images > 1:
             texts.append(f"{self.images} images at once")
         if self.split_m > 1:

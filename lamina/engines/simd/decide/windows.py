@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.filtering import FILTERINGS, RESULTS, Filtering
-from lamina.codegen.matrix import with_single_axes
+from lamina.codegen.matrix import narrowed, with_single_axes
 from lamina.engines.simd.decide.images import Image, image_of
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
@@ -71,12 +71,58 @@ class Windowed:
         image: of the left operand; with col2im a view over output positions and channels.
         outer: the image's outer axes as one.
         spreads: with col2im, for each axis of M except the outer ones.
+        paired: whether the views are bfloat16, and are multiplied in pairs along k.
     """
 
     step: Contraction
     image: Image
     outer: Axis
     spreads: tuple[Spread, ...] = ()
+    paired: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element of an image."""
+        return 2 if self.paired else self.step.dtype.itemsize
+
+
+def paired_readings(step: Contraction) -> dict[str, Windowed]:
+    """The contraction as each algorithm reads it that can multiply pairs of bfloat16.
+
+    Pairs run along the channels; for gradients of weights, along the last axis of positions.
+    """
+    step = narrowed(with_single_axes(step, "batch", "n"))
+    found = {
+        IMPLICIT_GEMM: _over_positions(step, step.m, step.k),
+        COL2IM: _col2im(step),
+    }
+    pairs = {
+        name: replace(one, paired=True)
+        for name, one in found.items()
+        if one is not None and _has_paired_channels(one)
+    }
+    gradient = _over_positions(step, step.k, step.m, across=True)
+    if gradient is not None and _has_paired_positions(gradient):
+        pairs[WEIGHT_GRADIENT] = replace(gradient, paired=True)
+    return pairs
+
+
+def _has_paired_channels(windowed: Windowed) -> bool:
+    """Whether the last axis of K is contiguous, of an even extent."""
+    image, axis = windowed.image, windowed.step.k[-1]
+    strides, _ = image.layout(image.positions[0].extent)
+    return strides.get(axis) == 1 and axis.extent % 2 == 0
+
+
+def _has_paired_positions(windowed: Windowed) -> bool:
+    """Whether the last positions are neighbours in the image, and their number is even.
+
+    Blocks split the first axis of positions, which must be another one.
+    """
+    image = windowed.image
+    side, axis = image.sides[-1], image.positions[-1]
+    is_even = axis.extent % 2 == 0 and len(image.positions) > 1
+    return is_even and side.position == axis and side.stride == 1
 
 
 def readings(step: Contraction) -> dict[str, Windowed]:
@@ -97,17 +143,20 @@ def readings(step: Contraction) -> dict[str, Windowed]:
     return {name: one for name, one in found.items() if one is not None}
 
 
-def reading(step: Contraction, algorithm: str) -> Windowed:
+def reading(step: Contraction, algorithm: str, *, paired: bool) -> Windowed:
     """The contraction as one algorithm reads it, which must be able to compute it."""
-    return readings(step)[algorithm]
+    return (paired_readings if paired else readings)(step)[algorithm]
 
 
 def _over_positions(
-    step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis]
+    step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis], *, across: bool = False
 ) -> Windowed | None:
-    """The contraction with an image of its left operand."""
+    """The contraction with an image of its left operand.
+
+    With `across`, the image is a copy in which the last positions are contiguous.
+    """
     windows, outer = step.windows_in("left"), len(positions) - 2
-    image = image_of(step.left, windows, positions, elements, direct_outer=outer)
+    image = image_of(step.left, windows, positions, elements, direct_outer=outer, across=across)
     return _windowed(step, image) if image is not None and image.positions else None
 
 
@@ -121,6 +170,7 @@ def _windowed(step: Contraction, image: Image, spreads: tuple[Spread, ...] = ())
 
 def _col2im(step: Contraction) -> Windowed | None:
     """The contraction as col2im reads it; None if it is not the gradient of a convolution."""
+    # Tiles read the operand in its buffer, so it has no casts.
     load = step.left
     if not isinstance(load, Load):
         return None

@@ -7,7 +7,7 @@ from typing import final
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Type, Value, constant
-from lamina.engines.simd.decide.m_tiles import MTiles, merged
+from lamina.engines.simd.decide.m_tiles import MTiles
 from lamina.engines.simd.decide.windows import Spread
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, offsets, over_tiles
@@ -54,8 +54,8 @@ class Col2im(WindowWriter):
         strides, _ = image.layout(image.positions[0].extent)
         elements = [one for one in self._step.k if one not in image.elements]
         channels = [axis for axis in self._step.k if axis in image.elements]
-        loops = merged([(axis.extent, strides[axis]) for axis in channels])
-        depth = size_of([axis.extent for axis in channels])
+        loops = self._loops([(axis.extent, strides[axis]) for axis in channels])
+        depth = size_of([axis.extent for axis in channels]) // self._per_step
         along = [strides[axis] for axis in image.positions]
         tiles = MTiles(tuple(axis.extent for axis in image.positions), self._schedule.tile_m)
         with points.bound(self._batch, batch), points.bound(self._outer, outer):
@@ -72,7 +72,7 @@ class Col2im(WindowWriter):
                     one.stride * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
                 ]
                 taps = code.begin_loop(0, size_of([axis.extent for axis in elements]))
-                here = address(code, right, [(taps.index, depth * panel.width)], self._element)
+                here = address(code, right, [(taps.index, depth * panel.width)], self._of_right)
                 shifted = self._shifted(code, sums, taps.index, elements, pitches)
 
                 none, all_ = constant(0, I64), constant(tiles.count, I64)
@@ -87,8 +87,9 @@ class Col2im(WindowWriter):
                         loops,
                         panel.width,
                         self._schedule.unrolled,
+                        paired=self._windowed.paired,
                     )
-                    at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
+                    at = address(code, left, list(zip(firsts, along, strict=True)), self._of_left)
                     to = address(
                         code, shifted, list(zip(firsts, steps, strict=True)), self._element
                     )

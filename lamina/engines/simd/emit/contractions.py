@@ -308,29 +308,29 @@ class _Gemm:
     def _left_address(
         self, points: Points, number: Value, m_start: Value, k_start: int
     ) -> tuple[Value, int, int]:
-        """The address at which a tile reads the left operand, and the strides of M and of K."""
+        """The address at which a tile reads the left operand, and the strides of M and of a step.
+
+        The strides of pairs count bfloat16.
+        """
         code, matrix = points.code, self._matrix
-        k = matrix.k_steps
+        k, per_step = matrix.k_steps, 2 if matrix.paired else 1
         if self._left is not None:
-            plain, per_step = self._left, 2 if matrix.paired else 1
+            plain = self._left
             address = self._address(points, plain, m_start, k_start)
-            if self._dots or per_step == 1:
-                return address, plain.stride, plain.k_stride
-            # Strides in pairs; neighbouring pairs are adjacent.
-            return address, plain.stride // per_step, 1
+            return address, plain.stride, per_step * plain.k_stride
         whole = self._context.address(code, self._context.SHARED)
         batch = points.axis(matrix.batch)
         if self._schedule.left == ROWS:
             stride = row_stride(matrix)
             row = code.add(code.multiply(batch, constant(matrix.m.extent, I64)), m_start)
             offset = code.add(code.multiply(row, constant(stride, I64)), constant(k_start, I64))
-            return code.offset(whole, offset, self._element), stride, 1
+            return code.offset(whole, offset, self._element), per_step * stride, per_step
         tile = code.add(code.multiply(batch, constant(self._schedule.m_tiles, I64)), number)
         tile_m = self._schedule.tile_m
         offset = code.multiply(tile, constant(k * tile_m, I64))
         # The last tile may have fewer rows, but has the same strides.
         offset = code.add(offset, constant(k_start * tile_m, I64))
-        return code.offset(whole, offset, self._element), 1, tile_m
+        return code.offset(whole, offset, self._element), per_step, per_step * tile_m
 
     def _address(self, points: Points, plain: Plain, outer: Value, k_start: int) -> Value:
         """The address of a plain operand at a row (left) or column (right) and a step."""

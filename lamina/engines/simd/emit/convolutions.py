@@ -33,5 +33,5 @@ def emit_windows(
     context: Context, name: str, step: Contraction, schedule: WindowSchedule
 ) -> list[WrittenKernel]:
     """Writes the functions of a contraction over windows."""
-    windowed = reading(step, schedule.algorithm)
+    windowed = reading(step, schedule.algorithm, paired=schedule.paired)
     return _WRITERS[schedule.algorithm](context, name, windowed, schedule).write()

@@ -9,7 +9,7 @@ from typing import final
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Value, constant
-from lamina.engines.simd.decide.m_tiles import MTiles, merged
+from lamina.engines.simd.decide.m_tiles import MTiles
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, offsets, over_tiles
@@ -52,7 +52,7 @@ class ImplicitGemm(WindowWriter):
         each = whole + bool(rest)
         sizes = {"whole": block} | ({"rest": rest} if rest else {})
         # The worker's memory: images, and the sums of a tile.
-        images_bytes = images * max(image.size(size) for size in sizes.values()) * self._bytes
+        images_bytes = images * max(image.size(size) for size in sizes.values()) * self._left_bytes
         sums_at = -(-images_bytes // 64) * 64
         tile_bytes = self._schedule.tile_m * self._panels.width * self._bytes
         self._context.workspaces.need_own(sums_at + tile_bytes)
@@ -98,7 +98,7 @@ class ImplicitGemm(WindowWriter):
             if not image.is_direct:
                 with points.loop(self._outer, (), outer, end) as loop:
                     past = code.subtract(loop.index, outer)
-                    target = address(code, own, [(past, size)], self._element)
+                    target = address(code, own, [(past, size)], self._of_left)
                     self._copy_image(points, block, start, target)
                     code.end_loop(loop)
             strides, skipped = image.layout(block)
@@ -108,11 +108,11 @@ class ImplicitGemm(WindowWriter):
                 with points.loop(self._outer, (), outer, end) as loop:
                     if image.is_direct:
                         begin = self._image_start(points)
-                        left = address(code, begin, [(start, first)], self._element)
+                        left = address(code, begin, [(start, first)], self._of_left)
                     else:
                         past = code.subtract(loop.index, outer)
-                        left = address(code, own, [(past, size)], self._element)
-                        left = code.offset(left, skipped, self._element)
+                        left = address(code, own, [(past, size)], self._of_left)
+                        left = code.offset(left, skipped, self._of_left)
                     at = _At(kind, panel, left, right, sums, loop.index, n_start)
                     self._write_tiles(code, block, at)
                     code.end_loop(loop)
@@ -124,11 +124,11 @@ class ImplicitGemm(WindowWriter):
         image, panel = self._image, at.panel
         strides, _ = image.layout(block)
         along = [strides[axis] for axis in image.positions]
-        loops = merged([(axis.extent, strides[axis]) for axis in self._step.k])
+        loops = self._loops([(axis.extent, strides[axis]) for axis in self._step.k])
         extents = (block, *(axis.extent for axis in image.positions[1:]))
         tiles = MTiles(extents, self._schedule.tile_m)
         for size, firsts in over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64)):
-            left = address(code, at.left, list(zip(firsts, along, strict=True)), self._element)
+            left = address(code, at.left, list(zip(firsts, along, strict=True)), self._of_left)
             left_offsets = offsets(size, along)
             tile = Tile(
                 left_offsets,
@@ -141,6 +141,7 @@ class ImplicitGemm(WindowWriter):
                 panel.width,
                 self._schedule.unrolled,
                 fresh=True,
+                paired=self._windowed.paired,
             )
             code.call_void(emit_tile(self._context.module, tile), left, at.right, at.sums)
             counts = [constant(1, I64)] * (len(firsts) - 2)

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, final
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.builder import Module
-from lamina.codegen.matrix import as_matrix, right_alone
+from lamina.codegen.matrix import right_alone
 from lamina.codegen.signatures import Signature, Signatures
 from lamina.engines.simd.decide.panels import PackedRight
 from lamina.engines.simd.decide.program import decide
@@ -316,7 +316,7 @@ def _prepacking(
     """Writes the packing of a right operand."""
     (step,) = signature.steps
     assert isinstance(step, Contraction)
-    return [emit_prepacking(context, name, packed, as_matrix(step, paired=packed.paired))]
+    return [emit_prepacking(context, name, packed, step)]
 
 
 def _kernels(

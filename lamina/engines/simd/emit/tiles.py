@@ -35,8 +35,8 @@ class Tile:
         unrolled: the innermost loop is unrolled if its extent is known and at most this.
         fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
         prefetch: the prefetch distance of the left operand; 0 for no prefetch.
-        paired: whether operands are pairs of bfloat16 along k. A pair counts as one element and one
-            k; it has the size of a float.
+        paired: whether operands are pairs of bfloat16 along k. A pair counts as one k, and in the
+            right operand as one element; the strides of the left operand count bfloat16.
     """
 
     left: tuple[int, ...]
@@ -54,8 +54,13 @@ class Tile:
 
     @property
     def operand(self) -> str:
-        """The element of the operands."""
+        """The element of the right operand, and what is broadcast of the left one."""
         return "i32" if self.paired else self.element
+
+    @property
+    def of_left(self) -> str:
+        """The element of the left operand."""
+        return "i16" if self.paired else self.element
 
     @property
     def name(self) -> str:
@@ -236,16 +241,16 @@ class _TileKernel:
         right_step = self._right_step(depth)
         if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
             for iteration in range(extent):
-                one = code.offset(left, iteration * left_step, tile.element)
+                one = code.offset(left, iteration * left_step, tile.of_left)
                 another = self._advanced(right, constant(iteration, I64), right_step)
                 totals = self.over(depth + 1, one, another, totals)
             return totals
         count = self._counts.get(depth) or constant(extent, I64)
         loop = code.begin_loop(constant(0, I64), count, 1, totals)
         skipped = code.multiply(loop.index, constant(left_step, I64))
-        one = code.offset(left, skipped, tile.element)
+        one = code.offset(left, skipped, tile.of_left)
         if tile.prefetch and depth == len(tile.loops) - 1:
-            _prefetch(code, tile, code.offset(one, tile.prefetch, tile.element), loop.index)
+            _prefetch(code, tile, code.offset(one, tile.prefetch, tile.of_left), loop.index)
         another = self._advanced(right, loop.index, right_step)
         return code.end_loop(loop, self.over(depth + 1, one, another, loop.carried))
 
@@ -277,7 +282,7 @@ class _TileKernel:
         multiply = code.multiply_add_pairs if tile.paired else code.multiply_add
         received: list[Value] = []
         for m, skipped in enumerate(tile.left):
-            source = code.offset(left, skipped, tile.operand)
+            source = code.offset(left, skipped, tile.of_left)
             # Pairs in the operand's own buffer are aligned to bfloat16.
             scalar = code.load(source, Type(tile.operand), 2 if tile.paired else 0)
             broadcast = {
@@ -297,12 +302,13 @@ def _prefetch(code: Builder, tile: Tile, start: Value, k: Value) -> None:
     prefetches the lines of other rows.
     """
     line = LINE_BYTES // (4 if tile.element == "float" else 8)
-    m_stride = tile.left[1] - tile.left[0] if len(tile.left) > 1 else 1
-    if m_stride == 1:
+    step = 2 if tile.paired else 1
+    m_stride = tile.left[1] - tile.left[0] if len(tile.left) > 1 else step
+    if m_stride == step:
         code.prefetch(start, level=1)
         return
     within_line = code.binary("and", k, constant(line - 1, I64))
     for first in range(0, len(tile.left), line):
         m = code.add(within_line, constant(first, I64))
         skipped = code.multiply(m, constant(m_stride, I64))
-        code.prefetch(code.offset(start, skipped, tile.element), level=2)
+        code.prefetch(code.offset(start, skipped, tile.of_left), level=2)

@@ -54,10 +54,10 @@ class WeightGradient(WindowWriter):
         self._tiles = m_tiles_of(windowed, block, schedule.tile_m)
         # The worker's memory: images, a chunk of a panel, and the sums of all M.
         images = max(image.size(size) for size, _ in self._sizes.values())
-        chunk = schedule.images * block * self._positions_of_run
-        self._right_offset = -(-schedule.images * images * self._bytes // 64) * 64
+        packed = schedule.images * block * self._positions_of_run // self._per_step
+        self._right_offset = -(-schedule.images * images * self._left_bytes // 64) * 64
         self._sums_offset = (
-            self._right_offset + -(-chunk * self._panels.width * self._bytes // 64) * 64
+            self._right_offset + -(-packed * self._panels.width * self._bytes // 64) * 64
         )
 
     def write(self) -> list[WrittenKernel]:
@@ -208,7 +208,7 @@ class WeightGradient(WindowWriter):
         code = points.code
         _, _, batch, outer, start, n_start, low, high, sums = code.parameters
         own = self._own(code)
-        size, run = image.size(block), self._positions_of_run
+        size, run = image.size(block), self._positions_of_run // self._per_step
         strides, skipped = image.layout(block)
         end = code.add(outer, constant(self._schedule.images, I64))
         whole_run = constant(image.positions[0].extent * run, I64)
@@ -217,18 +217,18 @@ class WeightGradient(WindowWriter):
             if image.is_direct:
                 with points.bound(self._outer, outer):
                     left = self._image_start(points)
-                left = address(code, left, [(start, strides[image.positions[0]])], self._element)
+                left = address(code, left, [(start, strides[image.positions[0]])], self._of_left)
                 image_stride = outer_stride(self._windowed) or 0
             else:
                 with points.loop(self._outer, (), outer, end) as loop:
                     past = code.subtract(loop.index, outer)
-                    target = address(code, own, [(past, size)], self._element)
+                    target = address(code, own, [(past, size)], self._of_left)
                     self._copy_image(points, block, start, target)
                     code.end_loop(loop)
-                left, image_stride = code.offset(own, skipped, self._element), size
+                left, image_stride = code.offset(own, skipped, self._of_left), size
             count = self._schedule.images * block * run
             right, right_stride = self._right_of_chunk(points, panel, own, n_start, first, count)
-        loops = merged(
+        loops = self._loops(
             [
                 (self._schedule.images, image_stride),
                 (block, strides[image.positions[0]]),
@@ -250,8 +250,9 @@ class WeightGradient(WindowWriter):
                 loops,
                 right_stride,
                 self._schedule.unrolled,
+                paired=self._windowed.paired,
             )
-            at = address(code, left, list(zip(firsts, along, strict=True)), self._element)
+            at = address(code, left, list(zip(firsts, along, strict=True)), self._of_left)
             to = address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
             code.call_void(emit_tile(self._context.module, tile), at, right, to)
         code.finish()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from lamina.codegen.builder import Builder
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, TABLE, Value, constant
+from lamina.engines.simd.decide.m_tiles import merged
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed
@@ -33,8 +34,14 @@ class WindowWriter(ABC):
         self._step, self._image, self._outer = windowed.step, windowed.image, windowed.outer
         self._panels = schedule.panels
         self._batch, self._n = windowed.step.batch[0], windowed.step.n[0]
+        # Of sums; of images and views that are read directly; of right operands.
         self._element = element(windowed.step.dtype)
+        self._of_left = "i16" if windowed.paired else self._element
+        self._of_right = "i32" if windowed.paired else self._element
         self._bytes = windowed.step.dtype.itemsize
+        self._left_bytes = windowed.itemsize
+        # The k of a step: pairs are multiplied at once.
+        self._per_step = 2 if windowed.paired else 1
 
     @abstractmethod
     def write(self) -> list[WrittenKernel]:
@@ -77,7 +84,7 @@ class WindowWriter(ABC):
         assert packed is not None
         batch = code.parameters[2]
         before = code.multiply(batch, constant(self._panels.count, I64))
-        return panel_address(self._context, code, packed, code.add(before, number), self._element)
+        return panel_address(self._context, code, packed, code.add(before, number), self._of_right)
 
     def _copy_image(self, points: Points, block: int, first: Value, target: Value) -> None:
         """Copies the image of a block of positions from `first` on, inside the outer axes."""
@@ -86,12 +93,18 @@ class WindowWriter(ABC):
         lengths = self._image.lengths(block)
         ImageCopy(points, self._image, lengths, first, target, along, self._panels.lanes).write()
 
+    def _loops(self, axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """The loops of a tile over k: (extent, stride), innermost last, of single k."""
+        *outer, (extent, stride) = axes
+        last = (extent // self._per_step, stride * self._per_step)
+        return merged([*outer, last])
+
     def _image_start(self, points: Points) -> Value:
         """The address of the first element of a view that is read directly."""
         load = self._image.view
         assert isinstance(load, Load)
         return points.code.offset(
-            points.base(load.buffer), points.indices(load.index).start, self._element
+            points.base(load.buffer), points.indices(load.index).start, self._of_left
         )
 
     def _write_epilogue(
