@@ -103,8 +103,9 @@ def can_be_paired(step: Contraction) -> bool:
 
 
 def _is_wide_bfloat16(view: Scalar) -> bool:
-    is_cast = isinstance(view, Apply) and view.primitive == "cast" and view.dtype == float32
-    return is_cast and view.operands[0].dtype == bfloat16
+    if not isinstance(view, Apply) or view.primitive != "cast" or view.dtype != float32:
+        return False
+    return view.operands[0].dtype == bfloat16
 
 
 def _narrow(view: Scalar) -> Scalar:

@@ -15,7 +15,17 @@ from lamina.graph.leaves import CONSTANT, LEAF, ConstantValue
 from lamina.graph.origin import ORIGIN, Origin, located
 from lamina.graph.paths import described, path_after, with_final_paths
 from lamina.graph.tensor import NUMBERS, Attributes, Op, Tensor
-from lamina.shapes import PUBLIC_DTYPES, Array, DType, Shape, Size, as_dtype, converted, shape_text
+from lamina.shapes import (
+    PUBLIC_DTYPES,
+    Array,
+    DType,
+    Shape,
+    Size,
+    as_dtype,
+    bfloat16,
+    converted,
+    shape_text,
+)
 
 
 def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
@@ -141,7 +151,7 @@ def _as_array(value: Any) -> Array:
         # Only types that hold numbers: text, None and other objects would become object arrays.
         if isinstance(value, NUMBERS | list | tuple) or hasattr(value, "__array__"):
             array = np.asarray(value)
-            if array.dtype.kind in "biuf":
+            if array.dtype.kind in "biuf" or array.dtype.name == bfloat16.name:
                 return array
             found = f"{found} of {array.dtype.name}"
     except LaminaError:

@@ -128,10 +128,13 @@ def _second_gradient(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
     return gradients_of_built(built, node.operands, upstream)
 
 
-def _weights(
+def _powers(
     queries: Array, keys: Array, others: tuple[Array, ...], *, causal: bool, scale: float
-) -> tuple[Array, Array]:
-    """The weights, whose rows add up to 1 or are 0, and their factors."""
+) -> tuple[Array, Array, Array]:
+    """The weights before they are divided by the sum of their row, these sums, and the factors.
+
+    The sum of a row without keys is 1.
+    """
     scores: Array = np.einsum("bhqd,bhkd->bhqk", queries, keys) * queries.dtype.type(scale)
     allowed = np.tri(*scores.shape[2:], dtype=bool) if causal else np.asarray(True)
     factors = np.asarray(1.0, queries.dtype)
@@ -144,7 +147,14 @@ def _weights(
     largest = scores.max(3, keepdims=True)
     powers = np.exp(scores - np.where(largest == -np.inf, 0, largest))
     total = powers.sum(3, keepdims=True)
-    return powers / np.where(total == 0, 1, total), factors
+    return powers, np.where(total == 0, 1, total), factors
+
+
+def _rounding(products: DType | None) -> Callable[[Array], Array]:
+    """The function that rounds weights and gradients of scores."""
+    if products is None:
+        return lambda x: x
+    return lambda x: converted(converted(x, products.numpy), x.dtype)
 
 
 def _reference(
@@ -157,15 +167,8 @@ def _reference(
     blocks: int | None = None,
     products: DType | None = None,
 ) -> Array:
-    weights, factors = _weights(queries, keys, others, causal=causal, scale=scale)
-    return np.einsum("bhqk,bhkd->bhqd", _rounding(products)(weights * factors), values)
-
-
-def _rounding(products: DType | None) -> Callable[[Array], Array]:
-    """The function that rounds weights and gradients of scores."""
-    if products is None:
-        return lambda x: x
-    return lambda x: converted(converted(x, products.numpy), x.dtype)
+    powers, total, factors = _powers(queries, keys, others, causal=causal, scale=scale)
+    return np.einsum("bhqk,bhkd->bhqd", _rounding(products)(powers * factors), values) / total
 
 
 def _gradient_reference(
@@ -182,15 +185,16 @@ def _gradient_reference(
     products: DType | None = None,
 ) -> Array:
     rounded = _rounding(products)
-    weights, factors = _weights(queries, keys, others, causal=causal, scale=scale)
+    powers, total, factors = _powers(queries, keys, others, causal=causal, scale=scale)
+    weights = powers / total
     if operand == 2:
         return np.einsum("bhqk,bhqd->bhkd", rounded(weights * factors), upstream)
-    products: Array = np.einsum("bhqd,bhkd->bhqk", upstream, values)
+    of_weights: Array = np.einsum("bhqd,bhkd->bhqk", upstream, values)
     if operand > 2:
         axes = tuple(axis for axis, extent in enumerate(factors.shape) if extent == 1)
-        return (weights * products).sum(axes, keepdims=True)
+        return (weights * of_weights).sum(axes, keepdims=True)
     mean = (upstream * result).sum(3, keepdims=True)
-    of_scores = weights * (products * factors - mean) * queries.dtype.type(scale)
+    of_scores = weights * (of_weights * factors - mean) * queries.dtype.type(scale)
     of_scores = np.where(weights == 1, 0, of_scores)
     formula, other = ("bhqk,bhkd->bhqd", keys) if operand == 0 else ("bhqk,bhqd->bhkd", queries)
     return np.einsum(formula, rounded(of_scores), other)

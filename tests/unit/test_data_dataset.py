@@ -80,7 +80,7 @@ class TestConstruction:
             (["cat", "dog"], DTypeError, "the inputs have an unknown dtype"),
             ((), DataError, "the tuple of inputs is empty"),
             (np.array([[1], [1, 2]], object), DTypeError, "the inputs have an unknown dtype"),
-            (np.zeros(3, np.float16), DTypeError, "the inputs have an unknown dtype"),
+            (np.zeros(3, np.longdouble), DTypeError, "the inputs have an unknown dtype"),
             (np.zeros(3, np.int8), DTypeError, "the inputs have an unknown dtype"),
             (np.zeros(3, np.uint32), DTypeError, "the inputs have an unknown dtype"),
             (np.zeros(3, np.complex64), DTypeError, "the inputs have an unknown dtype"),
@@ -97,13 +97,13 @@ class TestConstruction:
         assert dict(caught.value.facts).keys() == {"expected", "found"}
         assert caught.value.advice.endswith(".")
 
-    def test_float16_is_refused_with_the_conversion(self) -> None:
+    def test_long_doubles_are_refused_with_the_conversion(self) -> None:
         with pytest.raises(DTypeError) as caught:
-            Dataset(np.zeros((2, 3), np.float16))
+            Dataset(np.zeros((2, 3), np.longdouble))
         assert str(caught.value) == (
             "the inputs have an unknown dtype\n"
-            "  expected  float32, float64, int32, int64, uint8, bool\n"
-            "  found     float16[2, 3]\n"
+            "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, bool\n"
+            f"  found     {np.dtype(np.longdouble).name}[2, 3]\n"
             "  Convert first: array.astype('float32')."
         )
 

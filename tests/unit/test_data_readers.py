@@ -107,8 +107,8 @@ class TestNumPy:
             np.save(tmp_path / "a.npy", array)
             assert fault(tmp_path / "a.npy", DataError).where == str(tmp_path / "a.npy")
 
-    def test_float16_is_refused_with_the_file_named(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "a.npy", X.astype(np.float16))
+    def test_long_doubles_are_refused_with_the_file_named(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "a.npy", X.astype(np.longdouble))
         assert fault(tmp_path / "a.npy", DTypeError).where == str(tmp_path / "a.npy")
 
     def test_a_short_npy_names_the_sizes(self, tmp_path: Path) -> None:

@@ -58,18 +58,21 @@ def test_a_model_of_anything_but_a_network_is_refused() -> None:
     assert caught.value.facts == (("expected", "Network"), ("found", "Linear"))
 
 
-def test_a_model_of_half_precision_is_refused() -> None:
+PRECISIONS = "float32, float64, bfloat16, float16, mixed, mixed-bfloat16, mixed-float16"
+
+
+def test_a_model_of_an_unknown_precision_is_refused() -> None:
     for make in (lm.Model, lambda net, dtype: net.plan(8, dtype=dtype)):
         with pytest.raises(DTypeError) as caught:
-            make(network(), dtype="float16")
+            make(network(), dtype="mixed-float8")
         assert "the parameters of a model are floating-point numbers" in str(caught.value)
-        assert caught.value.facts == (("expected", "float32 or float64"), ("found", "float16"))
+        assert caught.value.facts == (("expected", PRECISIONS), ("found", "mixed-float8"))
 
 
 def test_a_model_without_a_dtype_is_refused() -> None:
     with pytest.raises(DTypeError) as caught:
         lm.Model(network(), dtype=None)
-    assert caught.value.facts == (("expected", "float32 or float64"), ("found", "None"))
+    assert caught.value.facts == (("expected", PRECISIONS), ("found", "None"))
 
 
 def test_a_model_of_integers_is_refused() -> None:
@@ -79,7 +82,7 @@ def test_a_model_of_integers_is_refused() -> None:
     assert origin.startswith("in Model, dtype (test_model_mistakes.py:")
     assert text == (
         "the parameters of a model are floating-point numbers\n"
-        "  expected  float32 or float64\n"
+        f"  expected  {PRECISIONS}\n"
         "  found     int64"
     )
 

@@ -57,11 +57,11 @@ def test_the_size_of_an_element_is_numpys() -> None:
 
 def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
     with pytest.raises(DTypeError) as caught:
-        as_dtype("float16")
+        as_dtype("float8")
     assert str(caught.value) == (
-        "there is no dtype 'float16'\n"
-        "  expected  float32, float64, int32, int64, uint8, bool\n"
-        "  found     float16\n"
+        "there is no dtype 'float8'\n"
+        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, bool\n"
+        "  found     float8\n"
         "  Convert the array first, for example with array.astype('float32')."
     )
 

@@ -24,7 +24,7 @@ from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PACKED,
     PREPACKED,
-    ROWS,
+    ALONG_K,
     GemmSchedule,
     LoopSchedule,
     NestSchedule,
@@ -121,7 +121,7 @@ def _of_matrix(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
     full = processor.vector_bytes // matrix.step.dtype.itemsize
     # Pairs are packed in the order of K.
     order = _K_BY_K if matrix.paired else _MEMORY_ORDER
-    direct = DIRECT if can_be_direct(matrix) else ROWS
+    direct = DIRECT if can_be_direct(matrix) else ALONG_K
     yield _product(matrix, processor, (2, 1), 1, -(-k // 2), PACKED, PACKED, _K_BY_K)
     yield _product(matrix, processor, (max(full // 2, 2), 2), 3, k, direct, PACKED)
     yield _product(matrix, processor, (full, 3), 2, -(-k // 3), PACKED, PREPACKED, order)

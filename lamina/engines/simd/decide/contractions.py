@@ -24,7 +24,7 @@ from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PACKED,
     PREPACKED,
-    ROWS,
+    ALONG_K,
     GemmSchedule,
     LoopSchedule,
     StepSchedule,
@@ -130,9 +130,9 @@ def can_be_direct(matrix: Matrix) -> bool:
 
 
 def packed_left(matrix: Matrix) -> str:
-    """How a left operand is packed: in rows if it is contiguous along K, otherwise in tiles."""
+    """How a left operand is packed: along K if it is contiguous there, otherwise in tiles."""
     plain = as_plain(matrix.left, matrix.m, matrix, below_casts=True)
-    return ROWS if plain is not None and plain.k_stride == 1 else PACKED
+    return ALONG_K if plain is not None and plain.k_stride == 1 else PACKED
 
 
 def product_schedule(
@@ -184,7 +184,9 @@ def gemm_schedule(
     b, m, n, k = extents = matrix.step.extents
     steps = -(-n // panels.lanes) * b * m * matrix.k_steps
     cycles = float(steps) * (1.0 if processor.fused else 2.0)
-    packing_left = Work(b * (m if left == ROWS else -(-m // tile[0])), _PACKED_ELEMENT * b * m * k)
+    packing_left = Work(
+        b * (m if left == ALONG_K else -(-m // tile[0])), _PACKED_ELEMENT * b * m * k
+    )
     if packing is None and algorithm != "dots":
         # Pairs of an odd K are packed in its order.
         in_k_order = matrix.paired and matrix.k.extent % 2 == 1
@@ -262,7 +264,7 @@ def _prefetch(matrix: Matrix, left: Plain | None, tile_m: int, processor: Proces
     per_step = 2 if matrix.paired else 1
     if left is not None:
         m_stride, step_stride = left.stride, per_step * left.k_stride
-    elif packed_left(matrix) == ROWS:
+    elif packed_left(matrix) == ALONG_K:
         m_stride, step_stride = per_step * matrix.k_steps, per_step
     else:
         m_stride, step_stride = per_step, per_step * tile_m

@@ -16,8 +16,8 @@ from lamina.records import frozen_dataclass
 # The memory in which a tile reads an operand: the operand's buffer, a copy made by the step, or a
 # copy that was made before the step.
 DIRECT, PACKED, PREPACKED = "direct", "packed", "prepacked"
-# A copy of a left operand in rows, contiguous along K; otherwise it is packed in tiles.
-ROWS = "packed in rows"
+# A copy of a left operand that is contiguous along K; otherwise it is packed in tiles.
+ALONG_K = "packed along K"
 # With Winograd's algorithms: the matrices of transformed tiles that the step computes.
 TRANSFORMED = "transformed"
 
@@ -118,7 +118,7 @@ class GemmSchedule:
         chunk: the steps along K that all tiles sum up before the next chunk of a panel is read; a
             step is one k, or a pair of them.
         split_m: the work items into which M is split for each panel.
-        left: DIRECT, or packed as a whole by a separate kernel: PACKED, in tiles, or in ROWS.
+        left: DIRECT, or packed as a whole by a separate kernel: PACKED, in tiles, or ALONG_K.
         right: DIRECT for full vectors, PACKED panel by panel, or PREPACKED.
         packing: the order in which the right operand is read for packing; None with dots, which do
             not pack.

@@ -19,7 +19,7 @@ from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PREPACKED,
-    ROWS,
+    ALONG_K,
     GemmSchedule,
     LoopSchedule,
     StepSchedule,
@@ -32,9 +32,9 @@ from lamina.engines.simd.emit.packing import (
     TILE,
     RightPanel,
     panel_address,
-    row_stride,
+    m_stride_along_k,
     write_pack_left,
-    write_rows,
+    write_left_along_k,
 )
 from lamina.engines.simd.emit.tiles import Dots, Tile, emit_dots, emit_tile
 from lamina.program.steps import Contraction, reads_of, writes_of
@@ -127,8 +127,8 @@ class _Gemm:
         kernels: list[WrittenKernel] = []
         if schedule.packing_left is not None:
             name = f"{self._name}_left"
-            if schedule.left == ROWS:
-                written = write_rows(self._context, name, matrix, schedule.panels.lanes)
+            if schedule.left == ALONG_K:
+                written = write_left_along_k(self._context, name, matrix, schedule.panels.lanes)
             else:
                 written = write_pack_left(self._context, name, matrix, schedule.tile_m)
             kernels.append(written)
@@ -320,10 +320,11 @@ class _Gemm:
             return address, plain.stride, per_step * plain.k_stride
         whole = self._context.address(code, self._context.SHARED)
         batch = points.axis(matrix.batch)
-        if self._schedule.left == ROWS:
-            stride = row_stride(matrix)
-            row = code.add(code.multiply(batch, constant(matrix.m.extent, I64)), m_start)
-            offset = code.add(code.multiply(row, constant(stride, I64)), constant(k_start, I64))
+        if self._schedule.left == ALONG_K:
+            stride = m_stride_along_k(matrix)
+            m_of_all = code.add(code.multiply(batch, constant(matrix.m.extent, I64)), m_start)
+            offset = code.multiply(m_of_all, constant(stride, I64))
+            offset = code.add(offset, constant(k_start, I64))
             return code.offset(whole, offset, self._element), per_step * stride, per_step
         tile = code.add(code.multiply(batch, constant(self._schedule.m_tiles, I64)), number)
         tile_m = self._schedule.tile_m

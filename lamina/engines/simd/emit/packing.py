@@ -1,9 +1,9 @@
 """Packed operands of contractions, in the order in which register tiles read them.
 
 The right operand is packed in panels, which are contiguous along N for each k. The left operand is
-packed in tiles, which are contiguous along M for each k, or in rows, which are contiguous along K.
-Both are read through their views, so transposes, gathers, casts and padding need no additional
-pass. A *step* along K is one k, or a pair of them if operands are multiplied in pairs.
+packed in tiles, which are contiguous along M for each k, or contiguous along K as a whole. Both are
+read through their views, so transposes, gathers, casts and padding need no additional pass. A
+*step* along K is one k, or a pair of them if operands are multiplied in pairs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RightPanel:
     def write_some(self, start: Value, count: int) -> None:
         """Packs `count` steps in the order of K, from `start` on."""
         # The last pair of an odd K has one number only.
-        is_last = start.number is not None and start.number + count == self.matrix.k_steps
+        is_last = start.is_integer(self.matrix.k_steps - count)
         whole = count - int(self.matrix.paired and self.matrix.k.extent % 2 == 1 and is_last)
         done = whole - whole % self.panel.lanes if self.packing.transposed else 0
         if done:
@@ -105,16 +105,16 @@ class RightPanel:
         """Packs the columns of the panel at a pair of k; a `single` k is paired with zeros."""
         points, code, panel = self.points, self.points.code, self.panel
         k = code.multiply(number, constant(2, I64))
-        rows: list[list[Value]] = []
+        found: list[list[Value]] = []
         for offset in (0,) if single else (0, 1):
             with points.bound(self.matrix.k, code.add(k, constant(offset, I64)), before=before):
-                rows.append(self._columns(self.matrix.right))
-        for vector, first in enumerate(rows[0]):
-            pair = pairs.zipped(code, first, None if single else rows[1][vector])
+                found.append(self._vectors(self.matrix.right))
+        for vector, first in enumerate(found[0]):
+            pair = pairs.zipped(code, first, None if single else found[1][vector])
             pair = code.padded(pair, panel.lanes, 0)
             code.store(pair, code.offset(target, vector * panel.lanes, self._kind))
 
-    def _columns(self, view: Scalar) -> list[Value]:
+    def _vectors(self, view: Scalar) -> list[Value]:
         """The vectors of the panel at the current k, as bfloat16 or floats to be rounded."""
         points, code, panel = self.points, self.points.code, self.panel
         found: list[Value] = []
@@ -248,12 +248,10 @@ class Reading:
         """The type of the vector."""
         return Type("i32" if self.paired else element(self.dtypes[-1]), self.lanes)
 
-    def read(self, code: Builder, source: Value, step: Value) -> Value:
-        """The vector from a step on."""
-        count = 2 if self.paired else 1
-        first = code.multiply(step, constant(count, I64))
-        vector = Type(self.element, count * self.lanes)
-        value = code.load(code.offset(source, first, self.element), vector)
+    def read(self, code: Builder, address: Value) -> Value:
+        """The vector at an address."""
+        vector = Type(self.element, self.lanes * (2 if self.paired else 1))
+        value = code.load(address, vector)
         value = from_memory(code, value, self.dtypes[0])
         if self.paired and self.dtypes == (float32, bfloat16):
             return pairs.neighbours(code, value)
@@ -277,11 +275,12 @@ def _emit_transpose(module: Module, reading: Reading, present: int, *, listed: b
     code = module.function(name, (("source", POINTER), ("target", POINTER), *numbers))
     source, target, stride, width, count = code.parameters
     loop = code.begin_loop(constant(0, I64), count, reading.lanes)
+    first = code.multiply(loop.index, constant(2 if reading.paired else 1, I64))
+    start = code.offset(source, first, reading.element)
     vectors: list[Value] = []
     for lane in range(present):
         skipped = code.multiply(stride, constant(lane, I64))
-        column = code.offset(source, skipped, reading.element)
-        vectors.append(reading.read(code, column, loop.index))
+        vectors.append(reading.read(code, code.offset(start, skipped, reading.element)))
     vectors += [constant(0, reading.type)] * (reading.lanes - present)
     for number, values in enumerate(transposed(code, vectors)):
         k = code.add(loop.index, constant(number, I64))
@@ -375,83 +374,80 @@ class _LeftTile:
         points, code, matrix = self.points, self.points.code, self.matrix
         if not matrix.paired:
             with points.loop(matrix.k) as loop:
-                self._store(self._rows(), loop.index)
+                self._store(self._vector(), loop.index)
                 code.end_loop(loop)
             return
         whole, single = divmod(matrix.k.extent, 2)
         if whole:
             loop = code.begin_loop(0, whole)
             k = code.multiply(loop.index, constant(2, I64))
-            rows: list[Value] = []
+            vectors: list[Value] = []
             for offset in (0, 1):
                 position = code.add(k, constant(offset, I64))
                 with points.bound(matrix.k, position, before=loop.before):
-                    rows.append(self._rows())
-            self._store(pairs.zipped(code, *rows), loop.index)
+                    vectors.append(self._vector())
+            self._store(pairs.zipped(code, *vectors), loop.index)
             code.end_loop(loop)
         if single:
             with points.bound(matrix.k, constant(2 * whole, I64)):
-                rows = [self._rows()]
-            self._store(pairs.zipped(code, rows[0], None), constant(whole, I64))
+                vector = self._vector()
+            self._store(pairs.zipped(code, vector, None), constant(whole, I64))
 
-    def _rows(self) -> Value:
-        """The rows of the tile at the current k."""
+    def _vector(self) -> Value:
+        """All m of the tile at the current k."""
         points, matrix = self.points, self.matrix
         with points.along(matrix.m, self.m_start, self.present):
             if matrix.paired:
                 return pairs.numbers(points, matrix.left)
             return points.vector(matrix.left)
 
-    def _store(self, rows: Value, step: Value) -> None:
+    def _store(self, vector: Value, step: Value) -> None:
         code = self.points.code
         offset = code.multiply(step, constant(self.tile_m, I64))
-        code.store(rows, code.offset(self.target, offset, self.matrix.element))
+        code.store(vector, code.offset(self.target, offset, self.matrix.element))
 
 
-def write_rows(context: Context, name: str, matrix: Matrix, lanes: int) -> WrittenKernel:
-    """A kernel that packs the left operand in rows, contiguous along K.
+def write_left_along_k(context: Context, name: str, matrix: Matrix, lanes: int) -> WrittenKernel:
+    """A kernel that packs the left operand contiguously along K.
 
-    Work items are (batch, row). Vectors along K have `lanes` steps.
+    Work items are (batch, m). Vectors along K have `lanes` steps.
     """
     reads = frozenset(load.buffer for load in loads(matrix.left))
     points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
     code = points.code
     _, _, first, last = code.parameters
-    rows, stride = matrix.m.extent, row_stride(matrix)
-    context.need_shared(matrix.batch.extent * rows * stride * Type(matrix.element).bytes)
+    count, stride = matrix.m.extent, m_stride_along_k(matrix)
+    context.need_shared(matrix.batch.extent * count * stride * Type(matrix.element).bytes)
     whole = context.address(code, context.SHARED)
     loop = code.begin_loop(first, last)
-    batch = code.binary("udiv", loop.index, constant(rows, I64))
-    row = code.binary("urem", loop.index, constant(rows, I64))
+    batch = code.binary("udiv", loop.index, constant(count, I64))
+    m = code.binary("urem", loop.index, constant(count, I64))
     target = code.offset(whole, code.multiply(loop.index, constant(stride, I64)), matrix.element)
-    with (
-        points.bound(matrix.batch, batch, before=loop.before),
-        points.bound(matrix.m, row, before=loop.before),
-    ):
-        _Row(points, matrix, lanes, target).write()
+    with points.bound(matrix.batch, batch), points.bound(matrix.m, m):
+        _AlongK(points, matrix, lanes, target).write()
     code.end_loop(loop)
     code.finish()
     return WrittenKernel(name, reads, frozenset([context.SHARED]))
 
 
-def row_stride(matrix: Matrix) -> int:
-    """The steps between two packed rows: an odd number of cache lines.
+def m_stride_along_k(matrix: Matrix) -> int:
+    """The steps between two m of such a copy: an odd number of cache lines.
 
-    So rows map to different sets of the L1 cache.
+    So neighbouring m map to different sets of the L1 cache.
     """
     line = LINE_BYTES // Type(matrix.element).bytes
     return (-(-matrix.k_steps // line) | 1) * line
 
 
 @frozen_dataclass
-class _Row:
-    """A row of a left operand, while its packing is written.
+class _AlongK:
+    """All k of one m of a left operand, while their packing is written.
 
     Attributes:
-        points: of the function that packs it; the row is bound.
+        points: of the function that packs them; m is bound.
         matrix: the contraction.
         lanes: the steps of a vector.
-        target: the address of the packed row.
+        target: the address to which they are packed.
     """
 
     points: Points

@@ -72,9 +72,9 @@ class PairedFill:
         source = code.offset(own, code.multiply(loop.index, constant(2 * width, I64)), "float")
         to = code.offset(target, code.multiply(loop.index, constant(width, I64)), "i32")
         for first in range(0, width, panel.lanes):
-            rows = [
-                code.load(code.offset(source, row * width + first, "float"), vector)
-                for row in (0, 1)
+            found = [
+                code.load(code.offset(source, number * width + first, "float"), vector)
+                for number in (0, 1)
             ]
-            code.store(pairs.zipped(code, *rows), code.offset(to, first, "i32"))
+            code.store(pairs.zipped(code, *found), code.offset(to, first, "i32"))
         code.end_loop(loop)

@@ -95,9 +95,11 @@ class WindowWriter(ABC):
 
     def _loops(self, axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """The loops of a tile over k: (extent, stride), innermost last, of single k."""
-        *outer, (extent, stride) = axes
-        last = (extent // self._per_step, stride * self._per_step)
-        return merged([*outer, last])
+        steps = list(axes)
+        if self._per_step > 1:
+            extent, stride = steps.pop()
+            steps.append((extent // self._per_step, stride * self._per_step))
+        return merged(steps)
 
     def _image_start(self, points: Points) -> Value:
         """The address of the first element of a view that is read directly."""
