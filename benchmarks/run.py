@@ -4,8 +4,8 @@
     python benchmarks/run.py --engine opencl
     python benchmarks/run.py --dtype mixed
 
-On an OpenCL engine the peers are Lamina on the cpu engine, and tinygrad on the same device. In mixed
-precision they are Lamina in float32, and PyTorch's autocast to bfloat16.
+On an OpenCL engine the peers are Lamina on the cpu engine, and tinygrad on the same device. In
+mixed precision they are Lamina in float32, and PyTorch's autocast to bfloat16.
 docs/benchmarks.md describes the workloads and how they are measured.
 """
 

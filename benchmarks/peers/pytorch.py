@@ -1,7 +1,7 @@
 """PyTorch's worker: `python pytorch.py eager`, or `compile` for torch.compile.
 
-`autocast` and `autocast.compile` are the same in mixed precision: the network and the loss run under
-`torch.autocast` to bfloat16, and images have their channels last, as PyTorch recommends.
+`autocast` and `autocast.compile` are the same in mixed precision: the network and the loss run
+under `torch.autocast` to bfloat16, and images have their channels last, as PyTorch recommends.
 
 It is written as PyTorch's users write it: a module, a loss, an optimizer of torch.optim with its
 default implementation. torch.compile compiles the network and the loss together; the optimizer is

@@ -14,7 +14,7 @@ from lamina.codegen.access import Access
 from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
 from lamina.codegen.nest import Lanes, Nest
 from lamina.codegen.positions import LaneIndices, Positions
-from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, element, random_words
+from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, literal, random_words
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Apply, Literal, Load, Local, Position, Scalar, Within, indices_of
@@ -197,7 +197,7 @@ class Points(Generic[Code]):
 
     def _computed(self, scalar: Scalar) -> Value:
         if isinstance(scalar, Literal):
-            return constant(scalar.value, Type(element(scalar.dtype)))
+            return literal(scalar)
         if isinstance(scalar, Local):
             return self._nest.local(scalar.name)
         if isinstance(scalar, Position):

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from lamina.codegen import functions, halves
 from lamina.codegen.builder import Builder
-from lamina.codegen.values import Value, constant, constants
+from lamina.codegen.values import Type, Value, constant, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
-from lamina.shapes import DType, float32
+from lamina.program.scalar import Literal
+from lamina.shapes import DType, converted, float32
 
 # The element in registers, and in memory where that differs.
 _ELEMENTS = {
@@ -40,6 +43,16 @@ def element(dtype: DType) -> str:
 def memory_element(dtype: DType) -> str:
     """The LLVM element that holds a value of the dtype in memory."""
     return _BOOL_IN_MEMORY if dtype.kind == "bool" else element(dtype)
+
+
+def literal(scalar: Literal) -> Value:
+    """The constant of a literal."""
+    type = Type(element(scalar.dtype))
+    if not scalar.dtype.is_half:
+        return constant(scalar.value, type)
+    with np.errstate(over="ignore"):
+        number = converted(np.asarray(scalar.value, np.float64), scalar.dtype.numpy)
+    return constant(int(number.view(np.uint16)), type)
 
 
 def is_unsigned(dtype: DType) -> bool:

@@ -233,7 +233,8 @@ def _where(node: Tensor) -> Tensor | None:
 
 def _is_widened(node: Tensor) -> bool:
     """Whether the tensor is a cast of floats of 16 bits to wider ones."""
-    return node.op.name == "cast" and node.operands[0].dtype.is_half and node.dtype.is_float
+    is_wide = node.dtype.is_float and not node.dtype.is_half
+    return is_wide and node.op.name == "cast" and node.operands[0].dtype.is_half
 
 
 def _narrowed(node: Tensor, half: DType) -> Tensor | None:

@@ -22,8 +22,7 @@ def _widened(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
     if takes_halves or not any(x.dtype.is_half for x in (node, *operands)):
         return node
     wide = [ops.cast(x, float32) if x.dtype.is_half else x for x in operands]
-    attributes = {
-        name: float32 if value is node.dtype and node.dtype.is_half else value
-        for name, value in node.attributes.items()
-    }
+    attributes = dict(node.attributes)
+    if node.dtype.is_half and "dtype" in attributes:
+        attributes["dtype"] = float32
     return ops.cast(apply(node.op, *wide, **attributes), node.dtype)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from harness import Leaves, check, run_program
+from harness import CASES, DIFFERENTIABLE, Leaves, check, run_program, values_of
+from random_graphs import random_graph
+from test_ops import weighted_gradients
+from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
-from lamina.graph import evaluate
+from lamina.graph import Op, Sample, apply, evaluate
+from lamina.precision import with_rounded_products
 from lamina.shapes import Array, DType, as_dtype, bfloat16, float16
 
 HALVES = pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
@@ -103,3 +109,57 @@ def test_halves_are_moved_without_a_change(half: DType, engine: Engine) -> None:
         ops.take(x, leaves.add(np.array([5, 0, 253])), 0),
     ]
     check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
+
+
+# Ops ----------------------------------------------------------------------------------------------
+
+
+def takes_floats(case: Any) -> bool:
+    """Whether a sample has operands of the float type under test."""
+    _, sample = case.values
+    return bool(sample.shapes) and (not sample.dtypes or "float" in sample.dtypes)
+
+
+@HALVES
+@pytest.mark.parametrize(("op", "sample"), [*filter(takes_floats, CASES)])
+def test_an_op_takes_halves(op: Op, sample: Sample, half: DType, engine: Engine) -> None:
+    leaves = Leaves()
+    operands = [leaves.add(array) for array in values_of(sample, half)]
+    check(leaves.graph([apply(op, *operands, **sample.attributes)]), engine, leaves.feeds)
+
+
+@HALVES
+@pytest.mark.parametrize(("op", "sample"), [*filter(takes_floats, DIFFERENTIABLE)])
+def test_a_gradient_takes_halves(op: Op, sample: Sample, half: DType, engine: Engine) -> None:
+    leaves = Leaves()
+    operands = [leaves.add(array) for array in values_of(sample, half)]
+    result = apply(op, *operands, **sample.attributes)
+    check(leaves.graph(weighted_gradients(leaves, operands, result)), engine, leaves.feeds)
+
+
+# Mixed precision ----------------------------------------------------------------------------------
+
+
+# Every fourth random graph is float32; the operands of its products are rounded.
+@HALVES
+@pytest.mark.parametrize("seed", range(3, 240, 4))
+def test_a_random_graph_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
+    made = random_graph(seed)
+    graph = with_rounded_products(made.graph, half)
+    check(graph, engine, made.feeds, runs=2 if graph.updates else 1)
+
+
+@HALVES
+@pytest.mark.parametrize("seed", [seed for seed in SEEDS if seed % 5 != 4])
+def test_windows_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
+    made = WindowedGraph(seed)
+    graph = with_rounded_products(made.graph, half)
+    check(graph, engine, made.feeds, schedules=engine.schedules)
+
+
+@HALVES
+@pytest.mark.parametrize("seed", [seed for seed in FILTERED_SEEDS if seed % 5 != 4])
+def test_windows_of_3x3_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
+    made = FilteredGraph(seed)
+    graph = with_rounded_products(made.graph, half)
+    check(graph, engine, made.feeds)

@@ -214,6 +214,7 @@ def readable(context: PassContext, anchors: Anchors) -> Anchors:
             missing = views.missing(operand, found)
             if missing is not None:
                 found[missing] = None
-            if not views.is_readable(operand, found):
-                found[as_stored(operand)] = None
+            for stored in (as_stored(operand), operand):
+                if not views.is_readable(operand, found) and not is_leaf(stored):
+                    found[stored] = None
     return found

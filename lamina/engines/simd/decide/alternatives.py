@@ -21,10 +21,10 @@ from lamina.engines.simd.decide.packing import Packing, can_be_read_in_vectors
 from lamina.engines.simd.decide.panels import Panels
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import (
+    ALONG_K,
     DIRECT,
     PACKED,
     PREPACKED,
-    ALONG_K,
     GemmSchedule,
     LoopSchedule,
     NestSchedule,

@@ -21,10 +21,10 @@ from lamina.engines.simd.decide.packing import (
 )
 from lamina.engines.simd.decide.panels import Panels
 from lamina.engines.simd.decide.schedule import (
+    ALONG_K,
     DIRECT,
     PACKED,
     PREPACKED,
-    ALONG_K,
     GemmSchedule,
     LoopSchedule,
     StepSchedule,

@@ -17,9 +17,9 @@ from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, TABLE, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import (
+    ALONG_K,
     DIRECT,
     PREPACKED,
-    ALONG_K,
     GemmSchedule,
     LoopSchedule,
     StepSchedule,
@@ -31,10 +31,10 @@ from lamina.engines.simd.emit.loops import emit_nest
 from lamina.engines.simd.emit.packing import (
     TILE,
     RightPanel,
-    panel_address,
     m_stride_along_k,
-    write_pack_left,
+    panel_address,
     write_left_along_k,
+    write_pack_left,
 )
 from lamina.engines.simd.emit.tiles import Dots, Tile, emit_dots, emit_tile
 from lamina.program.steps import Contraction, reads_of, writes_of
