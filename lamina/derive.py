@@ -16,6 +16,7 @@ from lamina.garbage import without_collections
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
 from lamina.layers.scope import Variable
 from lamina.layers.tracing import Trace
+from lamina.loss_scaling import all_finite, kept_unless, loss_scale
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.precision import with_rounded_activations, with_rounded_products
 from lamina.protocols import (
@@ -33,7 +34,7 @@ from lamina.protocols import (
     optimizers_by_name,
 )
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, shape_text
+from lamina.shapes import DType, float16, shape_text
 
 
 class Traceable(Protocol):
@@ -52,7 +53,8 @@ class BatchGraph:
         graph: inputs are `"input0"`.. and `"target0"`..; outputs `"output0"`.. for inference,
             `"loss"` and `"metric0.NAME"`.. otherwise.
         trace: the trace of the network.
-        slots: for each state of the optimizer, `"1.weight/momentum"`: its tensor and first value.
+        slots: for each state of the optimizer, `"1.weight/momentum"`, and of loss scaling: its
+            tensor and first value.
         untrained: parameters that are not updated: frozen ones, and those that the loss does not
             depend on.
     """
@@ -187,7 +189,16 @@ def training_graph(
         for penalty in record.penalties:
             value = ops.add(value, penalty)
     trained = _trained(value, record.parameters.values(), excluded, options.frozen)
-    flowing: Sequence[Tensor] = gradients(value, [variable.tensor for variable in trained])
+    scale = loss_scale() if half == float16 else None
+    differentiated = value if scale is None else value * scale.scale
+    flowing: Sequence[Tensor] = gradients(differentiated, [one.tensor for one in trained])
+    applied, finite = record.step, None
+    if scale is not None:
+        with labelled(Origin("loss_scale")):
+            flowing = scale.unscaled(flowing)
+            finite = all_finite(flowing)
+            # Skipped training steps do not count for the optimizer.
+            applied = record.step - scale.skipped
     if options.clip is not None:
         with labelled(Origin("clip")):
             flowing = _clipped(options.clip, flowing)
@@ -195,9 +206,13 @@ def training_graph(
     updates: list[tuple[Tensor, Tensor]] = []
     for variable, gradient in zip(trained, flowing, strict=True):
         with labelled(Origin(f"{variable.tensor.origin.path}/update")):
-            updates += _updated(chosen[variable.name], variable, gradient, record.step, slots)
+            updates += _updated(chosen[variable.name], variable, gradient, applied, slots)
     for name, new in record.updates.items():
         updates.append((record.states[name].tensor, new))
+    if scale is not None and finite is not None:
+        with labelled(Origin("loss_scale")):
+            updates = [*kept_unless(finite, updates), *scale.updates(finite)]
+        slots |= scale.slots
     with labelled(Origin("step")):
         updates.append((record.step, ops.add(record.step, 1)))
     outputs = (("loss", value), *metric_outputs)

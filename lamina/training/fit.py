@@ -138,12 +138,14 @@ class Fit:
             variables = [self.parameters.memories[name] for name in self.parameters.variables]
             are_finite = self.parameters.engine.finite_check(variables)
             for epoch in range(len(history), self.epochs):
-                started = time.perf_counter()
+                started, skipped = time.perf_counter(), training.skipped_steps
                 with _restored_after_errors(snapshot, epoch):
                     recorded = self._epoch(training, resident, epoch, shown, interrupt, are_finite)
                 if interrupt.pressed:
                     break
                 row = summary(recorded, self.options.metrics)
+                if training.scales_loss:
+                    row["skipped_steps"] = float(training.skipped_steps - skipped)
                 if evaluation is not None and self.validation is not None:
                     measured = evaluation.run(validation, len(self.validation))
                     found = summary(measured, self.options.metrics).items()

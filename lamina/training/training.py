@@ -21,6 +21,7 @@ from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile
 from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
+from lamina.loss_scaling import SKIPPED
 from lamina.protocols import AVERAGE, TrainingOptions
 from lamina.runtime.compiled import CompiledProgram, program_for_batch
 from lamina.runtime.index_checks import check_indices
@@ -181,6 +182,22 @@ class Training(BatchRunner):
         with self._lock.mutex:
             self._require_alive()
             return int(self._slots["step"].read())
+
+    @property
+    def skipped_steps(self) -> int:
+        """The training steps that loss scaling skipped, because a gradient overflowed.
+
+        They changed no parameter. Only in mixed precision with float16; otherwise 0. Reads it from
+        the device.
+        """
+        with self._lock.mutex:
+            self._require_alive()
+            return int(self._slots[SKIPPED].read()) if SKIPPED in self._slots else 0
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the loss is scaled: in mixed precision with float16."""
+        return SKIPPED in self._slots
 
     def step(self, x: Any, y: Any = None) -> DeferredLoss:
         """One training step on a batch of at most `batch_size` examples.
