@@ -115,11 +115,12 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
 
 def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
     """Tensors and metadata, checked against the checksum."""
+    import safetensors
     from safetensors import SafetensorError
-    from safetensors.numpy import load
 
+    read: Any = safetensors  # it has no types
     try:
-        tensors: dict[str, Array] = load(data)
+        tensors: dict[str, Array] = {n: _array(content) for n, content in read.deserialize(data)}
         length = int.from_bytes(data[:8], "little")
         header: Any = json.loads(data[8 : 8 + length])
         metadata: dict[str, str] = header.get("__metadata__") or {}
@@ -139,6 +140,26 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
     if metadata.pop("checksum", "") != _checksum(metadata, tensors):
         raise _damaged("the file is damaged", where, "a checksum that does not match its contents")
     return tensors, metadata
+
+
+# The names of dtypes in safetensors files.
+_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "U32": "uint32",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+
+
+def _array(content: Mapping[str, Any]) -> Array:
+    """A tensor of a safetensors file."""
+    dtype = as_dtype(_DTYPES[content["dtype"]]).numpy
+    return np.frombuffer(content["data"], dtype).reshape(content["shape"])
 
 
 def _assemble(

@@ -58,6 +58,9 @@ def _is_worth_storing(
     if times <= 1 or not size:
         return False
     expression = _expression(node, anchors)
+    if _is_rounded_leaf(expression):
+        # Rounding is part of reading the leaf: it needs no pass of its own over memory.
+        return False
     cached_size = max(size // target.cached_ratio, 1)
     read = [
         one.dtype.itemsize for one in expression.sources if size_of(static(one.shape)) > cached_size
@@ -172,6 +175,16 @@ def _expression(node: Tensor, anchors: Anchors) -> _Expression:
             computed[one] = None
             pending.extend(_read(one))
     return _Expression(tuple(sources), tuple(computed))
+
+
+def _is_rounded_leaf(expression: _Expression) -> bool:
+    """Whether it is a leaf, moved and rounded to 16 bits."""
+    computed = expression.computed
+    casts = [one for one in computed if one.op.name == "cast"]
+    moved = all(one in casts or isinstance(one.op.lowering, Movement) for one in computed)
+    return (
+        moved and any(one.dtype.is_half for one in casts) and all(map(is_leaf, expression.sources))
+    )
 
 
 def _read(node: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,121 @@
+"""Products of pairs of bfloat16 on the cpu engine: instructions, schedules, no pass of its own."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.engines.cpu.llvm import listing
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import GemmSchedule, LoopSchedule, WindowSchedule
+from lamina.program.program import Program
+from lamina.program.scalar import Apply, Load
+from lamina.program.steps import Contraction, Loop, stores_of
+from lamina.workloads import WORKLOADS
+
+FEATURES = [
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512bf16",
+    "avx2",
+    "avx",
+    "fma",
+    "f16c",
+    "sse4.2",
+]
+
+
+def processor(*, pairs: bool = True) -> HostProcessor:
+    """A processor with AVX-512 and instructions on bfloat16, also where there is none."""
+    return HostProcessor(
+        name="znver4",
+        triple="x86_64-unknown-linux-gnu",
+        features=",".join(f"+{feature}" for feature in FEATURES),
+        description="made up",
+        vectors="avx512",
+        halves=True,
+        vector_bytes=64,
+        registers=32,
+        fused=True,
+        bfloat16_pairs=pairs,
+        level1_bytes=32 << 10,
+        level2_bytes=1 << 20,
+        level3_bytes=32 << 20,
+        threads=2,
+        registers_at_once=4,
+        winograd_saving=0.0,
+    )
+
+
+def program_of(workload: str) -> Program:
+    one = WORKLOADS[workload]
+    return one.network().plan(one.batch, one.loss, one.optimizer, dtype="mixed-bfloat16").program
+
+
+@pytest.mark.parametrize("workload", ["mlp", "lenet", "vgg", "resnet-18", "transformer", "lstm"])
+def test_large_products_are_of_pairs(workload: str) -> None:
+    program = program_of(workload)
+    schedule = decide(program, processor())
+    work = paired = 0
+    for step, how in zip(program.steps, schedule.steps, strict=True):
+        if isinstance(step, Contraction) and not isinstance(how, LoopSchedule):
+            assert isinstance(how, GemmSchedule | WindowSchedule)
+            b, m, n, k = step.extents
+            work += b * m * n * k
+            paired += b * m * n * k * how.paired
+    assert paired > 0.9 * work
+
+
+def test_without_the_instructions_no_product_is_of_pairs() -> None:
+    program = program_of("lenet")
+    for how in decide(program, processor(pairs=False)).steps:
+        assert not getattr(how, "paired", False)
+
+
+@pytest.mark.parametrize("workload", ["mlp", "lenet"])
+def test_the_machine_code_multiplies_pairs(workload: str) -> None:
+    native = write_program(program_of(workload), processor())
+    assembly = listing(native.text, processor())
+    assert re.search(r"vdpbf16ps\s+.*\{1to16\}", assembly)
+    assert re.search(r"vdpbf16ps\s+.*zmm", assembly)
+
+
+@pytest.mark.parametrize("workload", ["wide-step", "mlp", "lenet", "vgg", "resnet-18"])
+def test_casts_need_no_pass_of_their_own(workload: str) -> None:
+    """Operands are rounded when they are packed, and results when they are computed."""
+    for step in program_of(workload).steps:
+        if isinstance(step, Loop):
+            assert not all(_is_cast(store.value) for store in stores_of(step)), step
+
+
+def _is_cast(value: object) -> bool:
+    return (
+        isinstance(value, Apply)
+        and value.primitive == "cast"
+        and isinstance(value.operands[0], Load)
+    )
+
+
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not host().bfloat16_pairs:
+        pytest.skip("this processor has no instructions on bfloat16")
+    net = lm.Sequential(
+        lm.Input(8, 20, 20), lm.Conv2d(33, 3), lm.ReLU(), lm.Flatten(), lm.Linear(70)
+    )
+    x = np.random.default_rng(0).standard_normal((40, 8, 20, 20), "float32")
+    found = []
+    for threads in ("1", "2", "3"):
+        monkeypatch.setenv("LAMINA_THREADS", threads)
+        model = lm.Model(net, dtype="mixed-bfloat16")
+        with model.training(lm.MSE(), lm.SGD(0.1), 40) as training:
+            training.step(x, np.ones((40, 70), "float32"))
+        found.append(model.parameters()["1.weight"])
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
