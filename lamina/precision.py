@@ -22,7 +22,7 @@ from typing import Any, final
 from lamina import ops
 from lamina.engines.engine import Device
 from lamina.errors import EngineError
-from lamina.graph import CONSTANT, LEAF, Graph, Tensor, rebuild, rewrite, topological
+from lamina.graph import CONSTANT, LEAF, Graph, Tensor, leaf, rebuild, rewrite, topological
 from lamina.layers.tracing import Trace
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating
 from lamina.records import frozen_dataclass
@@ -229,8 +229,11 @@ class _Products:
 
     def __init__(self, half: DType) -> None:
         self._half = half
-        # Graphs of iterations, by their identity: the results of one loop share a graph.
+        # Graphs of iterations, by their identity: the results of one loop share a graph, and its
+        # operands.
         self._graphs: dict[int, tuple[Graph, Graph]] = {}
+        self._loops: dict[tuple[int, tuple[bool, ...]], _Loop] = {}
+        self._casts: dict[Tensor, Tensor] = {}
 
     def rounded(self, graph: Graph) -> Graph:
         """The graph with rounded operands."""
@@ -250,6 +253,8 @@ class _Products:
                 # It is rounded already, or will be later.
                 done = node in redundant or self._is_rounded(operands[0])
                 return operands[0] if done else rebuild(node, operands)
+            if isinstance(node.op.lowering, Repeating):
+                return self._repeated(node, operands)
             new = rebuild(node, operands, **self._changed(node))
             multiplied = _multiplied(new)
             if multiplied:
@@ -298,13 +303,101 @@ class _Products:
         """The attributes of a node that change."""
         if node.op.name in ("attention", "attention_gradient") and node.dtype == float32:
             return {"products": self._half}
-        if not isinstance(node.op.lowering, Repeating):
-            return {}
+        return {}
+
+    # Recurrences
+
+    def _repeated(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        """A result of a recurrence, whose sequences and results are stored in 16 bits if they can.
+
+        The graph of an iteration gets and returns floats of 16 bits instead of rounded ones.
+        """
         body: Graph = node.attributes["body"]
+        states: int = node.attributes["states"]
         if id(body) not in self._graphs:
             self._graphs[id(body)] = body, self.rounded(body)
-        _, new = self._graphs[id(body)]
-        return {} if new is body else {"body": new}
+        _, rounded = self._graphs[id(body)]
+        given = tuple(
+            number >= states and operand.dtype == float32 and self._has_rounded_elements(operand)
+            for number, operand in enumerate(operands)
+        )
+        key = id(rounded), given
+        if key not in self._loops:
+            self._loops[key] = self._narrowed(rounded, states, given)
+        loop = self._loops[key]
+        new = tuple(
+            self._cast(operand) if own.dtype == self._half and operand.dtype == float32 else operand
+            for operand, own in zip(operands, loop.body.inputs, strict=True)
+        )
+        return ops.cast(rebuild(node, new, body=loop.body), node.dtype)
+
+    def _cast(self, operand: Tensor) -> Tensor:
+        """A tensor as floats of 16 bits, moved after they are cast."""
+        sources = _sources(operand)
+        for node in topological([operand], sources):
+            if node in self._casts:
+                continue
+            if node not in sources:
+                moved = tuple(self._casts[x] for x in node.operands)
+                self._casts[node] = rebuild(node, moved)
+            elif self._is_rounded(node):
+                self._casts[node] = ops.cast(node.operands[0], self._half)
+            elif _is_cast_from(node, self._half):
+                self._casts[node] = node.operands[0]
+            else:
+                self._casts[node] = ops.cast(node, self._half)
+        return self._casts[operand]
+
+    def _has_rounded_elements(self, tensor: Tensor) -> bool:
+        """Whether the elements are those of rounded tensors, or casts of floats of 16 bits."""
+        return all(
+            self._is_rounded(source) or _is_cast_from(source, self._half)
+            for source in _sources(tensor)
+        )
+
+    def _narrowed(self, body: Graph, states: int, given: tuple[bool, ...]) -> _Loop:
+        """The graph of an iteration with inputs and results of 16 bits.
+
+        A state is of 16 bits if all that an iteration does with it is to multiply it. A further
+        result is if its elements are rounded.
+
+        Args:
+            body: the graph, in which the operands of products are rounded.
+            states: the number of states.
+            given: which of its inputs are rounded outside.
+        """
+        users: dict[Tensor, list[Tensor]] = {}
+        for node in body.nodes():
+            for operand in node.operands:
+                users.setdefault(operand, []).append(node)
+        results = [tensor for _, tensor in body.outputs]
+        narrow = list(given)
+        for number, state in enumerate(body.inputs[:states]):
+            used = users.get(state, [])
+            only_multiplied = used and all(map(self._is_rounded, used)) and state not in results
+            narrow[number] = bool(only_multiplied) and state.dtype == float32
+        replaced: dict[Tensor, Tensor] = {}
+        inputs: list[Tensor] = []
+        for leaf_, is_narrow in zip(body.inputs, narrow, strict=True):
+            name = leaf_.attributes["name"]
+            new = leaf(name, "input", leaf_.shape, self._half) if is_narrow else leaf_
+            inputs.append(new)
+            replaced[leaf_] = ops.cast(new, leaf_.dtype)
+
+        def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+            return replaced[node] if node in replaced else rebuild(node, operands)
+
+        # The leaves that are replaced are no inputs while the graph is rewritten.
+        inner = rewrite(Graph((), body.outputs), rule)
+        outputs = tuple(
+            (name, ops.cast(tensor, self._half))
+            if (narrow[number] if number < states else self._has_rounded_elements(result))
+            else (name, tensor)
+            for number, ((name, tensor), result) in enumerate(
+                zip(inner.outputs, results, strict=True)
+            )
+        )
+        return _Loop(body, Graph(tuple(inputs), outputs))
 
     def _with_rounded_leaves(self, operand: Tensor, known: dict[Tensor, Tensor]) -> Tensor:
         """An operand in which leaves below movements are rounded."""
@@ -314,6 +407,23 @@ class _Products:
             elif _is_moved(node):
                 known[node] = rebuild(node, tuple(known.get(x, x) for x in node.operands))
         return known.get(operand, operand)
+
+
+def _is_cast_from(node: Tensor, half: DType) -> bool:
+    return node.op.name == "cast" and node.operands[0].dtype == half
+
+
+@frozen_dataclass
+class _Loop:
+    """The graph of an iteration with inputs and results of 16 bits.
+
+    Attributes:
+        before: the graph from which it was made; kept alive, because its identity is its key.
+        body: the graph.
+    """
+
+    before: Graph
+    body: Graph
 
 
 def _multiplied(node: Tensor) -> tuple[Tensor, ...]:

@@ -63,8 +63,8 @@ def _number(value: float, type: Type) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
-# The least lanes of instructions on pairs of bfloat16.
-_LEAST_PAIRS = 4
+# The least and the most lanes of instructions on pairs of bfloat16.
+_LEAST_PAIRS, _MOST_PAIRS = 4, 16
 
 
 @final
@@ -350,6 +350,9 @@ class Function(Instructions):
     def rounded_to_bfloat16(self, first: Value, second: Value) -> Value:
         """Floats as bfloat16, i16: the lanes of `first`, then those of `second`."""
         lanes = first.type.lanes
+        if lanes > _MOST_PAIRS:
+            rounded = [self._rounded_in_halves(value) for value in (first, second)]
+            return self.shuffle(*rounded, range(2 * lanes))
         wide = max(1 << (lanes - 1).bit_length(), _LEAST_PAIRS)
         one, other = (self.padded(value, wide, 0) for value in (first, second))
         numbers = Type("bfloat", 2 * wide)
@@ -359,6 +362,14 @@ class Function(Instructions):
         if lanes == wide:
             return found
         return self.shuffle(found, None, [*range(lanes), *range(wide, wide + lanes)])
+
+    def _rounded_in_halves(self, value: Value) -> Value:
+        """Floats of up to twice as many lanes as an instruction takes, as bfloat16."""
+        lanes = value.type.lanes
+        whole = self.padded(value, 2 * _MOST_PAIRS, 0)
+        low, high = range(_MOST_PAIRS), range(_MOST_PAIRS, 2 * _MOST_PAIRS)
+        parts = (self.shuffle(whole, None, half) for half in (low, high))
+        return self.shuffle(self.rounded_to_bfloat16(*parts), None, range(lanes))
 
     def as_pairs(self, numbers: Value) -> Value:
         """Neighbouring lanes of i16 as pairs, i32."""

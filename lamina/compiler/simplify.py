@@ -270,12 +270,14 @@ def _keeps_elements(node: Tensor) -> bool:
 
 def _moved_halves(node: Tensor) -> Tensor | None:
     """Floats of 16 bits that were cast to wider ones are moved before they are cast."""
-    if not _keeps_elements(node):
+    if not _keeps_elements(node) and node.op.name != "concat":
         return None
-    (operand,) = node.operands
-    if not _is_widened(operand):
+    if not all(map(_is_widened, node.operands)):
         return None
-    return ops.cast(_simplified(rebuild(node, operand.operands)), node.dtype)
+    narrow = tuple(operand.operands[0] for operand in node.operands)
+    if len({operand.dtype for operand in narrow}) > 1:
+        return None
+    return ops.cast(_simplified(rebuild(node, narrow)), node.dtype)
 
 
 def _reshape(node: Tensor) -> Tensor | None:

@@ -11,12 +11,15 @@ from random_graphs import random_graph
 from test_ops import weighted_gradients
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
+import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine
-from lamina.graph import Op, Sample, apply, evaluate
+from lamina.graph import LEAF, Op, Sample, apply, bind_batch, evaluate
 from lamina.precision import with_rounded_products
-from lamina.shapes import Array, DType, as_dtype, bfloat16, float16
+from lamina.protocols import TrainingOptions
+from lamina.shapes import Array, DType, as_dtype, bfloat16, float16, float32, static
 
 HALVES = pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
 
@@ -163,3 +166,64 @@ def test_windows_of_3x3_with_rounded_products(seed: int, half: DType, engine: En
     made = FilteredGraph(seed)
     graph = with_rounded_products(made.graph, half)
     check(graph, engine, made.feeds)
+
+
+NETWORKS: dict[str, tuple[lm.Network, int]] = {
+    "dense": (
+        lm.Sequential(
+            *(lm.Input(20), lm.Linear(33), lm.ReLU(), lm.Linear(17), lm.GELU(), lm.Dropout(0.3)),
+            *(lm.Linear(12), lm.LayerNorm(), lm.Tanh(), lm.Linear(5)),
+        ),
+        7,
+    ),
+    "images": (
+        lm.Sequential(
+            *(lm.Input(3, 12, 12), lm.Conv2d(8, 3, padding=1), lm.BatchNorm(), lm.ReLU()),
+            *(lm.MaxPool2d(2), lm.Conv2d(16, 3, stride=2, bias=False), lm.BatchNorm()),
+            *(lm.Hardtanh(), lm.Flatten(), lm.Linear(5)),
+        ),
+        6,
+    ),
+    "depthwise": (
+        lm.Sequential(
+            *(lm.Input(6, 8, 8), lm.Conv2d(12, 1), lm.ReLU(), lm.Conv2d(12, 3, groups=12)),
+            *(lm.ConvTranspose2d(4, 2, stride=2), lm.AvgPool2d(3), lm.Flatten(), lm.Linear(5)),
+        ),
+        5,
+    ),
+    "LSTM": (lm.Sequential(lm.Input(9, 8), lm.LSTM(12, returns="last"), lm.Linear(5)), 6),
+    "GRU": (
+        lm.Sequential(lm.Input(9, 8), lm.GRU(12, bidirectional=True), lm.Flatten(), lm.Linear(5)),
+        4,
+    ),
+    "RNN": (lm.Sequential(lm.Input(7, 8), lm.RNN(12, layers=2), lm.Flatten(), lm.Linear(5)), 4),
+    "transformer": (
+        lm.Sequential(
+            *(lm.Input(12, dtype="int64"), lm.Embedding(11, 16)),
+            *(lm.TransformerEncoderBlock(4, 32, causal=True), lm.Flatten(), lm.Linear(5)),
+        ),
+        4,
+    ),
+}
+
+
+@HALVES
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_training_step_in_mixed_precision(name: str, half: DType, engine: Engine) -> None:
+    network, batch = NETWORKS[name]
+    options = TrainingOptions(lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9))
+    targets = default_targets(network, options.loss, float32)
+    made = training_graph(network, options, targets, dtype=float32, half=half)
+    generator = np.random.default_rng(0)
+    feeds: dict[str, Array] = {}
+    graph = bind_batch(made.graph, batch)
+    for node in graph.nodes():
+        if node.op is LEAF:
+            leaf_name, shape = node.attributes["name"], static(node.shape)
+            array = generator.normal(size=shape) * 0.4 + ("variance" in leaf_name)
+            if not node.dtype.is_float:
+                array = generator.integers(0, 5, shape)
+            if leaf_name == "loss_scale":
+                array = np.asarray(2.0**8)
+            feeds[leaf_name] = np.asarray(array, node.dtype.numpy)
+    check(graph, engine, feeds)
