@@ -351,8 +351,8 @@ class Function(Instructions):
         """Floats as bfloat16, i16: the lanes of `first`, then those of `second`."""
         lanes = first.type.lanes
         if lanes > _MOST_PAIRS:
-            rounded = [self._rounded_in_halves(value) for value in (first, second)]
-            return self.shuffle(*rounded, range(2 * lanes))
+            one, other = (self._rounded_in_halves(value) for value in (first, second))
+            return self.shuffle(one, other, range(2 * lanes))
         wide = max(1 << (lanes - 1).bit_length(), _LEAST_PAIRS)
         one, other = (self.padded(value, wide, 0) for value in (first, second))
         numbers = Type("bfloat", 2 * wide)
@@ -367,9 +367,9 @@ class Function(Instructions):
         """Floats of up to twice as many lanes as an instruction takes, as bfloat16."""
         lanes = value.type.lanes
         whole = self.padded(value, 2 * _MOST_PAIRS, 0)
-        low, high = range(_MOST_PAIRS), range(_MOST_PAIRS, 2 * _MOST_PAIRS)
-        parts = (self.shuffle(whole, None, half) for half in (low, high))
-        return self.shuffle(self.rounded_to_bfloat16(*parts), None, range(lanes))
+        low = self.shuffle(whole, None, range(_MOST_PAIRS))
+        high = self.shuffle(whole, None, range(_MOST_PAIRS, 2 * _MOST_PAIRS))
+        return self.shuffle(self.rounded_to_bfloat16(low, high), None, range(lanes))
 
     def as_pairs(self, numbers: Value) -> Value:
         """Neighbouring lanes of i16 as pairs, i32."""

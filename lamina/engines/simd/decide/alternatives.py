@@ -233,6 +233,7 @@ def _packed_otherwise(one: WindowSchedule) -> WindowSchedule:
     return replace(
         one,
         copied=None if one.copied is None else 0,
+        transposed=False,
         right=PACKED if one.right == DIRECT else one.right,
         packing=None if one.packing is None else _K_BY_K,
         prepacked=None if one.prepacked is None else replace(one.prepacked, packing=_MEMORY_ORDER),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lamina.codegen.filtering import RESULTS
-from lamina.codegen.matrix import Matrix, as_matrix, right_alone
+from lamina.codegen.matrix import Matrix, as_matrix, right_alone, stored
 from lamina.codegen.strides import stride_along
 from lamina.engines.simd.decide.images import copied_along
 from lamina.engines.simd.decide.m_tiles import MTiles, merged
@@ -55,8 +55,9 @@ from lamina.shapes import size_of
 ITEM_M = 128
 # The images of a work item take 1 / this of the L2 cache.
 IMAGE_SHARE = 3
-# The fewest work items if there are few tiles, for any number of workers.
-ITEMS_OF_FEW_TILES = 16
+# The fewest work items if there are few tiles, for any number of workers; and if there are few
+# panels, and each work item copies images.
+ITEMS_OF_FEW_TILES, ITEMS_OF_FEW_PANELS = 16, 8
 # The fewest k that are summed before sums are stored to memory.
 SHORTEST_CHUNK = 256
 # Implicit GEMM is taken up to this ratio of its work to col2im's, because col2im loads and stores
@@ -183,6 +184,8 @@ def window_schedule(
         packing = packing_of_some(matrix)
     else:
         right = TRANSFORMED
+    transposed = windowed.paired and algorithm == WEIGHT_GRADIENT and _can_transpose(windowed)
+    copied = _copied(windowed, algorithm, block, channels, panels)
     schedule = WindowSchedule(
         algorithm,
         step.extents,
@@ -193,7 +196,7 @@ def window_schedule(
         split_m,
         partial_sums,
         channels,
-        _copied(windowed, algorithm, block, channels, panels),
+        len(windowed.image.sides) - 2 if transposed else copied,
         right,
         packing,
         packed,
@@ -201,8 +204,17 @@ def window_schedule(
         are_wide((store.value for store in step.stores), processor),
         (),
         windowed.paired,
+        transposed,
     )
     return replace(schedule, works=_works(windowed, schedule, processor))
+
+
+def _can_transpose(windowed: Windowed) -> bool:
+    """Whether the operand is contiguous along the last but one side of the image."""
+    view, sides = stored(windowed.image.view), windowed.image.sides
+    if view is None or len(sides) < 2:
+        return False
+    return stride_along(view.load.index, sides[-2].axis) == 1
 
 
 def _copied(
@@ -296,6 +308,11 @@ def _splits(
     block, images = chunk
     matrices = windowed.step.batch[0].extent * panels.count
     direct, tiles = windowed.image.is_direct, m_tiles_of(windowed, block, tile_m).count
+    if windowed.paired and matrices < ITEMS_OF_FEW_PANELS:
+        # A piece of M would copy the same images again.
+        sums = min(-(-ITEMS_OF_FEW_PANELS // matrices), windowed.outer.extent // images)
+        if sums > 1:
+            return 1, sums
     if matrices * tiles < ITEMS_OF_FEW_TILES:
         split_m = tiles if direct else 1
         sums = min(-(-ITEMS_OF_FEW_TILES // (matrices * split_m)), windowed.outer.extent // images)

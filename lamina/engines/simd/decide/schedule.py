@@ -214,6 +214,8 @@ class WindowSchedule:
         wide_epilogue: whether the epilogue computes several registers at once.
         works: the work of each of its kernels.
         paired: whether pairs of bfloat16 are multiplied.
+        transposed: whether vectors of the image are read along the side `copied` and stored along
+            the last one, transposed in registers.
     """
 
     algorithm: str
@@ -233,6 +235,7 @@ class WindowSchedule:
     wide_epilogue: bool
     works: tuple[Work, ...]
     paired: bool = False
+    transposed: bool = False
 
     def __str__(self) -> str:
         b, m, n, k = self.extents
@@ -254,6 +257,7 @@ class WindowSchedule:
         if self.channels:
             texts.append(f"{counted(self.channels, 'channel')} at once")
         left = "direct" if self.copied is None else f"copied, vectors along side {self.copied}"
+        left += ", transposed in registers" if self.transposed else ""
         packed = f" by block, {self.packing}" if self.right == PACKED else ""
         texts += [f"left {left}", f"right {self.right}{packed}"]
         return "; ".join([*texts, *map(str, self.works)])

@@ -14,7 +14,7 @@ from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed
 from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
 from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
-from lamina.engines.simd.emit.images import ImageCopy
+from lamina.engines.simd.emit.images import ImageCopy, TransposedImageCopy
 from lamina.engines.simd.emit.packing import TILE, panel_address
 from lamina.program.index import Axis
 from lamina.program.scalar import Load
@@ -91,7 +91,8 @@ class WindowWriter(ABC):
         along = self._schedule.copied
         assert along is not None
         lengths = self._image.lengths(block)
-        ImageCopy(points, self._image, lengths, first, target, along, self._panels.lanes).write()
+        copy = TransposedImageCopy if self._schedule.transposed else ImageCopy
+        copy(points, self._image, lengths, first, target, along, self._panels.lanes).write()
 
     def _loops(self, axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """The loops of a tile over k: (extent, stride), innermost last, of single k."""
