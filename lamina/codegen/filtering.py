@@ -1,4 +1,4 @@
-"""The transforms of Winograd convolutions F(2x2, 3x3), F(2x2, 5x5), F(3x3, 2x2) and F(5x5, 2x2).
+"""The transforms of Winograd convolutions F(2x2, 3x3) and F(2x2, 5x5).
 
 A tile of 2x2 results of a convolution depends on 4x4 elements of the data and the 3x3 weights.
 After both are transformed, by additions, each channel takes 16 multiplications instead of 36. This
@@ -16,39 +16,58 @@ import numpy as np
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
-# The results in a tile along one axis.
-RESULTS = 2
-
 # The matrix of a transform, row by row.
 Transform = tuple[tuple[float, ...], ...]
 
 
 @frozen_dataclass
 class Filtering:
-    """F(2, window) along one axis: two results with the fewest possible multiplications.
+    """F(results, window) along one axis: results with the fewest possible multiplications.
 
     Data and weights are polynomials. Their product follows from products of their values at some
     points, and of their highest terms (Toom and Cook; Blahut, *Fast algorithms for signal
     processing*, 2010). Each transform is a matrix.
 
     Attributes:
+        results: the results in a tile along the axis.
         window: the kernel elements along the axis.
         points: the interpolation points; points of opposite signs are neighbours, so that their
             rows share additions.
     """
 
+    results: int
     window: int
     points: tuple[float, ...]
 
     @property
+    def label(self) -> str:
+        """For names of functions."""
+        return f"{self.results}_{self.window}"
+
+    @property
+    def name(self) -> str:
+        """For convolutions."""
+        return _name(self.results, self.window)
+
+    @property
+    def gradient_name(self) -> str:
+        """For gradients of weights."""
+        return _name(self.window, self.results)
+
+    @property
     def input_tile(self) -> int:
         """The elements of an input tile along the axis."""
-        return self.window + RESULTS - 1
+        return self.window + self.results - 1
 
     @property
     def products(self) -> int:
         """The products of a two-dimensional tile."""
         return self.input_tile**2
+
+    @property
+    def multiplications_left(self) -> float:
+        """Its multiplications as a share of the direct algorithm's."""
+        return self.products / (self.results * self.window) ** 2
 
     @cached_property
     def data_transform(self) -> Transform:
@@ -71,8 +90,8 @@ class Filtering:
     @cached_property
     def gradient_transform(self) -> Transform:
         """The transform of a tile of output gradients."""
-        finite = (tuple(point**power for power in range(RESULTS)) for point in self.points)
-        return (*finite, _last(RESULTS))
+        finite = (tuple(point**power for power in range(self.results)) for point in self.points)
+        return (*finite, _last(self.results))
 
     @property
     def output_transform(self) -> Transform:
@@ -93,6 +112,10 @@ class Filtering:
         return float(np.prod([point - other for other in self._others(point)]))
 
 
+def _name(results: int, window: int) -> str:
+    return f"F({results}x{results}, {window}x{window})"
+
+
 def _row(coefficients: Array, size: int) -> tuple[float, ...]:
     """A polynomial's coefficients, the constant first."""
     row = [float(value) for value in coefficients[::-1]]
@@ -106,6 +129,6 @@ def _last(size: int) -> tuple[float, ...]:
 # By the size of the kernel. With these points the mean error of 5x5 sums is three times that of
 # direct sums; with the integers (1, -1, 2, -2) it would be five times.
 FILTERINGS = {
-    3: Filtering(3, (0.0, 1.0, -1.0)),
-    5: Filtering(5, (0.0, 0.5, -0.5, 1.5, -1.5)),
+    3: Filtering(2, 3, (0.0, 1.0, -1.0)),
+    5: Filtering(2, 5, (0.0, 0.5, -0.5, 1.5, -1.5)),
 }

@@ -16,6 +16,7 @@ from harness import Leaves, run_program
 
 import lamina as lm
 from lamina import ops
+from lamina.codegen.filtering import FILTERINGS
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
@@ -105,8 +106,14 @@ def test_equal_steps_have_equal_schedules() -> None:
 @pytest.mark.parametrize(
     ("program", "wanted"),
     [
-        (convolution(3), {WINOGRAD[3], WINOGRAD_WEIGHT_GRADIENT[3], IMPLICIT_GEMM}),
-        (convolution(5), {WINOGRAD[5], WINOGRAD_WEIGHT_GRADIENT[5], WEIGHT_GRADIENT}),
+        (
+            convolution(3),
+            {WINOGRAD[FILTERINGS[3]], WINOGRAD_WEIGHT_GRADIENT[FILTERINGS[3]], IMPLICIT_GEMM},
+        ),
+        (
+            convolution(5),
+            {WINOGRAD[FILTERINGS[5]], WINOGRAD_WEIGHT_GRADIENT[FILTERINGS[5]], WEIGHT_GRADIENT},
+        ),
         (convolution(3, 2), {COL2IM, IMPLICIT_GEMM, WEIGHT_GRADIENT}),
     ],
     ids=["3x3", "5x5", "strided"],

@@ -14,7 +14,7 @@ from tolerances import AMPLIFICATION, expected_of
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
-from lamina.codegen.filtering import FILTERINGS, RESULTS
+from lamina.codegen.filtering import FILTERINGS, Filtering
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
@@ -170,9 +170,7 @@ def test_blocks_of_images_leave_a_remainder(
     rests = Counter[str]()
     for program in (*programs[:100], *filtered_programs):
         for one, windowed in windows_of(program, winograd(program, engine.processor)):
-            positions = windowed.image.positions[0].extent
-            if is_winograd(one.algorithm):
-                positions //= RESULTS
+            positions = windowed.tiles[0]
             rests[one.algorithm] += one.block < positions and positions % one.block != 0
     wanted = [(IMPLICIT_GEMM,), (WEIGHT_GRADIENT,), WINOGRAD_WEIGHT_GRADIENT.values()]
     # With 16 threads a block is a single row of tiles.
@@ -228,13 +226,12 @@ def convolution(
     return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
 
 
-def gain(what: str, size: int) -> float:
+def gain(what: str, filtering: Filtering) -> float:
     """The mean square of a result of Winograd's algorithm, if signs of terms were random.
 
     Inputs and weights (or gradients) have mean squares of 1. The transforms are the same along both
     axes, so the gain is the square of the gain along one.
     """
-    filtering = FILTERINGS[size]
     back, factors = (
         (filtering.output_transform, filtering.weight_transform)
         if what == "forward"
@@ -244,7 +241,7 @@ def gain(what: str, size: int) -> float:
     return float((np.square(back) @ products).max()) ** 2
 
 
-def filtering_deviation(what: str, size: int, sums: int) -> float:
+def filtering_deviation(what: str, filtering: Filtering, sums: int) -> float:
     """The standard deviation of a result's error, in units of the unit roundoff.
 
     A rounding is off by up to a unit, at random: by the square root of 1/3 (Higham and Mary, 2019).
@@ -252,9 +249,9 @@ def filtering_deviation(what: str, size: int, sums: int) -> float:
     products, so each product is rounded sums/2 times on average. A transform rounds as often as its
     rows have elements, along each axis.
     """
-    numbers = size + RESULTS - 1
-    roundings = sums / 2 + 1 + 2 * (numbers + size + RESULTS)
-    return math.sqrt(roundings / 3 * sums * gain(what, size) / 3 / 3)
+    numbers = filtering.input_tile + filtering.window + filtering.results
+    roundings = sums / 2 + 1 + 2 * numbers
+    return math.sqrt(roundings / 3 * sums * gain(what, filtering) / 3 / 3)
 
 
 def direct_deviation(terms: int) -> float:
@@ -268,7 +265,8 @@ def test_errors_of_winograd_are_those_of_its_roundings(dtype: str, size: int) ->
     graph, feeds = convolution(dtype, size=size)
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     schedule = winograd(program)
-    wanted = [WINOGRAD[size], WINOGRAD[size], WINOGRAD_WEIGHT_GRADIENT[size]]
+    filtering = FILTERINGS[size]
+    wanted = [WINOGRAD[filtering]] * 2 + [WINOGRAD_WEIGHT_GRADIENT[filtering]]
     assert algorithms_of(program, schedule) == wanted
     found, _ = run_program(program, CpuEngine(), feeds, schedule=schedule)
     expected, _ = evaluate(graph, feeds)
@@ -279,15 +277,15 @@ def test_errors_of_winograd_are_those_of_its_roundings(dtype: str, size: int) ->
         ("weight gradient", 3 * 5 * 6, 3 * 9 * 11),
     )
     for (name, value), (what, sums, terms) in zip(expected.items(), cases, strict=True):
-        deviation = math.hypot(filtering_deviation(what, size, sums), direct_deviation(terms))
+        deviation = math.hypot(filtering_deviation(what, filtering, sums), direct_deviation(terms))
         # One of a billion values is six standard deviations off.
         compare(name, found[name], value, 6 * deviation * float(np.finfo(dtype).eps) / 2)
 
 
 def test_tolerances_of_windows_are_those_of_winograd() -> None:
-    for size in FILTERINGS:
-        forward = math.sqrt(gain("forward", size)) / size
-        gradient = math.sqrt(gain("weight gradient", size)) / RESULTS
+    for size, filtering in FILTERINGS.items():
+        forward = math.sqrt(gain("forward", filtering)) / size
+        gradient = math.sqrt(gain("weight gradient", filtering)) / filtering.results
         assert max(forward, gradient) <= AMPLIFICATION[size] <= 1.1 * max(forward, gradient)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from lamina.codegen.filtering import FILTERINGS, RESULTS, Transform
+from lamina.codegen.filtering import FILTERINGS, Transform
 from lamina.program.index import Axis, Index, axis_index, flatten
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
@@ -22,6 +22,8 @@ from lamina.shapes import DType, size_of
 
 _FILTERING = FILTERINGS[3]
 _TILE = _FILTERING.input_tile
+# The results of a tile along an axis.
+_RESULTS = _FILTERING.results
 # The elements of a transformed tile.
 PRODUCTS = _FILTERING.products
 # (row, column) of a tile -> value.
@@ -69,7 +71,7 @@ class Convolution:
 
 
 def _tiles_along(position: Axis) -> Axis:
-    return Axis(f"{position.name}_tile", position.extent // RESULTS)
+    return Axis(f"{position.name}_tile", position.extent // _RESULTS)
 
 
 def convolution_of(step: Contraction) -> Convolution | None:
@@ -95,7 +97,7 @@ def _fits(window: Window) -> bool:
         window.kind in (FORWARD, DATA_GRADIENT)
         and position is not None
         and element is not None
-        and position.extent % RESULTS == 0
+        and position.extent % _RESULTS == 0
         and element.extent == _FILTERING.window
         and (window.stride, abs(window.dilation), window.divisor) == (1, 1, 1)
     )
@@ -185,7 +187,7 @@ def _data(found: Convolution) -> _Tile:
         ):
             first = min(number, _FILTERING.window - 1)
             axes[element] = Index(_element(window, first))
-            axes[position] = axis_index(_tiles_along(position)) * RESULTS + (number - first)
+            axes[position] = axis_index(_tiles_along(position)) * _RESULTS + (number - first)
         tile[coordinates] = Rewrite(axes).scalar(found.step.left)
     return tile
 
@@ -236,7 +238,7 @@ def _stores(tile: _Tile, name: str, side: int, at: Callable[[int, Index], Index]
 def _epilogue(found: Convolution, coordinates: tuple[int, int], total: Scalar) -> Sequence[Store]:
     """The stores of one of the 2x2 results of a tile."""
     axes = {
-        position: axis_index(_tiles_along(position)) * RESULTS + number
+        position: axis_index(_tiles_along(position)) * _RESULTS + number
         for position, number in zip(found.positions, coordinates, strict=True)
     }
     return Rewrite(axes, {found.step.result: total}).stores(found.step.stores)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lamina.codegen.axes import merged_axes
-from lamina.codegen.filtering import RESULTS
 from lamina.codegen.matrix import Matrix, as_loop, as_matrix, can_be_paired
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.stages import Style, fitting_lanes
@@ -197,9 +196,7 @@ def _over_windows(
     *,
     is_small: bool,
 ) -> WindowSchedule:
-    positions = windowed.image.positions[0].extent
-    if is_winograd(algorithm):
-        positions //= RESULTS
+    positions = windowed.tiles[0]
     block, images = positions, 1
     if is_small and algorithm != COL2IM:
         block = -(-positions // 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lamina.codegen.filtering import RESULTS
 from lamina.codegen.matrix import Matrix, as_matrix, right_alone, stored
 from lamina.codegen.strides import stride_along
 from lamina.engines.simd.decide.images import copied_along
@@ -38,10 +37,9 @@ from lamina.engines.simd.decide.winograd import (
     channels_at_once,
     chunks_of,
     is_winograd,
-    multiplications_left,
     packed_weights,
     tiles_that_fit,
-    winograd_pays,
+    winograd_work,
 )
 from lamina.engines.simd.decide.work import Work
 from lamina.engines.simd.processor import Processor
@@ -86,9 +84,15 @@ def schedule_windows(
     if spread is not None:
         work *= size_of([one.position.extent for one in spread.spreads])
         work /= size_of([one.m.extent for one in spread.spreads])
-    for algorithm, windowed in known.items():
-        if is_winograd(algorithm) and winograd_pays(windowed, algorithm, panels, work, processor):
-            return schedule_by(windowed, algorithm, panels, processor)
+    works = {
+        algorithm: winograd_work(windowed, algorithm, panels, work, processor)
+        for algorithm, windowed in known.items()
+        if is_winograd(algorithm)
+    }
+    paying = {algorithm: one for algorithm, one in works.items() if one is not None}
+    if paying:
+        least = min(paying, key=lambda algorithm: paying[algorithm])
+        return schedule_by(known[least], least, panels, processor)
     if spread is not None:
         return schedule_by(spread, COL2IM, panels, processor)
     return None if direct is None else schedule_by(direct, without, panels, processor)
@@ -137,7 +141,7 @@ def schedule_by(
     else:
         channels = channels_at_once(windowed, panels, processor)
         fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
-        high, wide = (axis.extent // RESULTS for axis in windowed.image.positions)
+        high, wide = windowed.tiles
         block, images = _even(
             windowed, min(high, max(fitting // wide, 1)), fitting // (high * wide)
         )
@@ -223,7 +227,7 @@ def _copied(
     """The side along which the image of a block is copied in vectors; None without an image."""
     if windowed.image.is_direct:
         return None
-    lengths = windowed.image.lengths(block * RESULTS if is_winograd(algorithm) else block)
+    lengths = windowed.image.lengths(block * windowed.tile)
     if is_winograd(algorithm):
         lengths[-1] = channels
     return copied_along(lengths, panels.lanes)
@@ -332,7 +336,7 @@ def _tile_chunks(
     """The largest chunks of tiles, made by `_even`, that fit the cache and leave work for all."""
     threads = processor.threads
     fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
-    high, wide = (axis.extent // RESULTS for axis in windowed.image.positions)
+    high, wide = windowed.tiles
     items = windowed.step.batch[0].extent * windowed.outer.extent
     block = min(high, max(fitting // wide, 1))
     while block > 1 and items * -(-high // block) < 4 * threads:
@@ -342,7 +346,7 @@ def _tile_chunks(
 
 def _even(windowed: Windowed, block: int, images: int) -> tuple[int, int]:
     """The rows of tiles of a chunk, about `block`, and its outer positions, at most `images`."""
-    high = windowed.image.positions[0].extent // RESULTS
+    high = windowed.tiles[0]
     if block < high:
         return -(-high // -(-high // block)), 1
     return high, divisor_near(windowed.outer.extent, images)
@@ -381,12 +385,12 @@ def _works(windowed: Windowed, schedule: WindowSchedule, processor: Processor) -
         sums = Work(matrices * schedule.split_m * schedule.partial_sums, cycles)
         total = Work(matrices, float(schedule.partial_sums * matrices * m * panels.vectors))
         return (sums,) if schedule.partial_sums == 1 else (sums, total)
-    cycles *= multiplications_left(windowed)
+    cycles *= filtering_of(windowed).multiplications_left
     if algorithm in WINOGRAD.values():
         return (
             Work(b * outer * chunks_of(windowed, schedule.block, schedule.images).each, cycles),
         )
-    channels, filtering = windowed.image.sides[-1].axis.extent, filtering_of(windowed.image)
+    channels, filtering = windowed.image.sides[-1].axis.extent, filtering_of(windowed)
     items = matrices * (channels // schedule.channels) * schedule.partial_sums
     finishing = matrices * channels * panels.vectors
     finishing *= filtering.products * (schedule.partial_sums + filtering.window)

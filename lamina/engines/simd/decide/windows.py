@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.codegen.axes import flattened
-from lamina.codegen.filtering import FILTERINGS, RESULTS, Filtering
+from lamina.codegen.filtering import FILTERINGS, Filtering
 from lamina.codegen.matrix import narrowed, with_single_axes
 from lamina.engines.simd.decide.images import Image, image_of
 from lamina.program.index import Axis, axes_of, axis_index
@@ -31,9 +31,9 @@ from lamina.program.windows import DATA_GRADIENT, Window
 from lamina.records import frozen_dataclass
 
 IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
-# By the size of windows: the algorithms for convolutions, and for gradients of weights.
-WINOGRAD = {size: f"Winograd F(2x2, {size}x{size})" for size in FILTERINGS}
-WINOGRAD_WEIGHT_GRADIENT = {size: f"Winograd F({size}x{size}, 2x2)" for size in FILTERINGS}
+# The algorithms for convolutions, and for gradients of weights.
+WINOGRAD = {one: f"Winograd {one.name}" for one in FILTERINGS.values()}
+WINOGRAD_WEIGHT_GRADIENT = {one: f"Winograd {one.gradient_name}" for one in FILTERINGS.values()}
 
 
 @frozen_dataclass
@@ -72,6 +72,7 @@ class Windowed:
         outer: the image's outer axes as one.
         spreads: with col2im, for each axis of M except the outer ones.
         paired: whether the views are bfloat16, and are multiplied in pairs along k.
+        filtering: the transforms of Winograd's algorithm; None for other algorithms.
     """
 
     step: Contraction
@@ -79,6 +80,17 @@ class Windowed:
     outer: Axis
     spreads: tuple[Spread, ...] = ()
     paired: bool = False
+    filtering: Filtering | None = None
+
+    @property
+    def tile(self) -> int:
+        """The positions of a tile along an axis; 1 unless the algorithm is Winograd's."""
+        return self.filtering.results if self.filtering else 1
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """The number of tiles along each axis of positions."""
+        return tuple(axis.extent // self.tile for axis in self.image.positions)
 
     @property
     def itemsize(self) -> int:
@@ -137,9 +149,11 @@ def readings(step: Contraction) -> dict[str, Windowed]:
         (WINOGRAD, step.m, step.k),
         (WINOGRAD_WEIGHT_GRADIENT, step.k, step.m),
     ):
-        image = _tiled_image(step, positions, elements)
-        if image is not None:
-            found[names[filtering_of(image).window]] = _windowed(step, image)
+        for filtering in FILTERINGS.values():
+            image = _tiled_image(step, positions, elements, filtering)
+            if image is not None:
+                windowed = _windowed(step, image)
+                found[names[filtering]] = replace(windowed, filtering=filtering)
     return {name: one for name, one in found.items() if one is not None}
 
 
@@ -213,17 +227,19 @@ def _col2im(step: Contraction) -> Windowed | None:
 # Winograd -----------------------------------------------------------------------------------------
 
 
-def filtering_of(image: Image) -> Filtering:
-    """Winograd's transforms for the windows of an image."""
-    element_ = image.sides[0].element
-    assert element_ is not None
-    return FILTERINGS[element_.extent]
+def filtering_of(windowed: Windowed) -> Filtering:
+    """Winograd's transforms; the algorithm must be his."""
+    assert windowed.filtering is not None
+    return windowed.filtering
 
 
 def _tiled_image(
-    step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis]
+    step: Contraction,
+    positions: Sequence[Axis],
+    elements: Sequence[Axis],
+    filtering: Filtering,
 ) -> Image | None:
-    """The image for Winograd's algorithms; None unless windows are square, with stride 1.
+    """The image for Winograd's algorithms; None unless windows have the size and stride 1.
 
     Its positions are whole tiles: positions after the view's last one read zeros.
     """
@@ -234,10 +250,10 @@ def _tiled_image(
     numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
     if len(windows) != 2 or len(found) != 2:
         return None
-    if len(sizes) > 1 or sizes.isdisjoint(FILTERINGS) or numbers != {(1, 1, 1)}:
+    if sizes != {filtering.window} or numbers != {(1, 1, 1)}:
         return None
     view = _with_bounds(step.left, windows)
-    whole = {axis: tiled(axis) for axis in plane}
+    whole = {axis: tiled(axis, filtering.results) for axis in plane}
     change = Rewrite({axis: axis_index(tiles) for axis, tiles in whole.items()})
     windows = [
         replace(one, position=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
@@ -249,9 +265,9 @@ def _tiled_image(
     return image if image.sides[-1].element is not None else None
 
 
-def tiled(positions: Axis) -> Axis:
+def tiled(positions: Axis, tile: int) -> Axis:
     """An axis of output positions, extended to whole tiles."""
-    return Axis(positions.name, positions.extent + positions.extent % RESULTS)
+    return Axis(positions.name, positions.extent + -positions.extent % tile)
 
 
 def _with_bounds(view: Scalar, windows: Sequence[Window]) -> Scalar:

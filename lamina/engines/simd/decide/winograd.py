@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from lamina.codegen.filtering import FILTERINGS, RESULTS
+from lamina.codegen.filtering import Filtering
 from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.engines.simd.decide.packing import packing_of_all
 from lamina.engines.simd.decide.panels import PackedRight, Panels
@@ -38,33 +38,35 @@ _CACHE_SHARE, _SUMS_SHARE = 2, 8
 _WORD_BYTES = 4
 
 
-def winograd_pays(
+def winograd_work(
     windowed: Windowed, algorithm: str, panels: Panels, direct: float, processor: Processor
-) -> bool:
-    """Whether Winograd's algorithm is worth its transforms, and the code for them.
+) -> float | None:
+    """The work of one of Winograd's algorithms, as a number of multiplications.
 
     Args:
         windowed: the contraction.
-        algorithm: a name of one of Winograd's algorithms.
+        algorithm: the algorithm's name.
         panels: how N is split.
-        direct: the multiplications of the direct algorithm.
+        direct: the work of the direct algorithm.
         processor: the processor.
+
+    Returns:
+        None if it is not worth its transforms, or the code for them.
     """
-    image = windowed.image
-    lanes = processor.vector_bytes / windowed.step.dtype.itemsize
-    saved = (1 - multiplications_left(windowed)) * direct / lanes
-    if saved < processor.winograd_saving * filtering_of(image).products:
-        return False
-    channels, n = image.sides[-1].axis.extent, panels.n
-    tiles = windowed.outer.extent * size_of([axis.extent // RESULTS for axis in image.positions])
+    filtering, channels, n = filtering_of(windowed), windowed.image.sides[-1].axis.extent, panels.n
+    lanes = processor.vector_bytes // windowed.step.dtype.itemsize
+    saved = (1 - filtering.multiplications_left) * direct / lanes
+    if saved < processor.winograd_saving * filtering.products:
+        return None
+    tiles = windowed.outer.extent * size_of(windowed.tiles)
     if algorithm in WINOGRAD.values():
         once, others = _WEIGHTS_TILES, _INPUT_CYCLES * channels + _RESULT_CYCLES * n
     else:
         once = _GRADIENTS_TILES
         others = _INPUT_CYCLES * channels * panels.count + _FACTOR_CYCLES * n
     work = (tiles + once) * channels * n + tiles * others
-    work *= filtering_of(image).products
-    return windowed.step.batch[0].extent * work < MUST_GAIN * direct
+    work *= windowed.step.batch[0].extent * filtering.products
+    return work if work < MUST_GAIN * direct else None
 
 
 def is_winograd(algorithm: str) -> bool:
@@ -72,25 +74,19 @@ def is_winograd(algorithm: str) -> bool:
     return algorithm in (*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values())
 
 
-def multiplications_left(windowed: Windowed) -> float:
-    """Winograd's multiplications as a share of the direct algorithm's."""
-    filtering = filtering_of(windowed.image)
-    return filtering.products / (RESULTS * filtering.window) ** 2
-
-
 def tiles_that_fit(
     windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
 ) -> int:
     """The number of tiles that fit the cache with their products; at least a register tile."""
     room = processor.level2_bytes // _CACHE_SHARE // windowed.step.dtype.itemsize
-    return max(room // (filtering_of(windowed.image).products * (channels + panels.width)), tile_m)
+    return max(room // (filtering_of(windowed).products * (channels + panels.width)), tile_m)
 
 
 def channels_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> int:
     """The channels whose sums are kept at once: whole vectors, as many as fit the cache share."""
     lanes, channels = panels.lanes, windowed.image.sides[-1].axis.extent
     most = processor.level2_bytes // _SUMS_SHARE // windowed.step.dtype.itemsize
-    most //= filtering_of(windowed.image).products * panels.width
+    most //= filtering_of(windowed).products * panels.width
     sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
     return max((size for size in sizes if size <= most), default=min([*sizes, channels]))
 
@@ -126,8 +122,7 @@ class Chunks:
 
 def chunks_of(windowed: Windowed, block: int, images: int) -> Chunks:
     """Chunks of `block` rows of tiles, or of all rows of `images` outer positions."""
-    high = windowed.image.positions[0].extent // RESULTS
-    return Chunks(block, images, *divmod(high, block))
+    return Chunks(block, images, *divmod(windowed.tiles[0], block))
 
 
 # Weights ------------------------------------------------------------------------------------------
@@ -138,13 +133,13 @@ class Taps:
     """The k of the elements of windows.
 
     Attributes:
-        window: the elements of a window along an axis.
+        filtering: the transforms.
         first: for each element of a window, row by row in the image, the k of the first channel.
         pitch: the k between neighbouring channels.
         channels: the number of channels.
     """
 
-    window: int
+    filtering: Filtering
     first: tuple[int, ...]
     pitch: int
     channels: int
@@ -158,15 +153,15 @@ def _taps_of(windowed: Windowed) -> Taps:
         for number, axis in enumerate(k_axes)
     }
     *plane, channels = windowed.image.sides
-    window = filtering_of(windowed.image).window
+    filtering = filtering_of(windowed)
     # If windows are mirrored, weights are mirrored too.
     along = [
-        [pitches[side.element] * element_ for element_ in range(window)][:: side.dilation]
+        [pitches[side.element] * element_ for element_ in range(filtering.window)][:: side.dilation]
         for side in plane
         if side.element is not None
     ]
     first = tuple(row + column for row in along[0] for column in along[1])
-    return Taps(window, first, pitches[channels.axis], channels.axis.extent)
+    return Taps(filtering, first, pitches[channels.axis], channels.axis.extent)
 
 
 @frozen_dataclass
@@ -191,7 +186,7 @@ class PackedWeights(PackedRight):
     @property
     def has_zeros(self) -> int:
         """The row of the flag that states whether a panel has zeros."""
-        return FILTERINGS[self.taps.window].products * self.taps.channels
+        return self.taps.filtering.products * self.taps.channels
 
 
 def packed_weights(windowed: Windowed, panels: Panels) -> PackedWeights:
@@ -199,6 +194,6 @@ def packed_weights(windowed: Windowed, panels: Panels) -> PackedWeights:
     taps = _taps_of(windowed)
     words = len(taps.first) * taps.channels * _WORD_BYTES
     words = -(-words // (panels.width * windowed.step.dtype.itemsize))
-    k = FILTERINGS[taps.window].products * taps.channels + 1 + words
+    k = taps.filtering.products * taps.channels + 1 + words
     packing = packing_of_all(as_matrix(right_alone(windowed.step)), panels.lanes)
     return PackedWeights(panels, k, packing, False, taps)

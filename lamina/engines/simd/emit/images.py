@@ -108,23 +108,11 @@ class TransposedImageCopy(ImageCopy):
     pairs are transposed in registers.
     """
 
-    def _vectors(self, offset: Value) -> None:
-        """Copies all elements of the last two sides."""
-        code, length = self.points.code, self.lengths[self.along]
-        whole = length - length % self.lanes
-        if whole:
-            opened = code.begin_loop(0, whole, self.lanes)
-            with self.points.bound(TILE, opened.index, before=opened.before):
-                self._blocks(opened.index, self.lanes, offset)
-                code.end_loop(opened)
-        if whole < length:
-            self._blocks(constant(whole, I64), length - whole, offset)
-
     def write(self) -> None:
         """Writes the loops."""
         self._over(range(len(self.lengths) - 2), constant(0, I64))
 
-    def _blocks(self, start: Value, width: int, offset: Value) -> None:
+    def _vector(self, start: Value, width: int, offset: Value) -> None:
         """Copies all elements along the last side of `width` coordinates of the side before it."""
         code = self.points.code
         pitch = constant(self._pitch(self.along), I64)

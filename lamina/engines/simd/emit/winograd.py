@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lamina.codegen.builder import Builder
-from lamina.codegen.filtering import RESULTS, Filtering
+from lamina.codegen.filtering import Filtering
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
@@ -63,12 +63,17 @@ class TransformedTiles(WindowWriter):
     ) -> None:
         super().__init__(context, name, windowed, schedule)
         self._channels = schedule.channels
-        self._wide = windowed.image.positions[1].extent // RESULTS
+        self._wide = windowed.tiles[1]
         self._chunks = chunks_of(windowed, schedule.block, schedule.images)
 
     @property
     def _filtering(self) -> Filtering:
-        return filtering_of(self._image)
+        return filtering_of(self._windowed)
+
+    @property
+    def _tile(self) -> int:
+        """The positions of a tile along an axis."""
+        return self._filtering.results
 
     @property
     def _window(self) -> int:
@@ -109,9 +114,9 @@ class TransformedTiles(WindowWriter):
         self, points: Points, chunk: Chunk, copied: Value, inputs: Matrices
     ) -> None:
         """Copies the images of a chunk and transforms them."""
-        code, positions = points.code, RESULTS * chunk.block
+        code, positions = points.code, self._tile * chunk.block
         end = code.add(chunk.outer, constant(chunk.images, I64))
-        first = code.multiply(chunk.start, constant(RESULTS, I64))
+        first = code.multiply(chunk.start, constant(self._tile, I64))
         with points.loop(self._outer, (), chunk.outer, end) as loop:
             past = code.subtract(loop.index, chunk.outer)
             image = address(code, copied, [(past, self._image.size(positions))], self._element)
@@ -123,11 +128,11 @@ class TransformedTiles(WindowWriter):
 
     def _transform(self, code: Builder, copied: Value, block: int, inputs: Matrices) -> None:
         """Transforms the tiles of an image."""
-        strides, _ = self._image.layout(RESULTS * block)
+        strides, _ = self._image.layout(self._tile * block)
         down, right = (strides[axis] for axis in self._image.positions)
         rows = code.begin_loop(0, block)
         columns = code.begin_loop(0, self._wide)
-        moves = [(rows.index, RESULTS * down), (columns.index, RESULTS * right)]
+        moves = [(rows.index, self._tile * down), (columns.index, self._tile * right)]
         source = address(code, copied, moves, self._element)
         tile = code.add(code.multiply(rows.index, constant(self._wide, I64)), columns.index)
         target = address(code, inputs.start, [(tile, self._channels)], self._element)
@@ -140,7 +145,7 @@ class TransformedTiles(WindowWriter):
         ):
             if count:
                 starts = [code.offset(one, first, self._element) for one in (source, target)]
-                function = emit_data_transform(self._context.module, self._window, vector)
+                function = emit_data_transform(self._context.module, self._filtering, vector)
                 numbers = (down, right, inputs.stride, count)
                 code.call_void(function, *starts, *(constant(one, I64) for one in numbers))
         code.end_loop(columns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import final
 
 from lamina.codegen.builder import Builder
-from lamina.codegen.filtering import RESULTS
 from lamina.codegen.values import I32, I64, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.winograd import PackedWeights
@@ -23,7 +22,7 @@ class WinogradForward(TransformedTiles):
     def write(self) -> list[WrittenKernel]:
         chunks, m_axes = self._chunks, self._step.m[-2:]
         for kind, panel, _, _ in self._panels.kinds():
-            pitches = [RESULTS * self._wide * panel.width, panel.width]
+            pitches = [self._tile * self._wide * panel.width, panel.width]
             self._write_epilogue(f"{self._name}_{kind}", panel, m_axes, pitches)
         for label, block, _ in chunks.sizes():
             self._write_chunk(label, block, chunks.images)
@@ -45,13 +44,13 @@ class WinogradForward(TransformedTiles):
         inputs_stride, products_stride = (
             self._matrix_stride(tiles * size) for size in (self._channels, width)
         )
-        image = images * self._image.size(RESULTS * block)
+        image = images * self._image.size(self._tile * block)
         sizes = (
             image,
             self._products * inputs_stride,
             self._products * products_stride,
         )
-        *offsets, _ = self._own_offsets((*sizes, RESULTS**2 * self._wide * width))
+        *offsets, _ = self._own_offsets((*sizes, self._tile**2 * self._wide * width))
         points = self._begin(f"{self._name}_{label}", ("thread", "batch", "outer", "start"))
         code = points.code
         table, _, batch, outer, start = code.parameters
@@ -60,9 +59,9 @@ class WinogradForward(TransformedTiles):
         left = Matrices(inputs, inputs_stride)
         with points.bound(self._batch, batch):
             self._transform_chunk(points, Chunk(outer, start, images, block), copied, left)
-        strides, _ = self._image.layout(RESULTS * block)
+        strides, _ = self._image.layout(self._tile * block)
         steps = tuple(strides[axis] for axis in self._image.positions)
-        image_size = self._image.size(RESULTS * block)
+        image_size = self._image.size(self._tile * block)
 
         for kind, panel, number, n_start in self._over_panels(points):
             packed = self._packed_weights
@@ -78,17 +77,17 @@ class WinogradForward(TransformedTiles):
             row = code.add(code.multiply(outers.index, constant(block, I64)), loop.index)
             source = address(code, products, [(row, self._wide * panel.width)], self._element)
             transform = emit_result_transform(
-                self._context.module, self._window, panel, self._element
+                self._context.module, self._filtering, panel, self._element
             )
             numbers = (products_stride, self._wide)
             code.call_void(transform, source, out, *(constant(one, I64) for one in numbers))
             with code.when(has_zeros):
-                moves = [(outers.index, image_size), (loop.index, RESULTS * steps[0])]
+                moves = [(outers.index, image_size), (loop.index, self._tile * steps[0])]
                 source = address(code, copied, moves, self._element)
                 self._set_zeros(code, panel, (source, words, out), steps)
-            first = code.multiply(code.add(start, loop.index), constant(RESULTS, I64))
+            first = code.multiply(code.add(start, loop.index), constant(self._tile, I64))
             high, wide = (constant(axis.extent, I64) for axis in self._step.m[-2:])
-            present = code.minimum(code.subtract(high, first), constant(RESULTS, I64))
+            present = code.minimum(code.subtract(high, first), constant(self._tile, I64))
             code.call_void(
                 f"{self._name}_{kind}_epilogue",
                 *(table, out, batch, code.add(outer, outers.index)),
@@ -122,7 +121,7 @@ class WinogradForward(TransformedTiles):
         lanes, channels = self._panels.lanes, self._channels
         rest = channels % lanes
         function = emit_exact_zeros(
-            self._context.module, panel, self._element, self._window, lanes, rest
+            self._context.module, panel, self._element, self._filtering, lanes, rest
         )
-        numbers = (*steps, RESULTS * self._wide, channels - rest)
+        numbers = (*steps, self._tile * self._wide, channels - rest)
         code.call_void(function, *addresses, *(constant(one, I64) for one in numbers))

@@ -9,7 +9,6 @@ from typing import final
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.builder import Builder
-from lamina.codegen.filtering import RESULTS
 from lamina.codegen.values import I32, I64, POINTER, TABLE, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
@@ -115,7 +114,7 @@ class WinogradWeightGradient(TransformedTiles):
         inputs_stride, factors_stride = (
             self._matrix_stride(tiles * size) for size in (self._channels, panel.width)
         )
-        image = images * self._image.size(RESULTS * block)
+        image = images * self._image.size(self._tile * block)
         *offsets, _ = self._own_offsets(
             (image, self._products * inputs_stride, self._products * factors_stride)
         )
@@ -151,18 +150,18 @@ class WinogradWeightGradient(TransformedTiles):
             row = code.add(code.multiply(past, constant(chunk.block, I64)), rows.index)
             tile = code.add(code.multiply(row, constant(self._wide, I64)), columns.index)
             target = address(code, factors.start, [(tile, panel.width)], self._element)
-            row = code.multiply(code.add(chunk.start, rows.index), constant(RESULTS, I64))
-            column = code.multiply(columns.index, constant(RESULTS, I64))
+            row = code.multiply(code.add(chunk.start, rows.index), constant(self._tile, I64))
+            column = code.multiply(columns.index, constant(self._tile, I64))
             for number in range(panel.vectors):
                 skipped = number * panel.lanes
                 base = code.add(n_start, constant(skipped, I64))
                 along_n = (self._n, base, panel.present(number), panel.lanes)
                 square = _Factors(points, view, (high, row), (wide, column), *along_n)
                 transform = emit_factor_transform(
-                    self._context.module, self._window, Type(self._element, panel.lanes)
+                    self._context.module, self._filtering, Type(self._element, panel.lanes)
                 )
                 to = code.offset(target, skipped, self._element)
-                values = [square.number(*at) for at in product(range(RESULTS), repeat=2)]
+                values = [square.number(*at) for at in product(range(self._tile), repeat=2)]
                 code.call_void(transform, *values, to, constant(factors.stride, I64))
             code.end_loop(columns)
             code.end_loop(rows)
@@ -170,10 +169,12 @@ class WinogradWeightGradient(TransformedTiles):
 
     def _right_view(self) -> Scalar:
         """The right operand over whole tiles, with zeros past its last position."""
-        plane = self._step.k[-2:]
+        whole = {axis: tiled(axis, self._tile) for axis in self._step.k[-2:]}
         _, of_outer = flattened(self._image.outer, self._outer.name)
-        change = Rewrite(of_outer | {axis: axis_index(tiled(axis)) for axis in plane})
-        bounds = tuple(Bound(axis_index(one), 0, one.extent) for one in plane if tiled(one) != one)
+        change = Rewrite(of_outer | {axis: axis_index(one) for axis, one in whole.items()})
+        bounds = tuple(
+            Bound(axis_index(axis), 0, axis.extent) for axis, one in whole.items() if one != axis
+        )
         within = Rewrite(load=lambda load: replace(load, bounds=(*load.bounds, *bounds)))
         return change.scalar(within.scalar(self._step.right))
 
@@ -304,7 +305,7 @@ class WinogradWeightGradient(TransformedTiles):
         source = address(code, shared, moves, self._element)
         high, wide = (side.dilation < 0 for side in self._plane)
         transform = emit_gradient_transform(
-            self._context.module, self._window, panel, self._element, (high, wide)
+            self._context.module, self._filtering, panel, self._element, (high, wide)
         )
         numbers = (self._sums_stride, self._blocks, size)
         code.call_void(transform, source, target, *(constant(one, I64) for one in numbers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from lamina.codegen.builder import Builder, Module
-from lamina.codegen.filtering import FILTERINGS
+from lamina.codegen.filtering import Filtering
 from lamina.codegen.matrix import Matrix
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
@@ -43,9 +43,9 @@ class WeightsFill:
         own = self.context.addresses.own(code, table, thread)
         RightPanel(points, matrix, packed.packing, panel, n_start, own).write_all(packed.unpacked)
         first, width = taps.first[0], panel.width
-        strides = (taps.first[taps.window] - first, taps.first[1] - first, taps.pitch)
+        strides = (taps.first[taps.filtering.window] - first, taps.first[1] - first, taps.pitch)
         code.call_void(
-            _emit_transform(self.context.module, panel, taps.window, kind),
+            _emit_transform(self.context.module, panel, taps.filtering, kind),
             code.offset(own, first * width, kind),
             target,
             *(constant(stride * width, I64) for stride in strides),
@@ -55,25 +55,25 @@ class WeightsFill:
         )
 
 
-def _emit_transform(module: Module, panel: Panel, window: int, kind: str) -> str:
+def _emit_transform(module: Module, panel: Panel, filtering: Filtering, kind: str) -> str:
     """Writes the transform of weights, once in a module; gives its name.
 
     Its parameters are `(weights, target, down, right, pitch, channels, present)`: the addresses of
     the first weight and of the result, the elements between two rows of a window, two columns, and
     two channels, the number of channels, and a word with a bit for each column.
     """
-    name = f"winograd_weights_{window}_{kind}_{panel.vectors}x{panel.lanes}"
+    name = f"winograd_weights_{filtering.label}_{kind}_{panel.vectors}x{panel.lanes}"
     if module.has(name):
         return name
     numbers = ("down", "right", "pitch", "channels", "present")
     parameters = [("weights", POINTER), ("target", POINTER), *((one, I64) for one in numbers)]
     code = module.function(name, parameters)
     weights, target, down, right, pitch, channels, present = code.parameters
-    one = _Weights(code, panel, window, kind, weights, (down, right, pitch), channels)
+    one = _Weights(code, panel, filtering, kind, weights, (down, right, pitch), channels)
     with_zeros = one.transform(target)
     word = code.convert("zext", nonzero_n(code, panel, with_zeros), "i64")
     word = code.binary("and", word, present)
-    products = constant(FILTERINGS[window].products, I64)
+    products = constant(filtering.products, I64)
     at = address(code, target, [(code.multiply(channels, products), panel.width)], kind)
     code.store(code.convert("trunc", word, "i32"), at)
     with code.when(code.compare("ne", word, constant(0, I64))):
@@ -89,7 +89,7 @@ class _Weights:
     Attributes:
         code: of the function.
         panel: the vectors of the panel.
-        window: the elements of a window along an axis.
+        filtering: the transforms.
         kind: of an element.
         start: the address of the first weight.
         strides: the elements between two rows of a window, two columns, and two channels.
@@ -98,7 +98,7 @@ class _Weights:
 
     code: Builder
     panel: Panel
-    window: int
+    filtering: Filtering
     kind: str
     start: Value
     strides: tuple[Value, Value, Value]
@@ -120,7 +120,7 @@ class _Weights:
         source = address(code, self.start, [(loop.index, pitch)], kind)
         here = address(code, target, [(loop.index, panel.width)], kind)
         with_zeros: list[Value] = []
-        elements = range(self.window)
+        elements = range(self.filtering.window)
         for number, found in enumerate(loop.carried):
             skipped = number * panel.lanes
             loaded: list[Value] = []
@@ -130,8 +130,8 @@ class _Weights:
                 loaded.append(code.load(weight, vector))
                 found = code.select(code.compare("oeq", loaded[-1], none), one, found)
             with_zeros.append(found)
-            square = ListedSquare(loaded, self.window)
-            rows = along_both(code, FILTERINGS[self.window].weight_transform, square)
+            square = ListedSquare(loaded, self.filtering.window)
+            rows = along_both(code, self.filtering.weight_transform, square)
             for index, value in enumerate(value for row in rows for value in row):
                 to = address(code, here, [(constant(index, I64), matrix)], kind)
                 code.store(value, code.offset(to, skipped, kind))
@@ -140,7 +140,7 @@ class _Weights:
     def write_words(self, words: Value) -> None:
         """Writes a word for each weight, with a bit for each column in which it is not zero."""
         code, panel, kind = self.code, self.panel, self.kind
-        row, column = (code.begin_loop(0, self.window) for _ in range(2))
+        row, column = (code.begin_loop(0, self.filtering.window) for _ in range(2))
         channel = code.begin_loop(constant(0, I64), self.channels)
         indices = [loop.index for loop in (row, column, channel)]
         source = address(code, self.start, list(zip(indices, self.strides, strict=True)), kind)
@@ -148,7 +148,9 @@ class _Weights:
             code.load(code.offset(source, number * panel.lanes, kind), Type(kind, panel.lanes))
             for number in range(panel.vectors)
         ]
-        position = code.add(code.multiply(row.index, constant(self.window, I64)), column.index)
+        position = code.add(
+            code.multiply(row.index, constant(self.filtering.window, I64)), column.index
+        )
         target = address(code, words, [(position, self.channels), (channel.index, 1)], "i32")
         code.store(nonzero_n(code, panel, loaded), target)
         for loop in (channel, column, row):

@@ -8,7 +8,7 @@ window, so results whose terms are all zero are already exactly zero.
 from __future__ import annotations
 
 from lamina.codegen.builder import Builder, Module
-from lamina.codegen.filtering import RESULTS
+from lamina.codegen.filtering import Filtering
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.m_tiles import address
@@ -17,7 +17,7 @@ from lamina.records import frozen_dataclass
 
 
 def emit_exact_zeros(
-    module: Module, panel: Panel, kind: str, window: int, lanes: int, rest: int
+    module: Module, panel: Panel, kind: str, filtering: Filtering, lanes: int, rest: int
 ) -> str:
     """Writes a function that sets exact zeros in a row of tiles, once in a module; gives its name.
 
@@ -30,12 +30,12 @@ def emit_exact_zeros(
         module: receives the function.
         panel: the vectors of the panel.
         kind: of an element.
-        window: the elements of a window along an axis.
+        filtering: the transforms.
         lanes: of a vector of channels.
         rest: the channels that follow the whole vectors.
     """
     size = f"{panel.vectors}x{panel.lanes}_{panel.last_lanes}"
-    name = f"winograd_zeros_{window}_{kind}_{size}_{lanes}_{rest}"
+    name = f"winograd_zeros_{filtering.label}_{kind}_{size}_{lanes}_{rest}"
     if module.has(name):
         return name
     numbers = ("down", "right", "positions", "channels")
@@ -43,7 +43,7 @@ def emit_exact_zeros(
     parameters = [*((one, POINTER) for one in addresses), *((one, I64) for one in numbers)]
     code = module.function(name, parameters)
     inputs, words, results, down, right, positions, channels = code.parameters
-    row = code.begin_loop(0, RESULTS)
+    row = code.begin_loop(0, filtering.results)
     column = code.begin_loop(constant(0, I64), positions)
     position = code.add(code.multiply(row.index, positions), column.index)
     result = address(code, results, [(position, panel.width)], kind)
@@ -55,7 +55,9 @@ def emit_exact_zeros(
     word = nonzero_n(code, panel, sums)
     with code.when(code.compare("ne", word, constant(0, I32))):
         start = address(code, inputs, [(row.index, down), (column.index, right)], kind)
-        one = _Window(code, kind, window, start, words, (down, right), channels, lanes, rest)
+        one = _Window(
+            *(code, kind, filtering.window, start, words, (down, right), channels, lanes, rest)
+        )
         word = one.zeros(word)
         with code.when(code.compare("ne", word, constant(0, I32))):
             for number, value in enumerate(sums):
