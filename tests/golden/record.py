@@ -1,6 +1,7 @@
 """Records the results that golden tests compare with. Run from the root of the checkout:
 
     python tests/golden/record.py trajectories    # needs PyTorch; after a change of `cases.py`
+    python tests/golden/record.py mixed           # needs PyTorch; after a change of `mixed.py`
     python tests/golden/record.py texts           # after an intended change of the compiler
     python tests/golden/record.py workloads       # the same, or of the machine code
 
@@ -10,6 +11,8 @@ refactoring changed nothing, or shows the effect of an improvement.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 from pathlib import Path
 
@@ -18,6 +21,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cases import CASES, RECORDED, torch_trajectory
+from mixed import RECIPES, torch_deviation
+from mixed import RECORDED as DEVIATIONS
 from texts import FOLDER, TEXTS
 from workloads import CHECKSUMS, FIGURES, VECTORS, WORKLOADS, checksum, figures
 
@@ -31,6 +36,13 @@ def record_trajectories() -> None:
         arrays[f"{case}/parameters"] = trajectory.parameters
     np.savez_compressed(RECORDED, **arrays)
     print(f"{RECORDED}: {len(CASES)} cases, {RECORDED.stat().st_size} bytes")
+
+
+def record_mixed() -> None:
+    """Writes the deviations of PyTorch's trainings in mixed precision."""
+    found = {name: dataclasses.asdict(torch_deviation(name)) for name in RECIPES}
+    DEVIATIONS.write_text(json.dumps(found, indent=2) + "\n")
+    print(DEVIATIONS)
 
 
 def record_texts() -> None:
@@ -50,6 +62,7 @@ def record_workloads() -> None:
 if __name__ == "__main__":
     kinds = {
         "trajectories": record_trajectories,
+        "mixed": record_mixed,
         "texts": record_texts,
         "workloads": record_workloads,
     }

@@ -1,0 +1,206 @@
+"""Trainings in mixed precision, and how far they are from the same trainings in float32.
+
+Each network is defined once for Lamina and once for PyTorch, whose `torch.autocast` is compared.
+Weights are Lamina's initial ones, the same in both. A single deviation depends on luck, so several
+seeds are taken together. `torch` is an argument, so that the table is usable without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cases import numbers
+
+import lamina as lm
+from lamina.shapes import Array
+
+STEPS, SEEDS, BATCHES, BATCH_SIZE = 50, 4, 5, 16
+CLASSES = 10
+RECORDED = Path(__file__).parent / "mixed_deviations.json"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A classifier, in Lamina and in PyTorch.
+
+    Attributes:
+        network: builds it in Lamina.
+        forward: (torch, parameters in order, inputs) -> scores.
+        optimizer: in Lamina.
+        torch_optimizer: the name of PyTorch's.
+        options: its arguments.
+    """
+
+    network: Callable[[], lm.Network]
+    forward: Callable[..., Any]
+    optimizer: Any
+    torch_optimizer: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far a training in mixed precision is from the same one in float32.
+
+    Attributes:
+        losses: the root mean square, over all training steps and seeds.
+        parameters: the same of all parameters after the last training step.
+    """
+
+    losses: float
+    parameters: float
+
+
+# Networks -----------------------------------------------------------------------------------------
+
+
+def _linear() -> lm.Network:
+    return lm.Sequential(
+        *(lm.Input(32), lm.Linear(64), lm.ReLU(), lm.Linear(64), lm.Tanh(), lm.Linear(CLASSES))
+    )
+
+
+def _linear_forward(torch: Any, p: list[Any], x: Any) -> Any:
+    linear = torch.nn.functional.linear
+    x = torch.tanh(linear(torch.relu(linear(x, *p[:2])), *p[2:4]))
+    return linear(x, *p[4:])
+
+
+def _convolutions() -> lm.Network:
+    return lm.Sequential(
+        *(lm.Input(8, 12, 12), lm.Conv2d(16, 3, padding=1, bias=False), lm.BatchNorm(), lm.ReLU()),
+        *(lm.MaxPool2d(2), lm.Conv2d(16, 3, padding=1), lm.ReLU(), lm.Flatten()),
+        lm.Linear(CLASSES),
+    )
+
+
+def _convolutions_forward(torch: Any, p: list[Any], x: Any) -> Any:
+    functional = torch.nn.functional
+    x = functional.conv2d(x, p[0], padding=1)
+    x = functional.batch_norm(x, None, None, p[1], p[2], training=True)
+    x = functional.max_pool2d(torch.relu(x), 2)
+    x = torch.relu(functional.conv2d(x, p[3], p[4], padding=1))
+    return functional.linear(x.flatten(1), *p[5:])
+
+
+def _recurrence() -> lm.Network:
+    return lm.Sequential(lm.Input(12, 16), lm.LSTM(32, returns="last"), lm.Linear(CLASSES))
+
+
+def _recurrence_forward(torch: Any, p: list[Any], x: Any) -> Any:
+    states = torch.zeros(1, len(x), 32), torch.zeros(1, len(x), 32)
+    _, last, _ = torch.lstm(x, states, p[:4], True, 1, 0.0, True, False, True)
+    return torch.nn.functional.linear(last[0], *p[4:])
+
+
+def _attention() -> lm.Network:
+    x = lm.Input(12, 32)
+    y = lm.LayerNorm()(x + lm.MultiHeadAttention(4)(x))
+    y = y + lm.Linear(32)(lm.GELU()(lm.Linear(64)(y)))
+    return lm.Network(x, lm.Linear(CLASSES)(lm.ops.mean(y, 1)))
+
+
+def _attention_forward(torch: Any, p: list[Any], x: Any) -> Any:
+    functional = torch.nn.functional
+
+    def heads(weight: Any, bias: Any) -> Any:
+        return functional.linear(x, weight, bias).unflatten(-1, (4, 8)).transpose(1, 2)
+
+    found = functional.scaled_dot_product_attention(heads(*p[:2]), heads(*p[2:4]), heads(*p[4:6]))
+    y = x + functional.linear(found.transpose(1, 2).flatten(2), *p[6:8])
+    y = functional.layer_norm(y, (32,), p[8], p[9])
+    hidden = functional.gelu(functional.linear(y, *p[10:12]))
+    y = y + functional.linear(hidden, *p[12:14])
+    return functional.linear(y.mean(1), *p[14:])
+
+
+_MOMENTUM = lm.SGD(0.05, momentum=0.9), "SGD", {"lr": 0.05, "momentum": 0.9}
+_ADAM = lm.Adam(1e-3), "Adam", {"lr": 1e-3}
+
+RECIPES: Mapping[str, Recipe] = {
+    "linear": Recipe(_linear, _linear_forward, *_MOMENTUM),
+    "linear-adam": Recipe(_linear, _linear_forward, *_ADAM),
+    "convolutions": Recipe(_convolutions, _convolutions_forward, *_MOMENTUM),
+    "recurrence": Recipe(_recurrence, _recurrence_forward, *_ADAM),
+    # Gradients of biases of keys are nothing but rounding, which Adam would enlarge to its rate.
+    "attention": Recipe(_attention, _attention_forward, *_MOMENTUM),
+}
+
+
+# Trainings ----------------------------------------------------------------------------------------
+
+
+def _batches(network: lm.Network, seed: int) -> list[tuple[Array, Array]]:
+    extents = tuple(dim for dim in network.inputs[0].shape[1:] if isinstance(dim, int))
+    return [
+        (
+            numbers((BATCH_SIZE, *extents), 1000 * seed + number).astype("float32"),
+            numbers((BATCH_SIZE,), 1000 * seed + 500 + number, 0, CLASSES).astype("int64"),
+        )
+        for number in range(BATCHES)
+    ]
+
+
+def _trained(recipe: Recipe, seed: int, dtype: str, engine: str) -> tuple[Array, Array]:
+    """The losses of each training step, and all parameters at the end, of Lamina."""
+    network = recipe.network()
+    model = lm.Model(network, engine=engine, dtype=dtype, seed=seed)
+    made = _batches(network, seed)
+    with model.training(lm.CrossEntropy(), recipe.optimizer, batch_size=BATCH_SIZE) as training:
+        losses = [float(training.step(*made[step % BATCHES])) for step in range(STEPS)]
+    final = [array.reshape(-1) for array in model.parameters().values()]
+    return np.array(losses), np.concatenate(final)
+
+
+def _torch_trained(torch: Any, recipe: Recipe, seed: int, *, mixed: bool) -> tuple[Array, Array]:
+    """The same of PyTorch."""
+    network = recipe.network()
+    first = lm.Model(network, engine="interpreter", seed=seed).parameters()
+    parameters = [torch.tensor(array, requires_grad=True) for array in first.values()]
+    optimizer = getattr(torch.optim, recipe.torch_optimizer)(parameters, **recipe.options)
+    made = _batches(network, seed)
+    losses: list[float] = []
+    for step in range(STEPS):
+        x, target = map(torch.tensor, made[step % BATCHES])
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            scores = recipe.forward(torch, parameters, x)
+            loss = torch.nn.functional.cross_entropy(scores, target)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    final = [parameter.detach().numpy().reshape(-1) for parameter in parameters]
+    return np.array(losses), np.concatenate(final)
+
+
+def _deviation(train: Callable[[int, bool], tuple[Array, Array]]) -> Deviation:
+    """Of the trainings of all seeds; `train(seed, mixed)` gives losses and parameters."""
+    pairs = [
+        [one - other for one, other in zip(train(seed, True), train(seed, False), strict=True)]
+        for seed in range(SEEDS)
+    ]
+    losses, parameters = (np.concatenate(values) for values in zip(*pairs, strict=True))
+    return Deviation(*(float(np.sqrt(np.mean(each**2))) for each in (losses, parameters)))
+
+
+@cache
+def lamina_deviation(name: str, dtype: str, engine: str) -> Deviation:
+    """Of Lamina's trainings in one of the mixed precisions."""
+    recipe = RECIPES[name]
+    return _deviation(
+        lambda seed, mixed: _trained(recipe, seed, dtype if mixed else "float32", engine)
+    )
+
+
+@cache
+def torch_deviation(name: str) -> Deviation:
+    """Of PyTorch's trainings under `torch.autocast`, in bfloat16."""
+    import torch
+
+    recipe = RECIPES[name]
+    return _deviation(lambda seed, mixed: _torch_trained(torch, recipe, seed, mixed=mixed))
