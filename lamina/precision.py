@@ -14,6 +14,7 @@ Wu: Mixed precision training (2018).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
@@ -22,7 +23,18 @@ from typing import Any, final
 from lamina import ops
 from lamina.engines.engine import Device
 from lamina.errors import EngineError
-from lamina.graph import CONSTANT, LEAF, Graph, Tensor, leaf, rebuild, rewrite, topological
+from lamina.graph import (
+    CONSTANT,
+    LEAF,
+    Graph,
+    Tensor,
+    leaf,
+    reached_ends,
+    rebuild,
+    rewrite,
+    topological,
+    users_of,
+)
 from lamina.layers.tracing import Trace
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating
 from lamina.records import frozen_dataclass
@@ -140,10 +152,7 @@ def with_rounded_activations(trace: Trace, half: DType) -> Trace:
 def _activations(graph: Graph, trace: Trace) -> set[Tensor]:
     """The tensors that are rounded."""
     nodes = graph.nodes()
-    users: dict[Tensor, list[Tensor]] = {}
-    for node in nodes:
-        for operand in node.operands:
-            users.setdefault(operand, []).append(node)
+    users, uses = users_of(nodes), Counter(x for node in nodes for x in node.operands)
     origins = _origins(nodes)
     candidates = {*trace.record.activations, *_sequences(nodes)} - {*trace.outputs}
     found: set[Tensor] = set()
@@ -154,8 +163,8 @@ def _activations(graph: Graph, trace: Trace) -> set[Tensor]:
             isinstance(node.op.lowering, Elementwise | Movement)
             and any(x in fresh for x in node.operands)
         )
-        others = [x for x in users.get(node, []) if not isinstance(x.op.lowering, Elementwise)]
-        is_needed = others or (is_fresh and len(users.get(node, [])) > 1)
+        others = [x for x in users[node] if not isinstance(x.op.lowering, Elementwise)]
+        is_needed = others or (is_fresh and uses[node] > 1)
         if (
             node in candidates
             and origins.get(node) is _Origin.PRODUCTS
@@ -281,17 +290,13 @@ class _Products:
 
         The results of ops in `ROUNDED_LATER` are the same if their operands are rounded before.
         """
-        users: dict[Tensor, list[Tensor]] = {root: [] for root in graph.roots}
-        unused = set(users)
+        nodes, roots = graph.nodes(), set(graph.roots)
+        users = users_of(nodes)
         found: set[Tensor] = set()
-        nodes = graph.nodes()
-        for node in nodes:
-            for operand in node.operands:
-                users.setdefault(operand, []).append(node)
         for node in reversed(nodes):
-            if node in unused or not (self._is_rounded(node) or node in chosen):
+            if node in roots or not (self._is_rounded(node) or node in chosen):
                 continue
-            above = users.get(node, [])
+            above = users[node]
             if above and all(
                 user.op.name in ROUNDED_LATER and (user in chosen or self._is_rounded(user))
                 for user in above
@@ -334,7 +339,7 @@ class _Products:
     def _cast(self, operand: Tensor) -> Tensor:
         """A tensor as floats of 16 bits, moved after they are cast."""
         sources = _sources(operand)
-        for node in topological([operand], sources):
+        for node in topological([operand], [*sources]):
             if node in self._casts:
                 continue
             if node not in sources:
@@ -366,14 +371,11 @@ class _Products:
             states: the number of states.
             given: which of its inputs are rounded outside.
         """
-        users: dict[Tensor, list[Tensor]] = {}
-        for node in body.nodes():
-            for operand in node.operands:
-                users.setdefault(operand, []).append(node)
+        users = users_of(body.nodes())
         results = [tensor for _, tensor in body.outputs]
         narrow = list(given)
         for number, state in enumerate(body.inputs[:states]):
-            used = users.get(state, [])
+            used = users[state]
             only_multiplied = used and all(map(self._is_rounded, used)) and state not in results
             narrow[number] = bool(only_multiplied) and state.dtype == float32
         replaced: dict[Tensor, Tensor] = {}
@@ -401,7 +403,7 @@ class _Products:
 
     def _with_rounded_leaves(self, operand: Tensor, known: dict[Tensor, Tensor]) -> Tensor:
         """An operand in which leaves below movements are rounded."""
-        for node in topological([operand], _sources(operand)):
+        for node in topological([operand], [*_sources(operand)]):
             if node.op in (LEAF, CONSTANT):
                 known[node] = ops.rounded(node, self._half)
             elif _is_moved(node):
@@ -439,18 +441,6 @@ def _is_moved(node: Tensor) -> bool:
     return isinstance(node.op.lowering, Movement) and len(floats) == len(node.operands)
 
 
-def _sources(operand: Tensor) -> list[Tensor]:
+def _sources(operand: Tensor) -> set[Tensor]:
     """The tensors whose elements an operand has, below movements."""
-    found: dict[Tensor, None] = {}
-    pending = [operand]
-    seen: set[Tensor] = set()
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if _is_moved(node):
-            pending += node.operands
-        else:
-            found[node] = None
-    return list(found)
+    return reached_ends([operand], lambda one: not _is_moved(one), lambda one: one.operands)

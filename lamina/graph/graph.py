@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from typing import Any, cast
 
@@ -96,3 +96,39 @@ def topological(roots: Sequence[Tensor], given: Sequence[Tensor] = ()) -> tuple[
                 else:
                     order.append(node)
     return tuple(order)
+
+
+def users_of(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
+    """The tensors that have each tensor as an operand."""
+    users: dict[Tensor, list[Tensor]] = {node: [] for node in nodes}
+    for node in nodes:
+        for operand in dict.fromkeys(node.operands):
+            users[operand].append(node)
+    return users
+
+
+def reached_ends(
+    nodes: Iterable[Tensor],
+    is_end: Callable[[Tensor], bool],
+    onward: Callable[[Tensor], Iterable[Tensor]],
+) -> set[Tensor]:
+    """The first ends on all paths from some tensors, which may be ends themselves.
+
+    Args:
+        nodes: where the paths begin.
+        is_end: whether a path ends at a tensor.
+        onward: the next tensors after one that is not an end.
+    """
+    found: set[Tensor] = set()
+    seen: set[Tensor] = set()
+    pending = list(nodes)
+    while pending:
+        one = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if is_end(one):
+            found.add(one)
+        else:
+            pending.extend(onward(one))
+    return found

@@ -11,9 +11,9 @@ from functools import cached_property
 
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.costs import Narrowing, Operations
-from lamina.compiler.fusion.results import DistinctResults, users_of
-from lamina.compiler.fusion.views import Views, as_stored, reached_ends, viewed_operands
-from lamina.graph import Tensor
+from lamina.compiler.fusion.results import DistinctResults
+from lamina.compiler.fusion.views import Views, as_stored, viewed_operands
+from lamina.graph import Tensor, reached_ends, users_of
 from lamina.ops.lowering_rules import (
     Contracting,
     Elementwise,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from lamina.compiler.buffers import is_leaf
-from lamina.graph import Graph, Tensor, apply
+from lamina.graph import Graph, Tensor, apply, users_of
 from lamina.ops.lowering_rules import Repeating
 from lamina.ops.movement import RESHAPE
 from lamina.records import frozen_dataclass
@@ -63,15 +63,6 @@ def with_distinct_results(
     return DistinctResults(
         Graph(graph.inputs, outputs, tuple(updates)), in_place, frozenset(copied)
     )
-
-
-def users_of(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
-    """The tensors that have each tensor as an operand."""
-    users: dict[Tensor, list[Tensor]] = {node: [] for node in nodes}
-    for node in nodes:
-        for operand in dict.fromkeys(node.operands):
-            users[operand].append(node)
-    return users
 
 
 def _identity(tensor: Tensor) -> Tensor:

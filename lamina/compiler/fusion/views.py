@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import final
 
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.signature import SubgraphSignatures
 from lamina.compiler.lowering.contractions import is_view
 from lamina.compiler.lowering.pull import Location
-from lamina.graph import Tensor
+from lamina.graph import Tensor, reached_ends
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 from lamina.shapes import size_of, static
 
@@ -45,33 +45,6 @@ def is_number(node: Tensor) -> bool:
 def boundary(nodes: Iterable[Tensor], anchors: Container[Tensor]) -> set[Tensor]:
     """The leaves and anchors at which the expressions of some tensors end."""
     return reached_ends(nodes, lambda one: is_leaf(one) or one in anchors, lambda one: one.operands)
-
-
-def reached_ends(
-    nodes: Iterable[Tensor],
-    is_end: Callable[[Tensor], bool],
-    onward: Callable[[Tensor], Iterable[Tensor]],
-) -> set[Tensor]:
-    """The first ends on all paths from some tensors, which may be ends themselves.
-
-    Args:
-        nodes: where the paths begin.
-        is_end: whether a path ends at a tensor.
-        onward: the next tensors after one that is not an end.
-    """
-    found: set[Tensor] = set()
-    seen: set[Tensor] = set()
-    pending = list(nodes)
-    while pending:
-        one = pending.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if is_end(one):
-            found.add(one)
-        else:
-            pending.extend(onward(one))
-    return found
 
 
 @final
