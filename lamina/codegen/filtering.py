@@ -1,10 +1,11 @@
-"""The transforms of Winograd convolutions F(2x2, 3x3) and F(2x2, 5x5).
+"""The transforms of Winograd convolutions F(2x2, 3x3), F(4x4, 3x3) and F(2x2, 5x5).
 
 A tile of 2x2 results of a convolution depends on 4x4 elements of the data and the 3x3 weights.
 After both are transformed, by additions, each channel takes 16 multiplications instead of 36. This
 is F(2x2, 3x3) of Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2016, after
-Winograd. Kernels of 5x5 take 36 instead of 100, by F(2x2, 5x5). The weight gradients are
-F(3x3, 2x2) and F(5x5, 2x2), in which a tile of output gradients replaces the weights.
+Winograd. Kernels of 5x5 take 36 instead of 100, by F(2x2, 5x5). Tiles of 4x4 results take 36
+instead of 144, by F(4x4, 3x3), with larger rounding errors. The weight gradients are F(3x3, 2x2),
+F(3x3, 4x4) and F(5x5, 2x2), in which a tile of output gradients replaces the weights.
 """
 
 from __future__ import annotations
@@ -63,6 +64,16 @@ class Filtering:
     def products(self) -> int:
         """The products of a two-dimensional tile."""
         return self.input_tile**2
+
+    @property
+    def is_local(self) -> bool:
+        """Whether results depend only on the data of their own windows.
+
+        Products with the first point have no last element of data, products of the highest terms
+        no first one. With two results these are the elements outside of a window. With more
+        results, elements outside of a window cancel, except for rounding errors.
+        """
+        return self.results <= 2
 
     @property
     def multiplications_left(self) -> float:
@@ -126,9 +137,13 @@ def _last(size: int) -> tuple[float, ...]:
     return (*[0.0] * (size - 1), 1.0)
 
 
-# By the size of the kernel. With these points the mean error of 5x5 sums is three times that of
-# direct sums; with the integers (1, -1, 2, -2) it would be five times.
+# By the size of the kernel. With these points the mean error of 5x5 sums is four times that of
+# F(2x2, 3x3); with the integers (1, -1, 2, -2) it would be seven times.
 FILTERINGS = {
     3: Filtering(2, 3, (0.0, 1.0, -1.0)),
     5: Filtering(2, 5, (0.0, 0.5, -0.5, 1.5, -1.5)),
 }
+# For data and weights that were rounded to 16 bits. The mean error is three times that of
+# F(2x2, 3x3), and less than a thousandth of the errors of such data. These points have nearly the
+# least error of those that are multiples of 1/16.
+ROUNDED_FILTERINGS = {3: Filtering(4, 3, (0.0, 0.625, -0.625, 1.5, -1.5))}

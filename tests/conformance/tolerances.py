@@ -35,7 +35,7 @@ from lamina.compiler.unroll import unroll
 from lamina.compiler.widen import widen
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, evaluate
-from lamina.ops.lowering_rules import Contracting, Elementwise, Reduction, Scanning
+from lamina.ops.lowering_rules import Contracting, Elementwise, Movement, Reduction, Scanning
 from lamina.program.scalar import Apply, Local, postorder
 from lamina.shapes import Array, converted, size_of, static
 
@@ -62,6 +62,8 @@ ROUNDED = frozenset(("add", "subtract", "multiply", "divide", "square_root", "re
 # it is the square root of the largest element of A (G 1 * B 1) / window. Of both it is the larger
 # one, and squared, as there are two axes.
 AMPLIFICATION = {3: 2.0, 5: 22.0}
+# The same if both operands are rounded to 16 bits, where tiles of 4x4 positions are allowed.
+ROUNDED_AMPLIFICATION = {3: 8.5}
 
 
 @dataclass(frozen=True)
@@ -238,14 +240,24 @@ def _contraction_bound(node: Tensor, operands: list[Array]) -> Array:
     terms = size_of([n for label, n in extents.items() if label not in node.attributes["output"]])
     sums = _of_absolute_values(node, operands)
     bound = math.sqrt(terms) * sums
-    amplification = max(_amplification(operand) for operand in node.operands)
+    is_rounded = all(map(_is_rounded, node.operands))
+    amplification = max(_amplification(one, is_rounded=is_rounded) for one in node.operands)
     if amplification:
         # Where all terms are zero, the result is exactly zero.
         bound = np.where(sums == 0, 0, amplification * np.max(bound))
     return bound
 
 
-def _amplification(operand: Tensor) -> float:
+def _is_rounded(operand: Tensor) -> bool:
+    """Whether the elements of an operand are floats of 16 bits, possibly cast and moved."""
+    while not (operand.dtype.is_float and operand.dtype.itemsize == 2):
+        if operand.op.name != "cast" and not isinstance(operand.op.lowering, Movement):
+            return False
+        operand = operand.operands[0]
+    return True
+
+
+def _amplification(operand: Tensor, *, is_rounded: bool) -> float:
     """The amplification of Winograd's algorithm if it may be used for the operand; otherwise 0."""
     while operand.op not in (LEAF, CONSTANT) and operand.op.name != "shear":
         if operand.op.name not in ("reshape", "transpose", "cast", "slice"):
@@ -257,4 +269,8 @@ def _amplification(operand: Tensor) -> float:
     if len(slopes) != 2 or any((one[3], abs(one[4]), one[6]) != (1, 1, 1) for one in slopes):
         return 0.0
     sizes = {static(operand.shape)[one[1]] for one in slopes}
-    return AMPLIFICATION.get(sizes.pop(), 0.0) if len(sizes) == 1 else 0.0
+    if len(sizes) != 1:
+        return 0.0
+    (size,) = sizes
+    known = AMPLIFICATION | ROUNDED_AMPLIFICATION if is_rounded else AMPLIFICATION
+    return known.get(size, 0.0)

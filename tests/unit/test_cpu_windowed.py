@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import Leaves, check, compare, run_program
-from tolerances import AMPLIFICATION, expected_of
+from tolerances import AMPLIFICATION, ROUNDED_AMPLIFICATION, expected_of
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
-from lamina.codegen.filtering import FILTERINGS, Filtering
+from lamina.codegen.filtering import FILTERINGS, ROUNDED_FILTERINGS, Filtering
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
@@ -36,9 +36,10 @@ from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients
+from lamina.precision import with_rounded_products
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.shapes import Array
+from lamina.shapes import Array, DType, bfloat16, float16
 
 # By kinds of vectors: caches so small that images are split into blocks, and numbers of threads.
 SMALL: dict[str, dict[str, Any]] = {
@@ -78,12 +79,15 @@ def algorithms_of(program: Program, schedule: Schedule | None = None) -> list[st
 
 
 def winograd(program: Program, processor: HostProcessor | None = None) -> Schedule:
-    """A schedule with Winograd's algorithms wherever possible, whether they pay or not."""
+    """A schedule with Winograd's algorithms wherever possible, whether they pay or not.
+
+    Rounded operands have the larger tiles.
+    """
     processor = processor or CpuEngine().processor
     forced: dict[int, WindowSchedule] = {}
     for number, step in enumerate(program.steps):
         for algorithm, windowed in readings(step).items() if isinstance(step, Contraction) else ():
-            if is_winograd(algorithm) and number not in forced:
+            if is_winograd(algorithm):
                 panels = panels_of(step, processor)
                 forced[number] = schedule_by(windowed, algorithm, panels, processor)
     return decide(program, processor, forced)
@@ -105,8 +109,13 @@ def programs() -> list[Program]:
 
 @pytest.fixture(scope="module")
 def filtered_programs() -> list[Program]:
-    """Its programs with windows of 3x3 and 5x5."""
-    graphs = (FilteredGraph(seed).graph for seed in FILTERED_SEEDS)
+    """Its programs with windows of 3x3 and 5x5, and with rounded operands."""
+    graphs = [FilteredGraph(seed).graph for seed in FILTERED_SEEDS]
+    graphs += [
+        with_rounded_products(FilteredGraph(s).graph, bfloat16)
+        for s in FILTERED_SEEDS
+        if s % 5 != 4
+    ]
     return [compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET) for graph in graphs]
 
 
@@ -203,12 +212,25 @@ def test_many_channels_do_not_change_the_algorithm(size: int) -> None:
 
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("half", [None, bfloat16, float16], ids=str)
 def test_graphs_with_winograd_equal_their_evaluation(
-    seed: int, vectors: str, monkeypatch: pytest.MonkeyPatch
+    seed: int, half: DType | None, vectors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(vectors, monkeypatch)
     made = FilteredGraph(seed)
-    check(made.graph, engine, made.feeds, schedules=with_winograd(engine))
+    graph = made.graph if half is None else with_rounded_products(made.graph, half)
+    check(graph, engine, made.feeds, schedules=with_winograd(engine))
+
+
+# The transforms, and the dtype of the numbers; ROUNDED numbers are float32 with bfloat16's digits.
+ROUNDED = "rounded"
+TRANSFORMS = [
+    pytest.param(FILTERINGS[3], "float32", id="3-float32"),
+    pytest.param(FILTERINGS[5], "float32", id="5-float32"),
+    pytest.param(FILTERINGS[3], "float64", id="3-float64"),
+    pytest.param(FILTERINGS[5], "float64", id="5-float64"),
+    pytest.param(ROUNDED_FILTERINGS[3], ROUNDED, id="3-rounded"),
+]
 
 
 def convolution(
@@ -216,12 +238,16 @@ def convolution(
 ) -> tuple[Graph, dict[str, Any]]:
     """A convolution of images of odd size, and its gradients."""
     generator, leaves = np.random.default_rng(0), Leaves()
+    is_rounded = dtype == ROUNDED
+    dtype = "float32" if is_rounded else dtype
 
     def leaf(*shape: int) -> Tensor:
         return leaves.add(generator.uniform(-1, 1, shape).astype(dtype))
 
     x, weight = leaf(3, channels, 9, 11), leaf(20, channels, size, size)
     upstream, padding = leaf(3, 20, 9, 11), (size // 2, size // 2)
+    if is_rounded:
+        x, weight, upstream = (ops.rounded(one, bfloat16) for one in (x, weight, upstream))
     y = ops.conv(x, weight, [1, 1], [padding, padding], [1, 1])
     return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
 
@@ -259,34 +285,40 @@ def direct_deviation(terms: int) -> float:
     return math.sqrt((terms / 2 + 1) / 3 * terms / 3 / 3)
 
 
-@pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_errors_of_winograd_are_those_of_its_roundings(dtype: str, size: int) -> None:
+@pytest.mark.parametrize(("filtering", "dtype"), TRANSFORMS)
+def test_errors_of_winograd_are_those_of_its_roundings(filtering: Filtering, dtype: str) -> None:
+    size = filtering.window
     graph, feeds = convolution(dtype, size=size)
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     schedule = winograd(program)
-    filtering = FILTERINGS[size]
     wanted = [WINOGRAD[filtering]] * 2 + [WINOGRAD_WEIGHT_GRADIENT[filtering]]
-    assert algorithms_of(program, schedule) == wanted
+    assert algorithms_of(program, schedule) == sorted(wanted)
     found, _ = run_program(program, CpuEngine(), feeds, schedule=schedule)
     expected, _ = evaluate(graph, feeds)
-    # Images are 9x11, so there are 5x6 tiles; the sums are over channels, outputs, tiles.
+    # The sums are over channels, outputs, and the tiles of images of 9x11.
+    tiles = -(-9 // filtering.results) * -(-11 // filtering.results)
     cases = (
         ("forward", 24, 24 * size**2),
         ("forward", 20, 20 * size**2),
-        ("weight gradient", 3 * 5 * 6, 3 * 9 * 11),
+        ("weight gradient", 3 * tiles, 3 * 9 * 11),
     )
     for (name, value), (what, sums, terms) in zip(expected.items(), cases, strict=True):
         deviation = math.hypot(filtering_deviation(what, filtering, sums), direct_deviation(terms))
         # One of a billion values is six standard deviations off.
-        compare(name, found[name], value, 6 * deviation * float(np.finfo(dtype).eps) / 2)
+        compare(name, found[name], value, 6 * deviation * float(np.finfo(value.dtype).eps) / 2)
 
 
-def test_tolerances_of_windows_are_those_of_winograd() -> None:
-    for size, filtering in FILTERINGS.items():
+@pytest.mark.parametrize(
+    ("filterings", "amplifications"),
+    [(FILTERINGS, AMPLIFICATION), (ROUNDED_FILTERINGS, ROUNDED_AMPLIFICATION)],
+)
+def test_tolerances_of_windows_are_those_of_winograd(
+    filterings: dict[int, Filtering], amplifications: dict[int, float]
+) -> None:
+    for size, filtering in filterings.items():
         forward = math.sqrt(gain("forward", filtering)) / size
         gradient = math.sqrt(gain("weight gradient", filtering)) / filtering.results
-        assert max(forward, gradient) <= AMPLIFICATION[size] <= 1.1 * max(forward, gradient)
+        assert max(forward, gradient) <= amplifications[size] <= 1.1 * max(forward, gradient)
 
 
 def _only(array: Array, *index: Any) -> None:
@@ -337,6 +369,14 @@ def _identity(x: Array, weight: Array, upstream: Array) -> None:
     _thinned(upstream, 0.3)
 
 
+def _islands(x: Array, weight: Array, upstream: Array) -> None:
+    """Single positions between zeros; no weight is zero."""
+    for array in (x, upstream):
+        kept = array[:, :, ::5, 1::4].copy()
+        array[:] = 0
+        array[:, :, ::5, 1::4] = kept
+
+
 def _few(x: Array, weight: Array, upstream: Array) -> None:
     for array, share in ((x, 0.03), (weight, 0.02), (upstream, 0.03)):
         _thinned(array, share)
@@ -344,16 +384,17 @@ def _few(x: Array, weight: Array, upstream: Array) -> None:
 
 
 @pytest.mark.parametrize("vectors", SMALL)
-@pytest.mark.parametrize(("size", "dtype"), [(3, "float32"), (5, "float32"), (3, "float64")])
+@pytest.mark.parametrize(("filtering", "dtype"), [*TRANSFORMS[:3], *TRANSFORMS[4:]])
 def test_winograd_gives_zeros_where_all_terms_are_zero(
-    dtype: str, size: int, vectors: str, monkeypatch: pytest.MonkeyPatch
+    dtype: str, filtering: Filtering, vectors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(vectors, monkeypatch)
-    graph, original = convolution(dtype, size=size)
+    graph, original = convolution(dtype, size=filtering.window)
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     executable = engine.compile(program, {}, schedule=winograd(program, engine.processor))
     noise: dict[tuple[str, str], int] = {}
-    for change in (_one_position, _corners, _channels, _masks, _elements, _identity, _few):
+    changes = (_one_position, _corners, _channels, _masks, _elements, _identity, _few, _islands)
+    for change in changes:
         feeds = {name: value.copy() for name, value in original.items()}
         change(*feeds.values())
         # The number of nonzero terms of each result.
@@ -369,9 +410,9 @@ def test_winograd_gives_zeros_where_all_terms_are_zero(
     assert not any(noise.values()), noise
 
 
-@pytest.mark.parametrize("size", [3, 5])
-def test_nonfinite_values_count_as_nonzero(size: int) -> None:
-    graph, feeds = convolution(size=size)
+@pytest.mark.parametrize(("filtering", "dtype"), [*TRANSFORMS[:2], *TRANSFORMS[4:]])
+def test_nonfinite_values_count_as_nonzero(filtering: Filtering, dtype: str) -> None:
+    graph, feeds = convolution(dtype, size=filtering.window)
     feeds["x0"][1, 3, 4, 5] = np.inf
     feeds["x1"][:] = feeds["x2"][:] = 0
     feeds["x1"][7] = 1
@@ -384,8 +425,9 @@ def test_nonfinite_values_count_as_nonzero(size: int) -> None:
     assert not np.delete(of_weight, 3, axis=1).any()
 
 
-def test_winograd_does_not_depend_on_the_number_of_threads() -> None:
-    graph, feeds = convolution(channels=64)
+@pytest.mark.parametrize("dtype", ["float32", ROUNDED])
+def test_winograd_does_not_depend_on_the_number_of_threads(dtype: str) -> None:
+    graph, feeds = convolution(dtype, channels=64)
     program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
     found: list[dict[str, Any]] = []
     for threads in (1, 2, 5):
@@ -436,6 +478,20 @@ def test_a_nan_reaches_the_results_whose_windows_contain_it(size: int) -> None:
     reach = size // 2
     reached[1, :, 4 - reach : 5 + reach, 5 - reach : 6 + reach] = True
     np.testing.assert_array_equal(np.isnan(y), reached)
+
+
+def test_with_tiles_of_4x4_a_nan_reaches_results_of_its_tiles_only() -> None:
+    graph, feeds = convolution(ROUNDED)
+    feeds["x0"][1, 3, 4, 5] = np.nan
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
+    y = outputs[program.outputs[0][0]]
+    # Rows 3 and 4 to 5 are in two tiles; columns 4 to 6 in one.
+    possible, certain = np.zeros((2, *y.shape), bool)
+    possible[1, :, :8, 4:8] = True
+    certain[1, :, 3:6, 4:7] = True
+    assert np.isnan(y[certain]).all()
+    assert not np.isnan(y[~possible]).any()
 
 
 @pytest.mark.parametrize("size", [3, 5])

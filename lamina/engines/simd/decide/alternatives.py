@@ -208,8 +208,12 @@ def _over_windows(
         split_m = min(m_tiles_of(windowed, block, tile_m).count, 2)
     if algorithm in (WEIGHT_GRADIENT, *WINOGRAD_WEIGHT_GRADIENT.values()):
         partial_sums = min(windowed.outer.extent // images, 3)
-    if algorithm in WINOGRAD_WEIGHT_GRADIENT.values() and channels % panels.lanes == 0:
-        channels = panels.lanes if is_small else channels
+    panels_at_once = 1
+    if algorithm in WINOGRAD_WEIGHT_GRADIENT.values():
+        if is_small and channels % panels.lanes == 0:
+            channels = panels.lanes
+        elif not is_small:
+            partial_sums, panels_at_once = 1, min(2, panels.count)
     schedule = window_schedule(
         windowed,
         algorithm,
@@ -221,6 +225,7 @@ def _over_windows(
         split_m=split_m,
         partial_sums=partial_sums,
         channels=channels,
+        panels_at_once=panels_at_once,
     )
     return _packed_otherwise(schedule) if is_small else schedule
 

@@ -154,4 +154,5 @@ def _changed(
         split_m=one.split_m,
         partial_sums=one.partial_sums,
         channels=one.channels,
+        panels_at_once=one.panels_at_once,
     )

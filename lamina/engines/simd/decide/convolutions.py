@@ -34,10 +34,11 @@ from lamina.engines.simd.decide.windows import (
     readings,
 )
 from lamina.engines.simd.decide.winograd import (
-    channels_at_once,
+    SumsAtOnce,
     chunks_of,
     is_winograd,
     packed_weights,
+    sums_at_once,
     tiles_that_fit,
     winograd_work,
 )
@@ -127,7 +128,7 @@ def schedule_by(
 ) -> WindowSchedule:
     """The schedule of an algorithm: blocks and splits that fit the caches and suit the workers."""
     tile_m, channels = largest_tile_m(processor, panels.vectors), 0
-    split_m = partial_sums = 1
+    split_m = partial_sums = panels_at_once = 1
     if algorithm == IMPLICIT_GEMM:
         block, images = _blocks(windowed, processor)
     elif algorithm == WEIGHT_GRADIENT:
@@ -139,13 +140,14 @@ def schedule_by(
         channels = windowed.image.sides[-1].axis.extent
         block, images = _tile_chunks(windowed, channels, panels, tile_m, processor)
     else:
-        channels = channels_at_once(windowed, panels, processor)
+        sums = sums_at_once(windowed, panels, processor)
+        channels, panels_at_once = sums.channels, sums.panels
         fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
         high, wide = windowed.tiles
         block, images = _even(
             windowed, min(high, max(fitting // wide, 1)), fitting // (high * wide)
         )
-        partial_sums = _partial_sums(windowed, panels, channels, (block, images))
+        partial_sums = _partial_sums(windowed, panels, sums, (block, images))
     return window_schedule(
         windowed,
         algorithm,
@@ -157,6 +159,7 @@ def schedule_by(
         split_m=split_m,
         partial_sums=partial_sums,
         channels=channels,
+        panels_at_once=panels_at_once,
     )
 
 
@@ -172,6 +175,7 @@ def window_schedule(
     split_m: int = 1,
     partial_sums: int = 1,
     channels: int = 0,
+    panels_at_once: int = 1,
 ) -> WindowSchedule:
     """The schedule with these choices, and the work that follows from them."""
     step = windowed.step
@@ -209,6 +213,7 @@ def window_schedule(
         (),
         windowed.paired,
         transposed,
+        panels_at_once,
     )
     return replace(schedule, works=_works(windowed, schedule, processor))
 
@@ -352,11 +357,12 @@ def _even(windowed: Windowed, block: int, images: int) -> tuple[int, int]:
     return high, divisor_near(windowed.outer.extent, images)
 
 
-def _partial_sums(windowed: Windowed, panels: Panels, channels: int, chunk: tuple[int, int]) -> int:
+def _partial_sums(
+    windowed: Windowed, panels: Panels, sums: SumsAtOnce, chunk: tuple[int, int]
+) -> int:
     """The number of partial sums of Winograd's weight gradients."""
     chunks = windowed.outer.extent // chunk[1] * chunks_of(windowed, *chunk).each
-    pieces = windowed.image.sides[-1].axis.extent // channels
-    items = windowed.step.batch[0].extent * panels.count * pieces
+    items = windowed.step.batch[0].extent * sums.items(windowed, panels)
     return min(chunks, -(-ITEMS_OF_FEW_TILES // items))
 
 
@@ -391,7 +397,10 @@ def _works(windowed: Windowed, schedule: WindowSchedule, processor: Processor) -
             Work(b * outer * chunks_of(windowed, schedule.block, schedule.images).each, cycles),
         )
     channels, filtering = windowed.image.sides[-1].axis.extent, filtering_of(windowed)
-    items = matrices * (channels // schedule.channels) * schedule.partial_sums
+    sums = SumsAtOnce(schedule.channels, schedule.panels_at_once)
+    items = b * sums.items(windowed, panels) * schedule.partial_sums
+    if schedule.partial_sums == 1:
+        return (Work(items, cycles),)
     finishing = matrices * channels * panels.vectors
     finishing *= filtering.products * (schedule.partial_sums + filtering.window)
     groups = -(-channels // panels.lanes)

@@ -216,6 +216,7 @@ class WindowSchedule:
         paired: whether pairs of bfloat16 are multiplied.
         transposed: whether vectors of the image are read along the side `copied` and stored along
             the last one, transposed in registers.
+        panels_at_once: the panels of a work item of Winograd's weight gradients; otherwise 1.
     """
 
     algorithm: str
@@ -236,6 +237,7 @@ class WindowSchedule:
     works: tuple[Work, ...]
     paired: bool = False
     transposed: bool = False
+    panels_at_once: int = 1
 
     def __str__(self) -> str:
         b, m, n, k = self.extents
@@ -256,6 +258,8 @@ class WindowSchedule:
             texts.append(f"{self.partial_sums} partial sums")
         if self.channels:
             texts.append(f"{counted(self.channels, 'channel')} at once")
+        if self.panels_at_once > 1:
+            texts.append(f"{self.panels_at_once} panels at once")
         left = "direct" if self.copied is None else f"copied, vectors along side {self.copied}"
         left += ", transposed in registers" if self.transposed else ""
         packed = f" by block, {self.packing}" if self.right == PACKED else ""

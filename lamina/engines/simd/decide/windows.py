@@ -8,7 +8,7 @@
 - *col2im*: each output position adds to the sums of its window's elements, in an image of sums. It
   computes the gradient of a strided convolution, or one whose gathering would mostly read padding.
 - *Winograd*: the first two for windows of 3x3 and 5x5 with stride and dilation 1, with fewer
-  multiplications; see `filtering.py`.
+  multiplications; see `filtering.py`. Tiles of 4x4 positions are for rounded operands only.
 
 No algorithm copies the windows. This module states whether an algorithm can compute a contraction,
 and how; both follow from the contraction alone. `convolutions.py` decides which algorithm pays.
@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.codegen.axes import flattened
-from lamina.codegen.filtering import FILTERINGS, Filtering
-from lamina.codegen.matrix import narrowed, with_single_axes
+from lamina.codegen.filtering import FILTERINGS, ROUNDED_FILTERINGS, Filtering
+from lamina.codegen.matrix import narrowed, stored, with_single_axes
 from lamina.engines.simd.decide.images import Image, image_of
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
@@ -32,8 +32,9 @@ from lamina.records import frozen_dataclass
 
 IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
 # The algorithms for convolutions, and for gradients of weights.
-WINOGRAD = {one: f"Winograd {one.name}" for one in FILTERINGS.values()}
-WINOGRAD_WEIGHT_GRADIENT = {one: f"Winograd {one.gradient_name}" for one in FILTERINGS.values()}
+_ALL_FILTERINGS = (*FILTERINGS.values(), *ROUNDED_FILTERINGS.values())
+WINOGRAD = {one: f"Winograd {one.name}" for one in _ALL_FILTERINGS}
+WINOGRAD_WEIGHT_GRADIENT = {one: f"Winograd {one.gradient_name}" for one in _ALL_FILTERINGS}
 
 
 @frozen_dataclass
@@ -145,11 +146,12 @@ def readings(step: Contraction) -> dict[str, Windowed]:
         WEIGHT_GRADIENT: _over_positions(step, step.k, step.m),
         COL2IM: _col2im(step),
     }
+    filterings = _ALL_FILTERINGS if has_rounded_operands(step) else FILTERINGS.values()
     for names, positions, elements in (
         (WINOGRAD, step.m, step.k),
         (WINOGRAD_WEIGHT_GRADIENT, step.k, step.m),
     ):
-        for filtering in FILTERINGS.values():
+        for filtering in filterings:
             image = _tiled_image(step, positions, elements, filtering)
             if image is not None:
                 windowed = _windowed(step, image)
@@ -225,6 +227,16 @@ def _col2im(step: Contraction) -> Windowed | None:
 
 
 # Winograd -----------------------------------------------------------------------------------------
+
+
+def has_rounded_operands(step: Contraction) -> bool:
+    """Whether both operands are floats of 16 bits that were cast to longer ones."""
+    return all(map(_is_rounded, (step.left, step.right)))
+
+
+def _is_rounded(view: Scalar) -> bool:
+    found = stored(view)
+    return found is not None and any(one.is_float and one.itemsize == 2 for one in found.dtypes)
 
 
 def filtering_of(windowed: Windowed) -> Filtering:

@@ -33,7 +33,7 @@ _INPUT_CYCLES, _RESULT_CYCLES, _FACTOR_CYCLES = 3.0, 4.5, 3.0
 _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
 # The transformed tiles of a chunk take 1 / this of the L2 cache, and the sums of gradients
 # 1 / this.
-_CACHE_SHARE, _SUMS_SHARE = 2, 8
+_CACHE_SHARE, _SUMS_SHARE = 2, 1
 # For each weight a word of bits states in which columns it is not zero.
 _WORD_BYTES = 4
 
@@ -63,7 +63,7 @@ def winograd_work(
         once, others = _WEIGHTS_TILES, _INPUT_CYCLES * channels + _RESULT_CYCLES * n
     else:
         once = _GRADIENTS_TILES
-        others = _INPUT_CYCLES * channels * panels.count + _FACTOR_CYCLES * n
+        others = _transforms(windowed, sums_at_once(windowed, panels, processor), panels)
     work = (tiles + once) * channels * n + tiles * others
     work *= windowed.step.batch[0].extent * filtering.products
     return work if work < MUST_GAIN * direct else None
@@ -82,13 +82,52 @@ def tiles_that_fit(
     return max(room // (filtering_of(windowed).products * (channels + panels.width)), tile_m)
 
 
-def channels_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> int:
-    """The channels whose sums are kept at once: whole vectors, as many as fit the cache share."""
+@frozen_dataclass
+class SumsAtOnce:
+    """The sums of a work item of a weight gradient.
+
+    Data are transformed again for each group of panels, and output gradients for each piece of the
+    channels.
+
+    Attributes:
+        channels: of a piece: whole vectors, or all channels.
+        panels: of a group.
+    """
+
+    channels: int
+    panels: int
+
+    def pieces(self, windowed: Windowed) -> int:
+        """The number of pieces."""
+        return windowed.image.sides[-1].axis.extent // self.channels
+
+    def groups(self, panels: Panels) -> int:
+        """The number of groups of panels."""
+        return -(-panels.count // self.panels)
+
+    def items(self, windowed: Windowed, panels: Panels) -> int:
+        """The number of pieces of all groups of panels."""
+        return self.pieces(windowed) * self.groups(panels)
+
+
+def sums_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> SumsAtOnce:
+    """The sums of a work item that fit the cache share and take the fewest transforms."""
     lanes, channels = panels.lanes, windowed.image.sides[-1].axis.extent
-    most = processor.level2_bytes // _SUMS_SHARE // windowed.step.dtype.itemsize
-    most //= filtering_of(windowed).products * panels.width
+    room = processor.level2_bytes // _SUMS_SHARE // windowed.step.dtype.itemsize
+    room //= filtering_of(windowed).products * panels.width
     sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
-    return max((size for size in sizes if size <= most), default=min([*sizes, channels]))
+    found = [
+        SumsAtOnce(size, min(max(room // size, 1), panels.count)) for size in sizes or [channels]
+    ]
+    fitting = [one for one in found if one.channels * one.panels <= room] or found[:1]
+    return min(fitting, key=lambda one: _transforms(windowed, one, panels))
+
+
+def _transforms(windowed: Windowed, sums: SumsAtOnce, panels: Panels) -> float:
+    """The cycles of the transforms of a weight gradient, times lanes, for an element of a tile."""
+    channels = windowed.image.sides[-1].axis.extent
+    inputs = _INPUT_CYCLES * channels * sums.groups(panels)
+    return inputs + _FACTOR_CYCLES * panels.n * sums.pieces(windowed)
 
 
 @frozen_dataclass

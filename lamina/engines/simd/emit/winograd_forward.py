@@ -1,4 +1,4 @@
-"""Winograd's algorithm for convolutions: F(2x2, 3x3) and F(2x2, 5x5)."""
+"""Winograd's algorithm for convolutions: F(2x2, 3x3), F(4x4, 3x3) and F(2x2, 5x5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,27 @@ from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKerne
 from lamina.engines.simd.emit.m_tiles import address
 from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles, divided
 from lamina.engines.simd.emit.winograd_transforms import emit_result_transform
-from lamina.engines.simd.emit.winograd_zeros import emit_exact_zeros
+from lamina.engines.simd.emit.winograd_zeros import (
+    emit_cleared_windows,
+    emit_exact_zeros,
+    emit_zero_windows,
+)
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class _ZeroWindows:
+    """Where the windows of zeros of a chunk are found.
+
+    Attributes:
+        seen: the address of an i32 for each position of an image.
+        windows: of an i32 for each result position, which is zero if its window is.
+        found: of an i32 for each row of tiles, which is not zero if one of its windows is zero.
+    """
+
+    seen: Value
+    windows: Value
+    found: Value
 
 
 @final
@@ -44,21 +64,29 @@ class WinogradForward(TransformedTiles):
         inputs_stride, products_stride = (
             self._matrix_stride(tiles * size) for size in (self._channels, width)
         )
-        image = images * self._image.size(self._tile * block)
-        sizes = (
-            image,
+        each, lanes = self._image.size(self._tile * block), self._panels.lanes
+        sizes = [
+            images * each,
             self._products * inputs_stride,
             self._products * products_stride,
-        )
-        *offsets, _ = self._own_offsets((*sizes, self._tile**2 * self._wide * width))
+            self._tile**2 * self._wide * width,
+        ]
+        if not self._filtering.is_local:
+            positions = self._tile**2 * block * self._wide
+            sizes += [each // self._channels + lanes, images * positions + lanes, images * block]
+        *offsets, _ = self._own_offsets(sizes)
         points = self._begin(f"{self._name}_{label}", ("thread", "batch", "outer", "start"))
         code = points.code
         table, _, batch, outer, start = code.parameters
         own = self._own(code)
-        copied, inputs, products, out = (code.offset(own, at, self._element) for at in offsets)
+        starts = [code.offset(own, at, self._element) for at in offsets]
+        (copied, inputs, products, out), others = starts[:4], starts[4:]
         left = Matrices(inputs, inputs_stride)
         with points.bound(self._batch, batch):
             self._transform_chunk(points, Chunk(outer, start, images, block), copied, left)
+        zeros = _ZeroWindows(*others) if others else None
+        if zeros is not None:
+            self._find_zero_windows(code, zeros, copied, images, block)
         strides, _ = self._image.layout(self._tile * block)
         steps = tuple(strides[axis] for axis in self._image.positions)
         image_size = self._image.size(self._tile * block)
@@ -85,6 +113,8 @@ class WinogradForward(TransformedTiles):
                 moves = [(outers.index, image_size), (loop.index, self._tile * steps[0])]
                 source = address(code, copied, moves, self._element)
                 self._set_zeros(code, panel, (source, words, out), steps)
+            if zeros is not None:
+                self._clear_windows(code, panel, zeros, row, out)
             first = code.multiply(code.add(start, loop.index), constant(self._tile, I64))
             high, wide = (constant(axis.extent, I64) for axis in self._step.m[-2:])
             present = code.minimum(code.subtract(high, first), constant(self._tile, I64))
@@ -102,6 +132,39 @@ class WinogradForward(TransformedTiles):
         packed = self._schedule.prepacked
         assert isinstance(packed, PackedWeights)
         return packed
+
+    def _find_zero_windows(
+        self, code: Builder, zeros: _ZeroWindows, copied: Value, images: int, block: int
+    ) -> None:
+        """Looks for windows of zeros in the images of a chunk."""
+        rest = self._channels % self._panels.lanes
+        function = emit_zero_windows(
+            self._context.module, self._element, self._filtering, self._panels.lanes, rest
+        )
+        rows, columns = self._tile * block, self._tile * self._wide
+        loop = code.begin_loop(0, images)
+        starts = (
+            address(code, copied, [(loop.index, self._image.size(rows))], self._element),
+            zeros.seen,
+            address(code, zeros.windows, [(loop.index, rows * columns)], "i32"),
+            address(code, zeros.found, [(loop.index, block)], "i32"),
+        )
+        numbers = (rows, columns, self._channels - rest)
+        code.call_void(function, *starts, *(constant(one, I64) for one in numbers))
+        code.end_loop(loop)
+
+    def _clear_windows(
+        self, code: Builder, panel: Panel, zeros: _ZeroWindows, row: Value, results: Value
+    ) -> None:
+        """Clears the results of windows of zeros in a row of tiles of a chunk."""
+        found = code.load(code.offset(zeros.found, row, "i32"), I32)
+        with code.when(code.compare("ne", found, constant(0, I32))):
+            count = self._tile**2 * self._wide
+            windows = address(code, zeros.windows, [(row, count)], "i32")
+            function = emit_cleared_windows(
+                self._context.module, panel, self._element, self._filtering
+            )
+            code.call_void(function, windows, results, constant(count, I64))
 
     def _set_zeros(
         self,

@@ -1,8 +1,8 @@
-"""Winograd's algorithm for gradients of weights: F(3x3, 2x2) and F(5x5, 2x2)."""
+"""Winograd's algorithm for gradients of weights: F(3x3, 2x2), F(3x3, 4x4), F(5x5, 2x2)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import final
@@ -30,10 +30,11 @@ from lamina.records import frozen_dataclass
 
 @final
 class WinogradWeightGradient(TransformedTiles):
-    """Work items are (batch, panel, piece of the channels, block of chunks).
+    """Work items are (batch, group of panels, piece of the channels, block of chunks).
 
-    Each work item has its own partial sums in the shared workspace. The kernel that adds them up
-    and transforms them to gradients has work items of (batch, panel, group of channels).
+    A work item keeps its sums in the thread's memory, and transforms them to gradients at its end.
+    If the gradients have partial sums, they are in the shared workspace. Another kernel, with work
+    items of (batch, panel, vector of channels), adds them up and transforms them.
     """
 
     def __init__(
@@ -52,18 +53,28 @@ class WinogradWeightGradient(TransformedTiles):
             sides=(*plane, replace(channels, axis=within, element=within)),
         )
         self._blocks = schedule.partial_sums
+        self._groups = -(-self._panels.count // schedule.panels_at_once)
         self._sums_stride = self._matrix_stride(schedule.channels * schedule.panels.width)
+        # The elements of the sums of a panel, and of a work item.
+        self._panel_sums = self._products * self._sums_stride
+        self._item_sums = self._panel_sums * schedule.panels_at_once
 
     def write(self) -> list[WrittenKernel]:
-        chunks, (work, _) = self._chunks, self._schedule.works
+        chunks, (work, *_) = self._chunks, self._schedule.works
         count = self._outer.extent // chunks.images * chunks.each
-        self._context.need_shared(work.items * self._products * self._sums_stride * self._bytes)
+        if self._blocks > 1:
+            self._context.need_shared(work.items * self._item_sums * self._bytes)
         for kind, panel, _, _ in self._panels.kinds():
             for label, block, _ in chunks.sizes():
-                self._write_chunk(f"{self._name}_{kind}_{label}", panel, block, chunks.images)
-            self._write_item(f"{self._name}_{kind}", panel, count)
+                self._write_panel(f"{self._name}_{kind}_{label}", panel, block)
             self._write_gradients(f"{self._name}_{kind}", panel)
-        return [self._summing(), self._finishing()]
+        for label, block, _ in chunks.sizes():
+            self._write_chunk(label, block)
+        self._write_item(count)
+        summing = self._summing()
+        if self._blocks == 1:
+            return [summing]
+        return [replace(summing, writes=frozenset([self._context.SHARED])), self._finishing()]
 
     def _summing(self) -> WrittenKernel:
         """The kernel that sums products."""
@@ -72,70 +83,121 @@ class WinogradWeightGradient(TransformedTiles):
         loop = code.begin_loop(begin, end)
         block, remaining = divided(code, loop.index, self._blocks)
         piece, remaining = divided(code, remaining, self._piece.extent)
-        panel, batch = divided(code, remaining, self._panels.count)
-        for kind, _, condition, limit in self._panels.kinds():
-            with code.when(code.compare(condition, panel, constant(limit, I64))):
-                operands = (table, thread, batch, panel, piece, block, loop.index)
-                code.call_void(f"{self._name}_{kind}", *operands)
+        group, batch = divided(code, remaining, self._groups)
+        operands = (table, thread, batch, group, piece, block, loop.index)
+        code.call_void(f"{self._name}_item", *operands)
         code.end_loop(loop)
         code.finish()
-        kernel = self._kernel(self._name)
-        return replace(kernel, writes=frozenset([self._context.SHARED]))
+        return self._kernel(self._name)
 
-    def _write_item(self, name: str, panel: Panel, chunks: int) -> None:
-        """Writes `item(table, thread, batch, panel, piece, block, number)`: sums over chunks."""
-        numbers = ("thread", "batch", "panel", "piece", "block", "number")
-        code = self._begin(name, numbers).code
-        table, thread, batch, panel_number, piece, block, number = code.parameters
-        size = self._products * self._sums_stride
-        sums = self._context.address(code, self._context.SHARED)
-        sums = address(code, sums, [(number, size)], self._element)
-        fill = code.begin_loop(0, size, panel.lanes)
-        zero = constant(0, Type(self._element, panel.lanes))
+    def _write_item(self, chunks: int) -> None:
+        """Writes `item(table, thread, batch, group, piece, block, number)`: sums over chunks."""
+        numbers = ("thread", "batch", "group", "piece", "block", "number")
+        code = self._begin(f"{self._name}_item", numbers).code
+        table, thread, batch, group, piece, block, number = code.parameters
+        if self._blocks == 1:
+            sums = self._own(code)
+        else:
+            sums = self._context.address(code, self._context.SHARED)
+            sums = address(code, sums, [(number, self._item_sums)], self._element)
+        lanes = self._panels.lanes
+        fill = code.begin_loop(0, self._item_sums, lanes)
+        zero = constant(0, Type(self._element, lanes))
         code.store(zero, code.offset(sums, fill.index, self._element))
         code.end_loop(fill)
-        n_start = code.multiply(panel_number, constant(self._panels.width, I64))
+        at_once = constant(self._schedule.panels_at_once, I64)
+        first = code.multiply(group, at_once)
+        last = code.minimum(code.add(first, at_once), constant(self._panels.count, I64))
         following = code.add(block, constant(1, I64))
         begin, end = (start_of_piece(code, one, chunks, self._blocks) for one in (block, following))
         loop = code.begin_loop(begin, end)
-
         for label, outer, start in self._over_chunk(code, loop.index):
-            operands = (table, thread, batch, outer, start, n_start, piece, sums)
-            code.call_void(f"{name}_{label}", *operands)
+            operands = (table, thread, batch, outer, start, first, last, piece, sums)
+            code.call_void(f"{self._name}_{label}", *operands)
+        code.end_loop(loop)
+        if self._blocks == 1:
+            each = -(-self._schedule.channels // lanes)
+            start = code.multiply(piece, constant(each, I64))
+            panels = code.begin_loop(first, last)
+            past = code.subtract(panels.index, first)
+            of_panel = address(code, sums, [(past, self._panel_sums)], self._element)
+            vectors = code.begin_loop(start, code.add(start, constant(each, I64)))
+            self._call_gradients(code, (batch, panels.index, vectors.index), of_panel)
+            code.end_loop(vectors)
+            code.end_loop(panels)
+        code.finish()
+
+    def _over_kinds(self, code: Builder, panel: Value) -> Iterator[str]:
+        """Branches by the kind of a panel; yields its name."""
+        for kind, _, condition, limit in self._panels.kinds():
+            with code.when(code.compare(condition, panel, constant(limit, I64))):
+                yield kind
+
+    def _write_chunk(self, label: str, block: int) -> None:
+        """Writes `chunk(table, thread, batch, outer, start, first, last, piece, sums)`.
+
+        It adds the products of a chunk of tiles to the sums of some panels.
+        """
+        numbers = ("thread", "batch", "outer", "start", "first", "last", "piece")
+        parameters = (("table", TABLE), *((one, I64) for one in numbers), ("sums", POINTER))
+        points = self._context.begin(f"{self._name}_{label}", parameters, reads_of(self._step))
+        code = points.code
+        table, thread, batch, outer, start, first, last, piece, sums = code.parameters
+        copied, left, _ = self._memory(code, block)
+        chunk = Chunk(outer, start, self._chunks.images, block)
+        with points.bound(self._batch, batch), points.bound(self._piece, piece):
+            self._transform_chunk(points, chunk, copied, left)
+        loop = code.begin_loop(first, last)
+        past = code.subtract(loop.index, first)
+        target = address(code, sums, [(past, self._panel_sums)], self._element)
+        for kind in self._over_kinds(code, loop.index):
+            operands = (table, thread, batch, outer, start, loop.index, target)
+            code.call_void(f"{self._name}_{kind}_{label}", *operands)
         code.end_loop(loop)
         code.finish()
 
-    def _write_chunk(self, name: str, panel: Panel, block: int, images: int) -> None:
-        """Writes `chunk(table, thread, batch, outer, start, n_start, piece, sums)`.
+    def _write_panel(self, name: str, panel: Panel, block: int) -> None:
+        """Writes `panel(table, thread, batch, outer, start, number, sums)`.
 
-        It adds the products of a chunk of tiles to the sums.
+        It adds the products of the transformed tiles of a chunk to the sums of a panel.
         """
-        tiles = images * block * self._wide
-        inputs_stride, factors_stride = (
-            self._matrix_stride(tiles * size) for size in (self._channels, panel.width)
-        )
-        image = images * self._image.size(self._tile * block)
-        *offsets, _ = self._own_offsets(
-            (image, self._products * inputs_stride, self._products * factors_stride)
-        )
-        parameters = (
-            *(("table", TABLE), ("thread", I64), ("batch", I64), ("outer", I64)),
-            *(("start", I64), ("n_start", I64), ("piece", I64), ("sums", POINTER)),
-        )
+        numbers = ("thread", "batch", "outer", "start", "number")
+        parameters = (("table", TABLE), *((one, I64) for one in numbers), ("sums", POINTER))
         points = self._context.begin(name, parameters, reads_of(self._step))
         code = points.code
-        _, _, batch, outer, start, n_start, piece, sums = code.parameters
-        own = self._own(code)
-        copied, inputs, factors = (code.offset(own, at, self._element) for at in offsets)
-        left, right = Matrices(inputs, inputs_stride), Matrices(factors, factors_stride)
-        chunk = Chunk(outer, start, images, block)
-        with points.bound(self._batch, batch), points.bound(self._piece, piece):
-            self._transform_chunk(points, chunk, copied, left)
+        _, _, batch, outer, start, number, sums = code.parameters
+        n_start = code.multiply(number, constant(self._panels.width, I64))
+        _, left, factors = self._memory(code, block)
+        right = replace(factors, stride=self._matrix_stride(self._tiles(block) * panel.width))
+        with points.bound(self._batch, batch):
+            chunk = Chunk(outer, start, self._chunks.images, block)
             self._transform_right(points, chunk, panel, n_start, right)
         operands = (left, right, Matrices(sums, self._sums_stride))
-        m_loop, k_loop = (self._channels, 1), (tiles, self._channels)
+        m_loop, k_loop = (self._channels, 1), (self._tiles(block), self._channels)
         self._multiply(code, panel, operands, m_loop, k_loop, fresh=False)
         code.finish()
+
+    def _tiles(self, block: int) -> int:
+        """The tiles of a chunk."""
+        return self._chunks.images * block * self._wide
+
+    def _memory(self, code: Builder, block: int) -> tuple[Value, Matrices, Matrices]:
+        """The thread's memory for a chunk: of images, transformed inputs, and factors."""
+        inputs, factors = (
+            self._matrix_stride(self._tiles(block) * size)
+            for size in (self._channels, self._panels.width)
+        )
+        image = self._chunks.images * self._image.size(self._tile * block)
+        sizes = (self._own_sums, image, self._products * inputs, self._products * factors)
+        _, *offsets, _ = self._own_offsets(sizes)
+        own = self._own(code)
+        starts = [code.offset(own, at, self._element) for at in offsets]
+        return starts[0], Matrices(starts[1], inputs), Matrices(starts[2], factors)
+
+    @property
+    def _own_sums(self) -> int:
+        """The elements of sums at the beginning of the thread's memory."""
+        return self._item_sums if self._blocks == 1 else 0
 
     def _transform_right(
         self, points: Points, chunk: Chunk, panel: Panel, n_start: Value, factors: Matrices
@@ -179,25 +241,35 @@ class WinogradWeightGradient(TransformedTiles):
         return change.scalar(within.scalar(self._step.right))
 
     def _finishing(self) -> WrittenKernel:
-        """The kernel that transforms sums to gradients."""
+        """The kernel that adds up partial sums and transforms them to gradients."""
         name = f"{self._name}_gradients"
         code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
-        table, thread, begin, end = code.parameters
-        loop = code.begin_loop(begin, end)
-        groups = -(-self._all_channels // self._panels.lanes)
-        group, remaining = divided(code, loop.index, groups)
+        loop = code.begin_loop(*code.parameters[2:])
+        vectors = -(-self._all_channels // self._panels.lanes)
+        number, remaining = divided(code, loop.index, vectors)
         panel, batch = divided(code, remaining, self._panels.count)
-        for kind, _, condition, limit in self._panels.kinds():
-            with code.when(code.compare(condition, panel, constant(limit, I64))):
-                operands = (table, thread, batch, panel, group)
-                code.call_void(f"{self._name}_{kind}_gradients", *operands)
+        past, group = divided(code, panel, self._schedule.panels_at_once)
+        channel = code.multiply(number, constant(self._panels.lanes, I64))
+        piece = code.binary("udiv", channel, constant(self._channels, I64))
+        item = code.add(code.multiply(batch, constant(self._groups, I64)), group)
+        item = code.add(code.multiply(item, constant(self._piece.extent, I64)), piece)
+        moves = [(item, self._blocks * self._item_sums), (past, self._panel_sums)]
+        shared = self._context.address(code, self._context.SHARED)
+        sums = address(code, shared, moves, self._element)
+        self._call_gradients(code, (batch, panel, number), sums)
         code.end_loop(loop)
         code.finish()
         kernel = self._kernel(name)
         return replace(kernel, reads=kernel.reads | {self._context.SHARED})
 
+    def _call_gradients(self, code: Builder, at: tuple[Value, Value, Value], sums: Value) -> None:
+        """Calls the function of a panel's kind, at a batch, panel and vector of channels."""
+        table, thread, *_ = code.parameters
+        for kind in self._over_kinds(code, at[1]):
+            code.call_void(f"{self._name}_{kind}_gradients", table, thread, *at, sums)
+
     def _write_gradients(self, name: str, panel: Panel) -> None:
-        """Writes `gradients(table, thread, batch, panel, group)`, for a vector of channels.
+        """Writes `gradients(table, thread, batch, panel, number, sums)`, for a vector of channels.
 
         Gradients stay in the thread's memory until those whose terms are all zero are known.
         """
@@ -214,30 +286,40 @@ class WinogradWeightGradient(TransformedTiles):
             plane = self._step.k[-2:]
             along = (channels, present)
             write_narrowing(self._context, narrowing, self._step, along, panel, plane)
-        *offsets, _ = self._own_offsets((lanes * each, lanes, lanes * self._window**2))
-        code = self._begin(f"{name}_gradients", ("thread", "batch", "panel", "group")).code
-        table, _, batch, number, group = code.parameters
+        sizes = (self._own_sums, lanes * each, lanes, lanes * self._window**2)
+        _, *offsets, _ = self._own_offsets(sizes)
+        numbers = ("thread", "batch", "panel", "number")
+        parameters = (("table", TABLE), *((one, I64) for one in numbers), ("sums", POINTER))
+        code = self._context.begin(f"{name}_gradients", parameters, ()).code
+        table, _, batch, number, vector, sums = code.parameters
         own = self._own(code)
         gradients, found, words = (code.offset(own, at, self._element) for at in offsets)
         n_start = code.multiply(number, constant(self._panels.width, I64))
-        first = code.multiply(group, constant(lanes, I64))
+        first = code.multiply(vector, constant(lanes, I64))
         last = code.minimum(
             code.add(first, constant(lanes, I64)), constant(self._all_channels, I64)
         )
         loop = code.begin_loop(first, last)
         past = code.subtract(loop.index, first)
         target = address(code, gradients, [(past, each)], self._element)
-        self._gradients_of(code, panel, (batch, number, loop.index), target)
+        row = code.binary("urem", loop.index, constant(self._channels, I64))
+        source = address(code, sums, [(row, panel.width)], self._element)
+        high, wide = (side.dilation < 0 for side in self._plane)
+        transform = emit_gradient_transform(
+            self._context.module, self._filtering, panel, self._element, (high, wide)
+        )
+        strides = (self._sums_stride, self._blocks, self._item_sums)
+        code.call_void(transform, source, target, *(constant(one, I64) for one in strides))
         rows = [
             self._vectors(code, panel, code.offset(target, row * panel.width, self._element))
             for row in range(self._window**2)
         ]
         code.store(nonzero_n_of_any(code, panel, rows), code.offset(found, past, "i32"))
         code.end_loop(loop)
-        # For each element of the windows as many words as the group has channels, contiguous.
+        # For each element of the windows as many words as the vector has channels, contiguous.
         count = code.subtract(last, first)
         for label, present, condition in kinds:
-            with code.when(code.compare(condition, group, constant(whole, I64))):
+            with code.when(code.compare(condition, vector, constant(whole, I64))):
                 seen = code.load(found, Type("i32", present))
                 for element_ in range(self._window**2):
                     code.store(seen, code.offset(words, element_ * present, "i32"))
@@ -290,25 +372,6 @@ class WinogradWeightGradient(TransformedTiles):
                 code.store(cleared(code, panel, vector, value, word), target)
         code.end_loop(loop)
         code.end_loop(element_)
-
-    def _gradients_of(
-        self, code: Builder, panel: Panel, at: tuple[Value, Value, Value], target: Value
-    ) -> None:
-        """Computes the gradients of all elements of the windows, at a batch, panel and channel."""
-        batch, number, channel = at
-        row, piece = divided(code, channel, self._channels)
-        item = code.add(code.multiply(batch, constant(self._panels.count, I64)), number)
-        item = code.add(code.multiply(item, constant(self._piece.extent, I64)), piece)
-        size = self._products * self._sums_stride
-        moves = [(item, self._blocks * size), (row, panel.width)]
-        shared = self._context.address(code, self._context.SHARED)
-        source = address(code, shared, moves, self._element)
-        high, wide = (side.dilation < 0 for side in self._plane)
-        transform = emit_gradient_transform(
-            self._context.module, self._filtering, panel, self._element, (high, wide)
-        )
-        numbers = (self._sums_stride, self._blocks, size)
-        code.call_void(transform, source, target, *(constant(one, I64) for one in numbers))
 
 
 @frozen_dataclass

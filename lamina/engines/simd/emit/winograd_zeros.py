@@ -1,11 +1,15 @@
 """Exact zeros in the results of Winograd's algorithm for convolutions; see `zeros.py`.
 
-They are looked for only if some weight is zero: the terms then cancel, and rounding errors of the
-transform can leave a small number. Without zero weights a result depends on no input outside its
-window, so results whose terms are all zero are already exactly zero.
+Terms are examined only if some weight is zero: they then cancel, and rounding errors of the
+transform can leave a small number. Without zero weights, a result has only zero terms if its window
+is zero. In tiles of 2x2 a result depends on no input outside its window, so such results are
+already exactly zero. In larger tiles, windows of zeros are looked for.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
 
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.filtering import Filtering
@@ -34,8 +38,7 @@ def emit_exact_zeros(
         lanes: of a vector of channels.
         rest: the channels that follow the whole vectors.
     """
-    size = f"{panel.vectors}x{panel.lanes}_{panel.last_lanes}"
-    name = f"winograd_zeros_{filtering.label}_{kind}_{size}_{lanes}_{rest}"
+    name = f"winograd_zeros_{filtering.label}_{kind}_{_size(panel)}_{lanes}_{rest}"
     if module.has(name):
         return name
     numbers = ("down", "right", "positions", "channels")
@@ -47,11 +50,7 @@ def emit_exact_zeros(
     column = code.begin_loop(constant(0, I64), positions)
     position = code.add(code.multiply(row.index, positions), column.index)
     result = address(code, results, [(position, panel.width)], kind)
-    sums: list[Value] = []
-    for number in range(panel.vectors):
-        last = number == panel.vectors - 1
-        vector = Type(kind, panel.last_lanes if last else panel.lanes)
-        sums.append(code.load(code.offset(result, number * panel.lanes, kind), vector))
+    sums = _loaded(code, panel, kind, result)
     word = nonzero_n(code, panel, sums)
     with code.when(code.compare("ne", word, constant(0, I32))):
         start = address(code, inputs, [(row.index, down), (column.index, right)], kind)
@@ -60,13 +59,132 @@ def emit_exact_zeros(
         )
         word = one.zeros(word)
         with code.when(code.compare("ne", word, constant(0, I32))):
-            for number, value in enumerate(sums):
-                target = code.offset(result, number * panel.lanes, kind)
-                code.store(cleared(code, panel, number, value, word), target)
+            _clear(code, panel, kind, result, sums, word)
     code.end_loop(column)
     code.end_loop(row)
     code.finish()
     return name
+
+
+def emit_zero_windows(
+    module: Module, kind: str, filtering: Filtering, lanes: int, rest: int
+) -> str:
+    """Writes a function that looks for windows of zeros, once in a module; gives its name.
+
+    Its parameters are `(inputs, seen, windows, found, rows, columns, channels)`: addresses of the
+    copied inputs; of an i32 for each input position, and for each result position, which become
+    nonzero if the position, or its window, has a nonzero input; and of an i32 for each row of
+    tiles, which becomes zero if none of its windows is zero; the rows and columns of results; and
+    the number of channels without the rest. The first two i32 arrays are a vector longer.
+
+    Args:
+        module: receives the function.
+        kind: of an element.
+        filtering: the transforms.
+        lanes: of a vector.
+        rest: the channels that follow the whole vectors.
+    """
+    name = f"winograd_zero_windows_{filtering.label}_{kind}_{lanes}_{rest}"
+    if module.has(name):
+        return name
+    addresses, numbers = ("inputs", "seen", "windows", "found"), ("rows", "columns", "channels")
+    parameters = [*((one, POINTER) for one in addresses), *((one, I64) for one in numbers)]
+    code = module.function(name, parameters)
+    inputs, seen, windows, found, rows, columns, channels = code.parameters
+    margin = constant(filtering.window - 1, I64)
+    pitch = code.add(columns, margin)
+    count = code.multiply(code.add(rows, margin), pitch)
+    all_channels = code.add(channels, constant(rest, I64))
+    position = code.begin_loop(constant(0, I64), count)
+    start = address(code, inputs, [(position.index, all_channels)], kind)
+    nonzero = _nonzero_input(code, start, kind, channels, lanes, rest)
+    code.store(nonzero, code.offset(seen, position.index, "i32"))
+    code.end_loop(position)
+    # Vectors of windows may reach past the last row. They find no zeros there.
+    vector = Type("i32", lanes)
+    code.store(constant(1, vector), code.offset(seen, count, "i32"))
+    each = filtering.results
+    tiles = code.begin_loop(constant(0, I64), code.binary("udiv", rows, constant(each, I64)))
+    within = code.begin_loop(0, each, 1, [constant(0, I32)])
+    row = code.add(code.multiply(tiles.index, constant(each, I64)), within.index)
+    column = code.begin_loop(constant(0, I64), columns, lanes, within.carried)
+    first = address(code, seen, [(row, pitch), (column.index, 1)], "i32")
+    window = constant(0, vector)
+    for down, right in product(range(filtering.window), repeat=2):
+        moves = [(constant(down, I64), pitch), (constant(right, I64), 1)]
+        window = code.binary("or", window, code.load(address(code, first, moves, "i32"), vector))
+    code.store(window, address(code, windows, [(row, columns), (column.index, 1)], "i32"))
+    are_zero = code.bits(code.compare("eq", window, constant(0, vector)), "i32")
+    (some,) = code.end_loop(column, [code.binary("or", column.carried[0], are_zero)])
+    (some,) = code.end_loop(within, [some])
+    code.store(some, code.offset(found, tiles.index, "i32"))
+    code.end_loop(tiles)
+    code.finish()
+    return name
+
+
+def _nonzero_input(
+    code: Builder, start: Value, kind: str, channels: Value, lanes: int, rest: int
+) -> Value:
+    """Whether an input at a position is not zero in some channel: 1 or 0, an i32."""
+    vector = Type(f"i{Type(kind).bits}", lanes)
+    loop = code.begin_loop(constant(0, I64), channels, lanes, [constant(0, vector)])
+    loaded = code.load(code.offset(start, loop.index, kind), vector)
+    (bits,) = code.end_loop(loop, [code.binary("or", loop.carried[0], loaded)])
+    found = [bits]
+    if rest:
+        found.append(code.load(code.offset(start, channels, kind), vector.wide(rest)))
+    words: list[Value] = []
+    for one in found:
+        # A sign bit alone does not count.
+        magnitude = constant((1 << (one.type.bits - 1)) - 1, one.type)
+        is_set = code.any_of(code.binary("and", one, magnitude))
+        words.append(code.convert("zext", is_set, "i32"))
+    return words[0] if len(words) == 1 else code.binary("or", *words)
+
+
+def emit_cleared_windows(module: Module, panel: Panel, kind: str, filtering: Filtering) -> str:
+    """Writes a function that clears results of windows of zeros, once in a module; gives its name.
+
+    Its parameters are `(windows, results, count)`: the addresses of an i32 for each result
+    position, which is zero if its window is, and of the results of a panel, and the number of
+    positions.
+    """
+    name = f"winograd_cleared_{filtering.label}_{kind}_{_size(panel)}"
+    if module.has(name):
+        return name
+    code = module.function(name, [("windows", POINTER), ("results", POINTER), ("count", I64)])
+    windows, results, count = code.parameters
+    loop = code.begin_loop(constant(0, I64), count)
+    window = code.load(code.offset(windows, loop.index, "i32"), I32)
+    with code.when(code.compare("eq", window, constant(0, I32))):
+        result = address(code, results, [(loop.index, panel.width)], kind)
+        _clear(code, panel, kind, result, _loaded(code, panel, kind, result), constant(-1, I32))
+    code.end_loop(loop)
+    code.finish()
+    return name
+
+
+def _size(panel: Panel) -> str:
+    return f"{panel.vectors}x{panel.lanes}_{panel.last_lanes}"
+
+
+def _loaded(code: Builder, panel: Panel, kind: str, result: Value) -> list[Value]:
+    """The vectors of a panel at an address."""
+    lanes = [panel.lanes] * (panel.vectors - 1) + [panel.last_lanes]
+    return [
+        code.load(code.offset(result, number * panel.lanes, kind), Type(kind, present))
+        for number, present in enumerate(lanes)
+    ]
+
+
+def _clear(
+    code: Builder, panel: Panel, kind: str, result: Value, sums: Sequence[Value], word: Value
+) -> None:
+    """Stores zeros at an address in the columns of the word."""
+    for number, value in enumerate(sums):
+        target = code.offset(result, number * panel.lanes, kind)
+        code.store(cleared(code, panel, number, value, word), target)
 
 
 @frozen_dataclass
