@@ -40,6 +40,7 @@ from lamina.engines.simd.decide.winograd import (
     packed_weights,
     sums_at_once,
     tiles_that_fit,
+    weights_bytes,
     winograd_work,
 )
 from lamina.engines.simd.decide.work import Work
@@ -138,11 +139,11 @@ def schedule_by(
         block, images = windowed.image.positions[0].extent, 1
     elif algorithm in WINOGRAD.values():
         channels = windowed.image.sides[-1].axis.extent
-        block, images = _tile_chunks(windowed, channels, panels, tile_m, processor)
+        block, images = _tile_chunks(windowed, algorithm, channels, panels, tile_m, processor)
     else:
         sums = sums_at_once(windowed, panels, processor)
         channels, panels_at_once = sums.channels, sums.panels
-        fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
+        fitting = tiles_that_fit(windowed, algorithm, channels, panels, tile_m, processor)
         high, wide = windowed.tiles
         block, images = _even(
             windowed, min(high, max(fitting // wide, 1)), fitting // (high * wide)
@@ -336,13 +337,23 @@ def _splits(
 
 
 def _tile_chunks(
-    windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
+    windowed: Windowed,
+    algorithm: str,
+    channels: int,
+    panels: Panels,
+    tile_m: int,
+    processor: Processor,
 ) -> tuple[int, int]:
-    """The largest chunks of tiles, made by `_even`, that fit the cache and leave work for all."""
+    """The largest chunks of tiles, made by `_even`, that fit the cache and leave work for all.
+
+    Each chunk reads all weights. If these fit no cache, there is a chunk for each worker.
+    """
     threads = processor.threads
-    fitting = tiles_that_fit(windowed, channels, panels, tile_m, processor)
     high, wide = windowed.tiles
     items = windowed.step.batch[0].extent * windowed.outer.extent
+    if weights_bytes(windowed) >= processor.level3_bytes / 2 > 0:
+        return _even(windowed, high, items // threads)
+    fitting = tiles_that_fit(windowed, algorithm, channels, panels, tile_m, processor)
     block = min(high, max(fitting // wide, 1))
     while block > 1 and items * -(-high // block) < 4 * threads:
         block = -(-block // 2)

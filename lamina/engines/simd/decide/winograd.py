@@ -29,11 +29,13 @@ MUST_GAIN = 0.8
 # In cycles, for a vector and each element of a tile: to transform inputs, results, and the right
 # operand of a weight gradient.
 _INPUT_CYCLES, _RESULT_CYCLES, _FACTOR_CYCLES = 3.0, 4.5, 3.0
-# The transform of the weights, and of their gradients, costs as much as this many tiles.
+# The transform of the weights, and of their gradients, costs as much as this many tiles; so many
+# more if transformed weights take more than this share of the L3 cache.
 _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
-# The transformed tiles of a chunk take 1 / this of the L2 cache, and the sums of gradients
-# 1 / this.
-_CACHE_SHARE, _SUMS_SHARE = 2, 1
+_FAR_TILES, _FAR_SHARE = 20, 4
+# The shares of the L2 cache that are taken by the transformed tiles of a chunk, of a convolution
+# and of a weight gradient, and by the sums of gradients.
+_CONVOLUTION_SHARE, _GRADIENT_SHARE, _SUMS_SHARE = 0.5, 1.0, 1.25
 # For each weight a word of bits states in which columns it is not zero.
 _WORD_BYTES = 4
 
@@ -59,11 +61,13 @@ def winograd_work(
     if saved < processor.winograd_saving * filtering.products:
         return None
     tiles = windowed.outer.extent * size_of(windowed.tiles)
+    is_far = weights_bytes(windowed) > processor.level3_bytes / _FAR_SHARE > 0
     if algorithm in WINOGRAD.values():
         once, others = _WEIGHTS_TILES, _INPUT_CYCLES * channels + _RESULT_CYCLES * n
     else:
         once = _GRADIENTS_TILES
         others = _transforms(windowed, sums_at_once(windowed, panels, processor), panels)
+    once += _FAR_TILES * is_far
     work = (tiles + once) * channels * n + tiles * others
     work *= windowed.step.batch[0].extent * filtering.products
     return work if work < MUST_GAIN * direct else None
@@ -74,11 +78,24 @@ def is_winograd(algorithm: str) -> bool:
     return algorithm in (*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values())
 
 
+def weights_bytes(windowed: Windowed) -> int:
+    """The bytes of transformed weights, or of transformed gradients."""
+    _, _, n, _ = windowed.step.extents
+    channels = windowed.image.sides[-1].axis.extent
+    return filtering_of(windowed).products * channels * n * windowed.step.dtype.itemsize
+
+
 def tiles_that_fit(
-    windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
+    windowed: Windowed,
+    algorithm: str,
+    channels: int,
+    panels: Panels,
+    tile_m: int,
+    processor: Processor,
 ) -> int:
     """The number of tiles that fit the cache with their products; at least a register tile."""
-    room = processor.level2_bytes // _CACHE_SHARE // windowed.step.dtype.itemsize
+    share = _CONVOLUTION_SHARE if algorithm in WINOGRAD.values() else _GRADIENT_SHARE
+    room = int(processor.level2_bytes * share) // windowed.step.dtype.itemsize
     return max(room // (filtering_of(windowed).products * (channels + panels.width)), tile_m)
 
 
@@ -113,7 +130,7 @@ class SumsAtOnce:
 def sums_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> SumsAtOnce:
     """The sums of a work item that fit the cache share and take the fewest transforms."""
     lanes, channels = panels.lanes, windowed.image.sides[-1].axis.extent
-    room = processor.level2_bytes // _SUMS_SHARE // windowed.step.dtype.itemsize
+    room = int(processor.level2_bytes * _SUMS_SHARE) // windowed.step.dtype.itemsize
     room //= filtering_of(windowed).products * panels.width
     sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
     found = [

@@ -244,7 +244,8 @@ class WinogradWeightGradient(TransformedTiles):
         """The kernel that adds up partial sums and transforms them to gradients."""
         name = f"{self._name}_gradients"
         code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
-        loop = code.begin_loop(*code.parameters[2:])
+        *_, begin, end = code.parameters
+        loop = code.begin_loop(begin, end)
         vectors = -(-self._all_channels // self._panels.lanes)
         number, remaining = divided(code, loop.index, vectors)
         panel, batch = divided(code, remaining, self._panels.count)
