@@ -105,8 +105,9 @@ def image_of(
     positions: Sequence[Axis],
     elements: Sequence[Axis],
     *,
-    direct_outer: int,
+    outer: int,
     across: bool = False,
+    whole: bool = False,
 ) -> Image | None:
     """The view as an image; None if that is impossible.
 
@@ -114,8 +115,9 @@ def image_of(
         view: a load, possibly cast.
         windows: of the view.
         positions, elements: its axes, apart from those of a batch.
-        direct_outer: the number of outer axes among the positions, if the view is read directly.
+        outer: the number of outer axes among the positions, if the view is read directly.
         across: whether it is always copied, with the last positions contiguous.
+        whole: whether a copy has all positions but the outer ones, with windows or without.
     """
     load = loaded(view)
     if load is None:
@@ -125,12 +127,11 @@ def image_of(
         return None
     steps = {atom: step for atom, step in load.index.terms if isinstance(atom, Axis)}
     if load is view and not load.bounds and not across:
-        outer = tuple(positions[:direct_outer])
-        rest = tuple(positions[direct_outer:])
+        around, rest = tuple(positions[:outer]), tuple(positions[outer:])
         strides = {axis: steps.get(axis, 0) for axis in (*rest, *elements)}
         terms = tuple(term for term in load.index.terms if term[0] not in strides)
         there = Load(load.buffer, Index(load.index.constant, terms), load.dtype)
-        return Image(there, outer, rest, tuple(elements), (), strides)
+        return Image(there, around, rest, tuple(elements), (), strides)
     windows = [window for window in windows if not window.is_axis]
     paired: dict[Axis, Side] = {}
     for number, window in enumerate(windows):
@@ -143,8 +144,8 @@ def image_of(
         moved = axes_of(bound.index)
         if moved.isdisjoint(paired) and not (len(moved) == 1 and moved <= own):
             return None
-    lead = 0
-    while lead < len(positions) and positions[lead] not in paired:
+    lead = outer if whole else 0
+    while not whole and lead < len(positions) and positions[lead] not in paired:
         lead += 1
     if lead == len(positions):
         lead = max(len(positions) - 1, 0)

@@ -27,7 +27,7 @@ from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Load, Scalar
 from lamina.program.steps import Contraction
-from lamina.program.windows import DATA_GRADIENT, Window
+from lamina.program.windows import DATA_GRADIENT, Window, loaded
 from lamina.records import frozen_dataclass
 
 IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
@@ -69,7 +69,7 @@ class Windowed:
 
     Attributes:
         step: with one batch axis and one N axis, and stores over the outer axis.
-        image: of the left operand; with col2im a view over output positions and channels.
+        image: of the left operand; with col2im of the view over output positions and channels.
         outer: the image's outer axes as one.
         spreads: with col2im, for each axis of M except the outer ones.
         paired: whether the views are bfloat16, and are multiplied in pairs along k.
@@ -172,7 +172,7 @@ def _over_positions(
     With `across`, the image is a copy in which the last positions are contiguous.
     """
     windows, outer = step.windows_in("left"), len(positions) - 2
-    image = image_of(step.left, windows, positions, elements, direct_outer=outer, across=across)
+    image = image_of(step.left, windows, positions, elements, outer=outer, across=across)
     return _windowed(step, image) if image is not None and image.positions else None
 
 
@@ -186,10 +186,6 @@ def _windowed(step: Contraction, image: Image, spreads: tuple[Spread, ...] = ())
 
 def _col2im(step: Contraction) -> Windowed | None:
     """The contraction as col2im reads it; None if it is not the gradient of a convolution."""
-    # Tiles read the operand in its buffer, so it has no casts.
-    load = step.left
-    if not isinstance(load, Load):
-        return None
     spreads: dict[Axis, Spread] = {}
     for window in step.windows_in("left"):
         m, element_ = window.position, window.element
@@ -213,17 +209,17 @@ def _col2im(step: Contraction) -> Windowed | None:
         - one.offset
         for one in ordered
     }
-    left = Rewrite(replacements).scalar(load)
-    if not isinstance(left, Load) or not all(bound.always for bound in left.bounds):
+    view = Rewrite(replacements).scalar(step.left)
+    load = loaded(view)
+    if load is None or not all(bound.always for bound in load.bounds):
         return None
-    if axes_of(left.index) & set(elements):
+    if axes_of(load.index) & set(elements):
         return None
     positions = tuple(one.position for one in ordered)
     channels = step.k[len(elements) :]
-    direct = image_of(
-        replace(left, bounds=()), (), (*outer, *positions), channels, direct_outer=len(outer)
-    )
-    return None if direct is None else _windowed(step, direct, ordered)
+    view = Rewrite(load=lambda one: replace(one, bounds=())).scalar(view)
+    image = image_of(view, (), (*outer, *positions), channels, outer=len(outer), whole=True)
+    return None if image is None else _windowed(step, image, ordered)
 
 
 # Winograd -----------------------------------------------------------------------------------------
@@ -271,7 +267,7 @@ def _tiled_image(
         replace(one, position=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
     ]
     positions = [whole.get(axis, axis) for axis in positions]
-    image = image_of(change.scalar(view), windows, positions, elements, direct_outer=0)
+    image = image_of(change.scalar(view), windows, positions, elements, outer=0)
     if image is None or len(image.positions) != 2 or len(image.sides) != 3:
         return None
     return image if image.sides[-1].element is not None else None

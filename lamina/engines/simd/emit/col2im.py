@@ -31,8 +31,10 @@ class Col2im(WindowWriter):
             pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
             m_axes = [one.m for one in self._spreads]
             self._write_epilogue(f"{self._name}_{kind}", panel, m_axes, pitches)
-        bytes_ = size_of(lengths) * self._panels.width * self._bytes
-        self._context.workspaces.need_own(bytes_)
+        # The worker's memory: sums, and the image of an operand that is not read in its buffer.
+        sums = size_of(lengths) * self._panels.width
+        image = self._image.size(self._image.positions[0].extent)
+        self._context.workspaces.need_own((sums + image) * self._bytes)
         self._write_item(lengths)
         code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, begin, end = code.parameters
@@ -51,7 +53,8 @@ class Col2im(WindowWriter):
         table, _, batch, outer = code.parameters
         sums = self._own(code)
         image = self._image
-        strides, _ = image.layout(image.positions[0].extent)
+        block = image.positions[0].extent
+        strides, _ = image.layout(block)
         elements = [one for one in self._step.k if one not in image.elements]
         channels = [axis for axis in self._step.k if axis in image.elements]
         loops = self._loops([(axis.extent, strides[axis]) for axis in channels])
@@ -59,7 +62,12 @@ class Col2im(WindowWriter):
         along = [strides[axis] for axis in image.positions]
         tiles = MTiles(tuple(axis.extent for axis in image.positions), self._schedule.tile_m)
         with points.bound(self._batch, batch), points.bound(self._outer, outer):
-            left = self._image_start(points)
+            if image.is_direct:
+                left = self._image_start(points)
+            else:
+                size = size_of(lengths) * self._panels.width
+                left = code.offset(sums, size, self._element)
+                self._copy_image(points, block, constant(0, I64), left)
 
             for kind, panel, number, n_start in self._over_panels(points):
                 right = self._right(code, number)
