@@ -11,9 +11,15 @@ from lamina.codegen.values import I32, I64, Type, constant
 from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.memory import DeviceMemory
+from lamina.shapes import DType, as_dtype, bfloat16, float16, float32, float64
 
-# The exponent of float32 and float64, which has all bits set in NaN and infinities.
-_EXPONENTS = {4: 0x7F800000, 8: 0x7FF0000000000000}
+# The exponent of each float type, which has all bits set in NaN and infinities.
+_EXPONENTS = {
+    bfloat16: 0x7F80,
+    float16: 0x7C00,
+    float32: 0x7F800000,
+    float64: 0x7FF0000000000000,
+}
 # The most elements of a launch: their number is an int.
 _MOST = 1 << 30
 
@@ -28,19 +34,20 @@ def finite_check(driver: Driver, memories: Sequence[DeviceMemory]) -> Callable[[
     checked = [memory for memory in memories if memory.bytes]
     found = DeviceMemory(driver, (), np.dtype(np.int32))
     module = module_for(driver.traits, driver.words)
-    for size in {memory.dtype.itemsize for memory in checked}:
-        _write(module, size)
+    for dtype in dict.fromkeys(as_dtype(memory.dtype) for memory in checked):
+        _write(module, dtype)
     launches: list[tuple[Kernel, int]] = []
     with driver.errors("preparing a check of parameters"):
         built = driver.build(module.text())
         for memory in checked:
-            size = memory.dtype.itemsize
+            dtype = as_dtype(memory.dtype)
+            size = dtype.itemsize
             for start in range(0, memory.bytes, _MOST * size):
                 length = min(_MOST * size, memory.bytes - start)
                 values = memory.buffer
                 if length < memory.bytes:
                     values = driver.sub_buffer(values, start, length)
-                count, name = length // size, f"finite_{size}"
+                count, name = length // size, _name(dtype)
                 buffers = (values, found.buffer)
                 kernel = driver.kernel(built, name, buffers, count, numbered=True)
                 launches.append((kernel, count))
@@ -55,13 +62,17 @@ def finite_check(driver: Driver, memories: Sequence[DeviceMemory]) -> Callable[[
     return are_finite
 
 
-def _write(module: Module, size: int) -> None:
+def _name(dtype: DType) -> str:
+    return f"finite_{dtype.name}"
+
+
+def _write(module: Module, dtype: DType) -> None:
     """A kernel that stores 1 if one of the first elements of an array is not finite."""
-    type = Type(f"i{8 * size}")
+    type = Type(f"i{8 * dtype.itemsize}")
     buffers = [("values", type.element), ("found", "i32")]
-    code = module.kernel(f"finite_{size}", buffers, [("count", I32)])
+    code = module.kernel(_name(dtype), buffers, [("count", I32)])
     values, found, count = code.parameters
-    item, exponent = code.item(), constant(_EXPONENTS[size], type)
+    item, exponent = code.item(), constant(_EXPONENTS[dtype], type)
     with code.when(code.compare("ult", item, code.convert("zext", count, "i64"))):
         value = code.load(code.offset(values, item, type.element), type)
         with code.when(code.compare("eq", code.binary("and", value, exponent), exponent)):

@@ -12,7 +12,7 @@ from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.memory import Block
 from lamina.engines.gpu.work_item import items_below
-from lamina.shapes import DType
+from lamina.shapes import DType, float32
 
 # The fastest of several runs counts, because other processes may use the machine too.
 _RUNS = 5
@@ -25,6 +25,8 @@ _MOST_BYTES = 128 << 20
 
 def measured_peaks(driver: Driver, dtype: DType) -> Peaks:
     """Multiply-adds in registers on all compute units; a copy of an array larger than caches."""
+    # Floats of 16 bits are multiplied and added up in float32.
+    dtype = float32 if dtype.is_half else dtype
     lanes = min(driver.traits.lanes, 64 // dtype.itemsize)
     type = Type({4: "float", 8: "double"}[dtype.itemsize], lanes if lanes > 1 else 0)
     width = lanes * dtype.itemsize

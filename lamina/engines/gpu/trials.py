@@ -19,6 +19,7 @@ from lamina.engines.gpu.single_steps import with_memories
 from lamina.errors import EngineError, LaminaError
 from lamina.program.program import Program
 from lamina.program.steps import reads_of, writes_of
+from lamina.shapes import as_dtype
 
 # A candidate that takes so many times as long as the fastest one is not timed again.
 SLOW = 2.0
@@ -172,7 +173,7 @@ def _memories(program: Program, driver: Driver) -> Generator[Mapping[str, Device
 
 def _fill(memory: DeviceMemory) -> None:
     """Fills a memory of floats with random numbers. Other memories stay zero: valid indices."""
-    if not memory.bytes or memory.dtype.kind != "f":
+    if not memory.bytes or not as_dtype(memory.dtype).is_float:
         return
     generator = np.random.default_rng(0)
     count = min(memory.bytes // memory.dtype.itemsize, _DRAWN)
