@@ -69,11 +69,13 @@ class Module(Protocol):
         fused: whether `multiply_add` rounds once.
         doubles: whether there are floats of 64 bits.
         halves: whether `from_half` and `to_half` can be used.
+        half_arithmetic: whether `half_binary` can be used.
     """
 
     fused: bool
     doubles: bool
     halves: bool
+    half_arithmetic: bool
 
     def function(
         self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
@@ -189,6 +191,15 @@ class Builder(Protocol):
 
     def to_half(self, value: Value) -> Value:
         """The bits of the float16 that is nearest to a float, as an i16."""
+        ...
+
+    def half_binary(self, operation: str, left: Value, right: Value) -> Value:
+        """The bits of a sum, difference or product of two float16, rounded once.
+
+        Args:
+            operation: `"fadd"`, `"fsub"` or `"fmul"`.
+            left, right: the bits of the operands, i16.
+        """
         ...
 
     # Pairs of bfloat16, for processors that have instructions for them. A pair is an i32; the first

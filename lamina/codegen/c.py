@@ -50,6 +50,7 @@ class Module(Types):
         super().__init__(words, fused=fused, widens_division=doubles and not exact_division)
         self.doubles = doubles
         self.halves = words.half is not None
+        self.half_arithmetic = words.half is not None and words.half.operated is not None
         self.most_iterations = most_iterations
         # The most addresses of a table that is passed to functions.
         self.addresses = 0
@@ -140,8 +141,10 @@ class Module(Types):
         if self.words.apart:
             called = with_shared(called, self.words)
         kernels = [one.written() for one in self.functions if not one.is_called]
-        head = [*(self.words.double_head if self.has_doubles else ()), *self.words.head]
-        head += self._arrays.values()
+        head = [*(self.words.double_head if self.has_doubles else ())]
+        if self.has_halves and self.words.half is not None:
+            head += self.words.half.head
+        head += [*self.words.head, *self._arrays.values()]
         if self.addresses:
             buffers = f"{self.pointer('i8')}buffers[{self.addresses}];"
             number = f"{self.words.unsigned['i64']} iteration;"

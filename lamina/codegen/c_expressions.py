@@ -237,12 +237,22 @@ class Expressions(Instructions):
         self._line(self._halves.stored.format(lanes=lanes, value=text, name=result.name))
         return result
 
+    def half_binary(self, operation: str, left: Value, right: Value) -> Value:
+        """The bits of a sum, difference or product of two float16, rounded once."""
+        text = self._halves.operated
+        if text is None:
+            return super().half_binary(operation, left, right)
+        operands = {"left": self._operand(left), "right": self._operand(right)}
+        lanes, operator = left.type.lanes or "", INFIX[operation]
+        return self._made(text.format(**operands, lanes=lanes, operator=operator), left.type)
+
     @property
     def _halves(self) -> HalfWords:
-        """How floats of 16 bits are converted."""
+        """How float16 is converted, and computed with."""
         words = self._types.words
         if words.half is None:
             raise InternalError(f"{words.language} does not convert floats of 16 bits")
+        self._types.has_halves = True
         return words.half
 
     def _is_widened(self, type: Type) -> bool:

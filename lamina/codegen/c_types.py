@@ -19,13 +19,14 @@ class Types:
 
     Attributes:
         has_doubles: whether a type of 64 bits was written.
+        has_halves: whether float16 was converted, or computed with.
     """
 
     def __init__(self, words: Words, *, fused: bool, widens_division: bool) -> None:
         self.words = words
         self.fused = fused
         self.widens_division = widens_division
-        self.has_doubles = False
+        self.has_doubles = self.has_halves = False
 
     def type(self, type: Type) -> str:
         """A type as the language writes it."""

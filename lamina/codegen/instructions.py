@@ -89,6 +89,10 @@ class Composed(ABC):
         """Neighbouring lanes of i16 as pairs, i32."""
         raise _without_pairs()
 
+    def half_binary(self, operation: str, left: Value, right: Value) -> Value:
+        """The bits of a sum, difference or product of two float16, rounded once."""
+        raise InternalError("this language does not compute with float16")
+
     def minimum(self, left: Value, right: Value) -> Value:
         """The smaller of two integers."""
         return self.select(self.compare("slt", left, right), left, right)

@@ -81,6 +81,7 @@ class Module:
         self.fused = fused
         self.doubles = doubles
         self.halves = halves
+        self.half_arithmetic = False
         self.functions: list[Function] = []
         self._names: set[str] = set()
         self._declared: dict[str, str] = {}

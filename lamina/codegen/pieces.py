@@ -51,7 +51,8 @@ class PieceModule:
 
     def __init__(self, inner: c.Module) -> None:
         self.inner = inner
-        self.fused, self.doubles, self.halves = inner.fused, inner.doubles, inner.halves
+        self.fused, self.doubles = inner.fused, inner.doubles
+        self.halves, self.half_arithmetic = inner.halves, inner.half_arithmetic
 
     def function(
         self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
@@ -234,6 +235,10 @@ class PieceFunction(Composed):
     def to_half(self, value: Value) -> Value:
         """The bits of the float16 that is nearest to a float, as an i16."""
         return self._each([value], value.type.of("i16"), self.inner.to_half)
+
+    def half_binary(self, operation: str, left: Value, right: Value) -> Value:
+        """The bits of a sum, difference or product of two float16, rounded once."""
+        return self._each([left, right], left.type, partial(self.inner.half_binary, operation))
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An intrinsic whose operands and result have one type."""

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar, final
 
 from lamina.codegen.access import Access
 from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
+from lamina.codegen.half_arithmetic import OPERATIONS, in_float16
 from lamina.codegen.nest import Lanes, Nest
 from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, literal, random_words
@@ -176,6 +177,8 @@ class Points(Generic[Code]):
         """The operands of a primitive that must be computed before it."""
         if not isinstance(scalar, Apply):
             return ()
+        if (inner := self._in_halves(scalar)) is not None:
+            return inner.operands
         if self._is_random_block(scalar):
             seed, step, _, stream = scalar.operands
             return seed, step, stream
@@ -219,17 +222,28 @@ class Points(Generic[Code]):
             start = self._as_integer(self.indices(indices_of(position)[0]).start)
             others = [self.value(operand) for operand in (seed, step, stream)]
             return random_words(self.code, start, self.lanes, *others)
-        operands = [self.value(operand) for operand in scalar.operands]
-        lanes = max(operand.type.lanes for operand in operands)
-        spread = tuple(
-            operand if operand.type.lanes == lanes else self.code.splat(operand, lanes)
-            for operand in operands
-        )
+        inner = self._in_halves(scalar)
+        spread = self._spread_operands(scalar if inner is None else inner)
+        if inner is not None:
+            return self.code.half_binary(OPERATIONS[inner.primitive], *spread)
         first = scalar.operands[0]
         if scalar.primitive == "cast":
             return cast(self.code, spread[0], first.dtype, scalar.dtype)
         dtype = first.dtype if scalar.primitive in COMPARISONS else scalar.dtype
         return EMITTERS[scalar.primitive](self.code, dtype, spread)
+
+    def _spread_operands(self, scalar: Apply) -> tuple[Value, ...]:
+        """The values of a primitive's operands; vectors if one of them is."""
+        operands = [self.value(operand) for operand in scalar.operands]
+        lanes = max(operand.type.lanes for operand in operands)
+        return tuple(
+            operand if operand.type.lanes == lanes else self.code.splat(operand, lanes)
+            for operand in operands
+        )
+
+    def _in_halves(self, scalar: Apply) -> Apply | None:
+        """The operation on float16 of which the scalar is the result, if the device has it."""
+        return in_float16(scalar) if self.code.module.half_arithmetic else None
 
     def _is_random_block(self, scalar: Apply) -> bool:
         """Whether it is random bits at consecutive positions, the first a multiple of four."""

@@ -48,15 +48,20 @@ class VectorWords:
 
 @frozen_dataclass
 class HalfWords:
-    """How a language converts floats of 16 bits, whose bits are in a variable of integers.
+    """How a language converts float16, whose bits are in a variable of integers.
 
     Attributes:
         loaded: the floats with their values; fields `lanes`, empty for a scalar, and `name`.
         stored: a statement that rounds floats; fields `lanes`, `value` and `name`.
+        operated: the bits of a sum, difference or product, rounded once; fields `lanes`, `left`,
+            `right` and `operator`. None if the language has no type for such numbers.
+        head: lines before all functions, if there are such conversions or operations.
     """
 
     loaded: str
     stored: str
+    operated: str | None = None
+    head: tuple[str, ...] = ()
 
 
 @frozen_dataclass
@@ -112,7 +117,8 @@ class Words:
         float_function: a function of the language for floats, by elements; field `name`.
         in_order: lines before a loop with loop-carried floats, for compilers that otherwise
             reorder sums.
-        half: how floats of 16 bits are converted; None if the language cannot do that.
+        half: how float16 is converted, and computed with; None if the language cannot do that:
+            then integers are computed instead.
         vectors: how vectors are written; None if the language has none.
         groups: how groups of work items are written; None if the language has none.
     """
@@ -225,4 +231,15 @@ OPENCL_PROCESSOR = replace(
         loaded="*(__global {element}{lanes}_in_memory *){address}",
         stored="*(__global {element}{lanes}_in_memory *){address} = {value}",
     ),
+)
+
+# For devices with `cl_khr_fp16`, which have a type for float16. Compilers see that the operands of
+# a fused multiply-add are conversions of it, and may take an instruction with such operands. The
+# bits of each result are taken, so that compilers round it.
+NATIVE_HALF = HalfWords(
+    loaded="convert_float{lanes}(as_half{lanes}({name}))",
+    stored="{name} = as_ushort{lanes}(convert_half{lanes}_rte({value}))",
+    operated="as_ushort{lanes}((half{lanes})(as_half{lanes}({left}) {operator} "
+    "as_half{lanes}({right})))",
+    head=("#pragma OPENCL EXTENSION cl_khr_fp16 : enable",),
 )
