@@ -16,7 +16,7 @@ from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Load, Local
 from lamina.program.steps import Loop, Reduce, Store, Write
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, float32, float64, int64
+from lamina.shapes import Array, DType, bfloat16, float16, float32, float64, int64
 
 # Of a GPU.
 TRAITS = Traits(
@@ -83,6 +83,14 @@ def compiled(case: Case, target: Target) -> Program:
     return compile_graph(case.graph(), batch=1, name=case.name, target=target)
 
 
+def assert_close(found: Array, expected: Array, tolerance: float, message: str) -> None:
+    """Floats of 16 bits may be rounded to neighbours, if a sum lies halfway between them."""
+    half = {"bfloat16": 2.0**-7, "float16": 2.0**-10}.get(expected.dtype.name, 0.0)
+    given = (one.astype("float64") if half else one for one in (found, expected))
+    tolerance = max(tolerance, half)
+    np.testing.assert_allclose(*given, rtol=tolerance, atol=2 * tolerance, err_msg=message)
+
+
 def _product(m: int, k: int, n: int) -> Case:
     return Case(f"matmul-{m}x{k}x{n}", ((m, k), (k, n)), ops.matmul)
 
@@ -107,6 +115,20 @@ def _conv_3x3(x: Tensor, weight: Tensor) -> Tensor:
 def _conv_transpose_3x3(x: Tensor, weight: Tensor) -> Tensor:
     padding = ((1, 1), (1, 1))
     return ops.conv_transpose(x, weight, (4, 4), strides=1, padding=padding, dilations=1)
+
+
+def _rounded(half: DType) -> Callable[[Tensor, Tensor], Tensor]:
+    """The product of a rounded float32 and floats of 16 bits, as in mixed precision."""
+    return lambda x, weight: ops.matmul(ops.rounded(x, half), ops.cast(weight, float32))
+
+
+def _conv_of_halves(x: Tensor, weight: Tensor) -> Tensor:
+    return ops.cast(_conv(ops.cast(x, float32), ops.rounded(weight, bfloat16)), bfloat16)
+
+
+def _scaled_halves(x: Tensor, y: Tensor) -> Tensor:
+    """Sums, differences and products of float16, with and without literals, and a quotient."""
+    return (x * y + x - 0.5) * ops.relu(y) * 0.1 / (y * y + 1.0)
 
 
 def _gathered(x: Tensor, positions: Tensor, weight: Tensor) -> Tensor:
@@ -165,6 +187,11 @@ CONTRACTIONS = (
     Case("conv-3x3", ((2, 3, 6, 4), (5, 3, 3, 3)), lambda x, w: ops.exp(_conv_3x3(x, w) * 0.1)),
     Case("conv-transpose-3x3", ((1, 4, 4, 4), (4, 3, 3, 3)), _conv_transpose_3x3),
     Case("gathered", ((5, 8), (6,), (8, 3)), _gathered, (float32, int64, float32), 5),
+    Case("matmul-bf16", ((12, 16), (16, 24)), _rounded(bfloat16), (float32, bfloat16)),
+    Case("matmul-f16", ((7, 13), (13, 5)), _rounded(float16), (float32, float16)),
+    Case("transposed-bf16", ((16, 8), (24, 16)), _transposed, (bfloat16, bfloat16)),
+    Case("batched-f16", ((3, 5, 4), (3, 4, 6)), ops.matmul, (float16, float16)),
+    Case("conv-bf16", ((2, 8, 4, 4), (8, 8, 3, 3)), _conv_of_halves, (bfloat16, float32)),
 )
 LOOPS = (
     Case("elementwise", ((3, 8), (8,)), lambda x, y: ops.exp(x) * y + 1),
@@ -183,6 +210,7 @@ LOOPS = (
     Case("cumsum-backwards", ((18,),), lambda x: ops.cumsum(x, 0, reverse=True)),
     Case("cumsum-of-int64", ((3, 12),), lambda x: ops.cumsum(x, 1), (int64,), 9),
     Case("written", ((4, 6),), ops.exp, program=_written()),
+    Case("elementwise-f16", ((3, 8), (8,)), _scaled_halves, (float16, float16)),
     Case("sorted", ((11, 3), (11,)), lambda x, i: ops.scatter_add(x, i, 7), (float32, int64), 5),
 )
 CASES = CONTRACTIONS + LOOPS
@@ -192,6 +220,8 @@ LARGE = (
     Case("matmul-long", ((24, 8192), (8192, 40)), ops.matmul),
     Case("matmul-vector", ((1, 3000), (3000, 500)), ops.matmul),
     Case("matmul-batched", ((16, 64, 32), (16, 32, 48)), ops.matmul),
+    Case("matmul-large-bf16", ((128, 256), (256, 64)), _rounded(bfloat16), (float32, bfloat16)),
+    Case("matmul-large-f16", ((130, 257), (257, 70)), _rounded(float16), (float32, float16)),
     Case("conv-large", ((4, 16, 20, 20), (32, 16, 3, 3)), _conv),
     Case("conv-3x3-large", ((4, 64, 30, 30), (64, 64, 3, 3)), _conv_3x3),
     Case("normalized-large", ((8192, 12),), _normalized),

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyopencl as cl
-from gpu_cases import CASES, TRAITS, Case, compiled
+from gpu_cases import CASES, TRAITS, Case, assert_close, compiled
 from harness import run_program
 
 from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR, Words
@@ -75,9 +75,7 @@ def compare(
     for number, (schedule, launches) in enumerate(kernels):
         found = outputs_of(program, launches, feeds)
         for name, value in expected.items() if is_right else ():
-            np.testing.assert_allclose(
-                *(found[name], value), rtol=2e-5, atol=2e-5, err_msg=f"{name}\n{schedule}"
-            )
+            assert_close(found[name], value, 2e-5, f"{name}\n{schedule}")
         print(f"{case.name} {number} is right", flush=True)
 
 

@@ -9,7 +9,7 @@ from gpu_cases import TRAITS
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines.gpu.decisions import candidates, decide
+from lamina.engines.gpu.decisions import candidates, decide, promising
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
     LoopSchedule,
@@ -26,7 +26,7 @@ from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Literal, Load
 from lamina.program.steps import Contraction, Loop, Step, Store, Write
-from lamina.shapes import float32, int64
+from lamina.shapes import DType, bfloat16, float16, float32, int64
 
 ROWS = Axis("i", 4)
 FAR = 1 << 33
@@ -55,11 +55,12 @@ def test_positions_of_loaded_indices_decide_the_position_bits(stride: int, bits:
 LARGE_GPU = replace(TRAITS, compute_units=100, local_bytes=1 << 16)
 
 
-def product(m: int, k: int, n: int, batch: int = 1) -> Step:
-    """The step of a matrix product."""
-    left = leaf("x", "input", (batch, m, k), float32)
-    right = leaf("w", "input", (batch, k, n), float32)
-    return only_step([left, right], ops.matmul(left, right))
+def product(m: int, k: int, n: int, batch: int = 1, half: DType | None = None) -> Step:
+    """The step of a matrix product; of casts of floats of 16 bits, if their dtype is given."""
+    left = leaf("x", "input", (batch, m, k), half or float32)
+    right = leaf("w", "input", (batch, k, n), half or float32)
+    wide = (ops.cast(one, float32) for one in (left, right))
+    return only_step([left, right], ops.matmul(*wide))
 
 
 def only_step(leaves: list[Tensor], result: Tensor) -> Step:
@@ -120,7 +121,61 @@ def test_every_candidate_fits_on_the_device(m: int, k: int) -> None:
         for kernel in kernels:
             assert getattr(kernel, "group", 1) <= small.largest_group, str(one)
             if isinstance(kernel, TiledSchedule):
-                assert kernel.local_elements * 4 <= small.local_bytes
+                assert kernel.local_bytes(4) <= small.local_bytes
+
+
+def kept_in_halves(one: StepSchedule) -> bool:
+    """Whether a schedule keeps tiles of floats of 16 bits in local memory."""
+    return isinstance(one, TiledSchedule) and one.left.is_half and one.right.is_half
+
+
+@pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
+def test_tiles_of_floats_of_16_bits_are_kept_so_or_in_32_bits(half: DType) -> None:
+    step = product(512, 512, 512, half=half)
+    found = promising(step, TARGET, LARGE_GPU)
+    tiles = [one for one in found if isinstance(one, TiledSchedule)]
+    # Tuning tries both.
+    assert {kept_in_halves(one) for one in tiles} == {True, False}
+    for one in tiles:
+        assert one.left.lanes == one.right.lanes == (8 if kept_in_halves(one) else 4)
+        assert str(one).count("kept in 16 bits") == 2 * kept_in_halves(one)
+
+
+def test_tiles_of_float32_are_kept_in_32_bits() -> None:
+    assert not any(map(kept_in_halves, candidates(product(512, 512, 512), TARGET, LARGE_GPU)))
+
+
+def test_a_device_with_float16_multiplies_from_tiles_of_16_bits() -> None:
+    with_half = replace(LARGE_GPU, has_float16=True)
+    step = product(4096, 1024, 4096, half=float16)
+    assert kept_in_halves(next(candidates(step, TARGET, with_half)))
+    # There are no instructions that multiply bfloat16: each would be converted often.
+    step = product(4096, 1024, 4096, half=bfloat16)
+    assert not kept_in_halves(next(candidates(step, TARGET, with_half)))
+
+
+def test_tiles_of_16_bits_may_be_larger_than_those_of_32_bits() -> None:
+    small = replace(LARGE_GPU, local_bytes=1 << 13)
+    step = product(512, 512, 512, half=float16)
+    found = [one for one in candidates(step, TARGET, small) if isinstance(one, TiledSchedule)]
+    assert all(one.local_bytes(4) <= small.local_bytes for one in found)
+
+    def largest(*, halves: bool) -> int:
+        return max(
+            one.tile_m * one.tile_n * one.tile_k * one.buffers
+            for one in found
+            if kept_in_halves(one) == halves
+        )
+
+    assert largest(halves=True) == 2 * largest(halves=False)
+
+
+def test_only_the_operand_of_16_bits_is_kept_in_16_bits() -> None:
+    left, right = leaf("x", "input", (64, 64), float16), leaf("w", "input", (64, 64), float32)
+    step = only_step([left, right], ops.matmul(ops.cast(left, float32), right))
+    found = [one for one in candidates(step, TARGET, LARGE_GPU) if isinstance(one, TiledSchedule)]
+    kept = {(one.swapped, one.left.is_half, one.right.is_half) for one in found}
+    assert kept == {(False, False, False), (False, True, False)}
 
 
 def test_without_groups_a_work_item_computes_a_tile() -> None:

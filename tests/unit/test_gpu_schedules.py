@@ -15,9 +15,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
-from gpu_cases import CASES, LARGE, TRAITS, Case, compiled
+from gpu_cases import CASES, LARGE, TRAITS, Case, assert_close, compiled
 from harness import run_program
 
 from lamina.engines.engine import Engine
@@ -42,6 +41,7 @@ FIRST = (
     "normalized",
     "cumsum",
     "conv-3x3",
+    "matmul-bf16",
     "written",
     "sorted",
 )
@@ -76,9 +76,7 @@ def test_every_schedule_gives_the_results_of_the_interpreter(case: Case) -> None
     for schedule in (None, *own.schedules(program)):
         found, _ = run_program(program, own, feeds, schedule=schedule)
         for name, value in expected.items():
-            np.testing.assert_allclose(
-                *(found[name], value), rtol=2e-5, atol=2e-5, err_msg=f"{name}\n{schedule}"
-            )
+            assert_close(found[name], value, 2e-5, f"{name}\n{schedule}")
 
 
 @pytest.mark.parametrize("case", LARGE, ids=lambda case: case.name)
@@ -90,9 +88,7 @@ def test_the_schedules_of_a_large_gpu_give_the_results_of_the_interpreter(case: 
     expected, _ = run_program(program, InterpreterEngine(), feeds)
     found, _ = run_program(program, own, feeds, schedule=schedule)
     for name, value in expected.items():
-        np.testing.assert_allclose(
-            *(found[name], value), rtol=1e-4, atol=2e-4, err_msg=f"{name}\n{schedule}"
-        )
+        assert_close(found[name], value, 1e-4, f"{name}\n{schedule}")
 
 
 def under_oclgrind(names: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.products import Product
+from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
+    HALF_BYTES,
     ContractionSchedule,
     KernelSchedule,
     PassesSchedule,
@@ -20,7 +21,7 @@ from lamina.engines.gpu.schedule import (
 )
 from lamina.engines.gpu.winograd import winograd_steps
 from lamina.program.steps import Contraction
-from lamina.shapes import DType
+from lamina.shapes import DType, float16
 
 # What a compute unit does in a clock: lanes of arithmetic, and bytes from local memory, from the
 # cache that all compute units share, and from the device's memory.
@@ -83,9 +84,8 @@ def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: 
     loads = sum(block) * k
     arithmetic = (loads * OPERATIONS_OF_LOAD / lanes + block[0] * block[1] * k) / LANES
     along_k = isinstance(decided, TreeSchedule) and decided.along_k
-    left, right = one.left_runs[along_k], one.right_runs[along_k]
-    bytes_ = block[0] * k * one.element_bytes * _waste(left, one.element_bytes)
-    bytes_ += block[1] * k * one.element_bytes * _waste(right, one.element_bytes)
+    bytes_ = block[0] * k * _moved_bytes(one.left, along_k=along_k)
+    bytes_ += block[1] * k * _moved_bytes(one.right, along_k=along_k)
     sums = block[0] * block[1] * one.element_bytes
     # A tree writes each sum, and reads and writes it again on half of the levels' items.
     combined = sums * items * 4 / LOCAL_BYTES if items > 1 else 0.0
@@ -107,16 +107,18 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
     groups = splits * (one.batch // tiled.tile_b)
     groups *= math.ceil(one.m / tiled.tile_m) * math.ceil(one.n / tiled.tile_n)
     arithmetic = results * padded / LANES
-    block = tiled.item_m + tiled.item_n
-    local = tiled.group * block * padded * one.element_bytes / LOCAL_BYTES
-    moved, loads = 0.0, 0.0
-    for runs, load, tile in (
-        (one.left_runs, tiled.left, tiled.tile_m),
-        (one.right_runs, tiled.right, tiled.tile_n),
+    local = moved = loads = 0.0
+    for side, load, tile, item in (
+        (one.left, tiled.left, tiled.tile_m, tiled.item_m),
+        (one.right, tiled.right, tiled.tile_n, tiled.item_n),
     ):
         count = tiled.tile_b * tile * padded
-        moved += count * one.element_bytes * _waste(runs[load.along_k], one.element_bytes)
+        moved += count * _moved_bytes(side, along_k=load.along_k)
         loads += count / load.lanes
+        read = tiled.group * item * padded
+        local += read * (HALF_BYTES if load.is_half else one.element_bytes) / LOCAL_BYTES
+        if load.is_half and not _multiplies(side, traits):
+            arithmetic += read / LANES
     arithmetic += loads * OPERATIONS_OF_LOAD / LANES
     stored = results * one.element_bytes / MEMORY_BYTES
     # A wavefront that is not full takes as long as a full one.
@@ -137,10 +139,19 @@ def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
     registers = (tiled.item_m * tiled.item_n + 2 * (tiled.item_m + tiled.item_n) + loaded) * words
     registers += 32
     items = min(RESIDENT_ITEMS, REGISTERS // registers)
-    local = traits.local_bytes // max(tiled.local_elements * element_bytes, 1)
+    local = traits.local_bytes // max(tiled.local_bytes(element_bytes), 1)
     return max(min(items // tiled.group, local), 1)
 
 
-def _waste(run: int, element_bytes: int) -> float:
-    """How many times the needed bytes are read, for runs of neighbours."""
-    return max(SECTOR_BYTES / (run * element_bytes), 1.0)
+def _moved_bytes(side: Operand, *, along_k: bool) -> float:
+    """The bytes that are read for an element, in runs of neighbours."""
+    return max(SECTOR_BYTES / side.runs[along_k], side.loaded_bytes)
+
+
+def _multiplies(side: Operand, traits: Traits) -> bool:
+    """Whether the device has instructions that multiply the operand's floats of 16 bits.
+
+    Otherwise each of them is converted first. Devices with float16 multiply two of them, and add
+    the product to a float32.
+    """
+    return traits.has_float16 and side.half is not None and side.half.dtype == float16

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 
 from lamina.engines.gpu.contraction_costs import contraction_cost, winograd_cost
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
-from lamina.engines.gpu.products import Product
+from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
+    HALF_BYTES,
     NARROW,
     ContractionSchedule,
     KernelSchedule,
@@ -96,13 +98,16 @@ def _tiles(one: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
     stored_m, stored_n = one.stored_runs
     swapped = stored_m > stored_n
     own = one.exchanged if swapped else one
+    has_halves = own.left.half is not None or own.right.half is not None
+    kept = (False, True) if has_halves else (False,)
     seen: set[TiledSchedule] = set()
     for tile_m, tile_n, item_m, item_n in TILES:
         if tile_m >= 2 * max(own.m, 8) or tile_n >= 2 * max(own.n, 8):
             continue
         group = (tile_m // item_m) * (tile_n // item_n)
         tile_b = _power_below(LEAST_GROUP // group, own.batch) if group < LEAST_GROUP else 1
-        for tile_k, buffers in ((8, 1), (8, 2), (16, 1), (16, 2), (32, 1)):
+        stretches = ((8, 1), (8, 2), (16, 1), (16, 2), (32, 1))
+        for (tile_k, buffers), halves in product(stretches, kept):
             if item_m * item_n * tile_k > MOST_WRITTEN_OUT:
                 continue
             # PoCL 3.1 keeps wrong values over a loop between barriers, in some large kernels.
@@ -110,6 +115,7 @@ def _tiles(one: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
             tiled = tiled_schedule(
                 *(own, (tile_b, tile_m, tile_n, tile_k), (item_m, item_n)),
                 *(buffers, unrolled, swapped, bits),
+                halves=halves,
             )
             if tiled not in seen and fits(tiled, own.element_bytes, traits):
                 seen.add(tiled)
@@ -125,7 +131,7 @@ def _power_below(most: int, number: int) -> int:
 
 
 def _trees(one: Product, bits: int, traits: Traits) -> Iterator[TreeSchedule]:
-    along_k = min(one.left_runs[1], one.right_runs[1])
+    along_k = min(one.left.runs[1], one.right.runs[1])
     lanes = vector_lanes(one, along_k)
     most = min(traits.largest_group, MOST_GROUP)
     for item_m, item_n in ((1, 1), (1, 4), (4, 1), (2, 2), (4, 4)):
@@ -195,6 +201,8 @@ def tiled_schedule(
     unrolled: int,
     swapped: bool,
     bits: int,
+    *,
+    halves: bool = False,
 ) -> TiledSchedule:
     """A tiled schedule that reads the operands of a product along their longest runs.
 
@@ -204,22 +212,30 @@ def tiled_schedule(
         block: of a work item, m and n.
         buffers, unrolled, swapped: see `TiledSchedule`.
         bits: of positions.
+        halves: whether floats of 16 bits are kept as such in local memory.
     """
     _, tile_m, tile_n, tile_k = tile
-    left = _tile_load(one, one.left_runs, one.left_distances, tile_m, tile_k)
-    right = _tile_load(one, one.right_runs, one.right_distances, tile_n, tile_k)
+    left, right = (
+        _tile_load(side, outer, tile_k, one.element_bytes, halves=halves)
+        for side, outer in ((one.left, tile_m), (one.right, tile_n))
+    )
     width = VECTOR_BYTES // one.element_bytes
     return TiledSchedule(swapped, *tile, *block, left, right, buffers, unrolled, width, bits)
 
 
 def _tile_load(
-    one: Product, runs: tuple[int, int], distances: tuple[int, int], tile: int, tile_k: int
+    side: Operand, tile: int, tile_k: int, element_bytes: int, *, halves: bool
 ) -> TileLoad:
-    outer, along_k = runs
-    is_along_k = along_k > outer or (along_k == outer and 0 < distances[1] < distances[0])
-    lanes = vector_lanes(one, along_k if is_along_k else outer)
+    outer, along_k = side.runs
+    is_near = 0 < side.distances[1] < side.distances[0]
+    is_along_k = along_k > outer or (along_k == outer and is_near)
+    is_half = halves and side.half is not None
+    # Vectors of up to 16 bytes are read from buffers, and written to local memory.
+    widest = max(side.loaded_bytes, HALF_BYTES) if is_half else element_bytes
+    lanes = min(along_k if is_along_k else outer, VECTOR_BYTES // widest)
     lanes = _fitting(lanes, tile_k if is_along_k else tile)
-    return TileLoad(is_along_k, lanes, VECTOR_BYTES // one.element_bytes if is_along_k else 0)
+    padding = VECTOR_BYTES // element_bytes if is_along_k else 0
+    return TileLoad(is_along_k, lanes, padding, is_half)
 
 
 def vector_lanes(one: Product, run: int) -> int:
@@ -230,7 +246,7 @@ def vector_lanes(one: Product, run: int) -> int:
 def fits(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> bool:
     """Whether a group of the schedule fits on the device."""
     small = tiled.group <= traits.largest_group
-    return small and tiled.local_elements * element_bytes <= traits.local_bytes
+    return small and tiled.local_bytes(element_bytes) <= traits.local_bytes
 
 
 def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator[StepSchedule]:
@@ -269,10 +285,14 @@ def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[KernelSch
         while own.batch % tile_b:
             tile_b -= 1
         whole = (tile_b, tile[0], tile[1], tile[2])
-        tiled = tiled_schedule(own, whole, block, buffers, unrolled, swapped, bits)
-        if fits(tiled, own.element_bytes, traits):
-            yield tiled
-    lanes = vector_lanes(one, min(one.left_runs[1], one.right_runs[1]))
+        for halves in (False, True):
+            tiled = tiled_schedule(
+                *(own, whole, block, buffers, unrolled, swapped, bits), halves=halves
+            )
+            is_another = not halves or tiled.left.is_half or tiled.right.is_half
+            if is_another and fits(tiled, own.element_bytes, traits):
+                yield tiled
+    lanes = vector_lanes(one, min(one.left.runs[1], one.right.runs[1]))
     yield TreeSchedule(4, 1, 1, 1, lanes, True, bits)
     yield TreeSchedule(2, 3, 2, 1, 1, False, bits)
     yield TreeSchedule(8, 2, 1, 3, 1, True, bits)

@@ -77,12 +77,22 @@ def promising(step: Step, target: Target, traits: Traits) -> Sequence[StepSchedu
     """
     ranked = tuple(dict.fromkeys(candidates(step, target, traits)))
     found = list(ranked[:FASTEST])
-    kinds = set(map(_kind, found))
-    for one in ranked[FASTEST:]:
-        if len(found) < MOST_PROMISING and _kind(one) not in kinds:
-            kinds.add(_kind(one))
-            found.append(one)
+    for property_ in (_halves, _kind):
+        seen = set(map(property_, found))
+        for one in ranked[FASTEST:]:
+            if len(found) < MOST_PROMISING and property_(one) not in seen:
+                seen.add(property_(one))
+                found.append(one)
     return found
+
+
+def _halves(one: StepSchedule) -> tuple[bool, bool]:
+    """Which operands are kept in 16 bits in local memory."""
+    if isinstance(one, PassesSchedule):
+        return _halves(one.passes[0].kernels[0])
+    if isinstance(one, TiledSchedule):
+        return one.left.is_half, one.right.is_half
+    return False, False
 
 
 def _kind(one: StepSchedule) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ class Traits:
     Attributes:
         is_processor: whether it is a processor, with caches and vectors; otherwise a GPU.
         has_float64: whether the device computes with float64.
+        has_float16: whether its language has a type for float16 (`cl_khr_fp16`).
         lanes: of a processor's vectors, or the width that a GPU prefers, in float32 numbers; 1 for
             scalars.
         compute_units: the least number of work groups that run at the same time.
@@ -39,6 +40,7 @@ class Traits:
     local_bytes: int
     largest_group: int
     most_iterations: int | None = None
+    has_float16: bool = False
 
     @property
     def block_bytes(self) -> int:

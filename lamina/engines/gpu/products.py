@@ -8,14 +8,50 @@ from typing import final
 
 from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.strides import stride_along
+from lamina.engines.gpu.schedule import HALF_BYTES
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Scalar, loads
+from lamina.program.scalar import Apply, Scalar, loads
 from lamina.program.steps import Contraction
 from lamina.program.windows import loaded
+from lamina.shapes import float32
 
 # The longest run of neighbours that is looked for.
 _LONGEST_RUN = 32
+
+
+@final
+class Operand:
+    """An operand of a product.
+
+    Args:
+        view: the operand.
+        outer: m or n of the contraction.
+        k: its k axis.
+
+    Attributes:
+        loaded_bytes: of an element in memory, as far as costs depend on it: only floats of 16 bits
+            count as smaller than the elements that are multiplied.
+        half: the floats of 16 bits of which the elements are casts to float32; None if they are
+            anything else.
+    """
+
+    def __init__(self, view: Scalar, outer: Axis, k: Axis) -> None:
+        self._view, self._outer, self._k = view, outer, k
+        load = loaded(view)
+        is_half = load is not None and load.dtype.is_half
+        self.loaded_bytes = HALF_BYTES if is_half else view.dtype.itemsize
+        self.half = half_of(view)
+
+    @cached_property
+    def runs(self) -> tuple[int, int]:
+        """The contiguous elements along m or n, and along k."""
+        return run_along(self._view, self._outer), run_along(self._view, self._k)
+
+    @cached_property
+    def distances(self) -> tuple[int, int]:
+        """The distance in memory between neighbours along m or n, and along k."""
+        return distance_along(self._view, self._outer), distance_along(self._view, self._k)
 
 
 @final
@@ -30,36 +66,14 @@ class Product:
         self.step = with_single_axes(step, "batch", "m", "n", "k")
         self.batch, self.m, self.n, self.k = self.step.extents
         self.element_bytes = step.dtype.itemsize
+        (m,), (n,), (k,) = self.step.m, self.step.n, self.step.k
+        self.left, self.right = Operand(self.step.left, m, k), Operand(self.step.right, n, k)
 
     @cached_property
     def exchanged(self) -> Product:
         """The product with left and right exchanged."""
         one = self.step
         return Product(replace(one, m=one.n, n=one.m, left=one.right, right=one.left))
-
-    @cached_property
-    def left_runs(self) -> tuple[int, int]:
-        """The contiguous elements of the left operand along m, and along k."""
-        (m,), (k,) = self.step.m, self.step.k
-        return run_along(self.step.left, m), run_along(self.step.left, k)
-
-    @cached_property
-    def right_runs(self) -> tuple[int, int]:
-        """The contiguous elements of the right operand along n, and along k."""
-        (n,), (k,) = self.step.n, self.step.k
-        return run_along(self.step.right, n), run_along(self.step.right, k)
-
-    @cached_property
-    def left_distances(self) -> tuple[int, int]:
-        """The distance between neighbours in the left operand along m, and along k."""
-        (m,), (k,) = self.step.m, self.step.k
-        return distance_along(self.step.left, m), distance_along(self.step.left, k)
-
-    @cached_property
-    def right_distances(self) -> tuple[int, int]:
-        """The distance between neighbours in the right operand along n, and along k."""
-        (n,), (k,) = self.step.n, self.step.k
-        return distance_along(self.step.right, n), distance_along(self.step.right, k)
 
     @cached_property
     def stored_runs(self) -> tuple[int, int]:
@@ -70,6 +84,14 @@ class Product:
             min((index_run(index, m) for index in stored), default=1),
             min((index_run(index, n) for index in stored), default=1),
         )
+
+
+def half_of(view: Scalar) -> Scalar | None:
+    """The floats of 16 bits of which the elements of a view are casts to float32, or None."""
+    if not isinstance(view, Apply) or view.primitive != "cast" or view.dtype != float32:
+        return None
+    (inner,) = view.operands
+    return inner if inner.dtype.is_half else None
 
 
 def run_along(view: Scalar, axis: Axis) -> int:

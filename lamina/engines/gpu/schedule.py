@@ -9,6 +9,8 @@ from lamina.records import frozen_dataclass
 
 # Positions up to this fit into 32 bits, intermediate sums included.
 NARROW = 2**30
+# The bytes of a float of 16 bits.
+HALF_BYTES = 2
 
 
 @frozen_dataclass
@@ -129,16 +131,20 @@ class TileLoad:
         lanes: of the vectors that are read, along the same axis; 1 for scalars.
         padding: unused elements after each row of m or n in local memory. Vectors along K are
             written to several rows; with padding these are in different banks.
+        is_half: whether the tile is kept in the floats of 16 bits of which its elements are casts.
+            They are converted when they are multiplied, and not when they are copied.
     """
 
     along_k: bool
     lanes: int
     padding: int
+    is_half: bool = False
 
     def __str__(self) -> str:
         vectors = f"vectors of {self.lanes}" if self.lanes > 1 else "elements"
         padded = f", padded by {self.padding}" if self.padding else ""
-        return f"{vectors} along {'k' if self.along_k else 'the result'}{padded}"
+        half = ", kept in 16 bits" if self.is_half else ""
+        return f"{vectors} along {'k' if self.along_k else 'the result'}{padded}{half}"
 
 
 @frozen_dataclass
@@ -179,11 +185,17 @@ class TiledSchedule:
         """The number of work items in a group."""
         return self.tile_b * (self.tile_m // self.item_m) * (self.tile_n // self.item_n)
 
-    @property
-    def local_elements(self) -> int:
-        """The elements in local memory."""
-        rows = self.tile_m + self.left.padding + self.tile_n + self.right.padding
-        return self.buffers * self.tile_b * self.tile_k * rows
+    def local_bytes(self, element_bytes: int) -> int:
+        """The bytes in local memory.
+
+        Args:
+            element_bytes: of an element that is not kept in 16 bits.
+        """
+        row = sum(
+            (tile + load.padding) * (HALF_BYTES if load.is_half else element_bytes)
+            for tile, load in ((self.tile_m, self.left), (self.tile_n, self.right))
+        )
+        return self.buffers * self.tile_b * self.tile_k * row
 
     def __str__(self) -> str:
         tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"

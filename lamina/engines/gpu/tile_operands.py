@@ -1,6 +1,7 @@
 """Tiles of a contraction's operands: from buffers to local memory, and on to registers.
 
 Work items copy vectors of a tile. A vector runs along K or along m (n for the right operand).
+Floats of 16 bits are converted either when they are copied, or when they are multiplied.
 Locations in a tile are index expressions of the work item, so that everything that does not depend
 on the stretch of K is computed once.
 """
@@ -11,7 +12,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import final
 
+from lamina.codegen.halves import to_float
+from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
+from lamina.engines.gpu.products import half_of
 from lamina.engines.gpu.schedule import TiledSchedule, TileLoad
 from lamina.engines.gpu.work_item import ItemPoints
 from lamina.program.index import Axis, Index, axis_index
@@ -115,7 +119,7 @@ class TileOperand:
         k: its k axis.
         tiled: the schedule.
         item: the number of the work item in its group.
-        type: of the elements.
+        type: of the elements that are multiplied.
         bound: the axes of ragged tiles have their values in it.
     """
 
@@ -132,10 +136,12 @@ class TileOperand:
     ) -> None:
         self._points, self._code = points, points.code
         self._side, self._batch, self._k = side, batch, k
-        self._tiled, self._type = tiled, type
+        self._tiled = tiled
+        self._view = half_of(side.view) if side.load.is_half else None
+        self._type = type if self._view is None else Type(element(self._view.dtype))
         self._lane = Axis("lane", side.load.lanes)
         self.size = tiled.tile_b * tiled.tile_k * side.row
-        self._array = self._code.local(type.element, tiled.buffers * self.size)
+        self._array = self._code.local(self._type.element, tiled.buffers * self.size)
         self._vectors = self._all_vectors(item, bound)
 
     @property
@@ -161,7 +167,7 @@ class TileOperand:
                 self._batch.axis: self._batch.first + batch,
                 side.axis: self._outer(number, outer, bound),
             }
-            view = Rewrite(replaced).scalar(side.view)
+            view = Rewrite(replaced).scalar(self._view or side.view)
             whole = (number + 1) * tiled.group <= count
             found.append(_Vector(view, local, k, None if whole else at))
         return found
@@ -260,5 +266,7 @@ class TileOperand:
             address = code.offset(self._array, begin, self._type.element)
             address = code.offset(address, beyond, self._type.element)
             align = lanes * self._type.bytes if whole else 0
-            found.append(code.load(address, self._type.wide(lanes), align))
+            loaded = code.load(address, self._type.wide(lanes), align)
+            half = self._view.dtype if self._view is not None else None
+            found.append(loaded if half is None else to_float(code, loaded, half))
         return found
