@@ -16,7 +16,7 @@ from pathlib import Path
 from lamina.records import frozen_dataclass
 
 COMPILER = "clang-16"
-PROCESSORS = ("gfx90a", "gfx1030", "gfx1100")
+PROCESSORS = ("gfx906", "gfx90a", "gfx1030", "gfx1100")
 _OPTIONS = ("-x", "cl", "-cl-std=CL1.2", "-target", "amdgcn-amd-amdhsa", "-nogpulib", "-O3")
 _OPTIONS += ("-Xclang", "-finclude-default-header", "-S", "-o", "-", "-Wno-everything")
 
@@ -57,11 +57,13 @@ def prelude() -> str:
         for name in ("fma", "sqrt", "fabs", "copysign"):
             lines += _function(name, type, suffix)
     lines += [f"#define {name} own_{name}" for name in ("fma", "sqrt", "fabs", "copysign")]
-    for element in ("uchar", "int", "uint", "long", "ulong", "float", "double", "char"):
+    elements = ("uchar", "char", "ushort", "short", "uint", "int", "ulong", "long")
+    for element in (*elements, "float", "double"):
         for lanes in (2, 3, 4, 8, 16):
             vector = f"{element}{lanes}"
             lines.append(f"#define convert_{vector}(x) __builtin_convertvector(x, {vector})")
     lines += _saturating()
+    lines += _halves()
     for lanes in (2, 3, 4, 8, 16):
         lines += _memory(lanes)
     return "\n".join(lines) + "\n"
@@ -111,9 +113,34 @@ def _saturating() -> Iterator[str]:
         )
 
 
+def _halves() -> Iterator[str]:
+    """Conversions of float16, by OpenCL's functions and by its type."""
+    yield "#pragma OPENCL EXTENSION cl_khr_fp16 : enable"
+    yield "#define convert_float(x) ((float)(x))"
+    for lanes in ("", 2, 3, 4, 8, 16):
+        converted = "__builtin_convertvector({}, {})" if lanes else "({1})({0})"
+        single = converted.format(f"as_half{lanes}(*p)", f"float{lanes}")
+        half = converted.format("x", f"half{lanes}")
+        bits, floats = f"ushort{lanes}", f"float{lanes}"
+        yield (
+            f"OWN {floats} own_load_half{lanes}(const __private {bits} *p) {{ return {single}; }}"
+        )
+        yield (
+            f"OWN void own_store_half{lanes}({floats} x, __private {bits} *p) "
+            f"{{ *p = as_ushort{lanes}({half}); }}"
+        )
+        yield f"#define vload_half{lanes}(n, p) own_load_half{lanes}((const __private {bits} *)(p))"
+        yield (
+            f"#define vstore_half{lanes}_rte(x, n, p) own_store_half{lanes}(x, (__private {bits} "
+            "*)(p))"
+        )
+        yield f"OWN half{lanes} own_to_half{lanes}({floats} x) {{ return {half}; }}"
+        yield f"#define convert_half{lanes}_rte own_to_half{lanes}"
+
+
 def _memory(lanes: int) -> Iterator[str]:
     """Loads and stores of vectors that are aligned to their elements only."""
-    for element, size in (("uchar", 1), ("uint", 4), ("ulong", 8)):
+    for element, size in (("uchar", 1), ("ushort", 2), ("uint", 4), ("ulong", 8)):
         vector = f"{element}{lanes}"
         yield f"typedef {vector} packed_{vector} __attribute__((aligned({size})));"
         for space in ("__global", "__local"):
@@ -142,8 +169,13 @@ def compiled(text: str, processor: str) -> list[Compiled]:
         processor: a name of `PROCESSORS`.
 
     Raises:
-        SystemExit: if the compiler refuses the text.
+        SystemExit: if the compiler refuses the text, or does not know a function.
     """
+    return list(_kernels_in(assembly_of(text, processor)))
+
+
+def assembly_of(text: str, processor: str) -> str:
+    """Compiles kernels to assembly language; arguments and errors as of `compiled`."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernels.cl"
         source.write_text(prelude() + text, encoding="utf-8")
@@ -151,7 +183,10 @@ def compiled(text: str, processor: str) -> list[Compiled]:
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr[:4000])
-    return list(_kernels_in(done.stdout))
+    missing = set(re.findall(r"(\w+)@(?:rel32|gotpcrel32)@lo", done.stdout))
+    if missing:
+        raise SystemExit(f"the prelude does not define {', '.join(sorted(missing))}")
+    return done.stdout
 
 
 def _kernels_in(assembly: str) -> Iterator[Compiled]:

@@ -1,6 +1,7 @@
 """Compiles the kernels of the workloads for AMD's GPUs, and prints what the compiler says.
 
     python tools/gpu_kernels.py vgg transformer --processor gfx90a --processor gfx1100
+    python tools/gpu_kernels.py mlp --dtype mixed-float16 --totals
 
 For each kernel: its registers, spills, local memory and occupancy, as the compiler counts them.
 For each step: its bytes and operations, as the program states them, and the time that six GPUs
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -21,15 +23,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from amd_compiler import PROCESSORS, Compiled, compiled, is_installed
 from gpu_devices import GPUS
 
-from lamina.codegen.words import OPENCL
+from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.target import target_for
 from lamina.network import bill_of
-from lamina.precision import Precision
+from lamina.precision import MIXED, Precision
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
+from lamina.program.steps import Contraction
 from lamina.protocols import options_or_none
 from lamina.shapes import float32
 from lamina.workloads import Workload, chosen
@@ -46,20 +49,25 @@ TRAITS = Traits(
     largest_block_bytes=1 << 35,
     local_bytes=1 << 16,
     largest_group=256,
+    has_float16=True,
 )
+# Its driver has cl_khr_fp16.
+WORDS = replace(OPENCL, half=NATIVE_HALF)
 TARGET = target_for(TRAITS, "opencl")
+DTYPES = ("float32", *(name for name, half in MIXED.items() if half is not None))
 
 
-def program_of(workload: Workload) -> Program:
-    """The program of a workload for GPUs."""
+def program_of(workload: Workload, dtype: str = "float32") -> Program:
+    """The program of a workload for GPUs, in float32 or in mixed precision."""
     options = options_or_none(workload.loss, workload.optimizer, None, (), workload.name)
-    return bill_of(workload.network(), workload.batch, options, Precision(float32), TARGET).program
+    precision = Precision(float32, MIXED.get(dtype))
+    return bill_of(workload.network(), workload.batch, options, precision, TARGET).program
 
 
 def lines_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
     """The table of a program: its steps, and below each the kernels that it is the first to use."""
     schedule = decide(program, TARGET, TRAITS)
-    launches = write_kernels(program, schedule, TRAITS, OPENCL)
+    launches = write_kernels(program, schedule, TRAITS, WORDS)
     found: dict[str, list[tuple[str, Compiled]]] = {}
     for processor in processors:
         for kernel in compiled(launches.text, processor):
@@ -79,6 +87,26 @@ def lines_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
     yield f"{len(program.steps)} steps, {len(launches.launches)} launches; {_times(totals)}"
 
 
+def totals_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
+    """For each processor: the kernels of contractions, and what they use; and all spills."""
+    launches = write_kernels(program, decide(program, TARGET, TRAITS), TRAITS, WORDS)
+    multiplied = {
+        one.kernel
+        for one in launches.launches
+        if isinstance(program.steps[one.step], Contraction) and one.group
+    }
+    for processor in processors:
+        kernels = compiled(launches.text, processor)
+        own = [kernel for kernel in kernels if kernel.name in multiplied]
+        registers = sum(kernel.vector_registers for kernel in own)
+        local = sum(kernel.local_bytes for kernel in own)
+        spilled = sum(bool(kernel.spills) for kernel in kernels)
+        yield (
+            f"  {processor}: {len(kernels)} kernels, {spilled} of them spill; {len(own)} kernels "
+            f"of contractions with {registers} VGPRs and {local} bytes of LDS together"
+        )
+
+
 def _times(seconds: Sequence[float]) -> str:
     """The least times on the GPUs, in microseconds."""
     pairs = zip(GPUS, seconds, strict=True)
@@ -96,13 +124,18 @@ def text_of(kernel: Compiled) -> str:
 @click.command()
 @click.argument("workloads", nargs=-1)
 @click.option("--processor", "processors", multiple=True, type=click.Choice(PROCESSORS))
-def main(workloads: tuple[str, ...], processors: tuple[str, ...]) -> None:
+@click.option("--dtype", default="float32", type=click.Choice(DTYPES))
+@click.option("--totals", is_flag=True, help="print the sums over all kernels only")
+def main(
+    workloads: tuple[str, ...], processors: tuple[str, ...], dtype: str, *, totals: bool
+) -> None:
     """Prints the kernels of WORKLOADS, of all of them by default."""
     if not is_installed():
         raise click.ClickException("clang-16 is not installed. Install the package clang-16.")
     for workload in chosen(workloads):
-        click.echo(f"{workload.name}, a batch of {workload.batch}")
-        for line in lines_of(program_of(workload), processors or PROCESSORS):
+        click.echo(f"{workload.name}, {dtype}, a batch of {workload.batch}")
+        lines = totals_of if totals else lines_of
+        for line in lines(program_of(workload, dtype), processors or PROCESSORS):
             click.echo(line)
 
 

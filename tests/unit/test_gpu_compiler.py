@@ -9,31 +9,34 @@ from pathlib import Path
 import pytest
 
 import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
-from amd_compiler import PROCESSORS, compiled, is_installed
+from amd_compiler import PROCESSORS, assembly_of, compiled, is_installed
 from gpu_devices import GPUS
-from gpu_kernels import TARGET, TRAITS, lines_of
+from gpu_kernels import TARGET, TRAITS, WORDS, lines_of, totals_of
 
-from lamina.codegen.words import OPENCL
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
+from lamina.engines.gpu.schedule import Schedule, TiledSchedule
+from lamina.graph import Graph, leaf
 from lamina.network import bill_of
 from lamina.precision import Precision
 from lamina.program.program import Program
 from lamina.protocols import options_or_none
-from lamina.shapes import float32
+from lamina.shapes import DType, bfloat16, float16, float32
 
 
-def program() -> Program:
+def program(half: DType | None = None) -> Program:
     """Convolutions with normalisation, a linear layer, attention-like rows, and all gradients."""
     net = lm.Sequential(
         *(lm.Input(16, 16, 16), lm.Conv2d(64, 3, padding=1), lm.BatchNorm(), lm.ReLU()),
         *(lm.MaxPool2d(2), lm.Flatten(), lm.Linear(64), lm.LayerNorm(), lm.Linear(10)),
     )
     options = options_or_none(lm.CrossEntropy(), lm.Adam(), None, (), "test")
-    return bill_of(net, 64, options, Precision(float32), TARGET).program
+    return bill_of(net, 64, options, Precision(float32, half), TARGET).program
 
 
 def test_a_gpu_takes_the_longer_of_two_times() -> None:
@@ -42,18 +45,37 @@ def test_a_gpu_takes_the_longer_of_two_times() -> None:
     assert gpu.seconds(int(gpu.flops), int(2 * gpu.bytes)) == pytest.approx(2)
 
 
+@pytest.mark.parametrize("half", [None, bfloat16, float16], ids=str)
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_no_kernel_spills_registers(processor: str) -> None:
+def test_no_kernel_spills_registers(processor: str, half: DType | None) -> None:
     if not is_installed():
         pytest.skip("clang-16 is not installed")
-    own = program()
-    text = write_kernels(own, decide(own, TARGET, TRAITS), TRAITS, OPENCL).text
+    own = program(half)
+    text = write_kernels(own, decide(own, TARGET, TRAITS), TRAITS, WORDS).text
     kernels = compiled(text, processor)
     named = re.findall(r"^__kernel.* void (\w+)\(", text, re.MULTILINE)
     assert sorted(one.name for one in kernels) == sorted(named)
     assert [one for one in kernels if one.spills] == []
     assert any(one.local_bytes for one in kernels)
     assert all(one.occupancy >= 1 and one.vector_registers for one in kernels)
+
+
+@pytest.mark.parametrize("processor", ["gfx906", "gfx1030", "gfx1100"])
+def test_amd_multiplies_float16_of_tiles_without_converting_it(processor: str) -> None:
+    if not is_installed():
+        pytest.skip("clang-16 is not installed")
+    x, weight = (leaf(name, "input", (512, 512), float16) for name in "xw")
+    wide = (ops.cast(one, float32) for one in (x, weight))
+    graph = Graph((x, weight), (("y", ops.matmul(*wide)),))
+    own = compile_graph(graph, batch=1, name="test", target=TARGET)
+    (schedule,) = decide(own, TARGET, TRAITS).steps
+    assert isinstance(schedule, TiledSchedule)
+    assert schedule.left.is_half
+    assembly = assembly_of(write_kernels(own, Schedule((schedule,)), TRAITS, WORDS).text, processor)
+    block = schedule.item_m * schedule.item_n
+    # The float16 are operands of instructions that add to a float32.
+    assert assembly.count("v_fma_mix_f32") == block * schedule.unrolled
+    assert "v_cvt_f32_f16" not in assembly
 
 
 def test_the_table_names_each_step_and_kernel() -> None:
@@ -64,3 +86,11 @@ def test_the_table_names_each_step_and_kernel() -> None:
     assert sum(line.startswith("step ") for line in lines) == len(own.steps)
     assert sum("0 bytes spilled" in line for line in lines) > len(own.steps) / 2
     assert all(gpu.name in lines[-1] for gpu in GPUS)
+
+
+def test_the_totals_count_kernels_that_spill() -> None:
+    if not is_installed():
+        pytest.skip("clang-16 is not installed")
+    (line,) = totals_of(program(), ("gfx90a",))
+    assert "gfx90a" in line
+    assert " 0 of them spill" in line
