@@ -1,4 +1,4 @@
-"""Floats of 16 bits on OpenCL devices, beside what conformance tests."""
+"""Floats of 16 bits on OpenCL devices, except for what the conformance tests check."""
 
 from __future__ import annotations
 
@@ -43,8 +43,11 @@ def test_the_largest_numbers_are_finite_and_their_successors_are_not(
 
 def test_arrays_of_several_float_types_are_checked_together(own: Engine) -> None:
     dtypes = (bfloat16, float16, float32)
-    # The exponent of float16's infinity belongs to a finite bfloat16, and the other way round.
-    ones = [np.full(3, 65_536.0, bfloat16.numpy), *(np.ones(3, one.numpy) for one in dtypes)]
+    # The bits of float16's infinity are those of a finite bfloat16.
+    ones = [
+        np.full(3, 0x7C00, "u2").view(bfloat16.numpy),
+        *(np.ones(3, one.numpy) for one in dtypes),
+    ]
     assert check(own, *ones)
     for number in range(len(ones)):
         wrong = [one.copy() for one in ones]

@@ -140,6 +140,7 @@ def _with_verdict(found: Found) -> Found:
     if verdict is None:
         return Found(replace(record, self_test="not run yet"), handle)
     notes = tuple(f"{one.what}: {one.workaround}" for one in verdict.faults if one.workaround)
+    record = replace(record, has_float16=record.has_float16 and verdict.computes_halves)
     if not verdict.refused:
         return Found(replace(record, self_test="passed", notes=notes), handle)
     what = "; ".join(fault.what for fault in verdict.refused)
@@ -173,13 +174,22 @@ def _record(number: int, handle: cl.Device) -> Device:
             local_memory_bytes=handle.local_mem_size,
             compute_units=handle.max_compute_units,
             has_bfloat16=False,
-            has_float16="cl_khr_fp16" in handle.extensions.split(),
+            has_float16=has_float16(handle),
             has_float64=bool(handle.double_fp_config),
             shares_memory=bool(handle.host_unified_memory),
         )
     except cl.Error as error:
         problem = f"the driver fails: {status_text(error)}"
         return Device(engine, "", None, problem, _UPDATE)
+
+
+def has_float16(handle: cl.Device) -> bool:
+    """Whether the device says that it computes with float16, and rounds to the nearest number.
+
+    The self-test finds out about subnormal numbers: some devices keep them, and do not say so.
+    """
+    nearest = cl.device_fp_config.ROUND_TO_NEAREST
+    return "cl_khr_fp16" in handle.extensions.split() and bool(handle.half_fp_config & nearest)
 
 
 def _problem(handle: cl.Device) -> tuple[str, str]:

@@ -14,13 +14,18 @@ from typing import Any, final
 import numpy as np
 import pyopencl as cl
 
-from lamina.codegen.words import OPENCL
+from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines import machine_memory
 from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.build import build, loaded_again
 from lamina.engines.opencl.command_buffer import command_buffers
-from lamina.engines.opencl.devices import Found, require_own_process, status_text
+from lamina.engines.opencl.devices import (
+    Found,
+    has_float16,
+    require_own_process,
+    status_text,
+)
 from lamina.engines.opencl.direct import send
 from lamina.engines.opencl.verdicts import Verdict
 from lamina.errors import EngineError
@@ -146,8 +151,6 @@ class OpenClDriver:
         EngineError: if the driver does not open it.
     """
 
-    words = OPENCL
-
     def __init__(self, found: Found, verdict: Verdict) -> None:
         require_own_process()
         self._keeps_binaries = verdict.keeps_binaries
@@ -157,7 +160,13 @@ class OpenClDriver:
         assert found.handle is not None
         self._handle = found.handle
         with self.errors("opening the device"):
-            self.traits = replace(_traits(found.handle), most_iterations=verdict.most_iterations)
+            self.traits = replace(
+                _traits(found.handle),
+                most_iterations=verdict.most_iterations,
+                has_float16=has_float16(found.handle) and verdict.computes_halves,
+            )
+            half = OPENCL.half if verdict.converts_halves else None
+            self.words = replace(OPENCL, half=NATIVE_HALF if self.traits.has_float16 else half)
             self._context = cl.Context([found.handle])
             self._queue = _Queue(cl.CommandQueue(self._context))
             # Made when it is needed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from lamina.codegen.words import OPENCL_PROCESSOR
@@ -30,5 +31,6 @@ def _family_for(driver: Driver) -> Family:
     """The family of kernels that suits a device."""
     # Kernels for processors have long loops.
     if driver.traits.is_processor and driver.traits.most_iterations is None:
-        return ProcessorFamily(driver.traits, OPENCL_PROCESSOR, driver.record.engine)
+        words = replace(OPENCL_PROCESSOR, half=driver.words.half)
+        return ProcessorFamily(driver.traits, words, driver.record.engine)
     return GpuFamily(driver.traits, driver.words, driver.record.engine)

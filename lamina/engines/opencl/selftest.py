@@ -14,6 +14,7 @@ import pyopencl as cl
 
 from lamina.engines.opencl.devices import Found
 from lamina.engines.opencl.driver import OpenClDriver
+from lamina.engines.opencl.selftest_halves import halves_kernel, halves_text
 from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel, kernels_for, text_for
 from lamina.engines.opencl.verdicts import BINARIES, RECORDED, TIMERS, Fault, Verdict, remember
 from lamina.errors import EngineError, InternalError, LaminaError
@@ -58,6 +59,7 @@ def _faults_of(driver: OpenClDriver) -> Iterator[Fault]:
     if not _has_timers(driver, module, kernels):
         yield TIMERS
     yield from _faults_of_binaries(driver, module, kernels, results)
+    yield from _faults_of_halves(driver)
 
 
 def _results(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> Array:
@@ -120,6 +122,18 @@ def _faults_of_queue(driver: OpenClDriver, module: cl.Program) -> Iterator[Fault
     written = (start * 3 + 1).view("uint8")
     if (content != np.concatenate([around, written, around])).any():
         yield _SUB_BUFFERS
+
+
+def _faults_of_halves(driver: OpenClDriver) -> Iterator[Fault]:
+    """Whether float16 is converted wrongly by functions, or by the type of `cl_khr_fp16`."""
+    for native in (False, True) if driver.traits.has_float16 else (False,):
+        kernel = halves_kernel(native=native)
+        try:
+            module = driver.build(halves_text(driver.traits, native=native))
+            failed = [*_failed(kernel.checks, _results(driver, module, kernel))]
+        except (EngineError, InternalError):
+            failed = [check.fault for check in kernel.checks]
+        yield from failed[:1]
 
 
 def _records(driver: OpenClDriver, module: cl.Program) -> bool:

@@ -62,6 +62,16 @@ class Verdict:
         return TIMERS not in self.faults
 
     @property
+    def converts_halves(self) -> bool:
+        """Whether OpenCL's functions convert float16 as they should."""
+        return HALF_FUNCTIONS not in self.faults
+
+    @property
+    def computes_halves(self) -> bool:
+        """Whether `cl_khr_fp16` is sound, if the device has it."""
+        return HALF_TYPE not in self.faults
+
+    @property
     def most_iterations(self) -> int | None:
         """The limit of the iterations of all loops of a work item; None if there is none."""
         return MOST_ITERATIONS if SHORT_LOOPS in self.faults else None
@@ -81,6 +91,16 @@ RECORDED = Fault(
 TIMERS = Fault(
     "the driver reports wrong times of launches",
     "profiles measure launches one by one, with the host's clock",
+)
+
+HALF_FUNCTIONS = Fault(
+    "vload_half or vstore_half are wrong",
+    "float16 is converted by operations on integers",
+)
+
+HALF_TYPE = Fault(
+    "cl_khr_fp16 fails, or computes something else",
+    "float16 is converted to float32, and computed with in float32",
 )
 
 # Mesa's llvmpipe ends loops without an error.
