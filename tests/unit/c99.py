@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lamina.codegen.words import Words
+from lamina.codegen.words import NATIVE_HALF, Words
 
 C99 = Words(
     language="C99",
@@ -58,6 +59,22 @@ C99 = Words(
     half=None,
     vectors=None,
     groups=None,
+)
+
+
+# C99 with the type of float16 that compilers add to it, under OpenCL's names.
+C99_WITH_HALF = replace(
+    C99,
+    head=(
+        *C99.head,
+        "__extension__ typedef _Float16 half;",
+        "union half_bits { uint16_t bits; half number; };",
+        "static half as_half(uint16_t bits) { return (union half_bits){bits}.number; }",
+        "static uint16_t as_ushort(half x) { return (union half_bits){.number = x}.bits; }",
+        "static float convert_float(half x) { return (float)x; }",
+        "static half convert_half_rte(float x) { return (half)x; }",
+    ),
+    half=replace(NATIVE_HALF, head=()),
 )
 
 

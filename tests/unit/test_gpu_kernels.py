@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from c99 import C99, library_of
+from c99 import C99, C99_WITH_HALF, library_of
 from gpu_cases import TRAITS
 from harness import run_program
 
@@ -17,17 +17,19 @@ import lamina as lm
 from lamina import ops
 from lamina.codegen.c import Module
 from lamina.codegen.values import I64
-from lamina.codegen.words import OPENCL
+from lamina.codegen.words import NATIVE_HALF, OPENCL, Words
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines.gpu.decisions import decide
+from lamina.engines.gpu.decisions import candidates, decide
+from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches, Traits
+from lamina.engines.gpu.schedule import Schedule, TiledSchedule
 from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.program import Program
-from lamina.shapes import Array, float32, int64
+from lamina.shapes import Array, bfloat16, float16, float32, int64
 
 TARGET = target_for(TRAITS, "opencl")
 # Of a device without groups of work items.
@@ -118,6 +120,56 @@ def test_divisions_are_made_in_64_bits_where_32_are_not_rounded_correctly() -> N
     assert all(line.strip().startswith("const double ") for line in divided)
 
 
+NATIVE = replace(OPENCL, half=NATIVE_HALF)
+
+
+def test_only_kernels_with_float16_need_its_extension() -> None:
+    x, y = (leaf("x", "input", (8,), one) for one in (float16, float32))
+    for leaf_, expected in ((x, 1), (y, 0)):
+        program = compiled([leaf_], ops.exp(leaf_))
+        schedule = decide(program, TARGET, TRAITS)
+        for words, count in ((NATIVE, expected), (OPENCL, 0)):
+            text = write_kernels(program, schedule, TRAITS, words).text
+            assert text.count("cl_khr_fp16") == count
+
+
+def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it() -> None:
+    x = leaf("x", "input", (8,), float16)
+    program = compiled([x], (x * x + 0.5 - x) / (x + 0.1))
+    schedule = decide(program, TARGET, TRAITS)
+    text = write_kernels(program, schedule, TRAITS, NATIVE).text
+    (kernel,) = (one for one in text.split("\n\n") if "void step0(" in one)
+    lines = [line for line in kernel.splitlines() if "(half)" in line]
+    operators = [line.split("(half)")[1].split(") ")[1][0] for line in lines]
+    # 0.1 is rounded to float16 before, so that the last sum is one of two float16.
+    assert sorted(operators) == ["*", "+", "+", "-"]
+    # The numerator and the denominator.
+    assert kernel.count("convert_float(") == 2
+    assert "convert_half_rte" in kernel
+    assert "(half)" not in write_kernels(program, schedule, TRAITS, OPENCL).text
+
+
+def test_tiles_of_floats_of_16_bits_take_16_bits_of_local_memory() -> None:
+    x, weight = (leaf(name, "input", (64, 64), bfloat16) for name in "xw")
+    program = compiled([x, weight], ops.matmul(x, weight))
+    (step,) = program.steps
+    texts = {
+        one.left.is_half: write_kernels(program, Schedule((one,)), TRAITS, OPENCL).text
+        for one in candidates(step, TARGET, TRAITS)
+        if isinstance(one, TiledSchedule)
+    }
+    assert texts[True].count("__local ushort l") == texts[False].count("__local uint l") == 2
+    # Half as often, as vectors of 16 bytes have twice as many elements.
+    assert "__global ushort8 *" in texts[True]
+    assert "__global ushort4 *" in texts[False]
+
+
+def test_kernels_of_devices_with_float16_are_cached_on_their_own() -> None:
+    keys = {GpuFamily(TRAITS, words, "opencl").key for words in (OPENCL, NATIVE)}
+    with_type = GpuFamily(replace(TRAITS, has_float16=True), NATIVE, "opencl")
+    assert len({*keys, with_type.key}) == 3
+
+
 def test_nothing_is_launched_for_a_step_without_elements() -> None:
     x = leaf("x", "input", (0, 4), float32)
     assert not written(compiled([x], x * 2), TRAITS).launches
@@ -129,18 +181,30 @@ def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values() -> None
     assert [one.items for one in launches] == [100, 7 * 3]
 
 
-def test_a_training_step_runs_in_c99(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "dtype"),
+    [
+        (C99, "float32"),
+        (C99, "mixed-bfloat16"),
+        (C99, "mixed-float16"),
+        (C99_WITH_HALF, "mixed-float16"),
+    ],
+    ids=["float32", "bfloat16 as integers", "float16 as integers", "float16 as a type"],
+)
+def test_a_training_step_runs_in_c99(words: Words, dtype: str, tmp_path: Path) -> None:
     """Contractions, reductions, random numbers and recurrences, in a language without vectors."""
     net = lm.Sequential(lm.Input(6, 4), lm.LSTM(5), lm.Dropout(0.5), lm.Linear(3))
-    program = net.plan(4, lm.CrossEntropy(), lm.Adam(), engine="interpreter").program
+    program = net.plan(4, lm.CrossEntropy(), lm.Adam(), engine="interpreter", dtype=dtype).program
     generator = np.random.default_rng(0)
     feeds: dict[str, Array] = {}
     for kind in ("input", "parameter", "state"):
         for one in program.of_kind(kind):
             drawn = generator.uniform(0, 2, one.shape)
             feeds[one.name] = np.asarray(drawn, one.dtype.numpy)
+    if "loss_scale" in feeds:
+        feeds["loss_scale"] = np.array(256, "float32")
     outputs, after = run_program(program, InterpreterEngine(), feeds)
-    launches = write_kernels(program, decide(program, TARGET, ITEMS_ALONE), ITEMS_ALONE, C99)
+    launches = write_kernels(program, decide(program, TARGET, ITEMS_ALONE), ITEMS_ALONE, words)
     assert launches.repeats
     found = _run_in_c99(program, launches, feeds, tmp_path)
     for name, buffer in program.outputs:
