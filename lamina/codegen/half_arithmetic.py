@@ -14,13 +14,26 @@ from collections.abc import Mapping
 import numpy as np
 
 from lamina.program.scalar import Apply, Literal, Scalar
+from lamina.records import frozen_dataclass
 from lamina.shapes import float16, float32
 
-# The instructions, by the primitives.
-OPERATIONS: Mapping[str, str] = {"add": "fadd", "subtract": "fsub", "multiply": "fmul"}
+_OPERATIONS: Mapping[str, str] = {"add": "fadd", "subtract": "fsub", "multiply": "fmul"}
 
 
-def in_float16(scalar: Apply) -> Apply | None:
+@frozen_dataclass
+class HalfOperation:
+    """An operation on float16.
+
+    Attributes:
+        operation: `"fadd"`, `"fsub"` or `"fmul"`.
+        operands: two scalars of float16.
+    """
+
+    operation: str
+    operands: tuple[Scalar, ...]
+
+
+def half_operation(scalar: Apply) -> HalfOperation | None:
     """The operation on float16 with the bits of a rounded operation on float32.
 
     Args:
@@ -32,12 +45,13 @@ def in_float16(scalar: Apply) -> Apply | None:
     if scalar.primitive != "cast" or scalar.dtype != float16:
         return None
     (wide,) = scalar.operands
-    if not isinstance(wide, Apply) or wide.dtype != float32 or wide.primitive not in OPERATIONS:
+    if not isinstance(wide, Apply) or wide.dtype != float32 or wide.primitive not in _OPERATIONS:
         return None
-    operands = [_narrow(operand) for operand in wide.operands]
-    if any(one is None for one in operands) or all(isinstance(one, Literal) for one in operands):
+    found = [_narrow(operand) for operand in wide.operands]
+    operands = tuple(one for one in found if one is not None)
+    if len(operands) < 2:
         return None
-    return Apply(wide.primitive, tuple(one for one in operands if one is not None), float16)
+    return HalfOperation(_OPERATIONS[wide.primitive], operands)
 
 
 def _narrow(operand: Scalar) -> Scalar | None:

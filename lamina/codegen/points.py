@@ -12,7 +12,7 @@ from typing import Generic, TypeVar, final
 
 from lamina.codegen.access import Access
 from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
-from lamina.codegen.half_arithmetic import OPERATIONS, in_float16
+from lamina.codegen.half_arithmetic import HalfOperation, half_operation
 from lamina.codegen.nest import Lanes, Nest
 from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, literal, random_words
@@ -223,27 +223,27 @@ class Points(Generic[Code]):
             others = [self.value(operand) for operand in (seed, step, stream)]
             return random_words(self.code, start, self.lanes, *others)
         inner = self._in_halves(scalar)
-        spread = self._spread_operands(scalar if inner is None else inner)
         if inner is not None:
-            return self.code.half_binary(OPERATIONS[inner.primitive], *spread)
+            return self.code.half_binary(inner.operation, *self._spread(inner.operands))
+        spread = self._spread(scalar.operands)
         first = scalar.operands[0]
         if scalar.primitive == "cast":
             return cast(self.code, spread[0], first.dtype, scalar.dtype)
         dtype = first.dtype if scalar.primitive in COMPARISONS else scalar.dtype
-        return EMITTERS[scalar.primitive](self.code, dtype, spread)
+        return EMITTERS[scalar.primitive](self.code, dtype, tuple(spread))
 
-    def _spread_operands(self, scalar: Apply) -> tuple[Value, ...]:
-        """The values of a primitive's operands; vectors if one of them is."""
-        operands = [self.value(operand) for operand in scalar.operands]
-        lanes = max(operand.type.lanes for operand in operands)
-        return tuple(
-            operand if operand.type.lanes == lanes else self.code.splat(operand, lanes)
-            for operand in operands
-        )
+    def _spread(self, operands: Sequence[Scalar]) -> list[Value]:
+        """The values of a primitive's operands; all are vectors if one of them is."""
+        values = [self.value(operand) for operand in operands]
+        lanes = max(value.type.lanes for value in values)
+        return [
+            value if value.type.lanes == lanes else self.code.splat(value, lanes)
+            for value in values
+        ]
 
-    def _in_halves(self, scalar: Apply) -> Apply | None:
+    def _in_halves(self, scalar: Apply) -> HalfOperation | None:
         """The operation on float16 of which the scalar is the result, if the device has it."""
-        return in_float16(scalar) if self.code.module.half_arithmetic else None
+        return half_operation(scalar) if self.code.module.half_arithmetic else None
 
     def _is_random_block(self, scalar: Apply) -> bool:
         """Whether it is random bits at consecutive positions, the first a multiple of four."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from harness import Leaves, run_program
 
+from lamina import ops
+from lamina.codegen.words import NATIVE_HALF, OPENCL
+from lamina.compiler.pipeline import compile_graph
 from lamina.engines.discovery import open_engine
 from lamina.engines.engine import Engine
+from lamina.engines.gpu.engine import GpuEngine
+from lamina.graph import evaluate
 from lamina.shapes import DType, bfloat16, float16, float32
 
 pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
@@ -18,6 +25,173 @@ pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[open
 def own(opencl_name: str) -> Engine:
     """The engine of the first device."""
     return open_engine(opencl_name)
+
+
+@pytest.fixture
+def driver(own: Any) -> Any:
+    return own.arena().driver
+
+
+def with_verdict(driver: Any, *faults: Any, has_type: bool | None = None) -> Any:
+    """A driver of the same device, after a self-test that found faults."""
+    from lamina.engines.opencl import driver as module
+    from lamina.engines.opencl.devices import chosen, found_devices
+    from lamina.engines.opencl.verdicts import Verdict
+
+    found = chosen(driver.record.engine, found_devices())
+    with pytest.MonkeyPatch.context() as patch:
+        if has_type is not None:
+            patch.setattr(module, "has_float16", lambda _: has_type)
+        return module.OpenClDriver(found, Verdict(faults))
+
+
+# The self-test
+
+
+def faults_of_halves(driver: Any) -> list[Any]:
+    from lamina.engines.opencl.selftest import _faults_of_halves
+
+    return list(_faults_of_halves(driver))
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["functions", "type"])
+def test_each_check_of_float16_finds_its_fault(native: bool) -> None:
+    from lamina.engines.opencl.selftest import _failed
+    from lamina.engines.opencl.selftest_halves import halves_kernel
+
+    kernel = halves_kernel(native=native)
+    sound = np.concatenate([check.expected for check in kernel.checks])
+    assert list(_failed(kernel.checks, sound)) == []
+    # Conversions, and with the type four operations: of scalars, and of four lanes each.
+    assert len(kernel.checks) == (6 if native else 2) * 5
+    start = 0
+    for check in kernel.checks:
+        start += check.expected.size
+        wrong = sound.copy()
+        wrong[start - 1] ^= 1
+        assert list(_failed(kernel.checks, wrong)) == [check.fault]
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("vload_half(", "1 + vload_half("),
+        ("vload_half4(", "1 + vload_half4("),
+        ("vstore_half_rte(", "vstore_half_rtz("),
+        ("vstore_half4_rte(", "vstore_half4_rtz("),
+    ],
+)
+def test_wrong_functions_for_float16_are_found(
+    driver: Any, monkeypatch: pytest.MonkeyPatch, text: str, instead: str
+) -> None:
+    from lamina.engines.opencl import selftest
+    from lamina.engines.opencl.verdicts import HALF_FUNCTIONS
+
+    right = selftest.halves_text(driver.traits, native=False)
+    assert text in right
+    monkeypatch.setattr(selftest, "halves_text", lambda *_, native: right.replace(text, instead))
+    plain = with_verdict(driver, has_type=False)
+    assert faults_of_halves(plain) == [HALF_FUNCTIONS]
+
+
+def test_a_device_that_refuses_the_type_of_float16_does_without_it(driver: Any) -> None:
+    from lamina.engines.opencl import selftest
+    from lamina.engines.opencl.verdicts import HALF_TYPE
+
+    claims = with_verdict(driver, has_type=True)
+    broken = selftest.halves_text(driver.traits, native=True).replace("as_half", "no_half")
+    with pytest.MonkeyPatch.context() as patch:
+        own = selftest.halves_text
+        patch.setattr(
+            *(selftest, "halves_text"),
+            lambda traits, native: broken if native else own(traits, native=False),
+        )
+        assert faults_of_halves(claims) == [HALF_TYPE]
+    after = with_verdict(driver, HALF_TYPE, has_type=True)
+    assert not after.traits.has_float16
+    assert after.words.half == OPENCL.half
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        (") + as_half(", ") - as_half("),
+        (") * as_half4(", ") + as_half4("),
+        ("convert_half_rte(", "convert_half_rtz("),
+        ("convert_float4(as_half4(", "1 + convert_float4(as_half4("),
+    ],
+)
+def test_a_wrong_type_of_float16_is_found(driver: Any, text: str, instead: str) -> None:
+    from lamina.engines.opencl import selftest
+    from lamina.engines.opencl.verdicts import HALF_TYPE
+
+    if not driver.traits.has_float16:
+        pytest.skip("the device has no cl_khr_fp16")
+    right = selftest.halves_text(driver.traits, native=True)
+    assert text in right
+    own = selftest.halves_text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            *(selftest, "halves_text"),
+            lambda traits, native: (
+                right.replace(text, instead) if native else own(traits, native=False)
+            ),
+        )
+        assert faults_of_halves(driver) == [HALF_TYPE]
+
+
+def test_words_follow_the_verdict(driver: Any) -> None:
+    from lamina.engines.opencl.verdicts import HALF_FUNCTIONS, HALF_TYPE
+
+    assert with_verdict(driver, has_type=False).words.half == OPENCL.half
+    assert with_verdict(driver, HALF_FUNCTIONS, has_type=False).words.half is None
+    assert with_verdict(driver, HALF_FUNCTIONS, has_type=True).words.half == NATIVE_HALF
+    assert with_verdict(driver, HALF_FUNCTIONS, HALF_TYPE, has_type=True).words.half is None
+
+
+def test_the_device_has_float16_only_if_the_self_test_passes(driver: Any) -> None:
+    from lamina.engines.opencl import devices
+    from lamina.engines.opencl.verdicts import HALF_TYPE, Verdict, remember, verdict_of
+
+    found = devices.chosen(driver.record.engine, devices.found_devices())
+    claims = replace(found, record=replace(found.record, has_float16=True))
+    before = verdict_of(found.handle)
+    assert before is not None
+    try:
+        for faults, expected in (((), True), ((HALF_TYPE,), False)):
+            remember(found.handle, Verdict(faults), on_disk=False)
+            assert devices._with_verdict(claims).record.has_float16 is expected
+    finally:
+        remember(found.handle, before, on_disk=False)
+
+
+@pytest.mark.parametrize("kernels", ["gpu", "processor"])
+def test_float16_is_converted_as_integers_if_functions_are_wrong(driver: Any, kernels: str) -> None:
+    from lamina.engines.gpu.gpus import GpuFamily
+    from lamina.engines.opencl.engine import _family_for
+    from lamina.engines.opencl.verdicts import HALF_FUNCTIONS, HALF_TYPE
+
+    without = with_verdict(driver, HALF_FUNCTIONS, HALF_TYPE)
+
+    def gpus(one: Any) -> GpuFamily:
+        return GpuFamily(one.traits, one.words, one.record.engine)
+
+    engine = GpuEngine("opencl", lambda: without, gpus if kernels == "gpu" else _family_for)
+    leaves = Leaves()
+    x = leaves.add(np.arange(1 << 16, dtype=np.uint16).view(np.float16))
+    # Not folded to x itself: rounded to float16 after a multiplication by 1.5.
+    graph = leaves.graph([ops.cast(ops.cast(x, float32) * 1.5, float16)])
+    program = compile_graph(graph, batch=1, name="casts", target=engine.target)
+    assert "half" not in engine.listing(program, None, "opencl")
+    outputs, _ = run_program(program, engine, leaves.feeds)
+    expected, _ = evaluate(graph, leaves.feeds)
+    found, wanted = outputs["y0"], expected["y0"]
+    nan = np.isnan(wanted)
+    np.testing.assert_array_equal(nan, np.isnan(found))
+    np.testing.assert_array_equal(found.view("u2")[~nan], wanted.view("u2")[~nan])
+
+
+# Checks of parameters
 
 
 def check(own: Engine, *arrays: Any) -> bool:
