@@ -1,6 +1,10 @@
 """Memory of one training step: PyTorch eager, Lamina, and a textbook's scheme.
 
     python benchmarks/memory.py [--workload mlp]... [--batch 128] [--engines cpu interpreter]
+    python benchmarks/memory.py --dtype mixed-bfloat16
+
+In mixed precision the tables have Lamina and PyTorch in float32 too, and PyTorch under autocast to
+bfloat16.
 
 PyTorch is measured if it is installed: every tensor that it makes on the CPU is followed from
 creation to release, and the peak of living bytes is taken over the third training step. Lamina's
@@ -30,17 +34,55 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import FOLDER, Unavailable, environment, reason, write_data
+from harness import DTYPE, FOLDER, Unavailable, environment, reason, write_data
 
 import lamina as lm
 from lamina.layers import Linear
+from lamina.precision import MIXED
+from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, table_text
 from lamina.workloads import WORKLOADS, Stack, Workload, chosen
 
 # The last training step is measured. The first one makes the optimizer's state.
 STEPS = 3
-# The processes: module in peers/, and its function that makes the training step.
-PEERS = {"PyTorch": ("pytorch", "make"), "Lamina": ("lamina_peer", "make")}
+# Functions of peers/pytorch.py that make a training step, and their names in the tables.
+PYTORCH = {"make": "eager", "make_autocast": "autocast"}
+
+
+@frozen_dataclass
+class Process:
+    """A process that runs training steps.
+
+    Attributes:
+        name: in the table.
+        module, function: in peers/: the function makes the training step.
+        dtype: the precision of Lamina's model.
+    """
+
+    name: str
+    module: str
+    function: str
+    dtype: str = "float32"
+
+
+def processes(dtypes: list[str]) -> list[Process]:
+    """PyTorch and Lamina; in mixed precision each in float32 too.
+
+    Args:
+        dtypes: the precisions of Lamina's models, float32 first.
+    """
+    mixed = len(dtypes) > 1
+    found = [Process("PyTorch", "pytorch", "make")]
+    if mixed:
+        found.append(Process("PyTorch, autocast", "pytorch", "make_autocast"))
+    for dtype in dtypes:
+        found.append(Process(named("Lamina", dtype, mixed), "lamina_peer", "make", dtype))
+    return found
+
+
+def named(name: str, dtype: str, several: bool) -> str:
+    """The name with the dtype, if there are several."""
+    return f"{name}, {dtype}" if several else name
 
 
 def textbook_bytes(workload: Workload) -> int | None:
@@ -59,8 +101,13 @@ def textbook_bytes(workload: Workload) -> int | None:
     return 4 * parameters + activations + flowing + x.nbytes + (0 if y is None else y.nbytes)
 
 
-def asked(script: str, *arguments: str | Path) -> dict[str, Any]:
+def asked(script: str, *arguments: str | Path, dtype: str = "float32") -> dict[str, Any]:
     """The output of a script in peers/, run in a fresh process.
+
+    Args:
+        script: in peers/.
+        arguments: of the script.
+        dtype: the precision of Lamina's models.
 
     Raises:
         Unavailable: if it fails.
@@ -69,21 +116,21 @@ def asked(script: str, *arguments: str | Path) -> dict[str, Any]:
         [sys.executable, str(FOLDER / script), *map(str, arguments)],
         capture_output=True,
         text=True,
-        env=environment(2),
+        env=environment(2) | {DTYPE: dtype},
     )
     if done.returncode:
         raise Unavailable(reason(done.stderr))
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def engine_bytes(workload: Workload, engine: str) -> int:
+def engine_bytes(workload: Workload, engine: str, dtype: str) -> int:
     """The peak of NumPy's memory over a training step on an engine, with the model."""
     assert workload.loss is not None
     assert workload.optimizer is not None
     # Made before the tracing starts: the engine has its own memory for a batch.
     x, y = workload.data()
     tracemalloc.start()
-    model = lm.Model(workload.network(), engine=engine)
+    model = lm.Model(workload.network(), engine=engine, dtype=dtype)
     training = model.training(
         loss=workload.loss, optimizer=workload.optimizer, batch_size=workload.batch
     )
@@ -98,43 +145,61 @@ def engine_bytes(workload: Workload, engine: str) -> int:
     return sum(trace.size for trace in living.traces) + peak - now
 
 
-def report(workload: Workload, engines: list[str], folder: Path) -> None:
-    """Prints both tables, and the bill."""
+def report(workload: Workload, engines: list[str], dtype: str, folder: Path) -> None:
+    """Prints both tables, and the bill.
+
+    Args:
+        workload: to measure.
+        engines: of Lamina's models.
+        dtype: of Lamina's models.
+        folder: for files of the processes.
+    """
     files = folder / "workload.json", folder / "data.npz"
     files[0].write_text(json.dumps(workload.record()))
     write_data(workload, files[1])
-    bill = workload.network().plan(workload.batch, workload.loss, workload.optimizer)
+    dtypes = list(dict.fromkeys(("float32", dtype)))
+    mixed = len(dtypes) > 1
+    bills = {
+        one: workload.network().plan(workload.batch, workload.loss, workload.optimizer, dtype=one)
+        for one in dtypes
+    }
     found: list[tuple[str, int]] = []
     problems: list[str] = []
     textbook = textbook_bytes(workload)
-    if textbook is not None:
+    if textbook is not None and not mixed:
         found.append(("z and a of every layer, all gradients (counted)", textbook))
-    try:
-        measured = asked("living.py", *files)
-        found.append((f"PyTorch {measured['version']} eager (measured)", measured["peak"]))
-    except Unavailable as problem:
-        problems.append(f"PyTorch is unavailable: {problem}")
-    found.append(("Lamina (planned)", bill.peak_bytes))
-    for engine in engines:
-        found.append((f"Lamina, {engine} engine (measured)", engine_bytes(workload, engine)))
-    rows = [(name, bytes_text(size), f"{size / bill.peak_bytes:.2f}") for name, size in found]
+    for function, how in list(PYTORCH.items())[: 2 if mixed else 1]:
+        try:
+            measured = asked("living.py", function, *files)
+            found.append((f"PyTorch {measured['version']} {how} (measured)", measured["peak"]))
+        except Unavailable as problem:
+            problems.append(f"PyTorch is unavailable: {problem}")
+    for one, bill in bills.items():
+        found.append((f"{named('Lamina', one, mixed)} (planned)", bill.peak_bytes))
+        for engine in engines:
+            name = f"{named('Lamina', one, mixed)}, {engine} engine (measured)"
+            found.append((name, engine_bytes(workload, engine, one)))
+    own = bills[dtype].peak_bytes
+    rows = [(name, bytes_text(size), f"{size / own:.2f}") for name, size in found]
     print(f"\n{workload.name}, {workload.batch} examples\n")
     print(table_text(("scheme", "bytes", "ratio"), rows, align="lrr"))
     sizes: list[tuple[str, ...]] = []
-    for name, peer in PEERS.items():
+    for process in processes(dtypes):
+        script = ("cold.py", process.module, process.function, *files, str(STEPS))
         try:
             # The first one fills the cache of compiled code.
-            *_, process = [asked("cold.py", *peer, *files, str(STEPS)) for _ in range(2)]
+            *_, answer = [asked(*script, dtype=process.dtype) for _ in range(2)]
         except Unavailable as problem:
-            problems.append(f"{name} has no process: {problem}")
+            problems.append(f"{process.name} has no process: {problem}")
             continue
-        imported, peak = process["imported_bytes"], process["peak_bytes"]
-        sizes.append((name, *map(bytes_text, (imported, peak, peak - imported))))
+        imported, peak = answer["imported_bytes"], answer["peak_bytes"]
+        sizes.append((process.name, *map(bytes_text, (imported, peak, peak - imported))))
     print()
     print(table_text(("process", "after imports", "largest", "between"), sizes, align="lrrr"))
     for problem in dict.fromkeys(problems):
         print(problem)
-    print(f"\nLamina's bill for {workload.batch} examples\n{bill}")
+    for one, bill in bills.items():
+        print(f"\n{named('Lamina', one, mixed)}: the bill for {workload.batch} examples\n{bill}")
 
 
 def main() -> None:
@@ -145,11 +210,17 @@ def main() -> None:
     parser.add_argument("--workload", action="append", choices=trained, default=[])
     parser.add_argument("--batch", type=int, help="instead of the workload's")
     parser.add_argument("--engines", nargs="*", default=["cpu"])
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        choices=["float32", *MIXED],
+        help="the precision of Lamina's models (default: float32)",
+    )
     given = parser.parse_args()
     for workload in chosen(given.workload or ["mlp", "resnet-18"]):
         sized = dataclasses.replace(workload, batch=given.batch or workload.batch)
         with tempfile.TemporaryDirectory() as folder:
-            report(sized, given.engines, Path(folder))
+            report(sized, given.engines, given.dtype, Path(folder))
 
 
 if __name__ == "__main__":

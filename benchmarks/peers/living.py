@@ -1,4 +1,6 @@
-"""Bytes of PyTorch's living tensors: `python living.py WORKLOAD.json DATA.npz`.
+"""Bytes of PyTorch's living tensors: `python living.py FUNCTION WORKLOAD.json DATA.npz`.
+
+FUNCTION is that of pytorch.py which makes the training step: make or make_autocast.
 
 Every tensor that PyTorch makes on the CPU is followed from its creation to its release. Prints, as
 JSON, PyTorch's version and the peak of living bytes over the third training step, including
@@ -13,8 +15,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import pytorch
 import torch
-from pytorch import PyTorch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from worker import read_data, read_workload
@@ -55,9 +57,9 @@ class Living(TorchDispatchMode):
 
 
 def main() -> None:
-    workload_file, data_file = sys.argv[1:]
+    function, workload_file, data_file = sys.argv[1:]
     workload = read_workload(Path(workload_file).read_text())
-    peer = PyTorch(workload, read_data(data_file), compiled=False)
+    peer = getattr(pytorch, function)(workload, read_data(data_file))
     with Living() as counter:
         for _ in range(3):
             counter.peak = counter.total
