@@ -34,7 +34,7 @@ from lamina.protocols import (
     optimizers_by_name,
 )
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, float16, shape_text
+from lamina.shapes import DType, float16, float32, shape_text
 
 
 class Traceable(Protocol):
@@ -97,6 +97,17 @@ def _traced(
     return trace if half is None else with_rounded_activations(trace, half)
 
 
+def _compared(trace: Trace) -> Trace:
+    """The trace with results in float32 instead of floats of 16 bits, for losses and metrics.
+
+    With 8 or 11 bits, sums over a batch would have few correct digits.
+    """
+    outputs = tuple(
+        ops.cast(tensor, float32) if tensor.dtype.is_half else tensor for tensor in trace.outputs
+    )
+    return Trace(trace.inputs, outputs, trace.record)
+
+
 def _finished(
     graph: Graph,
     half: DType | None,
@@ -115,7 +126,7 @@ def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec,
     Returns:
         (shape with the batch, dtype) of each target; none for a loss without targets.
     """
-    trace = network.trace(dtype=dtype, training=False)
+    trace = _compared(network.trace(dtype=dtype, training=False))
     check_loss(loss)
     check_outputs(loss, len(trace.outputs))
     describe: Callable[[Any], Spec | None] | None = getattr(loss, "target", None)
@@ -142,10 +153,11 @@ def evaluation_graph(
         training: trace the layers in training mode instead of inference mode.
     """
     trace = _traced(network, dtype, half, training=training, input_dtypes=input_dtypes)
+    trace = _compared(trace)
     check_loss(loss)
     check_outputs(loss, len(trace.outputs))
     check_metrics(metrics)
-    leaves, target = _targets(targets, loss, trace, dtype)
+    leaves, target = _targets(targets, loss, trace)
     value = _loss_value(loss, trace, target)
     outputs = (("loss", value), *_measured(metrics, trace, target))
     return _finished(Graph((*trace.inputs, *leaves), outputs), half, trace)
@@ -176,18 +188,18 @@ def training_graph(
         DefinitionError: if there is nothing to train, or a pattern matches no parameter.
         ShapeError: if the loss is not a single number.
     """
-    trace = _traced(network, dtype, half, training=True, input_dtypes=input_dtypes)
+    trace = _compared(_traced(network, dtype, half, training=True, input_dtypes=input_dtypes))
     check_outputs(options.loss, len(trace.outputs))
     record = trace.record
     names = list(record.parameters)
     excluded = {name for one in options.frozen for name in matching(one, names, "frozen")}
     chosen = optimizers_by_name(options.optimizer, names)
-    leaves, target = _targets(targets, options.loss, trace, dtype)
+    leaves, target = _targets(targets, options.loss, trace)
     value = _loss_value(options.loss, trace, target)
     metric_outputs = _measured(options.metrics, trace, target)
     with labelled(Origin("penalty")):
         for penalty in record.penalties:
-            value = ops.add(value, penalty)
+            value = ops.add(value, ops.cast(penalty, value.dtype))
     trained = _trained(value, record.parameters.values(), excluded, options.frozen)
     scale = loss_scale() if half == float16 else None
     differentiated = value if scale is None else value * scale.scale
@@ -304,8 +316,14 @@ def _updated(
             shape, value = parameter.shape, first
         own[name] = leaf(full, "state", shape, parameter.dtype)
         slots[full] = (own[name], value)
-    new, new_slots = optimizer.update(parameter, gradient, own, step)
-    return [(parameter, new), *((own[name], new_slots[name]) for name in own)]
+    # Optimizers compute in float32, also with floats of 16 bits; new values are rounded once.
+    wide = float32 if parameter.dtype.is_half else parameter.dtype
+    before = {name: ops.cast(tensor, wide) for name, tensor in own.items()}
+    new, new_slots = optimizer.update(
+        ops.cast(parameter, wide), ops.cast(gradient, wide), before, step
+    )
+    after = ((own[name], ops.cast(new_slots[name], parameter.dtype)) for name in own)
+    return [(parameter, ops.cast(new, parameter.dtype)), *after]
 
 
 def _single(tensors: Sequence[Tensor]) -> Any:
@@ -314,9 +332,10 @@ def _single(tensors: Sequence[Tensor]) -> Any:
 
 
 def _targets(
-    specs: Sequence[Spec], loss: Loss, trace: Trace, dtype: DType
+    specs: Sequence[Spec], loss: Loss, trace: Trace
 ) -> tuple[tuple[Tensor, ...], Any]:
     """The target leaves, and the target for the loss: cast to floats if the loss needs floats."""
+    dtype = _loss_dtype(trace)
     leaves = tuple(
         leaf(f"target{number}", "input", shape, arriving)
         for number, (shape, arriving) in enumerate(specs)
@@ -340,6 +359,11 @@ def _targets(
     return leaves, _single(tensors)
 
 
+def _loss_dtype(trace: Trace) -> DType:
+    """The float type in which losses and metrics are computed."""
+    return float32 if trace.record.dtype.is_half else trace.record.dtype
+
+
 def _loss_value(loss: Loss, trace: Trace, target: Any) -> Tensor:
     with labelled(Origin("loss")):
         value = loss(_single(trace.outputs), target)
@@ -349,7 +373,7 @@ def _loss_value(loss: Loss, trace: Trace, target: Any) -> Tensor:
         raise ShapeError(
             "a loss must be a single number",
             facts=(
-                ("expected", f"a tensor {shape_text((), trace.record.dtype)}"),
+                ("expected", f"a tensor {shape_text((), _loss_dtype(trace))}"),
                 ("found", found),
             ),
             where="loss",

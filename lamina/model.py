@@ -14,7 +14,7 @@ from lamina.errors import DefinitionError
 from lamina.explanation import Explanation, Profile, Tuning
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
-from lamina.graph.kinds import Count, FloatType, Instance, Number, Row
+from lamina.graph.kinds import Count, FloatType, Instance, ModelType, Number, OrNone, Row
 from lamina.network import Network, bill_of
 from lamina.precision import precision_of
 from lamina.protocols import (
@@ -27,7 +27,8 @@ from lamina.protocols import (
     options_or_none,
 )
 from lamina.runtime import Function, Inference, Parameters
-from lamina.shapes import Array
+from lamina.runtime.arrays import rounded
+from lamina.shapes import Array, DTypeLike
 from lamina.training.evaluation import BATCH_SIZE, evaluate
 from lamina.training.fit import Fit
 from lamina.training.history import History
@@ -36,6 +37,7 @@ from lamina.training.training import Training
 
 _ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
 OfNetwork = Annotated[Network, Instance(Network, "a model is made of a network", _ADVICE)]
+OfFile = Annotated[DTypeLike | None, OrNone(ModelType())]
 Seconds = Annotated[float, Number("(0, 86400]")]
 
 
@@ -80,12 +82,18 @@ class Model:
         self._inference = Inference(self._parameters)
 
     @classmethod
-    def from_file(cls, saved: ModelFile, engine: str) -> Model:
+    def from_file(cls, saved: ModelFile, engine: str, dtype: DTypeLike | None = None) -> Model:
         """The model in a file that was read; `lamina.load` calls it. No initializer is run."""
         model = cls.__new__(cls)
-        model._parameters = Parameters(
-            saved.network, open_engine(engine), saved.precision, saved.seed, saved.values
-        )
+        opened = open_engine(engine)
+        precision, values = saved.precision, saved.values
+        if dtype is not None:
+            precision = precision_of(dtype, lambda: opened.device)
+            values = {
+                name: rounded(value, precision.dtype, f"parameter {name!r}")
+                for name, value in values.items()
+            }
+        model._parameters = Parameters(saved.network, opened, precision, saved.seed, values)
         model._inference = Inference(model._parameters)
         return model
 
@@ -415,6 +423,7 @@ def load(
     path: str | os.PathLike[str],
     engine: str = DEFAULT_ENGINE,
     *,
+    dtype: OfFile = None,
     layers: Annotated[Sequence[type], Row(Instance(type), example="[MyLayer]")] = (),
 ) -> Model:
     """A model from a file; runs no code from it.
@@ -422,13 +431,16 @@ def load(
     Args:
         path: a file written by `Model.save`, or a checkpoint of `Model.fit`.
         engine: of the model, as in `Model`.
+        dtype: the precision of the model, as in `Model`: parameters and states are rounded to it.
+            By default it is that of the file.
         layers: the classes of your own layers, initializers and regularizers, if the network
             contains any.
 
     Raises:
         FileFormatError: if the file is missing, truncated, damaged or of another format.
+        DataError: if a parameter is too large for float16.
     """
-    return Model.from_file(read_model(path, layers), engine)
+    return Model.from_file(read_model(path, layers), engine, dtype)
 
 
 @checked

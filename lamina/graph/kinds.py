@@ -19,6 +19,7 @@ import os
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, final
@@ -299,6 +300,18 @@ class ElementType(Kind):
 _FLOATS = tuple(name for name, dtype in PUBLIC_DTYPES.items() if dtype.is_float)
 
 
+# Names of precisions in other frameworks.
+_ELSEWHERE = {
+    **dict.fromkeys(("bf16", "brain"), "bfloat16"),
+    **dict.fromkeys(("half", "fp16", "f16"), "float16"),
+    **dict.fromkeys(("single", "float", "fp32", "f32"), "float32"),
+    **dict.fromkeys(("double", "fp64", "f64"), "float64"),
+    **dict.fromkeys(("amp", "autocast", "mixed-precision"), "mixed"),
+    **dict.fromkeys(("bf16-mixed", "mixed-bf16"), "mixed-bfloat16"),
+    **dict.fromkeys(("16-mixed", "mixed-fp16", "mixed-f16"), "mixed-float16"),
+}
+
+
 @final
 @frozen_dataclass
 class ModelType(Kind):
@@ -325,8 +338,18 @@ class ModelType(Kind):
                     ("expected", ", ".join((*_FLOATS, *self.mixed))),
                     ("found", getattr(value, "name", str(value))),
                 ),
+                advice=self._advice(str(value)),
             )
         return found
+
+    def _advice(self, given: str) -> str:
+        """The spelling of a precision that is written otherwise elsewhere; "" if none is near."""
+        text = given.rpartition(".")[2].lower().replace("_", "-")
+        known = (*_FLOATS, *self.mixed)
+        near = text if text in known else _ELSEWHERE.get(text)
+        for name in (near,) if near else get_close_matches(text, known, 1, 0.75):
+            return f"Write dtype={name!r}."
+        return ""
 
 
 @final

@@ -12,7 +12,17 @@ from lamina.data.arrays import Listed, to_array
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor
 from lamina.protocols import Spec
-from lamina.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
+from lamina.shapes import (
+    BATCH,
+    Array,
+    DType,
+    as_dtype,
+    converted,
+    float16,
+    float32,
+    shape_text,
+    static,
+)
 
 # Up to this number of elements a loop in Python takes less time than a call of NumPy.
 FEW_ELEMENTS = 32
@@ -21,28 +31,34 @@ FEW_ELEMENTS = 32
 def convert(value: Any, wanted: DType, name: str) -> Array:
     """Data for an input, target or parameter of dtype `wanted`, as a contiguous array.
 
-    Lists, and tensors of PyTorch, are converted to the wanted dtype. Arrays keep theirs: integers
-    are accepted for floats (the device casts them), and float32 for float64. Conversions that lose
-    precision or meaning are refused.
+    Lists, and tensors of PyTorch, are converted to the wanted dtype; so are floats of up to 32 bits
+    for a float of 16 bits. Other arrays keep their dtype: integers are accepted for floats (the
+    device casts them), and float32 for float64. Other conversions that lose precision or meaning
+    are refused.
 
     Raises:
         DTypeError: for a dtype that is refused, with the conversion to write.
-        DataError: for nested lists of uneven lengths.
+        DataError: for nested lists of uneven lengths, and numbers beyond the range of float16.
         DefinitionError: for Lamina's own tensors.
     """
     plain = type(value) is np.ndarray  # the usual case
     array: Array = value if plain else to_array(value, f"{name} cannot be converted to an array")
     if not plain and (isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic)):
         kind = array.dtype.kind
-        if kind in "fiub" and (wanted.is_float or kind != "f"):
+        if kind in "fiub" and wanted.is_half:
+            array = rounded(array, wanted, name)
+        elif kind in "fiub" and (wanted.is_float or kind != "f"):
             array = array.astype(wanted.numpy)
     try:
         arriving = as_dtype(array.dtype)
     except DTypeError as error:
         raise error.at(name) from None
+    if wanted.is_half and arriving.is_float and arriving.rank <= float32.rank:
+        array, arriving = rounded(array, wanted, name), wanted
     narrowing = arriving.is_float and wanted.is_float and arriving.rank > wanted.rank
     if narrowing or (arriving.is_float and not wanted.is_float):
-        advice = f"Convert it: array.astype('{wanted.name}')"
+        fitting = "float32" if narrowing else wanted.name
+        advice = f"Convert it: array.astype('{fitting}')"
         advice += ", or make the model with dtype='float64'." if narrowing else "."
         raise DTypeError(
             f"{name} has the wrong dtype",
@@ -51,6 +67,32 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
         )
     native = array.dtype.newbyteorder("=")
     return np.ascontiguousarray(array, native).reshape(array.shape)
+
+
+def rounded(array: Array, wanted: DType, name: str) -> Array:
+    """Numbers as another float type, rounded to the nearest.
+
+    Raises:
+        DataError: if a finite number becomes infinite.
+    """
+    if array.dtype == wanted.numpy:
+        return array
+    result = converted(array, wanted.numpy)
+    lost = np.isinf(result)
+    if lost.any():
+        lost &= np.isfinite(array)
+    if lost.any():
+        largest = np.abs(np.asarray(array[lost], np.float64)).max()
+        raise DataError(
+            f"{name} has numbers that {wanted.name} cannot hold",
+            facts=(("expected", f"at most {_LARGEST[wanted.name]}"), ("found", f"{largest:,g}")),
+            advice="Scale them, or make the model with another dtype.",
+        )
+    return result
+
+
+# The largest numbers of float types, for people.
+_LARGEST = {"float16": "65,504", "bfloat16": "3.39e+38", "float32": "3.4e+38"}
 
 
 def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:

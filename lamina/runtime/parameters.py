@@ -20,7 +20,7 @@ from lamina.program.program import Buffer
 from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.model_lock import ModelLock
-from lamina.shapes import Array, DType, shape_text, size_of, static
+from lamina.shapes import Array, DType, converted, shape_text, size_of, static
 from lamina.shielded import shielded
 
 
@@ -214,7 +214,7 @@ class Parameters:
                     facts=(("expected", shape_text(shape)), ("found", shape_text(array.shape))),
                     advice="Linear weights are (outputs, inputs).",
                 )
-            ready[name] = array.astype(self.dtype.numpy)
+            ready[name] = converted(array, self.dtype.numpy)
         return ready
 
 
@@ -254,7 +254,7 @@ def _first_value(variable: Variable, seed: int, dtype: DType) -> Array:
             where=str(variable.tensor.origin),
             advice="An initializer returns an array of the shape that it is called with.",
         )
-    return np.ascontiguousarray(first, dtype.numpy).reshape(shape)
+    return np.ascontiguousarray(converted(first, dtype.numpy)).reshape(shape)
 
 
 def release_all(memories: Mapping[str, Memory]) -> None:

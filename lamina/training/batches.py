@@ -24,7 +24,7 @@ from lamina.runtime.data_sets import uploaded
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all
 from lamina.runtime.streaming import Streamed
-from lamina.shapes import Array, DType, as_dtype
+from lamina.shapes import Array, DType, as_dtype, float32
 
 
 @frozen_dataclass
@@ -98,7 +98,9 @@ class BatchRunner:
         self._input_dtypes: tuple[DType, ...] = tuple(_narrowed(dtype, one) for one in arriving)
         self._wanted_inputs = inputs
         specs = default_targets(network, loss, dtype) if dataset is None else target_specs(dataset)
-        self._targets = tuple((shape, _narrowed(dtype, found)) for shape, found in specs)
+        # Losses are computed in float32 if the model has floats of 16 bits.
+        widest = float32 if dtype.is_half else dtype
+        self._targets = tuple((shape, _narrowed(widest, found)) for shape, found in specs)
         self._shared: dict[str, Memory] = dict(parameters.memories)
         self._programs: RecentPrograms[int] = RecentPrograms()
         self._released = False
@@ -242,7 +244,7 @@ class BatchRunner:
 
 def _narrowed(model: DType, found: DType) -> DType:
     """The dtype of data in the program: at most the model's float type."""
-    return model if found.is_float and found.rank > model.rank else found
+    return model if found.is_float and found.rank >= model.rank else found
 
 
 def batches_of_rows(rows: Array, size: int) -> list[Array]:
