@@ -331,9 +331,7 @@ def _single(tensors: Sequence[Tensor]) -> Any:
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
-def _targets(
-    specs: Sequence[Spec], loss: Loss, trace: Trace
-) -> tuple[tuple[Tensor, ...], Any]:
+def _targets(specs: Sequence[Spec], loss: Loss, trace: Trace) -> tuple[tuple[Tensor, ...], Any]:
     """The target leaves, and the target for the loss: cast to floats if the loss needs floats."""
     dtype = _loss_dtype(trace)
     leaves = tuple(

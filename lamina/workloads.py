@@ -353,18 +353,24 @@ class Runner:
             self._training.release()
 
 
-def measure(workload: Workload, engine: str = DEFAULT_ENGINE, seconds: float = 0.3) -> list[float]:
+def measure(
+    workload: Workload,
+    engine: str = DEFAULT_ENGINE,
+    seconds: float = 0.3,
+    dtype: str = "float32",
+) -> list[float]:
     """Seconds per training step or forward pass, several samples.
 
     Args:
         workload: to be measured.
         engine: its name.
         seconds: how long to measure, without compiling and warming up.
+        dtype: the precision of the model.
 
     Raises:
         EngineError: for an engine that does not exist or cannot be used.
     """
-    runner = Runner(workload, engine)
+    runner = Runner(workload, engine, dtype)
 
     def timed(steps: int) -> float:
         started = time.perf_counter()

@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import lamina as lm
-from lamina.cli.options import engine_option
+from lamina.cli.options import PRECISIONS, engine_option, read_precision
 from lamina.reports import seconds_text, table_text
+
+if TYPE_CHECKING:
+    from lamina.shapes import DTypeLike
 
 
 class _NamesWorkloads(click.Option):
@@ -29,6 +32,12 @@ class _NamesWorkloads(click.Option):
 
 @click.command()
 @engine_option
+@click.option(
+    "--dtype",
+    metavar="PRECISION",
+    callback=read_precision,
+    help=f"The precision of the models: {PRECISIONS}.",
+)
 @click.option(
     "--workload",
     "names",
@@ -51,7 +60,13 @@ class _NamesWorkloads(click.Option):
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write all measurements to this file.",
 )
-def bench(engine: str, names: tuple[str, ...], seconds: float, json_file: Path | None) -> None:
+def bench(
+    engine: str,
+    dtype: DTypeLike | None,
+    names: tuple[str, ...],
+    seconds: float,
+    json_file: Path | None,
+) -> None:
     """Measure how long a training step or a forward pass takes.
 
     Networks are tiny to large; data is synthetic, and nothing is written without --json.
@@ -61,15 +76,17 @@ def bench(engine: str, names: tuple[str, ...], seconds: float, json_file: Path |
     # Imported only here, as it builds networks.
     from lamina.engines.discovery import open_engine
     from lamina.files.atomic import write_atomically
+    from lamina.precision import precision_of
     from lamina.workloads import chosen, measure
 
     workloads = chosen(names)
     device = open_engine(engine).device
-    click.echo(f"lamina {lm.__version__} on {device.engine}: {device.description}\n")
+    precision = precision_of(dtype or "float32", lambda: device).name
+    click.echo(f"lamina {lm.__version__} in {precision} on {device.engine}: {device.description}\n")
     rows: list[tuple[str, ...]] = []
     found: dict[str, Any] = {}
     for workload in workloads:
-        samples = measure(workload, engine, seconds)
+        samples = measure(workload, engine, seconds, precision)
         median = statistics.median(samples)
         rate = workload.flops() / median / 1e9
         rows.append(
@@ -93,6 +110,7 @@ def bench(engine: str, names: tuple[str, ...], seconds: float, json_file: Path |
         report = {
             "lamina": lm.__version__,
             "engine": device.engine,
+            "dtype": precision,
             "device": device.description,
             "workloads": found,
         }

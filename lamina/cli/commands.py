@@ -16,6 +16,7 @@ from lamina.cli.inspection import explain, profile, tune
 from lamina.cli.options import (
     FILE_PATH,
     batch_size_option,
+    dtype_option,
     engine_option,
     file_argument,
     seed_option,
@@ -24,7 +25,7 @@ from lamina.cli.options import (
 from lamina.errors import DataError, missing_extra
 
 if TYPE_CHECKING:
-    from lamina.shapes import Array
+    from lamina.shapes import Array, DTypeLike
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,7 +35,7 @@ def main(debug: bool) -> None:
     """Train and run neural networks on any processor, with all memory planned in advance.
 
     FILE.py is a Python file that defines `net`, a network, and may define `loss`, `optimizer`,
-    `metrics`, `batch_size` and `epochs`. It is your own code, and it is run.
+    `metrics`, `batch_size`, `epochs` and `dtype`. It is your own code, and it is run.
     """
 
 
@@ -84,6 +85,7 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     "--epochs", type=click.IntRange(min=1), help="The number of epochs; overrides the file's."
 )
 @batch_size_option
+@dtype_option
 @seed_option
 @click.option(
     "--out",
@@ -112,6 +114,7 @@ def train(
     engine: str,
     epochs: int | None,
     batch_size: int | None,
+    dtype: DTypeLike | None,
     seed: int,
     out: Path | None,
     curves: Path | None,
@@ -133,7 +136,8 @@ def train(
     if examined is not None:
         click.echo(f"validation  {examined!r}")
     wanted = epochs or definition.epochs
-    model = lm.Model(definition.network, engine=engine, seed=seed)
+    precision = dtype or definition.dtype
+    model = lm.Model(definition.network, engine=engine, seed=seed, dtype=precision)
     history = model.fit(
         training,
         validation=examined,
@@ -175,6 +179,7 @@ def check(file: str) -> None:
 @main.command()
 @file_argument
 @batch_size_option
+@dtype_option
 @click.option(
     "--memory", metavar="SIZE", help='Find the largest batch for this memory, such as "2 GiB".'
 )
@@ -189,6 +194,7 @@ def check(file: str) -> None:
 def plan(
     file: str,
     batch_size: int | None,
+    dtype: DTypeLike | None,
     memory: str | None,
     buffers: bool,
     plot: Path | None,
@@ -204,13 +210,14 @@ def plan(
     definition = cli.read_definition(file)
     loss = definition.loss
     optimizer = None if loss is None else definition.optimizer
-    network = definition.network
-    bill = network.plan(batch_size or definition.batch_size, loss, optimizer, engine=engine)
+    network, precision = definition.network, dtype or definition.dtype
+    size = batch_size or definition.batch_size
+    bill = network.plan(size, loss, optimizer, dtype=precision, engine=engine)
     click.echo(str(bill))
     if buffers:
         click.echo(f"\n{bill.buffers()}")
     if memory is not None:
-        largest = network.max_batch_size(memory, loss, optimizer, engine=engine)
+        largest = network.max_batch_size(memory, loss, optimizer, dtype=precision, engine=engine)
         click.echo(f"\nlargest batch in {memory}: {largest:,} examples")
     if plot is not None:
         bill.plot(plot)
@@ -262,15 +269,23 @@ def verify(file: str, data: str | None, targets: str | None, batch_size: int, se
     type=FILE_PATH,
     help="A file that defines the layers of the model that are not Lamina's.",
 )
+@dtype_option
 @engine_option
 def predict(
-    model: str, data: str, targets: str | None, out: Path | None, layers: str | None, engine: str
+    model: str,
+    data: str,
+    targets: str | None,
+    out: Path | None,
+    layers: str | None,
+    dtype: DTypeLike | None,
+    engine: str,
 ) -> None:
     """Run a model file on data."""
     _check_folder(out)
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
-    loaded = lm.load(model, engine=engine, layers=cli.read_layers(layers) if layers else ())
+    own = cli.read_layers(layers) if layers else ()
+    loaded = lm.load(model, engine=engine, dtype=dtype, layers=own)
     dataset = cli.load_data(data, targets, None, 0)[0]
     # The last column of a table may be targets or an input; the model decides.
     whole_table = targets is None and data.lower().endswith(".csv")

@@ -11,11 +11,13 @@ from typing import Any, cast
 import click
 
 from lamina.cli.errors import USER_FILE
-from lamina.errors import DefinitionError
+from lamina.errors import DefinitionError, DTypeError
+from lamina.graph.kinds import ModelType
 from lamina.layers.layer import Layer
 from lamina.network import Network
 from lamina.protocols import Loss, Optimizer
 from lamina.records import frozen_dataclass
+from lamina.shapes import DTypeLike
 from lamina.training.metrics import Metric
 from lamina.training.optimizers import Adam
 
@@ -35,6 +37,7 @@ class Definition:
         metrics: `metrics`.
         batch_size: `batch_size`.
         epochs: `epochs`.
+        dtype: `dtype`, the precision of the model; float32 by default.
     """
 
     path: str
@@ -44,6 +47,7 @@ class Definition:
     metrics: tuple[Metric, ...]
     batch_size: int
     epochs: int
+    dtype: DTypeLike = "float32"
 
     def required_loss(self) -> Loss:
         """The loss.
@@ -82,6 +86,7 @@ def read_definition(path: str) -> Definition:
         _metrics(path, names.get("metrics", ())),
         _count(path, "batch_size", names.get("batch_size", BATCH_SIZE)),
         _count(path, "epochs", names.get("epochs", EPOCHS)),
+        _precision(path, names.get("dtype", "float32")),
     )
 
 
@@ -151,6 +156,13 @@ def _metrics(path: str, value: Any) -> tuple[Metric, ...]:
         if all(hasattr(one, "statistics") and not isinstance(one, type) for one in found):
             return found
     raise _wrong(path, "metrics", cast(object, value), "[lm.Accuracy()]")
+
+
+def _precision(path: str, value: Any) -> DTypeLike:
+    try:
+        return ModelType().read(value)
+    except DTypeError as error:
+        raise error.at(f"{path}, dtype") from None
 
 
 def _count(path: str, name: str, value: Any) -> int:

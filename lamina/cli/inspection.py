@@ -10,6 +10,7 @@ import lamina as lm
 from lamina import cli
 from lamina.cli.options import (
     batch_size_option,
+    dtype_option,
     engine_option,
     file_argument,
     seed_option,
@@ -18,6 +19,7 @@ from lamina.cli.options import (
 
 if TYPE_CHECKING:
     from lamina.protocols import Loss, Optimizer
+    from lamina.shapes import DTypeLike
 
 _inference_option = click.option(
     "--inference", is_flag=True, help="Use the forward pass even if FILE.py defines a loss."
@@ -28,6 +30,7 @@ _inference_option = click.option(
 @file_argument
 @batch_size_option
 @_inference_option
+@dtype_option
 @engine_option
 @click.option(
     "--step", type=click.IntRange(min=0), help="Show only this step of the program, as text."
@@ -43,6 +46,7 @@ def explain(
     file: str,
     batch_size: int | None,
     inference: bool,
+    dtype: DTypeLike | None,
     engine: str,
     step: int | None,
     language: str | None,
@@ -55,7 +59,7 @@ def explain(
     If FILE.py defines no loss, it is the program of a forward pass.
     """
     definition = cli.read_definition(file)
-    model = lm.Model(definition.network, engine=engine)
+    model = lm.Model(definition.network, engine=engine, dtype=dtype or definition.dtype)
     loss, optimizer = _training_of(definition, inference=inference)
     explanation = model.explain(batch_size or definition.batch_size, loss, optimizer)
     if step is None and language is None:
@@ -68,8 +72,11 @@ def explain(
 @file_argument
 @batch_size_option
 @_inference_option
+@dtype_option
 @engine_option
-def tune(file: str, batch_size: int | None, inference: bool, engine: str) -> None:
+def tune(
+    file: str, batch_size: int | None, inference: bool, dtype: DTypeLike | None, engine: str
+) -> None:
     """Choose the schedules of a training step by their time on the device.
 
     The most expensive steps of the program are run with several schedules. Shows their times and
@@ -79,7 +86,7 @@ def tune(file: str, batch_size: int | None, inference: bool, engine: str) -> Non
     If FILE.py defines no loss, it is the program of a forward pass.
     """
     definition = cli.read_definition(file)
-    model = lm.Model(definition.network, engine=engine)
+    model = lm.Model(definition.network, engine=engine, dtype=dtype or definition.dtype)
     loss, optimizer = _training_of(definition, inference=inference)
     click.echo(str(model.tune(batch_size or definition.batch_size, loss, optimizer)))
 
@@ -97,6 +104,7 @@ def tune(file: str, batch_size: int | None, inference: bool, engine: str) -> Non
     show_default=True,
     help="About how long to run the program untimed, and again with timers.",
 )
+@dtype_option
 @engine_option
 @seed_option
 def profile(
@@ -106,6 +114,7 @@ def profile(
     data: str | None,
     targets: str | None,
     seconds: float,
+    dtype: DTypeLike | None,
     engine: str,
     seed: int,
 ) -> None:
@@ -117,7 +126,8 @@ def profile(
     If FILE.py defines no loss, it is the program of a forward pass.
     """
     definition = cli.read_definition(file)
-    model = lm.Model(definition.network, engine=engine, seed=seed)
+    precision = dtype or definition.dtype
+    model = lm.Model(definition.network, engine=engine, seed=seed, dtype=precision)
     loss, optimizer = _training_of(definition, inference=inference)
     size = batch_size or definition.batch_size
     examples = None

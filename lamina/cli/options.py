@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from lamina.engines import DEFAULT_ENGINE
+from lamina.errors import DTypeError
 
+if TYPE_CHECKING:
+    from lamina.shapes import DTypeLike
+
+PRECISIONS = "float32, mixed, mixed-bfloat16, mixed-float16, float64, bfloat16 or float16"
 FILE_PATH = click.Path(exists=True, dir_okay=False)
 file_argument = click.argument("file", metavar="FILE.py", type=FILE_PATH)
 engine_option = click.option(
@@ -14,6 +21,30 @@ engine_option = click.option(
     default=DEFAULT_ENGINE,
     show_default=True,
     help="The engine that runs it; `lamina devices` lists all.",
+)
+
+
+def read_precision(
+    _: click.Context, parameter: click.Parameter, value: str | None
+) -> DTypeLike | None:
+    """The precision of a model, as `Model` reads it.
+
+    Raises:
+        DTypeError: for a word that is none.
+    """
+    from lamina.graph.kinds import ModelType  # `lamina --help` does not need it
+
+    try:
+        return None if value is None else ModelType().read(value)
+    except DTypeError as error:
+        raise error.at(parameter.opts[0]) from None
+
+
+dtype_option = click.option(
+    "--dtype",
+    metavar="PRECISION",
+    callback=read_precision,
+    help=f"{PRECISIONS}; overrides the file's.",
 )
 seed_option = click.option(
     "--seed",

@@ -33,15 +33,20 @@ def with_last_column(model: lm.Model, dataset: Dataset) -> Any:
 def csv_text(array: Array) -> str:
     """CSV text: a line for each example, numbers in full precision."""
     text = io.StringIO()
-    formats = {"float32": "%.9g", "float64": "%.17g"}
-    rows = array.reshape(len(array), -1)
+    formats = {"bfloat16": "%.4g", "float16": "%.5g", "float32": "%.9g", "float64": "%.17g"}
+    rows = _without_bfloat16(array).reshape(len(array), -1)
     np.savetxt(text, rows, fmt=formats.get(array.dtype.name, "%d"), delimiter=",")
     return text.getvalue()
 
 
+def _without_bfloat16(array: Array) -> Array:
+    """The array; bfloat16 as float32, because NumPy's files do not keep that type."""
+    return array.astype("float32") if array.dtype.name == "bfloat16" else array
+
+
 def write_outputs(path: Path, arrays: Sequence[Array]) -> None:
-    """Writes the outputs atomically."""
-    content = io.BytesIO()
+    """Writes the outputs atomically; bfloat16 as float32."""
+    content, arrays = io.BytesIO(), [_without_bfloat16(array) for array in arrays]
     if path.suffix == ".npz":
         named: dict[str, Any] = {f"output{n}": array for n, array in enumerate(arrays)}
         np.savez(content, **named)

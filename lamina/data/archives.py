@@ -153,11 +153,18 @@ def _read_hdf5_array(array: Any, size_on_disk: int, name: str) -> Array:
     return np.asarray(array[()], dtype.newbyteorder("="))
 
 
+# NumPy writes arrays of bfloat16 as raw elements of two bytes.
+_RAW_BYTES = np.dtype("V2")
+_BFLOAT16 = "NumPy's files do not keep bfloat16: save array.astype('float32') instead."
+
+
 def _require_dtype(dtype: np.dtype[Any], name: str) -> None:
     """Refuses dtypes other than plain numbers, pickled objects included, before reading."""
     if dtype.hasobject or dtype.kind not in "biuf":
         raise DTypeError(
             f"{name} does not hold plain numbers",
             facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", str(dtype))),
-            advice="Convert the array to numbers and save it again; pickled objects are not read.",
+            advice=_BFLOAT16
+            if dtype == _RAW_BYTES
+            else "Convert the array to numbers and save it again; pickled objects are not read.",
         )

@@ -19,7 +19,6 @@ import os
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, final
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, final
 import numpy as np
 
 from lamina.errors import DefinitionError, DTypeError
+from lamina.graph.spellings import precision_advice
 from lamina.records import frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, DType, DTypeLike, Size, as_dtype, as_whole
 
@@ -300,18 +300,6 @@ class ElementType(Kind):
 _FLOATS = tuple(name for name, dtype in PUBLIC_DTYPES.items() if dtype.is_float)
 
 
-# Names of precisions in other frameworks.
-_ELSEWHERE = {
-    **dict.fromkeys(("bf16", "brain"), "bfloat16"),
-    **dict.fromkeys(("half", "fp16", "f16"), "float16"),
-    **dict.fromkeys(("single", "float", "fp32", "f32"), "float32"),
-    **dict.fromkeys(("double", "fp64", "f64"), "float64"),
-    **dict.fromkeys(("amp", "autocast", "mixed-precision"), "mixed"),
-    **dict.fromkeys(("bf16-mixed", "mixed-bf16"), "mixed-bfloat16"),
-    **dict.fromkeys(("16-mixed", "mixed-fp16", "mixed-f16"), "mixed-float16"),
-}
-
-
 @final
 @frozen_dataclass
 class ModelType(Kind):
@@ -338,18 +326,9 @@ class ModelType(Kind):
                     ("expected", ", ".join((*_FLOATS, *self.mixed))),
                     ("found", getattr(value, "name", str(value))),
                 ),
-                advice=self._advice(str(value)),
+                advice=precision_advice(str(value), (*_FLOATS, *self.mixed)),
             )
         return found
-
-    def _advice(self, given: str) -> str:
-        """The spelling of a precision that is written otherwise elsewhere; "" if none is near."""
-        text = given.rpartition(".")[2].lower().replace("_", "-")
-        known = (*_FLOATS, *self.mixed)
-        near = text if text in known else _ELSEWHERE.get(text)
-        for name in (near,) if near else get_close_matches(text, known, 1, 0.75):
-            return f"Write dtype={name!r}."
-        return ""
 
 
 @final

@@ -18,7 +18,6 @@ from lamina.shapes import (
     DType,
     as_dtype,
     converted,
-    float16,
     float32,
     shape_text,
     static,

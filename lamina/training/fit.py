@@ -12,9 +12,11 @@ import numpy as np
 
 from lamina.data import Dataset
 from lamina.errors import DefinitionError, EngineError, NonFiniteError
+from lamina.precision import Precision
 from lamina.protocols import TrainingOptions, check_callbacks
 from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
+from lamina.shapes import float16
 from lamina.training.batches import Examples, Recorded, joined, no_whole_batch
 from lamina.training.checkpoints import Checkpoint, kind_of_optimizer
 from lamina.training.evaluation import Evaluation, summary
@@ -197,7 +199,7 @@ class Fit:
             if not finite.all():
                 bad = int(np.flatnonzero(~finite)[0])
                 what = f"the loss became {piece.losses[bad]}"
-                raise _non_finite(what, epoch, done + bad, steps, self.train)
+                raise self._non_finite(what, epoch, done + bad, steps)
             pieces.append(piece)
             done += len(piece.losses)
             now = time.perf_counter()
@@ -207,8 +209,20 @@ class Fit:
         # The loss of the last training step was computed before its update, which may overflow.
         if not are_finite():
             what = f"the parameter {self._not_finite()!r} overflowed"
-            raise _non_finite(what, epoch, done - 1, steps, self.train)
+            raise self._non_finite(what, epoch, done - 1, steps)
         return joined(pieces)
+
+    def _non_finite(self, what: str, epoch: int, step: int, steps: int) -> NonFiniteError:
+        return NonFiniteError(
+            f"{what} in training step {epoch * steps + step + 1}",
+            facts=(
+                ("epoch", f"{epoch + 1}, training step {step + 1} of {steps}"),
+                ("data", _first_fault(self.train)),
+                ("model", "restored to its state before this epoch"),
+            ),
+            where="fit",
+            advice=_advice(self.parameters.precision),
+        )
 
     def _not_finite(self) -> str:
         """The first parameter that is not finite."""
@@ -260,15 +274,18 @@ def _first_fault(dataset: Dataset) -> str:
     return "all finite"
 
 
-def _non_finite(what: str, epoch: int, step: int, steps: int, dataset: Dataset) -> NonFiniteError:
-    return NonFiniteError(
-        f"{what} in training step {epoch * steps + step + 1}",
-        facts=(
-            ("epoch", f"{epoch + 1}, training step {step + 1} of {steps}"),
-            ("data", _first_fault(dataset)),
-            ("model", "restored to its state before this epoch"),
-        ),
-        where="fit",
-        advice="Lower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or "
-        "look for NaN in the data.",
+def _advice(precision: Precision) -> str:
+    """What to do about values that are not finite."""
+    if precision.dtype == float16:
+        return (
+            "In float16, squares of small gradients become zero: train with dtype='mixed-float16' "
+            "or 'mixed-bfloat16'."
+        )
+    usual = (
+        "ower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or look for NaN "
+        "in the data."
     )
+    if precision.half == float16:
+        range_ = "float16 holds numbers up to 65,504, and bfloat16 all of float32's range"
+        return f"{range_}: take dtype='mixed-bfloat16', or l{usual}"
+    return f"L{usual}"

@@ -1,0 +1,408 @@
+"""Floats of 16 bits in daily use: data, files, models wholly in 16 bits, checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from model_cases import network
+
+import lamina as lm
+from lamina.engines.discovery import open_engine
+from lamina.errors import DataError, DefinitionError, DTypeError, NonFiniteError
+from lamina.shapes import Array, as_dtype, bfloat16, converted
+
+HALVES = ("bfloat16", "float16")
+PRECISIONS = (*HALVES, "mixed-bfloat16", "mixed-float16")
+HOW: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-2), "batch_size": 16}
+
+
+@pytest.fixture(params=["interpreter", "cpu", "opencl"])
+def engine(request: pytest.FixtureRequest) -> str:
+    is_opencl = request.param == "opencl"
+    return request.getfixturevalue("opencl_name") if is_opencl else request.param
+
+
+def halved(array: Array, half: str) -> Array:
+    return converted(array, as_dtype(half).numpy)
+
+
+def examples(count: int = 96) -> tuple[Array, Array]:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((count, 20), "float32")
+    return x, (x @ generator.standard_normal((20, 5))).argmax(1)
+
+
+def classifier() -> lm.Network:
+    return lm.Sequential(lm.Input(20), lm.Linear(32), lm.ReLU(), lm.Linear(5))
+
+
+# Data ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("dtype", ["float32", "mixed-bfloat16"])
+def test_data_in_16_bits_is_used_as_the_same_numbers_in_float32(half: str, dtype: str) -> None:
+    x, y = examples()
+    narrow = halved(x, half)
+    found: list[tuple[Any, ...]] = []
+    for arriving in (narrow, narrow.astype("float32")):
+        model = lm.Model(classifier(), dtype=dtype)
+        history = model.fit((arriving, y), validation=(arriving, y), epochs=2, **HOW)
+        measured = model.evaluate((arriving, y), loss=HOW["loss"], metrics=[lm.Accuracy()])
+        found.append((history.values, measured, model.predict(arriving).tolist()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_targets_in_16_bits_are_used_as_the_same_numbers(dtype: str) -> None:
+    x, y = examples()
+    y = halved(np.eye(5, dtype="float32")[y] / 3, "bfloat16")
+    net = lm.Sequential(lm.Input(20), lm.Linear(5))
+    losses = [
+        lm.Model(net, dtype=dtype).evaluate((x, target), loss=lm.MSE())["loss"]
+        for target in (y, y.astype("float32"))
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_streamed_examples_in_16_bits_give_the_same_bits(
+    opencl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.engines.gpu.engine import GpuEngine
+    from lamina.runtime import data_sets, streaming
+
+    x, y = examples()
+
+    def trained() -> dict[str, Array]:
+        model = lm.Model(classifier(), engine=opencl_name, dtype="mixed-bfloat16")
+        model.fit((halved(x, "bfloat16"), y), epochs=2, **HOW)
+        return model.parameters()
+
+    resident = trained()
+    monkeypatch.setattr(GpuEngine, "shared", lambda *_: None)
+    monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
+    monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
+    monkeypatch.setattr(streaming, "_CHUNK_BYTES", 2 * 16 * (2 * 20 + 8))
+    for name, value in trained().items():
+        assert (value == resident[name]).all()
+
+
+def test_float16_is_read_from_arrays_in_files(tmp_path: Path) -> None:
+    x, y = examples()
+    np.savez(tmp_path / "data.npz", x=x.astype(">f2"), y=y)
+    np.save(tmp_path / "data.npy", x.astype("float16"))
+    for name in ("data.npz", "data.npy"):
+        found = lm.data.load(tmp_path / name).inputs
+        assert isinstance(found, np.ndarray)
+        assert found.dtype == np.dtype("float16")
+        assert (found == x.astype("float16")).all()
+
+
+def test_float16_is_read_from_hdf5(tmp_path: Path) -> None:
+    h5py: Any = pytest.importorskip("h5py")
+    x, y = examples()
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"], file["y"] = x.astype("float16"), y
+    assert repr(lm.data.load(tmp_path / "data.h5")) == "96 examples: x f16[20], y i64[]"
+
+
+def test_bfloat16_in_a_file_of_numpy_is_refused_with_what_to_save(tmp_path: Path) -> None:
+    np.save(tmp_path / "data.npy", np.ones((3, 4), ml_dtypes.bfloat16))
+    with pytest.raises(DTypeError) as caught:
+        lm.data.load(tmp_path / "data.npy")
+    assert caught.value.problem == "data.npy does not hold plain numbers"
+    assert caught.value.advice == (
+        "NumPy's files do not keep bfloat16: save array.astype('float32') instead."
+    )
+
+
+# Models wholly in 16 bits -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_data_in_float32_is_rounded_for_a_model_in_16_bits(half: str, engine: str) -> None:
+    x, _ = examples(20)
+    model = lm.Model(classifier(), engine=engine, dtype=half)
+    expected = model.predict(halved(x, half))
+    assert expected.dtype == as_dtype(half).numpy
+    for arriving in (x, x.tolist(), halved(x, "float16" if half == "bfloat16" else "bfloat16")):
+        own = halved(np.asarray(arriving, "float32"), half)
+        assert (model.predict(arriving) == model.predict(own)).all()
+    assert (model.predict(x) == expected).all()
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_training_steps_on_float32_are_those_on_rounded_numbers(half: str) -> None:
+    x, y = examples(16)
+    losses: list[float] = []
+    for arriving in (x, halved(x, half)):
+        model = lm.Model(classifier(), dtype=half)
+        with model.training(HOW["loss"], HOW["optimizer"], 16) as training:
+            losses.append(float(training.step(arriving, y)))
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_model_in_16_bits_learns_as_in_float32(half: str, engine: str) -> None:
+    losses: dict[str, list[float]] = {}
+    for dtype in ("float32", half):
+        model = lm.Model(classifier(), engine=engine, dtype=dtype)
+        losses[dtype] = model.fit(examples(), epochs=6, **HOW)["loss"]
+    assert losses[half][-1] < losses[half][0] / 2
+    assert np.allclose(losses[half], losses["float32"], rtol=0.03)
+
+
+def test_float64_is_refused_for_a_model_in_16_bits_with_the_conversion() -> None:
+    x, _ = examples()
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(classifier(), dtype="bfloat16").predict(x.astype("float64"))
+    assert str(caught.value) == (
+        "input 0 has the wrong dtype\n"
+        "  expected  bfloat16\n"
+        "  found     float64\n"
+        "  Convert it: array.astype('float32'), or make the model with dtype='float64'."
+    )
+
+
+def test_numbers_beyond_the_range_of_float16_are_refused() -> None:
+    x, y = examples()
+    x[3, 4] = -1e5
+    model = lm.Model(classifier(), dtype="float16")
+    before = model.parameters()
+    text = (
+        "input 0 has numbers that float16 cannot hold\n"
+        "  expected  at most 65,504\n"
+        "  found     100,000\n"
+        "  Scale them, or make the model with another dtype."
+    )
+    for call in (lambda: model.predict(x), lambda: model.fit((x.tolist(), y), **HOW)):
+        with pytest.raises(DataError) as caught:
+            call()
+        assert str(caught.value) == text
+    with pytest.raises(DataError) as caught:
+        model.set_parameters({"1.bias": np.full(32, 1e5, "float32")})
+    assert caught.value.problem == "parameter '1.bias' has numbers that float16 cannot hold"
+    assert all((value == before[name]).all() for name, value in model.parameters().items())
+
+
+def test_infinities_in_the_data_stay_infinities() -> None:
+    x, _ = examples(3)
+    x[1, 2] = np.inf
+    outputs = lm.Model(classifier(), dtype="float16").predict(x)
+    assert np.isfinite(outputs).all(axis=1).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_parameters_in_float32_are_rounded_for_a_model_in_16_bits(half: str) -> None:
+    values = lm.Model(network(), seed=1).parameters()
+    model = lm.Model(network(), dtype=half)
+    model.set_parameters(values)
+    for name, value in model.parameters().items():
+        assert (value == halved(values[name], half)).all()
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_metrics_of_a_model_in_16_bits_count_every_example(half: str) -> None:
+    """8 or 11 bits do not hold the sums: 1001 is not a bfloat16, and 4003 is not a float16."""
+    x, _ = examples(4003)
+    model = lm.Model(classifier(), dtype=half)
+    scores = model.predict(x).astype("float32")
+    y = scores.argmax(1)
+    y[::4] = (y[::4] + 1) % 5
+    measured = model.evaluate(
+        (x, y), loss=lm.CrossEntropy(), metrics=[lm.Accuracy()], batch_size=4003
+    )
+    assert measured["accuracy"] == (scores.argmax(1) == y).mean()
+    exact = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    assert measured["loss"] == pytest.approx(-exact[np.arange(4003), y].mean(), rel=1e-5)
+
+
+def test_penalties_of_a_model_in_16_bits_are_added_to_the_loss() -> None:
+    net = lm.Sequential(lm.Input(20), lm.Linear(5, weight_regularizer=lm.L2(0.5)))
+    model = lm.Model(net, dtype="bfloat16")
+    x, y = examples(16)
+    plain = model.evaluate((x, y), loss=lm.CrossEntropy())["loss"]
+    squares = float(np.square(model.parameters()["1.weight"].astype("float32")).sum())
+    with model.training(HOW["loss"], HOW["optimizer"], 16) as training:
+        assert float(training.step(x, y)) - plain == pytest.approx(0.25 * squares, rel=0.01)
+
+
+def test_small_weight_decay_is_not_rounded_away() -> None:
+    """1 - 0.1 * 0.01 is 1 in bfloat16, but the update is computed in float32."""
+    net = lm.Sequential(lm.Input(2), lm.Linear(1, bias=False))
+    model = lm.Model(net, dtype="bfloat16")
+    model.set_parameters({"1.weight": np.array([[1.0, -1.0]], "float32")})
+    x, y = np.zeros((4, 2), "float32"), np.zeros((4, 1), "float32")
+    with model.training(lm.MSE(), lm.AdamW(0.5, weight_decay=0.01), 4) as training:
+        training.step(x, y)
+    assert model.parameters()["1.weight"].astype("float32").tolist() == [[0.99609375, -0.99609375]]
+
+
+def test_values_that_are_not_finite_in_float16_are_reported_with_the_precision_to_take() -> None:
+    x, y = examples()
+    how = {**HOW, "optimizer": lm.SGD(1e4)}
+    for dtype, advice in (
+        ("float16", "In float16, squares of small gradients become zero: train with dtype='mixed-"),
+        (
+            "mixed-float16",
+            "float16 holds numbers up to 65,504, and bfloat16",
+        ),
+    ):
+        with pytest.raises(NonFiniteError) as caught:
+            lm.Model(classifier(), dtype=dtype).fit((x, y), epochs=5, **how)
+        assert caught.value.advice.startswith(advice)
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_file_is_loaded_in_another_precision(half: str, engine: str, tmp_path: Path) -> None:
+    model = lm.Model(network(), seed=2)
+    x = np.random.default_rng(1).standard_normal((12, 4), "float32")
+    model.save(tmp_path / "model.safetensors")
+    loaded = lm.load(tmp_path / "model.safetensors", engine, dtype=half)
+    for parameter, value in loaded.parameters().items():
+        assert (value == halved(model.parameters()[parameter], half)).all()
+    exact, bound = model.predict(x), 2.0**-6 if half == "bfloat16" else 2.0**-9
+    assert np.abs(loaded.predict(x).astype("float32") - exact).max() < bound * np.abs(exact).max()
+    mixed = lm.load(tmp_path / "model.safetensors", engine, dtype=f"mixed-{half}")
+    for parameter, value in mixed.parameters().items():
+        assert (value == model.parameters()[parameter]).all()
+    loaded.save(tmp_path / "half.safetensors")
+    again = lm.load(tmp_path / "half.safetensors", engine)
+    assert (again.predict(x) == loaded.predict(x)).all()
+    wide = lm.load(tmp_path / "half.safetensors", engine, dtype="float32").parameters()
+    assert all((wide[n] == v.astype("float32")).all() for n, v in loaded.parameters().items())
+
+
+def test_a_file_in_16_bits_takes_half_the_bytes(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    for dtype in ("float32", "bfloat16"):
+        net = lm.Sequential(lm.Input(200), lm.Linear(300))
+        lm.Model(net, dtype=dtype).save(tmp_path / dtype)
+        sizes.append((tmp_path / dtype).stat().st_size)
+    assert sizes[0] - sizes[1] == 2 * 300 * 201
+
+
+def test_a_parameter_beyond_float16_is_refused_when_a_file_is_loaded(tmp_path: Path) -> None:
+    model = lm.Model(network())
+    model.set_parameters({"1.bias": np.full(5, 7e4, "float32")})
+    model.save(tmp_path / "model.safetensors")
+    with pytest.raises(DataError) as caught:
+        lm.load(tmp_path / "model.safetensors", dtype="float16")
+    assert caught.value.problem == "parameter '1.bias' has numbers that float16 cannot hold"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("bf16", "bfloat16"),
+        ("fp16", "float16"),
+        ("torch.float16", "float16"),
+        ("mixed_bfloat16", "mixed-bfloat16"),
+        ("mixd", "mixed"),
+    ],
+)
+def test_a_precision_of_another_spelling_is_refused_with_the_right_one(
+    given: str, wanted: str
+) -> None:
+    for call in (
+        lambda: lm.Model(network(), dtype=given),
+        lambda: network().plan(8, dtype=given),
+        lambda: lm.load("nowhere", dtype=given),
+    ):
+        with pytest.raises(DTypeError) as caught:
+            call()
+        assert caught.value.advice == f"Write dtype={wanted!r}."
+
+
+# Checkpoints --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_a_resumed_fit_has_the_same_bits(dtype: str, engine: str, tmp_path: Path) -> None:
+    def made() -> lm.Model:
+        net = lm.Sequential(
+            *(lm.Input(20), lm.Linear(16), lm.BatchNorm(), lm.ReLU(), lm.Dropout(0.2)),
+            lm.Linear(5),
+        )
+        return lm.Model(net, engine=engine, dtype=dtype, seed=4)
+
+    file = tmp_path / "run.safetensors"
+    whole, begun, resumed = made(), made(), made()
+    history = whole.fit(examples(40), epochs=4, **HOW)
+    begun.fit(examples(40), epochs=2, checkpoint=file, **HOW)
+    again = resumed.fit(examples(40), epochs=4, checkpoint=file, resume=True, **HOW)
+    assert again.values == history.values
+    for name, value in (whole.parameters() | whole.states()).items():
+        assert (value == (resumed.parameters() | resumed.states())[name]).all()
+
+
+def test_a_fit_resumes_in_the_middle_of_skipped_training_steps(tmp_path: Path) -> None:
+    """Gradients are so large that the first eight training steps are skipped, three an epoch."""
+
+    def made() -> lm.Model:
+        net = lm.Sequential(
+            *(lm.Input(20), lm.Linear(64), lm.ReLU(), lm.Linear(5)),
+            lambda scores: scores * 2000.0,
+        )
+        return lm.Model(net, dtype="mixed-float16")
+
+    file = tmp_path / "run.safetensors"
+    how = {**HOW, "optimizer": lm.Adam(1e-3)}
+    whole, begun, resumed = made(), made(), made()
+    first = begun.parameters()
+    history = whole.fit(examples(48), epochs=5, **how)
+    skipped = history["skipped_steps"]
+    assert skipped[0] == 3
+    assert 0 < skipped[1] <= 3
+    assert skipped[-1] == 0
+    begun.fit(examples(48), epochs=1, checkpoint=file, **how)
+    assert all((value == first[name]).all() for name, value in begun.parameters().items())
+    again = resumed.fit(examples(48), epochs=5, checkpoint=file, resume=True, **how)
+    assert again.values == history.values
+    for name, value in whole.parameters().items():
+        assert (value == resumed.parameters()[name]).all()
+
+
+def test_a_checkpoint_of_another_precision_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.safetensors"
+    lm.Model(classifier()).fit(examples(), checkpoint=file, **HOW)
+    model = lm.Model(classifier(), dtype="mixed-bfloat16")
+    with pytest.raises(DefinitionError) as caught:
+        model.fit(examples(), epochs=2, checkpoint=file, resume=True, **HOW)
+    assert ("dtype", "float32 in the file, mixed-bfloat16 here") in caught.value.facts
+    # Its parameters begin a new training.
+    begun = lm.load(file, dtype="mixed-bfloat16")
+    assert begun.fit(examples(), **HOW)["loss"][0] > 0
+
+
+def test_moving_averages_of_a_mixed_training_are_float32() -> None:
+    model = lm.Model(classifier(), dtype="mixed-bfloat16")
+    history = model.fit(examples(), **{**HOW, "optimizer": lm.EMA(lm.Adam(1e-2))})
+    assert {value.dtype.name for value in history.averaged_parameters.values()} == {"float32"}
+
+
+def test_bfloat16_is_the_type_of_ml_dtypes() -> None:
+    assert bfloat16.numpy == np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_parameter_that_is_not_finite_is_noticed_on_every_engine(
+    half: str, value: float, engine: str
+) -> None:
+    opened = open_engine(engine)
+    largest = np.array([65504.0, -65280.0, 0.0, 2.0**-24], "float32")
+    memory = opened.allocate((4,), as_dtype(half).numpy)
+    memory.write(halved(largest if half == "float16" else largest * 2.0**90, half))
+    assert opened.finite_check([memory])()
+    memory.write(halved(np.array([1.0, 2.0, value, 3.0], "float32"), half))
+    assert not opened.finite_check([memory])()
+    memory.release()
