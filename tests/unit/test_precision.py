@@ -12,16 +12,17 @@ import pytest
 import lamina as lm
 from lamina import loss_scaling, ops
 from lamina.compiler.expand import expand
-from lamina.derive import evaluation_graph
+from lamina.derive import default_targets, evaluation_graph, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Device
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, apply, bind_batch, evaluate, leaf
-from lamina.ops.lowering_rules import Contracting, Repeating
+from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 from lamina.precision import PRODUCTS, Precision, precision_of, with_rounded_activations
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.shapes import BATCH, Array, as_dtype, bfloat16, float16, float32, uint8
+from lamina.protocols import TrainingOptions
+from lamina.shapes import BATCH, Array, as_dtype, bfloat16, bool_, float16, float32, uint8
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.SGD(0.1)
 
@@ -107,6 +108,75 @@ def test_a_sum_of_products_is_rounded_and_a_sum_with_data_is_not() -> None:
     for total, is_rounded in ((of_products, True), (with_data, False)):
         output = lm.Linear(3)(lm.LayerNorm()(total)) + lm.Linear(3)(lm.Tanh()(total))
         assert any("Add" in path for path in rounded_paths(output, x)) == is_rounded
+
+
+def test_a_product_that_one_elementwise_function_uses_is_not_rounded() -> None:
+    x = lm.Input(8)
+    output = lm.Linear(3)(lm.ReLU()(lm.Linear(8)(x)))
+    paths = rounded_paths(output, x)
+    assert any("ReLU" in path for path in paths)
+    assert not any("Linear" in path for path in paths)
+
+
+def test_results_with_a_wide_range_are_not_rounded() -> None:
+    x = lm.Input(8)
+    for name, wide in (
+        ("softmax", ops.softmax(lm.Linear(8)(x), 1)),
+        ("exp", ops.exp(lm.Linear(8)(x))),
+        ("logsumexp", ops.logsumexp(lm.Linear(8)(x), 1, keepdims=True)),
+    ):
+        paths = rounded_paths(lm.Linear(3)(wide), x)
+        assert not any(name in path.lower() for path in paths)
+
+
+def test_means_over_the_batch_are_not_rounded() -> None:
+    x = lm.Input(8)
+    hidden = lm.Tanh()(lm.Linear(8)(x))
+    mean = ops.mean(hidden, 0, keepdims=True)
+    output = lm.Linear(3)(hidden - mean)
+    paths = rounded_paths(output, x)
+    assert any("Tanh" in path for path in paths)
+    assert not any("mean" in path.lower() for path in paths)
+
+
+def test_a_result_of_the_network_is_not_rounded_if_other_ops_use_it_too() -> None:
+    x = lm.Input(8)
+    hidden = lm.Linear(8)(x)
+    model = lm.Model(lm.Network(x, [hidden, ops.softmax(hidden, 1)]), dtype="mixed-bfloat16")
+    found = model.predict(np.random.default_rng(0).standard_normal((4, 8), "float32"))[0]
+    assert (found.astype(bfloat16.numpy).astype("float32") != found).any()
+
+
+def test_attention_multiplies_rounded_operands_forwards_and_backwards() -> None:
+    net = lm.Sequential(lm.Input(16, 8), lm.MultiHeadAttention(2), lm.Flatten(), lm.Linear(5))
+    options = TrainingOptions(LOSS, OPTIMIZER)
+    targets = default_targets(net, LOSS, float32)
+    made = training_graph(net, options, targets, dtype=float32, half=bfloat16)
+    found: dict[str, Tensor] = {}
+    for node in made.graph.nodes():
+        if node.op.name in ("attention", "attention_gradient"):
+            found[node.op.name] = node
+            assert node.attributes["products"] == bfloat16
+            for operand in node.operands[: PRODUCTS[node.op.name]]:
+                assert has_rounded_elements(operand), operand
+    assert len(found) == 2
+    # Queries, keys, values; the result and its gradient.
+    assert PRODUCTS["attention_gradient"] == 5
+
+
+def has_rounded_elements(tensor: Tensor) -> bool:
+    if isinstance(tensor.op.lowering, Movement):
+        return all(map(has_rounded_elements, tensor.operands))
+    return tensor.op.name == "rounded"
+
+
+def test_the_multiplied_state_of_a_recurrence_has_16_bits() -> None:
+    net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
+    targets = default_targets(net, LOSS, float32)
+    made = evaluation_graph(net, LOSS, targets, dtype=float32, half=bfloat16)
+    (loop,) = [node for node in made.graph.nodes() if isinstance(node.op.lowering, Repeating)][:1]
+    states = loop.attributes["body"].inputs[: loop.attributes["states"]]
+    assert sorted(state.dtype.name for state in states) == ["bfloat16", "float32"]
 
 
 def test_initial_parameters_keep_their_bits() -> None:
@@ -275,6 +345,76 @@ def test_the_scale_grows_after_many_steps_without_overflow() -> None:
             training.step(x[:16], y[:16])
             scales.append(float(training.state()["loss_scale"]))
     assert scales == [1024.0, 2048.0, 2048.0]
+
+
+@pytest.mark.parametrize(
+    ("scale", "steps", "is_finite", "expected"),
+    [
+        (1024.0, 7, True, (1024.0, 8, 3)),
+        (1024.0, 7, False, (512.0, 0, 4)),
+        (1024.0, loss_scaling.GROWTH_STEPS - 1, True, (2048.0, 0, 3)),
+        (loss_scaling.LARGEST_SCALE, loss_scaling.GROWTH_STEPS - 1, True, (2.0**24, 0, 3)),
+        (loss_scaling.LEAST_SCALE, 7, False, (1.0, 0, 4)),
+    ],
+)
+def test_the_scale_stays_in_its_limits(
+    scale: float, steps: int, is_finite: bool, expected: tuple[float, int, int]
+) -> None:
+    made = loss_scaling.loss_scale()
+    finite = leaf("finite", "input", (), bool_)
+    updates = tuple((f"y{n}", new) for n, (_, new) in enumerate(made.updates(finite)))
+    feeds = {
+        "loss_scale": np.asarray(scale, "float32"),
+        "loss_scale/steps": np.asarray(steps),
+        loss_scaling.SKIPPED: np.asarray(3),
+        "finite": np.asarray(is_finite),
+    }
+    found, _ = evaluate(Graph((finite,), updates), feeds)
+    assert tuple(found[f"y{n}"].item() for n in range(3)) == expected
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_one_value_that_is_not_finite_skips_the_training_step(place: int, value: float) -> None:
+    leaves = [leaf(f"g{n}", "input", (3,), float32) for n in range(2)]
+    graph = Graph(tuple(leaves), (("finite", loss_scaling.all_finite(leaves)),))
+    feeds = {f"g{n}": np.array([1.0, 3e38, -3e38], "float32") for n in range(2)}
+    assert evaluate(graph, feeds)[0]["finite"]
+    feeds[f"g{place}"][1] = value
+    assert not evaluate(graph, feeds)[0]["finite"]
+
+
+def test_skipped_training_steps_do_not_count_for_the_optimizer() -> None:
+    """Adam corrects its means by the number of updates."""
+    x, y = data()
+    model, other = (lm.Model(overflowing(), dtype="mixed-float16") for _ in range(2))
+    with (
+        model.training(LOSS, lm.Adam(1e-3), 16) as training,
+        other.training(LOSS, lm.Adam(1e-3), 16) as begun,
+    ):
+        skipped = -1
+        while training.skipped_steps > skipped:
+            skipped, scale = training.skipped_steps, training.state()["loss_scale"]
+            training.step(x[:16], y[:16])
+        assert skipped > 0
+        begun.restore({**begun.state(), "loss_scale": scale})
+        begun.step(x[:16], y[:16])
+        assert begun.skipped_steps == 0
+    for name, value in other.parameters().items():
+        assert (model.parameters()[name] == value).all()
+
+
+def test_a_skipped_training_step_changes_no_running_average() -> None:
+    net = lm.Sequential(
+        *(lm.Input(20), lm.Linear(8), lm.BatchNorm(), lm.Linear(5)), lambda scores: scores * 3000.0
+    )
+    model = lm.Model(net, dtype="mixed-float16")
+    before = model.states()
+    x, y = data()
+    with model.training(LOSS, OPTIMIZER, 16) as training:
+        training.step(x[:16], y[:16])
+        assert training.skipped_steps == 1
+    assert all((value == before[name]).all() for name, value in model.states().items())
 
 
 def test_scaling_rounds_no_gradient() -> None:
