@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import final
 
 from lamina.codegen.builder import BasicBlock, OpenLoop
+from lamina.codegen.emulated import emulated_products, emulated_rounding
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import (
     I32,
@@ -75,13 +76,17 @@ class Module:
         fused: whether the processor multiplies and adds in one rounding.
         doubles: whether functions may compute in floats of 64 bits.
         halves: whether the processor converts floats of 16 bits.
+        emulated: whether instructions on pairs of bfloat16 are functions that do the same.
     """
 
-    def __init__(self, *, fused: bool, doubles: bool = True, halves: bool = False) -> None:
+    def __init__(
+        self, *, fused: bool, doubles: bool = True, halves: bool = False, emulated: bool = False
+    ) -> None:
         self.fused = fused
         self.doubles = doubles
         self.halves = halves
         self.half_arithmetic = False
+        self.emulated = emulated
         self.functions: list[Function] = []
         self._names: set[str] = set()
         self._declared: dict[str, str] = {}
@@ -341,10 +346,12 @@ class Function(Instructions):
         wide = max(lanes, _LEAST_PAIRS)
         if lanes < wide:
             left, right, added = (self.padded(one, wide, 0) for one in (left, right, added))
-        numbers = Type("bfloat", 2 * wide)
-        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * wide}"
-        self.module.declare(name, type_text(added.type), [added.type, numbers, numbers])
-        operands = [self._bitcast(one, numbers) for one in (right, left)]
+        if self.module.emulated:
+            name, operands = emulated_products(self.module, wide), [right, left]
+        else:
+            name, numbers = f"llvm.x86.avx512bf16.dpbf16ps.{32 * wide}", Type("bfloat", 2 * wide)
+            self.module.declare(name, type_text(added.type), [added.type, numbers, numbers])
+            operands = [self._bitcast(one, numbers) for one in (right, left)]
         found = self.call(name, added.type, added, *operands)
         return found if lanes == wide else self.shuffle(found, None, range(lanes))
 
@@ -356,10 +363,13 @@ class Function(Instructions):
             return self.shuffle(one, other, range(2 * lanes))
         wide = max(1 << (lanes - 1).bit_length(), _LEAST_PAIRS)
         one, other = (self.padded(value, wide, 0) for value in (first, second))
-        numbers = Type("bfloat", 2 * wide)
-        name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * wide}"
-        self.module.declare(name, type_text(numbers), [one.type, one.type])
-        found = self._bitcast(self.call(name, numbers, other, one), Type("i16", 2 * wide))
+        bits = Type("i16", 2 * wide)
+        if self.module.emulated:
+            found = self.call(emulated_rounding(self.module, wide), bits, other, one)
+        else:
+            name, numbers = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * wide}", bits.of("bfloat")
+            self.module.declare(name, type_text(numbers), [one.type, one.type])
+            found = self._bitcast(self.call(name, numbers, other, one), bits)
         if lanes == wide:
             return found
         return self.shuffle(found, None, [*range(lanes), *range(wide, wide + lanes)])

@@ -41,6 +41,7 @@ def processor(vectors: str) -> HostProcessor:
         vector_bytes=vector_bytes,
         registers=registers,
         halves=vectors != "sse2",
+        emulated=False,
         fused=fused,
         bfloat16_pairs=False,
         level1_bytes=48 << 10,

@@ -41,6 +41,7 @@ def processor(*, pairs: bool = True) -> HostProcessor:
         description="made up",
         vectors="avx512",
         halves=True,
+        emulated=False,
         vector_bytes=64,
         registers=32,
         fused=True,

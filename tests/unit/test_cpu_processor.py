@@ -60,6 +60,7 @@ def test_code_can_be_generated_for_neon() -> None:
         vector_bytes=16,
         registers=32,
         halves=True,
+        emulated=False,
         fused=True,
         bfloat16_pairs=False,
         level1_bytes=64 << 10,

@@ -103,8 +103,10 @@ def write_llvm(
     only: int | None = None,
 ) -> Written:
     """The kernels of a program as LLVM IR, or those of one step, with their calls."""
-    module, addresses = Module(fused=processor.fused, halves=processor.halves), AddressesInMemory()
-    return write_kernels(program, processor, module, addresses, schedule, only=only)
+    module = Module(
+        fused=processor.fused, halves=processor.halves, emulated=processor.emulated
+    )
+    return write_kernels(program, processor, module, AddressesInMemory(), schedule, only=only)
 
 
 def text_of(program: Program, step: int | None, processor: HostProcessor) -> str:

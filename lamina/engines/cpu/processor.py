@@ -11,12 +11,15 @@ from lamina.errors import EngineError
 from lamina.lazy import loading
 from lamina.records import frozen_dataclass
 
-# The features that each kind of vectors needs, by LLVM's names.
+# After the kind of vectors: instructions on bfloat16 are functions that do the same.
+_EMULATED = "-emulated"
+# The features that each kind of vectors needs, by LLVM's names. The first kind is the default.
 _NEEDED = {
     "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"),
     "avx2": ("avx2", "fma"),
     "sse2": ("sse2",),
     "neon": ("neon",),
+    "avx512-emulated": ("avx2", "fma"),
 }
 # Bytes of a vector, the number of registers, and whether there is a fused multiply-add.
 _VECTORS = {
@@ -24,6 +27,7 @@ _VECTORS = {
     "avx2": (32, 16, True),
     "sse2": (16, 16, False),
     "neon": (16, 32, True),
+    "avx512-emulated": (64, 32, True),
 }
 # Whether threads can wait for each other in native code; see `waiting`.
 _CAN_WAIT = os.name == "posix"
@@ -40,8 +44,9 @@ class HostProcessor(Processor):
         triple: LLVM's name of the machine and the system.
         features: LLVM's list of features, `"+avx2,-avx512f,..."`.
         description: the name that users see.
-        vectors: `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
+        vectors: `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`; or `"avx512-emulated"`, for tests.
         halves: whether there are instructions that convert float16.
+        emulated: whether instructions on bfloat16 are functions that do the same.
     """
 
     name: str
@@ -50,6 +55,7 @@ class HostProcessor(Processor):
     description: str
     vectors: str
     halves: bool
+    emulated: bool
 
 
 def host() -> HostProcessor:
@@ -78,6 +84,7 @@ def host() -> HostProcessor:
         # Use whole registers also on processors for which LLVM prefers half of a register.
         flags["prefer-256-bit"] = False
     text = ",".join(f"{'+' if there else '-'}{flag}" for flag, there in sorted(flags.items()))
+    emulated = vectors.endswith(_EMULATED)
     vector_bytes, registers, fused = _VECTORS[vectors]
     first, second, third = _caches()
     return HostProcessor(
@@ -87,10 +94,11 @@ def host() -> HostProcessor:
         description=description,
         vectors=vectors,
         halves=vectors == "neon" or bool(flags.get("f16c")),
+        emulated=emulated,
         vector_bytes=vector_bytes,
         registers=registers,
         fused=fused,
-        bfloat16_pairs=vectors == "avx512" and bool(flags.get("avx512bf16")),
+        bfloat16_pairs=emulated or (vectors == "avx512" and bool(flags.get("avx512bf16"))),
         level1_bytes=first,
         level2_bytes=second,
         level3_bytes=third,

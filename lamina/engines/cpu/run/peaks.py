@@ -48,7 +48,7 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     lanes = processor.vector_bytes // dtype.itemsize
     name = {4: "float", 8: "double"}[dtype.itemsize]
     tile_m, tile_n = largest_tile_m(processor, VECTORS), VECTORS * lanes
-    module = Module(fused=processor.fused)
+    module = Module(fused=processor.fused, emulated=processor.emulated)
     own_sums = tuple(row * tile_n for row in range(tile_m))
     loops = ((_K, tile_m),)
     tile = Tile(
