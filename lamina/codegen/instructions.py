@@ -93,6 +93,14 @@ class Composed(ABC):
         """The bits of a sum, difference or product of two float16, rounded once."""
         raise InternalError("this language does not compute with float16")
 
+    def tile_memory(self) -> Value:
+        """Memory for the tiles of this function and those it calls, if tiles are emulated."""
+        raise _without_tiles()
+
+    def tile_instruction(self, operation: str, memory: Value, *operands: Value) -> None:
+        """An instruction on tile registers, for processors with AMX."""
+        raise _without_tiles()
+
     def minimum(self, left: Value, right: Value) -> Value:
         """The smaller of two integers."""
         return self.select(self.compare("slt", left, right), left, right)
@@ -140,6 +148,10 @@ class Composed(ABC):
 
 def _without_pairs() -> InternalError:
     return InternalError("this language has no instructions on pairs of bfloat16")
+
+
+def _without_tiles() -> InternalError:
+    return InternalError("this language has no instructions on tiles")
 
 
 class Instructions(Composed):

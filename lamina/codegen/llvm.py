@@ -13,6 +13,7 @@ from typing import final
 
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.emulated import emulated_products, emulated_rounding
+from lamina.codegen.emulated_tiles import MEMORY_BYTES, emulated_tile_instruction
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import (
     I32,
@@ -64,6 +65,15 @@ def _number(value: float, type: Type) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
+# LLVM's names of the instructions on tiles.
+_TILE_INSTRUCTIONS = {
+    "configure": "ldtilecfg",
+    "release": "tilerelease",
+    "zero": "tilezero",
+    "load": "tileloadd64",
+    "store": "tilestored64",
+    "multiply": "tdpbf16ps",
+}
 # The least and the most lanes of instructions on pairs of bfloat16.
 _LEAST_PAIRS, _MOST_PAIRS = 4, 16
 
@@ -76,7 +86,8 @@ class Module:
         fused: whether the processor multiplies and adds in one rounding.
         doubles: whether functions may compute in floats of 64 bits.
         halves: whether the processor converts floats of 16 bits.
-        emulated: whether instructions on pairs of bfloat16 are functions that do the same.
+        emulated: whether instructions on pairs of bfloat16 and on tiles are functions that do the
+            same.
     """
 
     def __init__(
@@ -385,6 +396,21 @@ class Function(Instructions):
     def as_pairs(self, numbers: Value) -> Value:
         """Neighbouring lanes of i16 as pairs, i32."""
         return self._bitcast(numbers, Type("i32", numbers.type.lanes // 2))
+
+    def tile_memory(self) -> Value:
+        if not self.module.emulated:
+            return undefined(POINTER)
+        with self.at(self.blocks[0]):
+            return self.allocate(MEMORY_BYTES, "i8")
+
+    def tile_instruction(self, operation: str, memory: Value, *operands: Value) -> None:
+        if self.module.emulated:
+            name = emulated_tile_instruction(self.module, operation)
+            self.call_void(name, memory, *operands)
+            return
+        name = f"llvm.x86.{_TILE_INSTRUCTIONS[operation]}"
+        self.module.declare(name, "void", [one.type for one in operands])
+        self.call_void(name, *operands)
 
     def _bitcast(self, value: Value, type: Type) -> Value:
         return self.instruction(f"bitcast {typed(value)} to {type_text(type)}", type)

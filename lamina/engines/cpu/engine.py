@@ -40,6 +40,8 @@ class CpuEngine:
     def device(self) -> Device:
         processor = self.processor
         text = f"{processor.description}, {processor.threads} threads, {processor.vectors}"
+        if processor.refusal:
+            text += f" (the system refuses the tile registers of AMX: {processor.refusal})"
         return Device(
             "cpu",
             text,

@@ -6,6 +6,7 @@ import os
 import platform
 from pathlib import Path
 
+from lamina.engines.cpu.tile_permission import refusal
 from lamina.engines.simd.processor import Processor
 from lamina.errors import EngineError
 from lamina.lazy import loading
@@ -13,21 +14,26 @@ from lamina.records import frozen_dataclass
 
 # After the kind of vectors: instructions on bfloat16 are functions that do the same.
 _EMULATED = "-emulated"
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma")
 # The features that each kind of vectors needs, by LLVM's names. The first kind is the default.
 _NEEDED = {
-    "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"),
+    "amx": (*_AVX512, "avx512bf16", "amx-tile", "amx-bf16"),
+    "avx512": _AVX512,
     "avx2": ("avx2", "fma"),
     "sse2": ("sse2",),
     "neon": ("neon",),
     "avx512-emulated": ("avx2", "fma"),
+    "amx-emulated": ("avx2", "fma"),
 }
 # Bytes of a vector, the number of registers, and whether there is a fused multiply-add.
 _VECTORS = {
+    "amx": (64, 32, True),
     "avx512": (64, 32, True),
     "avx2": (32, 16, True),
     "sse2": (16, 16, False),
     "neon": (16, 32, True),
     "avx512-emulated": (64, 32, True),
+    "amx-emulated": (64, 32, True),
 }
 # Whether threads can wait for each other in native code; see `waiting`.
 _CAN_WAIT = os.name == "posix"
@@ -44,9 +50,11 @@ class HostProcessor(Processor):
         triple: LLVM's name of the machine and the system.
         features: LLVM's list of features, `"+avx2,-avx512f,..."`.
         description: the name that users see.
-        vectors: `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`; or `"avx512-emulated"`, for tests.
+        vectors: `"amx"` (AVX-512 and tile registers), `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`;
+            or `"amx-emulated"` or `"avx512-emulated"`, for tests.
         halves: whether there are instructions that convert float16.
         emulated: whether instructions on bfloat16 are functions that do the same.
+        refusal: why the system refuses the tile registers of the processor; empty if it does not.
     """
 
     name: str
@@ -56,6 +64,7 @@ class HostProcessor(Processor):
     vectors: str
     halves: bool
     emulated: bool
+    refusal: str
 
 
 def host() -> HostProcessor:
@@ -74,13 +83,17 @@ def host() -> HostProcessor:
 
     name, flags, triple = host_target()
     description = _description() or name
-    vectors = _chosen_vectors({flag for flag, there in flags.items() if there})
-    if vectors != "avx512":
+    present = {flag for flag, there in flags.items() if there}
+    refused = ""
+    if present.issuperset(_NEEDED["amx"]) and os.environ.get("LAMINA_VECTORS", "") in ("", "amx"):
+        refused = refusal()
+    vectors = _chosen_vectors(present - ({"amx-tile"} if refused else set()), refused)
+    if vectors not in ("amx", "avx512"):
         flags |= {flag: False for flag in flags if flag.startswith(("avx512", "avx10", "evex"))}
     if vectors == "sse2":
         name = "x86-64"
         flags = {"sse2": True}
-    if vectors == "avx512":
+    if vectors in ("amx", "avx512"):
         # Use whole registers also on processors for which LLVM prefers half of a register.
         flags["prefer-256-bit"] = False
     text = ",".join(f"{'+' if there else '-'}{flag}" for flag, there in sorted(flags.items()))
@@ -95,10 +108,12 @@ def host() -> HostProcessor:
         vectors=vectors,
         halves=vectors == "neon" or bool(flags.get("f16c")),
         emulated=emulated,
+        refusal=refused,
         vector_bytes=vector_bytes,
         registers=registers,
         fused=fused,
-        bfloat16_pairs=emulated or (vectors == "avx512" and bool(flags.get("avx512bf16"))),
+        bfloat16_pairs=emulated or bool(flags.get("avx512bf16")),
+        bfloat16_tiles=vectors in ("amx", "amx-emulated"),
         level1_bytes=first,
         level2_bytes=second,
         level3_bytes=third,
@@ -108,7 +123,7 @@ def host() -> HostProcessor:
     )
 
 
-def _chosen_vectors(present: set[str]) -> str:
+def _chosen_vectors(present: set[str], refused: str) -> str:
     possible = [name for name, needed in _NEEDED.items() if present.issuperset(needed)]
     if not possible:
         # Every 64-bit x86 processor has SSE2, and every 64-bit ARM processor NEON, listed or not.
@@ -117,9 +132,12 @@ def _chosen_vectors(present: set[str]) -> str:
     if not wanted:
         return possible[0]
     if wanted not in possible:
+        facts = [("expected", " or ".join(possible)), ("found", repr(wanted))]
+        if refused:
+            facts.append(("system", f"refuses tile registers: {refused}"))
         raise EngineError(
             "LAMINA_VECTORS names vectors that this processor does not have",
-            facts=(("expected", " or ".join(possible)), ("found", repr(wanted))),
+            facts=tuple(facts),
             advice="Unset LAMINA_VECTORS to use the widest ones.",
         )
     return wanted

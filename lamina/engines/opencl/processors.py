@@ -57,6 +57,7 @@ class ProcessorFamily:
             registers=_REGISTERS.get(vector_bytes, 16),
             fused=traits.fused,
             bfloat16_pairs=False,
+            bfloat16_tiles=False,
             level1_bytes=_LEVEL1_BYTES,
             level2_bytes=_LEVEL2_BYTES,
             level3_bytes=_LEVEL3_BYTES,

@@ -18,6 +18,7 @@ class Processor:
         fused: whether there is a fused multiply-add, with one rounding.
         bfloat16_pairs: whether there is an instruction that multiplies pairs of bfloat16, and adds
             both products to a float.
+        bfloat16_tiles: whether there are tile registers that multiply pairs of bfloat16 (AMX).
         level1_bytes, level2_bytes, level3_bytes: data caches of a core, and the shared one (0 if
             there is none).
         threads: the most threads that may run.
@@ -31,6 +32,7 @@ class Processor:
     registers: int
     fused: bool
     bfloat16_pairs: bool
+    bfloat16_tiles: bool
     level1_bytes: int
     level2_bytes: int
     level3_bytes: int

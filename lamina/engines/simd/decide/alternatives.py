@@ -13,7 +13,12 @@ from lamina.codegen.axes import merged_axes
 from lamina.codegen.matrix import Matrix, as_loop, as_matrix, can_be_paired
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.stages import Style, fitting_lanes
-from lamina.engines.simd.decide.contractions import can_be_direct, can_be_dots, gemm_schedule
+from lamina.engines.simd.decide.contractions import (
+    amx_left,
+    can_be_direct,
+    can_be_dots,
+    gemm_schedule,
+)
 from lamina.engines.simd.decide.convolutions import can_have_images, m_tiles_of, window_schedule
 from lamina.engines.simd.decide.loops import nest_of, nest_with, possible_vectors
 from lamina.engines.simd.decide.packing import Packing, can_be_read_in_vectors
@@ -21,6 +26,7 @@ from lamina.engines.simd.decide.panels import Panels
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import (
     ALONG_K,
+    AMX,
     DIRECT,
     PACKED,
     PREPACKED,
@@ -32,6 +38,7 @@ from lamina.engines.simd.decide.schedule import (
     WindowSchedule,
 )
 from lamina.engines.simd.decide.split_reductions import can_be_split, split_loop
+from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.decide.windows import (
     COL2IM,
     WEIGHT_GRADIENT,
@@ -81,6 +88,8 @@ def alternatives_of(step: Step, processor: Processor) -> Iterator[StepSchedule]:
         yield from _of_matrix(as_matrix(step), processor)
         if processor.bfloat16_pairs and can_be_paired(step):
             yield from _of_matrix(as_matrix(step, paired=True), processor)
+        if processor.bfloat16_tiles and can_be_paired(step):
+            yield from _of_amx(as_matrix(step, paired=True), processor)
         yield from _of_windows(step, processor)
 
 
@@ -140,6 +149,32 @@ def _of_matrix(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
             left=DIRECT,
             right=DIRECT,
             prefetch=0,
+        )
+
+
+def _of_amx(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
+    """Tile registers that are not full, chunks of one register, copies of the left operand."""
+    m = matrix.m.extent
+    for vectors, tile_m, steps, left, right in (
+        (1, 5, AMX_STEPS, ALONG_K, PACKED),
+        (2, 19, 2 * AMX_STEPS, amx_left(matrix), PREPACKED),
+        (2, 32, 1 << 20, amx_left(matrix), PACKED),
+    ):
+        panels = Panels(AMX_STEPS, vectors, matrix.n.extent)
+        tile_m = min(tile_m, m)
+        k_steps = -(-matrix.k_steps // AMX_STEPS) * AMX_STEPS
+        yield gemm_schedule(
+            matrix,
+            panels,
+            processor,
+            algorithm=AMX,
+            tile=(tile_m, panels.width),
+            chunk=min(steps, k_steps),
+            split_m=min(-(-m // tile_m), 2),
+            left=left,
+            right=right,
+            prefetch=0,
+            packing=_K_BY_K if vectors == 1 else None,
         )
 
 

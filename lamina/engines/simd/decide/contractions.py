@@ -2,8 +2,9 @@
 
 Most contractions are matrix products in register tiles: a panel of the right operand is packed, or
 was packed before the step, and the tiles of all M pass over it. Small contractions are loops. If N
-is too small to fill lanes, tiles are made of dot products. Contractions over windows have other
-algorithms (`convolutions.py`).
+is too small to fill lanes, tiles are made of dot products. Large products of bfloat16 use the tile
+registers of AMX, if there are any. Contractions over windows have other algorithms
+(`convolutions.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lamina.engines.simd.decide.packing import (
 from lamina.engines.simd.decide.panels import Panels
 from lamina.engines.simd.decide.schedule import (
     ALONG_K,
+    AMX,
     DIRECT,
     PACKED,
     PREPACKED,
@@ -29,7 +31,15 @@ from lamina.engines.simd.decide.schedule import (
     LoopSchedule,
     StepSchedule,
 )
-from lamina.engines.simd.decide.tiles import VECTORS, balanced_tile_m, dot_tile, largest_tile_m
+from lamina.engines.simd.decide.tiles import (
+    AMX_M,
+    AMX_N,
+    AMX_STEPS,
+    VECTORS,
+    balanced_tile_m,
+    dot_tile,
+    largest_tile_m,
+)
 from lamina.engines.simd.decide.vectors import are_wide
 from lamina.engines.simd.decide.work import Work
 from lamina.engines.simd.processor import LINE_BYTES, Processor
@@ -47,6 +57,11 @@ _PACKED_VECTOR, _SUM_OF_LANES, _DOTS_MUST_GAIN = 2.5, 5, 0.8
 _PACKED_ELEMENT = 1.5 / 8
 # A left operand that is contiguous along M is packed if at least this many panels read it.
 PANELS_WORTH_PACKING = 6
+# The least M, N and K for tile registers, which would be half empty otherwise.
+_LEAST_AMX = (16, 16, 32)
+# The cycles of a product of tile registers, of its operands' loads and of its share of the epilogue,
+# for each row of a tile: a rough guess, never measured.
+_AMX_ROW = 2
 # Of memory, in bytes.
 _PAGE = 4096
 # The prefetch distance, in k, for a left operand whose tiles read contiguous rows for each k.
@@ -139,6 +154,8 @@ def product_schedule(
     matrix: Matrix, panels: Panels, processor: Processor, *, dots: bool, prepacked: bool
 ) -> GemmSchedule:
     """A matrix product with tiles and chunks for the processor's registers and caches."""
+    if not dots and processor.bfloat16_tiles and _is_worth_amx(matrix):
+        return _amx_schedule(matrix, panels, processor, prepacked=prepacked)
     left = _direct_left(matrix, panels, processor)
     if dots:
         largest, tile_n = dot_tile(processor)
@@ -155,12 +172,43 @@ def product_schedule(
         processor,
         algorithm="dots" if dots else "tiles",
         tile=(tile_m, tile_n),
-        chunk=matrix.k_steps if dots else _longest_chunk(matrix, panels, processor),
+        chunk=matrix.k_steps if dots else _longest_chunk(matrix.k_steps, matrix, panels, processor),
         split_m=_split_m(matrix, panels, tile_m, processor),
         left=packed_left(matrix) if left is None else DIRECT,
         right=right,
         prefetch=0 if dots else _prefetch(matrix, left, tile_m, processor),
     )
+
+
+def _is_worth_amx(matrix: Matrix) -> bool:
+    extents = matrix.m.extent, matrix.n.extent, matrix.k.extent
+    return matrix.paired and all(map(int.__ge__, extents, _LEAST_AMX))
+
+
+def _amx_schedule(
+    matrix: Matrix, panels: Panels, processor: Processor, *, prepacked: bool
+) -> GemmSchedule:
+    """A matrix product in the tile registers of AMX."""
+    tile_m = balanced_tile_m(matrix.m.extent, AMX_M)
+    k_steps = -(-matrix.k_steps // AMX_STEPS) * AMX_STEPS
+    return gemm_schedule(
+        matrix,
+        panels,
+        processor,
+        algorithm=AMX,
+        tile=(tile_m, AMX_N),
+        chunk=_longest_chunk(k_steps, matrix, panels, processor),
+        split_m=_split_m(matrix, panels, tile_m, processor),
+        left=amx_left(matrix),
+        right=PREPACKED if prepacked else PACKED,
+        prefetch=0,
+    )
+
+
+def amx_left(matrix: Matrix) -> str:
+    """Where tile registers read a left operand: in its buffer if no zeros are needed along K."""
+    is_whole = matrix.k_steps % AMX_STEPS == 0
+    return DIRECT if is_whole and can_be_direct(matrix) else ALONG_K
 
 
 def gemm_schedule(
@@ -184,6 +232,8 @@ def gemm_schedule(
     b, m, n, k = extents = matrix.step.extents
     steps = -(-n // panels.lanes) * b * m * matrix.k_steps
     cycles = float(steps) * (1.0 if processor.fused else 2.0)
+    if algorithm == AMX:
+        cycles = steps / AMX_STEPS * _AMX_ROW
     packing_left = Work(
         b * (m if left == ALONG_K else -(-m // tile[0])), _PACKED_ELEMENT * b * m * k
     )
@@ -210,12 +260,11 @@ def gemm_schedule(
     )
 
 
-def _longest_chunk(matrix: Matrix, panels: Panels, processor: Processor) -> int:
-    """The steps that are summed in one pass: so many that a panel takes half of the L2 cache.
+def _longest_chunk(k: int, matrix: Matrix, panels: Panels, processor: Processor) -> int:
+    """The steps, of `k`, that are summed in one pass: a panel of them takes half of the L2 cache.
 
     The chunks of a sum are about equally long.
     """
-    k = matrix.k_steps
     k_bytes = panels.width * matrix.step.dtype.itemsize
     most = max(processor.level2_bytes // 2 // k_bytes, SHORTEST_CHUNK)
     each = -(-k // -(-k // most))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from lamina.codegen.stages import Style
 from lamina.engines.simd.decide.packing import Packing
 from lamina.engines.simd.decide.panels import PackedRight, Panels
+from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.decide.work import Slices, Work, counted
 from lamina.program.index import Axis
 from lamina.records import frozen_dataclass
@@ -18,6 +19,8 @@ from lamina.records import frozen_dataclass
 DIRECT, PACKED, PREPACKED = "direct", "packed", "prepacked"
 # A copy of a left operand that is contiguous along K; otherwise it is packed in tiles.
 ALONG_K = "packed along K"
+# The algorithm of a matrix product in the tile registers of AMX.
+AMX = "AMX tiles"
 # With Winograd's algorithms: the matrices of transformed tiles that the step computes.
 TRANSFORMED = "transformed"
 
@@ -110,8 +113,8 @@ class GemmSchedule:
     """A contraction as a matrix product.
 
     Attributes:
-        algorithm: `"tiles"`, register tiles of outer products, or `"dots"`, register tiles of dot
-            products along K.
+        algorithm: `"tiles"`, register tiles of outer products; `"dots"`, register tiles of dot
+            products along K; or AMX.
         extents: of batch, M, N and K.
         panels: how N is split into panels.
         tile_m, tile_n: the rows and columns of a register tile.
@@ -147,8 +150,9 @@ class GemmSchedule:
 
     @property
     def k_steps(self) -> int:
-        """The number of steps along K."""
-        return -(-self.extents[3] // 2) if self.paired else self.extents[3]
+        """The number of steps along K; with AMX those of zeros are counted too."""
+        steps = -(-self.extents[3] // 2) if self.paired else self.extents[3]
+        return -(-steps // AMX_STEPS) * AMX_STEPS if self.algorithm == AMX else steps
 
     @property
     def m_tiles(self) -> int:

@@ -1,4 +1,4 @@
-"""The sizes of register tiles."""
+"""The sizes of register tiles, and of those of AMX."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from lamina.engines.simd.processor import Processor
 VECTORS = 2
 # Innermost loops of a tile over at most this many k are unrolled.
 UNROLLED = 6
+# Two by two tile registers of AMX: the rows and columns of their sums.
+AMX_M, AMX_N = 32, 32
+# The pairs along K of a tile register with operands. Packed operands have a multiple of it.
+AMX_STEPS = 16
 
 
 def largest_tile_m(processor: Processor, vectors: int) -> int:

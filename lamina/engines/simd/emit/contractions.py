@@ -18,12 +18,15 @@ from lamina.codegen.values import I64, TABLE, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import (
     ALONG_K,
+    AMX,
     DIRECT,
     PREPACKED,
     GemmSchedule,
     LoopSchedule,
     StepSchedule,
 )
+from lamina.engines.simd.decide.tiles import AMX_STEPS
+from lamina.engines.simd.emit.amx import AmxTile, begin_tiles, emit_amx_tile, end_tiles
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
 from lamina.engines.simd.emit.convolutions import emit_windows
 from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
@@ -77,6 +80,7 @@ class _Pass:
         right, right_stride: the address of the chunk in the panel, and the stride along K.
         sums: the address of the tiles' sums.
         n_start: the first column of the panel.
+        memory: of the tile registers; None without AMX.
     """
 
     name: str
@@ -87,6 +91,7 @@ class _Pass:
     right_stride: int
     sums: Value
     n_start: Value
+    memory: Value | None
 
 
 class _Gemm:
@@ -108,14 +113,14 @@ class _Gemm:
         # Of packed operands and of sums. Both have the same size.
         self._element, self._of_sums = matrix.element, element(step.dtype)
         self._panels = panels = schedule.panels
-        self._dots = schedule.algorithm == "dots"
+        self._dots, self._amx = schedule.algorithm == "dots", schedule.algorithm == AMX
         is_direct = schedule.left == DIRECT
         self._left = as_plain(matrix.left, matrix.m, matrix) if is_direct else None
         self._right = as_plain(matrix.right, matrix.n, matrix)
         # The worker's memory: a chunk of a panel, and the sums of one tile or of all tiles.
         packs = schedule.right != PREPACKED and not self._dots
         panel_bytes = schedule.chunk * panels.width * step.dtype.itemsize if packs else 0
-        tiles = 1 if schedule.chunk == matrix.k_steps else schedule.m_tiles
+        tiles = 1 if schedule.chunk == schedule.k_steps else schedule.m_tiles
         sums_bytes = tiles * schedule.tile_m * panels.width * step.dtype.itemsize
         self._sums_offset = -(-panel_bytes // 64) * 64
         context.workspaces.need_own(self._sums_offset + sums_bytes)
@@ -128,7 +133,10 @@ class _Gemm:
         if schedule.packing_left is not None:
             name = f"{self._name}_left"
             if schedule.left == ALONG_K:
-                written = write_left_along_k(self._context, name, matrix, schedule.panels.lanes)
+                lanes = schedule.panels.lanes
+                written = write_left_along_k(
+                    self._context, name, matrix, lanes, whole=self._amx
+                )
             else:
                 written = write_pack_left(self._context, name, matrix, schedule.tile_m)
             kernels.append(written)
@@ -190,12 +198,13 @@ class _Gemm:
         own = self._context.addresses.own(code, table, thread)
         sums = code.offset(own, self._sums_offset, "i8")
         n_start = code.multiply(number, constant(self._panels.width, I64))
-        k, longest = matrix.k_steps, self._schedule.chunk
+        memory = code.tile_memory() if self._amx else None
+        k, longest = self._schedule.k_steps, self._schedule.chunk
         with points.bound(matrix.batch, batch):
             for start in range(0, k, longest):
                 chunk = range(start, min(start + longest, k))
                 right, stride = self._right_address(points, panel, own, n_start, chunk)
-                one = _Pass(name, panel, chunk, table, right, stride, sums, n_start)
+                one = _Pass(name, panel, chunk, table, right, stride, sums, n_start, memory)
                 self._tiles(points, one, begin, end)
         code.finish()
 
@@ -233,6 +242,8 @@ class _Gemm:
         if whole:
             limit = constant(whole, I64)
             stop = code.select(code.compare("slt", end, limit), end, limit) if rest else end
+            if one.memory is not None:
+                begin_tiles(code, self._schedule.tile_m, one.memory)
             loop = code.begin_loop(begin, stop)
             with points.bound(TILE, loop.index, before=loop.before):
                 self._tile(points, one, loop.index, self._schedule.tile_m)
@@ -243,7 +254,11 @@ class _Gemm:
                 code.when(code.compare("sgt", end, number)) as before,
                 points.bound(TILE, number, before=before),
             ):
+                if one.memory is not None:
+                    begin_tiles(code, rest, one.memory)
                 self._tile(points, one, number, rest)
+        if one.memory is not None:
+            end_tiles(code, one.memory)
 
     def _tile(self, points: Points, one: _Pass, number: Value, tile_m: int) -> None:
         """One tile over one chunk: sums begin at zero or in the last chunk; epilogue at the end."""
@@ -251,30 +266,34 @@ class _Gemm:
         m_start = code.multiply(number, constant(self._schedule.tile_m, I64))
         left, m_stride, k_stride = self._left_address(points, number, m_start, one.chunk.start)
         sums = one.sums
+        if self._schedule.chunk < self._schedule.k_steps:
+            skipped = code.multiply(number, constant(self._schedule.tile_m * one.panel.width, I64))
+            sums = code.offset(sums, skipped, self._of_sums)
+        fresh = one.chunk.start == 0
         if self._dots:
             self._dot_tiles(code, one, left, m_stride, tile_m)
+        elif one.memory is not None:
+            tile = AmxTile(tile_m, one.panel.vectors, m_stride, fresh)
+            count = constant(len(one.chunk) // AMX_STEPS, I64)
+            kernel = emit_amx_tile(self._context.module, tile)
+            code.call_void(kernel, left, one.right, sums, count, one.memory)
         else:
-            lanes, vectors = one.panel.lanes, one.panel.vectors
-            if self._schedule.chunk < matrix.k_steps:
-                size = self._schedule.tile_m * one.panel.width
-                skipped = code.multiply(number, constant(size, I64))
-                sums = code.offset(sums, skipped, self._of_sums)
             tile = Tile(
                 tuple(m * m_stride for m in range(tile_m)),
                 tuple(m * one.panel.width for m in range(tile_m)),
-                vectors,
-                lanes,
+                one.panel.vectors,
+                one.panel.lanes,
                 one.panel.last_lanes,
                 self._of_sums,
                 ((0, k_stride),),
                 one.right_stride,
-                fresh=one.chunk.start == 0,
+                fresh=fresh,
                 prefetch=self._schedule.prefetch,
                 paired=matrix.paired,
             )
             kernel = emit_tile(self._context.module, tile)
             code.call_void(kernel, left, one.right, sums, constant(len(one.chunk), I64))
-        if one.chunk.stop == matrix.k_steps:
+        if one.chunk.stop == self._schedule.k_steps:
             batch = points.axis(matrix.batch)
             operands = (one.table, sums, batch, m_start, constant(tile_m, I64), one.n_start)
             code.call_void(f"{one.name}_epilogue", *operands)

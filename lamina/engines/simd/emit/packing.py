@@ -63,7 +63,11 @@ class RightPanel:
             self._pack_in_memory_order(k_axes_in_memory_order(self.matrix), constant(0, I64))
 
     def write_some(self, start: Value, count: int) -> None:
-        """Packs `count` steps in the order of K, from `start` on."""
+        """Packs `count` steps in the order of K, from `start` on; steps after the last are zeros."""
+        if isinstance(start.number, int):
+            present = min(count, self.matrix.k_steps - start.number)
+            self.write_zeros(present, count)
+            count = present
         # The last pair of an odd K has one number only.
         is_last = start.is_integer(self.matrix.k_steps - count)
         whole = count - int(self.matrix.paired and self.matrix.k.extent % 2 == 1 and is_last)
@@ -77,6 +81,13 @@ class RightPanel:
             k_offset = constant(whole * self.panel.width, I64)
             number = code.add(start, constant(whole, I64))
             self._pack_pair(number, code.offset(self.target, k_offset, self._kind), single=True)
+
+    def write_zeros(self, first: int, last: int) -> None:
+        """Packs zeros from step number `first` of the target up to `last`."""
+        code, width, lanes = self.points.code, self.panel.width, self.panel.lanes
+        for offset in range(first * width, last * width, lanes):
+            zeros = constant(0, Type(self._kind, lanes))
+            code.store(zeros, code.offset(self.target, offset, self._kind))
 
     def _pack_steps(self, start: Value, done: int, count: int) -> None:
         """Packs the steps from number `done` up to `count`, counted from `start`."""
@@ -407,10 +418,13 @@ class _LeftTile:
         code.store(vector, code.offset(self.target, offset, self.matrix.element))
 
 
-def write_left_along_k(context: Context, name: str, matrix: Matrix, lanes: int) -> WrittenKernel:
+def write_left_along_k(
+    context: Context, name: str, matrix: Matrix, lanes: int, *, whole: bool
+) -> WrittenKernel:
     """A kernel that packs the left operand contiguously along K.
 
-    Work items are (batch, m). Vectors along K have `lanes` steps.
+    Work items are (batch, m). Vectors along K have `lanes` steps. With `whole`, the last one is
+    stored with zeros in place of missing steps.
     """
     reads = frozenset(load.buffer for load in loads(matrix.left))
     points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
@@ -424,7 +438,7 @@ def write_left_along_k(context: Context, name: str, matrix: Matrix, lanes: int) 
     m = code.binary("urem", loop.index, constant(count, I64))
     target = code.offset(whole, code.multiply(loop.index, constant(stride, I64)), matrix.element)
     with points.bound(matrix.batch, batch), points.bound(matrix.m, m):
-        _AlongK(points, matrix, lanes, target).write()
+        _AlongK(points, matrix, lanes, target, whole).write()
     code.end_loop(loop)
     code.finish()
     return WrittenKernel(name, reads, frozenset([context.SHARED]))
@@ -448,12 +462,14 @@ class _AlongK:
         matrix: the contraction.
         lanes: the steps of a vector.
         target: the address to which they are packed.
+        whole: whether the last vector is stored with zeros in place of missing steps.
     """
 
     points: Points
     matrix: Matrix
     lanes: int
     target: Value
+    whole: bool
 
     def write(self) -> None:
         """Packs all steps."""
@@ -467,7 +483,10 @@ class _AlongK:
         if rest:
             start = constant(full * count, I64)
             with points.along(matrix.k, start, rest, multiple=count):
-                self._store(self._vector(), constant(full * self.lanes, I64))
+                vector = self._vector()
+                if self.whole:
+                    vector = points.code.padded(vector, self.lanes, 0)
+                self._store(vector, constant(full * self.lanes, I64))
 
     def _vector(self) -> Value:
         points, matrix = self.points, self.matrix

@@ -78,3 +78,5 @@ class PairedFill:
             ]
             code.store(pairs.zipped(code, *found), code.offset(to, first, "i32"))
         code.end_loop(loop)
+        whole = RightPanel(points, self.matrix, self.packed.packing, panel, n_start, target)
+        whole.write_zeros(k // 2, self.packed.k)
