@@ -145,6 +145,7 @@ WORDS = (
         elsewhere={
             f"{_SIMD}/decide/winograd.py": "rows and columns of an image",
             f"{_SIMD}/emit/winograd": "rows and columns of an image",
+            f"{_SIMD}/emit/amx.py": "rows of tile registers",
             f"{_SIMD}/emit/transforms.py": "rows of the matrix of a transform",
             f"{_SIMD}/decide/split_reductions.py": "column sums",
             f"{_SIMD}/decide/column_sums.py": "column sums",

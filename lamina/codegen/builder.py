@@ -232,9 +232,9 @@ class Builder(Protocol):
     def tile_instruction(self, operation: str, memory: Value, *operands: Value) -> None:
         """An instruction on tile registers.
 
-        `"configure"` (address), `"release"`, `"zero"` (tile), `"load"` and `"store"` (tile, address,
-        bytes between rows), `"multiply"` (tile of sums, left tile, right tile). Tiles are constants
-        of 8 bits. `memory` is from `tile_memory`.
+        `"configure"` (address), `"release"`, `"zero"` (tile), `"load"` and `"store"` (tile,
+        address, bytes between rows), `"multiply"` (tile of sums, left tile, right tile). Tiles are
+        constants of 8 bits. `memory` is from `tile_memory`.
         """
         ...
 

@@ -134,9 +134,7 @@ class _Gemm:
             name = f"{self._name}_left"
             if schedule.left == ALONG_K:
                 lanes = schedule.panels.lanes
-                written = write_left_along_k(
-                    self._context, name, matrix, lanes, whole=self._amx
-                )
+                written = write_left_along_k(self._context, name, matrix, lanes, filled=self._amx)
             else:
                 written = write_pack_left(self._context, name, matrix, schedule.tile_m)
             kernels.append(written)

@@ -63,7 +63,7 @@ class RightPanel:
             self._pack_in_memory_order(k_axes_in_memory_order(self.matrix), constant(0, I64))
 
     def write_some(self, start: Value, count: int) -> None:
-        """Packs `count` steps in the order of K, from `start` on; steps after the last are zeros."""
+        """Packs `count` steps in the order of K, from `start` on, and zeros after the last step."""
         if isinstance(start.number, int):
             present = min(count, self.matrix.k_steps - start.number)
             self.write_zeros(present, count)
@@ -419,11 +419,11 @@ class _LeftTile:
 
 
 def write_left_along_k(
-    context: Context, name: str, matrix: Matrix, lanes: int, *, whole: bool
+    context: Context, name: str, matrix: Matrix, lanes: int, *, filled: bool
 ) -> WrittenKernel:
     """A kernel that packs the left operand contiguously along K.
 
-    Work items are (batch, m). Vectors along K have `lanes` steps. With `whole`, the last one is
+    Work items are (batch, m). Vectors along K have `lanes` steps. With `filled`, the last one is
     stored with zeros in place of missing steps.
     """
     reads = frozenset(load.buffer for load in loads(matrix.left))
@@ -438,7 +438,7 @@ def write_left_along_k(
     m = code.binary("urem", loop.index, constant(count, I64))
     target = code.offset(whole, code.multiply(loop.index, constant(stride, I64)), matrix.element)
     with points.bound(matrix.batch, batch), points.bound(matrix.m, m):
-        _AlongK(points, matrix, lanes, target, whole).write()
+        _AlongK(points, matrix, lanes, target, filled).write()
     code.end_loop(loop)
     code.finish()
     return WrittenKernel(name, reads, frozenset([context.SHARED]))
@@ -462,14 +462,14 @@ class _AlongK:
         matrix: the contraction.
         lanes: the steps of a vector.
         target: the address to which they are packed.
-        whole: whether the last vector is stored with zeros in place of missing steps.
+        filled: whether the last vector is stored with zeros in place of missing steps.
     """
 
     points: Points
     matrix: Matrix
     lanes: int
     target: Value
-    whole: bool
+    filled: bool
 
     def write(self) -> None:
         """Packs all steps."""
@@ -484,7 +484,7 @@ class _AlongK:
             start = constant(full * count, I64)
             with points.along(matrix.k, start, rest, multiple=count):
                 vector = self._vector()
-                if self.whole:
+                if self.filled:
                     vector = points.code.padded(vector, self.lanes, 0)
                 self._store(vector, constant(full * self.lanes, I64))
 

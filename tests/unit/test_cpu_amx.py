@@ -1,0 +1,287 @@
+"""Matrix products in the tile registers of AMX: machine code, and results of emulated tiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import Leaves, check
+from test_cpu_pairs import FEATURES, processor
+
+import lamina as lm
+from lamina import ops
+from lamina.engines.cpu import tile_permission
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.machine_code import listing
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import HostProcessor
+from lamina.engines.simd.decide.alternatives import legal_schedules
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import (
+    ALONG_K,
+    AMX,
+    DIRECT,
+    GemmSchedule,
+    LoopSchedule,
+    Schedule,
+)
+from lamina.errors import EngineError
+from lamina.graph import Graph, Tensor
+from lamina.precision import with_rounded_products
+from lamina.program.program import Program
+from lamina.program.steps import Contraction
+from lamina.shapes import Array, bfloat16
+from lamina.workloads import WORKLOADS
+
+SAPPHIRE_RAPIDS = replace(
+    processor(),
+    name="sapphirerapids",
+    features=",".join(f"+{feature}" for feature in [*FEATURES, "amx-tile", "amx-bf16"]),
+    vectors="amx",
+    bfloat16_tiles=True,
+)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+    """The engine with emulated tiles."""
+    monkeypatch.setenv("LAMINA_VECTORS", "amx-emulated")
+    return CpuEngine()
+
+
+def program_of(workload: str) -> Program:
+    one = WORKLOADS[workload]
+    return one.network().plan(one.batch, one.loss, one.optimizer, dtype="mixed-bfloat16").program
+
+
+def products_of(program: Program, processor: HostProcessor) -> list[GemmSchedule]:
+    """The schedules of matrix products."""
+    steps = decide(program, processor).steps
+    return [one for one in steps if isinstance(one, GemmSchedule)]
+
+
+# Machine code -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def assembly() -> str:
+    net = lm.Sequential(lm.Input(130), lm.Linear(64))
+    program = net.plan(70, lm.MSE(), lm.SGD(0.1), dtype="mixed-bfloat16").program
+    return listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
+
+
+def test_a_micro_kernel_loads_each_operand_once_for_four_products(assembly: str) -> None:
+    body = re.search(r"^amx_24x2_\d+_from_zero:(.*?)\tretq", assembly, re.MULTILINE | re.DOTALL)
+    assert body is not None
+    # The numbers of the registers of each instruction, in the order of the code.
+    registers: dict[str, list[str]] = {}
+    for word, operands in re.findall(r"\t(tile\w+|tdp\w+)\t(.*)", body[1]):
+        registers.setdefault(word, []).append("".join(re.findall(r"%tmm(\d)", operands)))
+    # Of products: right operand, left operand, sums.
+    assert registers == {
+        "tilezero": ["0", "1", "2", "3"],
+        "tileloadd": ["6", "7", "4", "5"],
+        "tdpbf16ps": ["640", "741", "652", "753"],
+        "tilestored": ["0", "1", "2", "3"],
+    }
+
+
+def test_each_function_that_uses_tiles_configures_and_releases_them(assembly: str) -> None:
+    functions = re.split(r"^(?=\w+:\s)", assembly, flags=re.MULTILINE)
+    callers = [text for text in functions if re.search(r"callq?\s+amx_", text)]
+    assert callers
+    for text in callers:
+        words = re.findall(r"\t(ldtilecfg|tilerelease|callq?\tamx_)", text)
+        assert words[0] == "ldtilecfg"
+        assert words[-1] == "tilerelease"
+        assert words.count("tilerelease") == 1
+
+
+# Schedules ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workload", ["mlp", "transformer"])
+def test_large_matrix_products_are_in_tile_registers(workload: str) -> None:
+    program = program_of(workload)
+    work = tiled = 0
+    for step, how in zip(program.steps, decide(program, SAPPHIRE_RAPIDS).steps, strict=True):
+        if isinstance(step, Contraction) and not isinstance(how, LoopSchedule):
+            b, m, n, k = step.extents
+            work += b * m * n * k
+            tiled += b * m * n * k * (how.algorithm == AMX)
+    assert tiled > 0.9 * work
+
+
+def test_the_schedule_says_so() -> None:
+    first, *_ = products_of(program_of("mlp"), SAPPHIRE_RAPIDS)
+    assert str(first).startswith("AMX tiles of 32x32 for M=128, N=256, K=784; ")
+
+
+@pytest.mark.parametrize(("k", "left"), [(64, DIRECT), (66, ALONG_K)])
+def test_operands_are_read_in_place_only_without_zeros_along_k(k: int, left: str) -> None:
+    net = lm.Sequential(lm.Input(40), lm.Linear(k), lm.ReLU(), lm.Linear(64))
+    program = net.plan(32, dtype="mixed-bfloat16").program
+    assert products_of(program, SAPPHIRE_RAPIDS)[-1].left == left
+
+
+def test_small_products_are_not_in_tile_registers() -> None:
+    net = lm.Sequential(lm.Input(100), lm.Linear(100))
+    program = net.plan(12, dtype="mixed-bfloat16").program
+    assert [one.algorithm for one in products_of(program, SAPPHIRE_RAPIDS)] == ["tiles"]
+
+
+# Results ------------------------------------------------------------------------------------------
+
+
+def rounded_product(
+    leaves: Leaves, b: int, m: int, n: int, k: int, transposed: str = "", epilogue: bool = False
+) -> Graph:
+    """A product of random matrices of bfloat16, some transposed in memory: `"l"`, `"r"`, `"lr"`."""
+    generator = np.random.default_rng(m * n + k)
+
+    def operand(rows: int, columns: int, is_transposed: bool) -> Tensor:
+        shape = (b, columns, rows) if is_transposed else (b, rows, columns)
+        x = leaves.add(generator.standard_normal(shape, "float32").astype(bfloat16.numpy))
+        return ops.transpose(x, (0, 2, 1)) if is_transposed else x
+
+    left = operand(m, k, "l" in transposed)
+    right = operand(k, n, "r" in transposed)
+    product = ops.matmul(ops.cast(left, "float32"), ops.cast(right, "float32"))
+    if epilogue:
+        product = ops.tanh(product + leaves.add(generator.standard_normal(n, "float32")))
+        return leaves.graph([product, ops.sum(product, (0, 1))])
+    return leaves.graph([product])
+
+
+def in_tile_registers(program: Program, engine: CpuEngine) -> Iterator[Schedule]:
+    """Other schedules in which all matrix products are in tile registers."""
+    for schedule in legal_schedules(program, engine.processor):
+        products = [one for one in schedule.steps if isinstance(one, GemmSchedule)]
+        if products and all(one.algorithm == AMX for one in products):
+            yield schedule
+
+
+@pytest.mark.parametrize(
+    ("b", "m", "n", "k", "transposed"),
+    [
+        (1, 33, 31, 65, ""),  # a row more than two tiles; a K that is odd
+        (1, 16, 17, 64, "l"),
+        (2, 37, 50, 70, "r"),
+        (3, 50, 33, 34, "lr"),
+        (1, 100, 64, 128, ""),
+    ],
+)
+def test_products_equal_the_oracles(
+    b: int, m: int, n: int, k: int, transposed: str, engine: CpuEngine
+) -> None:
+    leaves = Leaves()
+    graph = rounded_product(leaves, b, m, n, k, transposed)
+    program = check(
+        graph, engine, leaves.feeds, schedules=lambda one: in_tile_registers(one, engine)
+    )
+    assert [one.algorithm for one in products_of(program, engine.processor)] == [AMX]
+    assert len([*in_tile_registers(program, engine)]) == 3
+
+
+def test_epilogues_and_fused_column_sums_read_the_sums_of_tiles(engine: CpuEngine) -> None:
+    leaves = Leaves()
+    graph = rounded_product(leaves, 1, 70, 50, 40, epilogue=True)
+    program = check(graph, engine, leaves.feeds)
+    assert "fused after it" in str(decide(program, engine.processor))
+
+
+def test_float32_operands_are_rounded_when_they_are_packed(engine: CpuEngine) -> None:
+    leaves = Leaves()
+    x, y = np.random.default_rng(0).standard_normal((2, 45, 45), "float32")
+    graph = with_rounded_products(
+        leaves.graph([ops.matmul(leaves.add(x), leaves.add(y))]), bfloat16
+    )
+    check(graph, engine, leaves.feeds)
+
+
+def test_infinite_numbers_next_to_zeros_along_k_give_no_nan(engine: CpuEngine) -> None:
+    x, y = np.ones((2, 20, 33, 33), "float32")[:, 0]
+    x[-1, :], y[:, -1] = np.inf, 2
+    leaves = Leaves()
+    graph = with_rounded_products(
+        leaves.graph([ops.matmul(leaves.add(x), leaves.add(y))]), bfloat16
+    )
+    check(graph, engine, leaves.feeds, exact=True)
+
+
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_VECTORS", "amx-emulated")
+    net = lm.Sequential(lm.Input(100), lm.Linear(70), lm.ReLU(), lm.Linear(33))
+    x = np.random.default_rng(0).standard_normal((150, 100), "float32")
+    found: list[Array] = []
+    for threads in ("1", "2", "3"):
+        monkeypatch.setenv("LAMINA_THREADS", threads)
+        model = lm.Model(net, dtype="mixed-bfloat16")
+        with model.training(lm.MSE(), lm.SGD(0.1), 150) as training:
+            training.step(x, np.ones((150, 33), "float32"))
+        found.append(model.parameters()["1.weight"])
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+
+
+# Permission ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tile_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor has AMX."""
+    flags = dict.fromkeys([*FEATURES, "amx-tile", "amx-bf16"], True)
+    target = ("sapphirerapids", flags, "x86_64-unknown-linux-gnu")
+    monkeypatch.setattr(
+        "lamina.engines.cpu.llvm.host_target", lambda: (target[0], dict(flags), target[2])
+    )
+    monkeypatch.delenv("LAMINA_VECTORS", raising=False)
+
+
+@pytest.mark.usefixtures("tile_flags")
+def test_tiles_are_used_if_the_system_permits_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.engines.cpu.processor.refusal", lambda: "")
+    engine = CpuEngine()
+    assert engine.processor.bfloat16_tiles
+    assert engine.device.description.endswith("threads, amx")
+
+
+@pytest.mark.usefixtures("tile_flags")
+def test_a_refusal_of_the_system_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.engines.cpu.processor.refusal", lambda: "Invalid argument")
+    engine = CpuEngine()
+    assert not engine.processor.bfloat16_tiles
+    assert engine.processor.bfloat16_pairs
+    assert engine.device.description.endswith(
+        "threads, avx512 (the system refuses the tile registers of AMX: Invalid argument)"
+    )
+    monkeypatch.setenv("LAMINA_VECTORS", "amx")
+    with pytest.raises(EngineError) as caught:
+        CpuEngine()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "LAMINA_VECTORS names vectors that this processor does not have"
+    assert lines[2:4] == [
+        "  found     'amx'",
+        "  system    refuses tile registers: Invalid argument",
+    ]
+
+
+@pytest.mark.usefixtures("tile_flags")
+def test_the_system_is_not_asked_for_tiles_that_are_not_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refusal() -> str:
+        raise AssertionError
+
+    monkeypatch.setattr("lamina.engines.cpu.processor.refusal", refusal)
+    monkeypatch.setenv("LAMINA_VECTORS", "avx512")
+    assert not CpuEngine().processor.bfloat16_tiles
+
+
+def test_the_reason_is_the_systems_text() -> None:
+    """Empty on processors with AMX; on others the system has no such state to save."""
+    reasons = ("", "Invalid argument", "Operation not supported", "only Linux is asked for them")
+    assert tile_permission.refusal() in reasons
