@@ -262,10 +262,12 @@ def _cast(node: Tensor) -> Tensor | None:
 
 
 def _keeps_elements(node: Tensor) -> bool:
-    """Whether the elements are those of its only operand, or zeros."""
+    """Whether the elements are those of its only operand, floats, or zeros."""
     fills = (node.attributes.get("value", 0.0), node.attributes.get("fill", 0.0))
     is_moved = isinstance(node.op.lowering, Movement) and len(node.operands) == 1
-    return is_moved and all(_exact(fill) in ("0", "0.0") for fill in fills)
+    # `one_hot` makes floats of integers.
+    has_floats = all(x.dtype.is_float for x in node.operands)
+    return is_moved and has_floats and all(_exact(fill) in ("0", "0.0") for fill in fills)
 
 
 def _moved_halves(node: Tensor) -> Tensor | None:

@@ -24,7 +24,7 @@ from lamina.program.cost import cost_of
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, loads, postorder
 from lamina.program.steps import Contraction, Loop, Step, reads_of, scalars_of, stores_of, writes_of
-from lamina.shapes import Array, bool_, float32, float64, int64
+from lamina.shapes import Array, bfloat16, bool_, float32, float64, int64
 
 MLP = (lm.Input(8), lm.Linear(24), lm.ReLU(), lm.Linear(5))
 ADAM = lm.Adam(1e-3)
@@ -567,6 +567,13 @@ def test_a_scatter_along_more_positions_than_uint8_can_count() -> None:
     feeds = {"v": np.array([[1.0], [2.0]]), "i": np.array([[4], [255]], np.uint8)}
     found, expected = evaluate(simplify(graph), feeds)[0]["y"], evaluate(graph, feeds)[0]["y"]
     np.testing.assert_array_equal(found, expected)
+
+
+def test_floats_made_of_integers_are_rounded_after_they_are_made() -> None:
+    indices = leaf("i", "input", (3,), int64)
+    (result,) = simplified(ops.cast(ops.one_hot(indices, 5), bfloat16))
+    assert result.op.name == "cast"
+    assert result.operands[0].op.name == "one_hot"
 
 
 def test_a_transposed_product_is_computed_transposed() -> None:
