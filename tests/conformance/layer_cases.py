@@ -1,0 +1,253 @@
+"""One network for each layer, for tests of what mixed precision does to them.
+
+A layer stands between two products, as in most networks: what it gets and what it gives are
+activations, and so are their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import lamina as lm
+from lamina.graph import LEAF, Graph, Tensor
+from lamina.shapes import Array, static
+
+BATCH = 8
+# Extents without the batch.
+FEATURES, SEQUENCE, IMAGE, VOLUME = (24,), (7, 8), (4, 8, 6), (2, 4, 4, 4)
+TOKENS = 11
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """A layer and what it is applied to.
+
+    Attributes:
+        make: (tensors) -> what the layer returns for them.
+        shapes: of the tensors, without the batch.
+        roundings: the tensors that are rounded within the layer, forwards.
+        steps: it has steps or kinks, or selects elements: it is given numbers of 16 bits that are
+            far from each other and from its steps, as a rounded number may be on the other side.
+        indices: it is applied to integers.
+    """
+
+    make: Callable[..., Tensor]
+    shapes: tuple[tuple[int, ...], ...]
+    roundings: int = 0
+    steps: bool = False
+    indices: bool = False
+
+
+def _tied(x: Tensor) -> Tensor:
+    layer = lm.Linear(12)
+    return lm.TiedLinear(layer)(layer(x))
+
+
+def _features(make: Any, **options: Any) -> LayerCase:
+    return LayerCase(make, (FEATURES,), **options)
+
+
+def _sequence(make: Any, *more: tuple[int, ...], **options: Any) -> LayerCase:
+    return LayerCase(make, (SEQUENCE, *more), **options)
+
+
+def _image(make: Any, **options: Any) -> LayerCase:
+    return LayerCase(make, (IMAGE,), **options)
+
+
+def _volume(make: Any, **options: Any) -> LayerCase:
+    return LayerCase(make, (VOLUME,), **options)
+
+
+_steps = partial(_features, steps=True)
+# A weight.
+_weight = 1
+# Weights of the input and of the state, their input, and the state of each iteration.
+_loop = 3 + SEQUENCE[0]
+# Four weights, queries, keys, values, means of values, and attention weights.
+_attention = 9
+# Two weights, and what they multiply.
+_feedforward = 4
+
+LAYERS: Mapping[str, LayerCase] = {
+    # Products
+    "Linear": _features(lm.Linear(20), roundings=_weight),
+    "TiedLinear": _features(_tied, roundings=2 * _weight + 1),
+    "Conv1d": _sequence(lm.Conv1d(6, 3, padding=1), roundings=_weight),
+    "Conv2d": _image(lm.Conv2d(6, 3, padding="same"), roundings=_weight),
+    "Conv3d": _volume(lm.Conv3d(4, 2, stride=2), roundings=_weight),
+    "ConvTranspose1d": _sequence(lm.ConvTranspose1d(5, 3), roundings=_weight),
+    "ConvTranspose2d": _image(lm.ConvTranspose2d(5, 2, stride=2), roundings=_weight),
+    "ConvTranspose3d": _volume(lm.ConvTranspose3d(3, 2), roundings=_weight),
+    "MultiHeadAttention": _sequence(lm.MultiHeadAttention(2), roundings=_attention),
+    "TransformerEncoderBlock": _sequence(
+        lm.TransformerEncoderBlock(2, 16, activation="gelu", norm_first=True),
+        roundings=_attention + _feedforward,
+    ),
+    "TransformerDecoderBlock": _sequence(
+        lm.TransformerDecoderBlock(2, 16, activation="gelu"),
+        (5, 8),
+        roundings=2 * _attention + _feedforward,
+    ),
+    # Recurrences
+    "RNN": _sequence(lm.RNN(10), roundings=_loop),
+    "LSTM": _sequence(lm.LSTM(10), roundings=_loop),
+    "GRU": _sequence(lm.GRU(10), roundings=_loop),
+    # Indices
+    "Embedding": LayerCase(lm.Embedding(TOKENS, 10), ((7,),), indices=True),
+    "OneHot": LayerCase(lm.OneHot(TOKENS), ((7,),), indices=True),
+    "LearnedPositions": _sequence(lm.LearnedPositions()),
+    "SinusoidalPositions": _sequence(lm.SinusoidalPositions()),
+    # Normalisation
+    "BatchNorm": _image(lm.BatchNorm()),
+    "GroupNorm": _image(lm.GroupNorm(2)),
+    "InstanceNorm": _image(lm.InstanceNorm(affine=True)),
+    "LayerNorm": _features(lm.LayerNorm()),
+    "RMSNorm": _features(lm.RMSNorm()),
+    # Pooling
+    "AvgPool1d": _sequence(lm.AvgPool1d(3, stride=2)),
+    "AvgPool2d": _image(lm.AvgPool2d(2)),
+    "AvgPool3d": _volume(lm.AvgPool3d(2)),
+    "LPPool1d": _sequence(lm.LPPool1d(3)),
+    "LPPool2d": _image(lm.LPPool2d(2)),
+    "LPPool3d": _volume(lm.LPPool3d(2)),
+    "MaxPool1d": _sequence(lm.MaxPool1d(3, stride=2), steps=True),
+    "MaxPool2d": _image(lm.MaxPool2d(2), steps=True),
+    "MaxPool3d": _volume(lm.MaxPool3d(2), steps=True),
+    "AdaptiveAvgPool": _image(lm.AdaptiveAvgPool((4, 3))),
+    "AdaptiveMaxPool": _image(lm.AdaptiveMaxPool((4, 3)), steps=True),
+    "GlobalAvgPool": _image(lm.GlobalAvgPool()),
+    "GlobalMaxPool": _image(lm.GlobalMaxPool(), steps=True),
+    # Activations
+    "ELU": _steps(lm.ELU()),
+    "GELU": _features(lm.GELU()),
+    "Hardtanh": _steps(lm.Hardtanh()),
+    "LeakyReLU": _steps(lm.LeakyReLU()),
+    "LogSoftmax": _features(lm.LogSoftmax()),
+    "ReLU": _steps(lm.ReLU()),
+    "SELU": _steps(lm.SELU()),
+    "SiLU": _features(lm.SiLU()),
+    "Sigmoid": _features(lm.Sigmoid()),
+    "Softmax": _features(lm.Softmax()),
+    "Softplus": _features(lm.Softplus()),
+    "Tanh": _features(lm.Tanh()),
+    # Random layers
+    "Dropout": _features(lm.Dropout(0.4)),
+    "DropPath": _features(lm.DropPath(0.4)),
+    "GaussianNoise": _features(lm.GaussianNoise(0.5)),
+    "GaussianSample": LayerCase(lm.GaussianSample(), (FEATURES, FEATURES)),
+    "SpatialDropout": _image(lm.SpatialDropout(0.4)),
+    # Images, shapes and joins
+    "Crop": _image(lm.Crop(1)),
+    "Pad": _image(lm.Pad(1, mode="reflect")),
+    "PixelShuffle": _image(lm.PixelShuffle(2)),
+    "PixelUnshuffle": _image(lm.PixelUnshuffle(2)),
+    "Upsample": _image(lm.Upsample(2, mode="bilinear")),
+    "Flatten": _image(lm.Flatten()),
+    "Rescale": _features(lm.Rescale(2.5, -0.3)),
+    "Reshape": _image(lm.Reshape(-1, 6)),
+    "Add": LayerCase(lm.Add(), (FEATURES, FEATURES)),
+    "Concat": LayerCase(lm.Concat(), (FEATURES, (9,))),
+    "Multiply": LayerCase(lm.Multiply(), (FEATURES, FEATURES)),
+}
+
+
+def network_of(case: LayerCase) -> lm.Network:
+    """The network in which the layer is between two products along the last axis."""
+    dtype = "int64" if case.indices else "float32"
+    inputs = [lm.Input(*shape, dtype=dtype) for shape in case.shapes]
+    given = inputs if case.indices else [_multiplied(x) for x in inputs]
+    return lm.Network(inputs, lm.Linear(5)(case.make(*given)))
+
+
+def _multiplied(x: Tensor) -> Tensor:
+    (extent,) = static(x.shape[-1:])
+    return lm.Linear(extent, bias=False)(x)
+
+
+def random_network(seed: int) -> tuple[lm.Network, int]:
+    """Three to seven layers in a row, some with a residual connection, and their roundings."""
+    generator = np.random.default_rng(seed)
+    shape = (SEQUENCE, IMAGE, FEATURES)[seed % 3]
+    x = data = lm.Input(*shape)
+    layers, names = _LAYERS_OF[shape], list[str]()
+    roundings = 3
+    for _ in range(int(generator.integers(3, 8))):
+        names.append(str(generator.choice([*layers])))
+        layer, count = layers[names[-1]]
+        y = layer()(x)
+        x = x + y if generator.random() < 0.3 else y
+        roundings += count + 1
+    return lm.Network(data, lm.Linear(5)(x)), roundings
+
+
+# By the shape that they keep: layers without kinks, and what they round. Biases of convolutions
+# would have no gradient before a normalisation.
+_ANY: dict[str, tuple[Callable[[], lm.Layer], int]] = {
+    "Tanh": (lm.Tanh, 0),
+    "GELU": (lm.GELU, 0),
+    "Softplus": (lm.Softplus, 0),
+    "Dropout": (lambda: lm.Dropout(0.2), 0),
+    "GaussianNoise": (lambda: lm.GaussianNoise(0.1), 0),
+}
+_LAYERS_OF: dict[tuple[int, ...], dict[str, tuple[Callable[[], lm.Layer], int]]] = {
+    FEATURES: {
+        **_ANY,
+        "Linear": (lambda: lm.Linear(FEATURES[0]), _weight),
+        "LayerNorm": (lm.LayerNorm, 0),
+        "RMSNorm": (lm.RMSNorm, 0),
+    },
+    SEQUENCE: {
+        **_ANY,
+        "Linear": (lambda: lm.Linear(SEQUENCE[1]), _weight),
+        "LayerNorm": (lm.LayerNorm, 0),
+        "GRU": (lambda: lm.GRU(SEQUENCE[1]), _loop),
+        "MultiHeadAttention": (lambda: lm.MultiHeadAttention(2), _attention),
+        "Conv1d": (lambda: lm.Conv1d(SEQUENCE[0], 3, padding=1, bias=False), _weight),
+    },
+    IMAGE: {
+        **_ANY,
+        "Conv2d": (lambda: lm.Conv2d(IMAGE[0], 3, padding=1, bias=False), _weight),
+        "BatchNorm": (lm.BatchNorm, 0),
+        "GroupNorm": (lambda: lm.GroupNorm(2), 0),
+        "SiLU": (lm.SiLU, 0),
+    },
+}
+
+
+def values_for(case: LayerCase, graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """Values in float32 for the leaves of the network's bound graph, by name."""
+    generator = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for node in graph.nodes():
+        if node.op is not LEAF:
+            continue
+        name, shape = node.attributes["name"], static(node.shape)
+        if not node.dtype.is_float:
+            array = generator.integers(0, TOKENS, shape)
+        elif case.steps and name == "input0":
+            array = _far_apart(generator, shape)
+        elif case.steps and name == "1.weight":
+            array = np.eye(shape[0])
+        elif len(shape) > 1 and node.attributes["role"] == "parameter":
+            array = generator.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
+        else:
+            is_input = node.attributes["role"] == "input"
+            array = generator.normal(size=shape) * (1.0 if is_input else 0.3)
+            if name.endswith(("variance", "weight")):
+                array = np.exp(array)
+        wanted = "float32" if node.dtype.is_float else node.dtype.numpy
+        found[name] = np.asarray(array, wanted)
+    return found
+
+
+def _far_apart(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Numbers of at most 8 bits: in each example different ones, none near a whole number."""
+    size = int(np.prod(shape[1:]))
+    rows = [generator.permutation(size) - size // 2 for _ in range(shape[0])]
+    return (np.array(rows).reshape(shape) + 0.5) / 2 ** int(np.ceil(np.log2(size)) - 2)

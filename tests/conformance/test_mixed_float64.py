@@ -1,0 +1,304 @@
+"""Mixed precision against float64: every op, every layer, random graphs and random networks.
+
+A rounding changes a number by at most u of it: 2^-8 in bfloat16, 2^-11 in float16. All else is
+float32 arithmetic, whose own error counts as `FLOAT32` units of 2^-24 of the largest number. The
+bounds follow from where roundings are allowed:
+
+- *Result of an op* that is multiplied later: rounded once. Each element may be off by u of it.
+- *Gradient of an op* without products: float32.
+- *Products*, a sum of terms a b with both operands rounded: each element may be off by
+  (2 u + u^2) times the sum of abs(a b). Errors have both signs, so their root mean square is at
+  most sqrt(2) u of sqrt(sum (a b)^2), however many terms there are. For random numbers it is
+  `TYPICAL` times as much, as these are uniformly distributed between powers of two.
+- *Networks*, and ops that round one tensor after the other: a result follows from r tensors that
+  are rounded once, each with an error whose root mean square is at most u of the tensor's own. If
+  these errors are independent, and neither enlarged nor cancelled, the result's is at most
+  u sqrt(r) of its own root mean square. That holds for all results and gradients of a network
+  taken together. A single one may be off by `CANCELLED` times as much: softmax and normalisation
+  subtract means, and terms of the gradient of a gain have both signs.
+- *Random graphs*: the operands of products in float64 runs are changed at random by up to u; an
+  element may be off by `FACTOR` times the root mean square of its changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+import pytest
+from float64_runs import UNITS, in_float64, root_mean_square, with_noise
+from harness import Leaves, compare, run_program, values_of
+from layer_cases import BATCH, LAYERS, LayerCase, network_of, random_network, values_for
+from random_graphs import random_graph
+from test_ops import weighted_gradients
+
+import lamina as lm
+from lamina import layers, ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Engine
+from lamina.graph import LEAF, Graph, Op, Sample, Tensor, apply, bind_batch, evaluate, leaf
+from lamina.ops.differentiate import gradients
+from lamina.precision import PRODUCTS, with_rounded_activations, with_rounded_products
+from lamina.shapes import Array, DType, bfloat16, float16, float32, float64
+
+HALVES = pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
+FLOAT32 = 8.0
+CANCELLED = 2.0
+TYPICAL = 0.41
+FACTOR, RUNS = 4.0, 12
+ADDED = 40.0
+
+Values = Mapping[str, Array]
+
+
+def run(graph: Graph, engine: Engine, feeds: Values) -> Values:
+    """The results of a graph on an engine, in float64."""
+    program = compile_graph(graph, batch=1, name="test", target=engine.target)
+    names = [node.attributes["name"] for node in graph.nodes() if node.op is LEAF]
+    outputs, _ = run_program(program, engine, {name: feeds[name] for name in names})
+    return {name: value.astype("float64") for name, value in outputs.items()}
+
+
+def exact(graph: Graph, feeds: Values) -> Values:
+    """The results in float64."""
+    outputs, _ = evaluate(in_float64(graph), feeds)
+    return {name: value.astype("float64") for name, value in outputs.items()}
+
+
+def float32_error(value: Array, feeds: Values) -> float:
+    """What float32 arithmetic may change; exponentials enlarge errors by their operand."""
+    largest = float(np.max(np.abs(value[np.isfinite(value)]), initial=1.0))
+    operands = [x for x in feeds.values() if x.dtype == np.float32]
+    condition = max((float(np.max(np.abs(x), initial=1.0)) for x in operands), default=1.0)
+    return FLOAT32 * UNITS[float32] * largest * condition
+
+
+def rounding_error(value: Array, half: DType) -> Array:
+    """What one rounding may change: also to zero or infinity, if there is no number of 16 bits."""
+    limits = ml_dtypes.finfo(half.numpy)
+    inside = UNITS[half] * np.abs(value) + float(limits.smallest_subnormal) / 2
+    return np.where(np.abs(value) < float(limits.max), inside, np.inf)
+
+
+# Ops ----------------------------------------------------------------------------------------------
+
+
+class Samples:
+    """An op applied to all of its samples in float32 that name no float of 16 bits.
+
+    Attributes:
+        leaves: the operands.
+        results: of each sample: its operands and result.
+        samples: the samples.
+    """
+
+    def __init__(self, op: Op) -> None:
+        self.leaves, self.samples = Leaves(), list[Sample]()
+        self.results: list[tuple[list[Tensor], Tensor]] = []
+        for sample in op.samples:
+            if "float64" in sample.dtypes or sample.attributes.get("products") is not None:
+                continue
+            operands = [self.leaves.add(array) for array in values_of(sample, float32)]
+            result = apply(op, *operands, **sample.attributes)
+            if result.dtype == float32:
+                self.samples.append(sample)
+                self.results.append((operands, result))
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients of a weighted sum of the result of each differentiable sample."""
+        return [
+            gradient
+            for sample, (operands, result) in zip(self.samples, self.results, strict=True)
+            if sample.differentiable
+            for gradient in weighted_gradients(self.leaves, operands, result)
+        ]
+
+
+# Their results are linear in each operand.
+LINEAR = frozenset(PRODUCTS) - {"attention", "attention_gradient"}
+# Others with products, and how many tensors they round, one after the other: queries, keys, values,
+# weights, the result and its gradient; the states and the matrix, in three iterations.
+SEVERAL = {"attention": 6, "attention_gradient": 6, "recurrence": 6}
+FLOATS = {op.name: op for op in ops.ALL if Samples(op).results}
+WITHOUT_PRODUCTS = sorted({*FLOATS} - LINEAR - {*SEVERAL})
+DIFFERENTIABLE = [name for name in WITHOUT_PRODUCTS if Samples(FLOATS[name]).gradients()]
+
+
+@HALVES
+@pytest.mark.parametrize("name", WITHOUT_PRODUCTS)
+def test_a_result_that_is_multiplied_is_rounded_once(
+    name: str, half: DType, engine: Engine
+) -> None:
+    made = Samples(FLOATS[name])
+    numbers = made.leaves.add(np.array([1.0, -2.0], "float32"))
+    outputs = [ops.outer(ops.reshape(result, (-1,)), numbers) for _, result in made.results]
+    graph, feeds = made.leaves.graph(outputs), made.leaves.feeds
+    found = run(with_rounded_products(graph, half), engine, feeds)
+    for name, wanted in exact(graph, feeds).items():
+        allowed = rounding_error(wanted, half) + float32_error(wanted, feeds)
+        compare(name, found[name], wanted, allowed)
+
+
+@HALVES
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_a_gradient_without_products_is_not_rounded(name: str, half: DType, engine: Engine) -> None:
+    made = Samples(FLOATS[name])
+    graph, feeds = made.leaves.graph(made.gradients()), made.leaves.feeds
+    found = run(with_rounded_products(graph, half), engine, feeds)
+    for name, wanted in exact(graph, feeds).items():
+        compare(name, found[name], wanted, float32_error(wanted, feeds))
+
+
+@HALVES
+@pytest.mark.parametrize("name", sorted(LINEAR))
+def test_products_round_their_operands(name: str, half: DType, engine: Engine) -> None:
+    """A gradient is a sum of products of the other operands and the gradient that arrives."""
+    made, magnitudes, squares = (Samples(FLOATS[name]) for _ in range(3))
+    graph, feeds = made.leaves.graph(outputs_of(made)), made.leaves.feeds
+    found, wanted = run(with_rounded_products(graph, half), engine, feeds), exact(graph, feeds)
+    absolute, squared = (
+        exact(one.leaves.graph(outputs_of(one)), {n: change(x) for n, x in feeds.items()})
+        for one, change in ((magnitudes, np.abs), (squares, np.square))
+    )
+    u, most = UNITS[half], max(len(operands) for operands, _ in made.results)
+    shares: list[Array] = []
+    for name, value in wanted.items():
+        error, float32s = found[name] - value, float32_error(absolute[name], feeds)
+        compare(name, found[name], value, ((1 + u) ** most - 1) * absolute[name] + float32s)
+        scale = u * math.sqrt(most) * np.sqrt(squared[name]) + float32s
+        shares.append((error / scale).reshape(-1))
+    assert root_mean_square(np.concatenate(shares)) <= 1
+
+
+def outputs_of(made: Samples) -> list[Tensor]:
+    """Results and gradients."""
+    return [*(result for _, result in made.results), *made.gradients()]
+
+
+@HALVES
+@pytest.mark.parametrize("name", sorted(SEVERAL))
+def test_ops_that_round_several_tensors(name: str, half: DType, engine: Engine) -> None:
+    made = Samples(FLOATS[name])
+    graph, feeds = made.leaves.graph(outputs_of(made)), made.leaves.feeds
+    found = run(with_rounded_products(graph, half), engine, feeds)
+    for output, wanted in exact(graph, feeds).items():
+        bound = CANCELLED * math.sqrt(SEVERAL[name]) * UNITS[half] * root_mean_square(wanted)
+        assert root_mean_square(found[output] - wanted) <= bound + float32_error(wanted, feeds)
+
+
+@HALVES
+@pytest.mark.parametrize("terms", [8, 128, 2048])
+def test_the_error_of_a_product_is_that_of_its_operands(
+    terms: int, half: DType, engine: Engine
+) -> None:
+    """However many terms are summed."""
+    generator, leaves = np.random.default_rng(0), Leaves()
+    x = leaves.add(generator.normal(size=(16, terms)).astype("float32"))
+    y = leaves.add(generator.normal(size=(terms, 24)).astype("float32"))
+    graph = leaves.graph([ops.matmul(x, y)])
+    found = run(with_rounded_products(graph, half), engine, leaves.feeds)["y0"]
+    error = root_mean_square(found - exact(graph, leaves.feeds)["y0"])
+    assert error <= 1.1 * TYPICAL * math.sqrt(2 * terms) * UNITS[half]
+
+
+# Layers -------------------------------------------------------------------------------------------
+
+
+def test_every_layer_has_a_case() -> None:
+    exported = {name: getattr(lm, name, None) for name in dir(lm)}
+    assert {*LAYERS} == {
+        name
+        for name, kind in exported.items()
+        if isinstance(kind, type) and issubclass(kind, layers.Layer) and kind is not layers.Layer
+    }
+
+
+def differentiated(network: lm.Network, dtype: DType, half: DType | None = None) -> Graph:
+    """Results, gradients of a weighted sum, and new states, in training mode."""
+    trace = network.trace(dtype=dtype, training=True)
+    if half is not None:
+        trace = with_rounded_activations(trace, half)
+    (result,) = trace.outputs
+    weights = leaf("weights", "input", result.shape, dtype)
+    parameters = [variable.tensor for variable in trace.record.parameters.values()]
+    sources = [*parameters, *(x for x in trace.inputs if x.dtype.is_float)]
+    found = gradients(ops.sum(result * weights), sources)
+    outputs = [("result", result)]
+    outputs += [(f"d {x.attributes['name']}", y) for x, y in zip(sources, found, strict=True)]
+    outputs += [(f"new {name}", tensor) for name, tensor in trace.record.updates.items()]
+    graph = bind_batch(Graph((*trace.inputs, weights), tuple(outputs)), BATCH)
+    return graph if half is None else with_rounded_products(graph, half)
+
+
+def errors_in_units(
+    network: lm.Network, feeds: Values, roundings: int, half: DType, engine: Engine
+) -> dict[str, float]:
+    """By result: the root mean square error, in units of that of as many roundings.
+
+    A gradient follows from twice as many: forwards, and again backwards.
+    """
+    found = run(differentiated(network, float32, half), engine, feeds)
+    wanted = exact(differentiated(network, float64), feeds)
+    errors: dict[str, float] = {}
+    for name, value in wanted.items():
+        count = roundings * (2 if name.startswith("d ") else 1)
+        # The gradient of a bias of keys is zero: terms like those of the queries' cancel.
+        scale = root_mean_square(wanted[name.replace("keys.bias", "queries.bias")])
+        unit = UNITS[half] * math.sqrt(count) * scale
+        errors[name] = root_mean_square(found[name] - value) / unit
+    return errors
+
+
+def check_errors(errors: Mapping[str, float]) -> None:
+    worst = max(errors, key=errors.__getitem__)
+    assert errors[worst] <= CANCELLED, worst
+    assert root_mean_square(np.array([*errors.values()])) <= 1
+
+
+@HALVES
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_between_products(name: str, half: DType, engine: Engine) -> None:
+    case = LAYERS[name]
+    network = network_of(case)
+    feeds = values_for(case, differentiated(network, float32))
+    # Besides those in the layer: the input, both weights, what the layer gets, what it gives.
+    errors = errors_in_units(network, feeds, case.roundings + 5, half, engine)
+    check_errors(errors)
+
+
+# Random programs ----------------------------------------------------------------------------------
+
+
+@HALVES
+@pytest.mark.parametrize("seed", range(24))
+def test_a_random_network(seed: int, half: DType, engine: Engine) -> None:
+    network, roundings = random_network(seed)
+    case = LayerCase(lm.Tanh(), ())
+    feeds = values_for(case, differentiated(network, float32), seed)
+    errors = errors_in_units(network, feeds, roundings, half, engine)
+    check_errors(errors)
+
+
+# Every fourth random graph is float32. Errors of float32 arithmetic add up in up to 40 ops.
+@HALVES
+@pytest.mark.parametrize("seed", range(3, 240, 4))
+def test_a_random_graph(seed: int, half: DType, engine: Engine) -> None:
+    made = random_graph(seed)
+    graph = Graph(made.graph.inputs, made.graph.outputs)
+    found = run(with_rounded_products(graph, half), engine, made.feeds)
+    wanted = exact(graph, made.feeds)
+    noisy, noises = with_noise(in_float64(graph), half)
+    generator = np.random.default_rng(seed)
+    changes: dict[str, list[Array]] = {name: [] for name in wanted}
+    for _ in range(RUNS):
+        drawn = {name: draw(generator) for name, draw in noises.items()}
+        outputs, _ = evaluate(noisy, {**made.feeds, **drawn})
+        for name, value in outputs.items():
+            changes[name].append(np.square(value - wanted[name]))
+    for name, value in wanted.items():
+        spread = np.sqrt(np.mean(changes[name], 0))
+        compare(
+            name, found[name], value, FACTOR * spread + ADDED * float32_error(value, made.feeds)
+        )
