@@ -21,6 +21,13 @@ def make_sequences(count, length, seed):
     return digits, np.sort(digits, axis=1)
 
 
+def make_network(length):
+    """Each digit becomes 64 numbers; two blocks of four attention heads each follow."""
+    return lm.networks.transformer_encoder(
+        vocabulary=10, length=length, features=64, heads=4, layers=2, hidden=128, dropout=0.0
+    )
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description="A transformer that sorts digits.")
     parser.add_argument("--length", type=int, default=12, help="digits of a sequence")
@@ -29,16 +36,7 @@ def main(argv=None):
     parser.add_argument("--engine", default="cpu")
     options = parser.parse_args(argv)
 
-    # Each digit becomes 64 numbers; two blocks of four attention heads each follow.
-    net = lm.networks.transformer_encoder(
-        vocabulary=10,
-        length=options.length,
-        features=64,
-        heads=4,
-        layers=2,
-        hidden=128,
-        dropout=0.0,
-    )
+    net = make_network(options.length)
     print(net, end="\n\n")
 
     train = make_sequences(options.sequences, options.length, seed=0)
