@@ -6,11 +6,12 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from test_examples import write_idx_folder
 
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
@@ -40,7 +41,7 @@ def loaded() -> Generator[dict[str, ModuleType]]:
         pytest.skip("the benchmarks are not in this copy")
     with pytest.MonkeyPatch.context() as patch:
         modules: dict[str, ModuleType] = {}
-        for name in ("harness", "run", "cold_start"):
+        for name in ("harness", "run", "cold_start", "accuracy"):
             path = BENCHMARKS / f"{name}.py"
             specification = importlib.util.spec_from_file_location(name, path)
             assert specification is not None
@@ -59,6 +60,11 @@ def harness(loaded: dict[str, ModuleType]) -> ModuleType:
 @pytest.fixture
 def run(loaded: dict[str, ModuleType]) -> ModuleType:
     return loaded["run"]
+
+
+@pytest.fixture
+def accuracy(loaded: dict[str, ModuleType]) -> ModuleType:
+    return loaded["accuracy"]
 
 
 @pytest.fixture
@@ -324,6 +330,81 @@ def test_launches_are_measured_on_opencl_only(opencl_name: str) -> None:
     assert done.returncode == 2
     expected = "argument --engine: must be opencl or one of its devices, not 'cpu'"
     assert expected in done.stderr
+
+
+# Accuracy -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trains(
+    accuracy: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., str]:
+    """Runs the command on one batch of the embedded digits; returns what it printed."""
+    write_idx_folder(tmp_path, scale=3)
+
+    def run_command(*arguments: str) -> str:
+        fixed = ["--data", str(tmp_path), "--results", str(tmp_path / "results"), "--epochs", "1"]
+        monkeypatch.setattr(sys, "argv", ["accuracy.py", *fixed, "--limit", "100", *arguments])
+        accuracy.main()
+        return capsys.readouterr().out
+
+    return run_command
+
+
+def test_networks_are_trained_in_both_precisions(
+    trains: Callable[..., str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "curves.png"
+    output = trains("--network", "lenet", "--seeds", "0", "1", "--picture", str(picture))
+    lines = [line.split() for line in output.split("\n\n")[1].splitlines()]
+    assert [line[:2] for line in lines[2:]] == [["lenet", "float32"], ["lenet", "mixed-bfloat16"]]
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    dtypes = ("float32", "mixed-bfloat16")
+    assert names == {f"lenet.{dtype}.{seed}.json" for dtype in dtypes for seed in (0, 1)}
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_only_missing_trainings_are_run(trains: Callable[..., str]) -> None:
+    arguments = ["--network", "sorting", "--dtype", "float32", "--seeds"]
+    first, second = trains(*arguments, "0"), trains(*arguments, "0", "1")
+    assert first.startswith("sorting, float32, seed 0: ")
+    assert second.startswith("sorting, float32, seed 1: ")
+    # The table has both.
+    share = first.split()[4]
+    assert f"{share}, " in second
+
+
+def test_trainings_with_other_settings_are_not_mixed(trains: Callable[..., str]) -> None:
+    arguments = ["--network", "sorting", "--dtype", "float32", "--seeds", "0"]
+    trains(*arguments)
+    with pytest.raises(SystemExit) as caught:
+        trains(*arguments, "--limit", "50")
+    assert "sorting.float32.0.json has other settings: " in str(caught.value)
+    assert str(caught.value).endswith("Choose another folder for --results.")
+
+
+def test_images_need_a_folder(accuracy: ModuleType) -> None:
+    with pytest.raises(SystemExit) as caught:
+        accuracy.TASKS["resnet-18"].data(None)
+    assert "--data FOLDER is needed" in str(caught.value)
+
+
+@pytest.mark.parametrize("network", ["lenet", "resnet-18", "sorting"])
+def test_learning_rates_fall_to_zero(accuracy: ModuleType, network: str) -> None:
+    rate = accuracy.TASKS[network].optimizer(200).rate
+    rates = [rate.at(step) for step in (0, 40, 120, 200)]
+    assert rates[1] > rates[2] > rates[3] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_mean_outside_float32s_spread_is_told(accuracy: ModuleType) -> None:
+    reference = {0: 0.90, 1: 0.92}
+    within = accuracy.row("lenet", "mixed-bfloat16", {0: 0.89, 1: 0.93}, reference)
+    assert within[2:] == ("89.00, 93.00", "91.00 %", "89.00 %", "93.00 %", "+0.00 ± 1.00", "yes")
+    below = accuracy.row("lenet", "mixed-bfloat16", {0: 0.88, 1: 0.91}, reference)
+    assert below[-2:] == ("-1.50 ± 0.50", "NO")
 
 
 # Arithmetic ---------------------------------------------------------------------------------------
