@@ -252,6 +252,40 @@ def convolution(
     return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
 
 
+@pytest.mark.parametrize("rounded", [(), ("x",), ("weight",), ("x", "weight")], ids="".join)
+def test_tiles_of_4x4_are_for_convolutions_with_both_operands_rounded(
+    rounded: tuple[str, ...],
+) -> None:
+    leaves = Leaves()
+    x, weight = (leaves.add(np.ones(one, "float32")) for one in ((2, 32, 16, 16), (32, 32, 3, 3)))
+    x = ops.rounded(x, bfloat16) if "x" in rounded else x
+    weight = ops.rounded(weight, bfloat16) if "weight" in rounded else weight
+    y = ops.conv(x, weight, [1, 1], [(1, 1)] * 2, [1, 1])
+    program = compile_graph(leaves.graph([y]), batch=1, name="test", target=DEFAULT_TARGET)
+    (step,) = (one for one in program.steps if isinstance(one, Contraction))
+    tiles = {name for name in readings(step) if "4x4" in name}
+    assert tiles == ({"Winograd F(4x4, 3x3)"} if len(rounded) == 2 else set())
+
+
+def test_gradients_of_strided_convolutions_are_sums_of_copied_images_if_they_are_rounded() -> None:
+    """Operands that are cast are copied. Tiles of a gathered product would read mostly zeros."""
+    generator, leaves = np.random.default_rng(0), Leaves()
+    x, weight, upstream = (
+        leaves.add(generator.uniform(-1, 1, shape).astype("float32"))
+        for shape in ((3, 16, 14, 15), (24, 16, 3, 3), (3, 7, 8, 24))
+    )
+    y = ops.conv(x, weight, [2, 2], [(1, 1)] * 2, [1, 1])
+    # Channels are contiguous, as in a network.
+    of_x = gradients(ops.sum(y * ops.transpose(upstream, (0, 3, 1, 2))), [x])
+    graph = with_rounded_products(leaves.graph(of_x), bfloat16)
+    engine = CpuEngine()
+    engine.processor = replace(engine.processor, bfloat16_pairs=False)
+    program = check(graph, engine, leaves.feeds)
+    ((schedule, windowed),) = windows_of(program, decide(program, engine.processor))
+    assert schedule.algorithm == COL2IM
+    assert not windowed.image.is_direct
+
+
 def gain(what: str, filtering: Filtering) -> float:
     """The mean square of a result of Winograd's algorithm, if signs of terms were random.
 
