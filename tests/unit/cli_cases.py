@@ -1,12 +1,10 @@
-"""What tests of the command line share: definitions, and running commands."""
+"""Helpers of the tests of the command line."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from click.testing import CliRunner, Result
 
 from lamina.cli import main
@@ -29,12 +27,6 @@ import lamina as lm
 net = lm.Sequential(lm.Input(2), lm.Linear(3), lm.Tanh(), lm.Linear(1))
 loss = lm.MSE()
 """
-
-
-def enter_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes an empty folder the current one; modules of a user's folder are forgotten later."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 def run(*arguments: object) -> Result:

@@ -10,17 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import (
-    DIGITS,
-    TABLE,
-    a_table,
-    enter_empty_folder,
-    fail,
-    namespace,
-    run,
-    succeed,
-    write,
-)
+from cli_cases import DIGITS, TABLE, a_table, fail, namespace, run, succeed, write
 
 import lamina as lm
 
@@ -29,7 +19,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter_empty_folder(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 # The commands -------------------------------------------------------------------------------------

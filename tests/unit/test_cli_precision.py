@@ -1,21 +1,23 @@
-"""The precision of models on the command line: the option, the file's name, and errors."""
+"""The command line in mixed precision and in 16 bits."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import DIGITS, TABLE, a_table, enter_empty_folder, fail, namespace, succeed, write
+from cli_cases import DIGITS, TABLE, a_table, fail, namespace, succeed, write
 
 import lamina as lm
 
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter_empty_folder(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 def test_train_and_predict_in_mixed_precision():

@@ -373,14 +373,14 @@ def test_the_scale_stays_in_its_limits(
     assert tuple(found[f"y{n}"].item() for n in range(3)) == expected
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("position", [0, 1])
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_one_value_that_is_not_finite_skips_the_training_step(number: int, value: float) -> None:
+def test_one_value_that_is_not_finite_skips_the_training_step(position: int, value: float) -> None:
     leaves = [leaf(f"g{n}", "input", (3,), float32) for n in range(2)]
     graph = Graph(tuple(leaves), (("finite", loss_scaling.all_finite(leaves)),))
     feeds = {f"g{n}": np.array([1.0, 3e38, -3e38], "float32") for n in range(2)}
     assert evaluate(graph, feeds)[0]["finite"]
-    feeds[f"g{number}"][1] = value
+    feeds[f"g{position}"][1] = value
     assert not evaluate(graph, feeds)[0]["finite"]
 
 

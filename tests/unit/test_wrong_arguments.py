@@ -696,7 +696,7 @@ ROWS |= {
     "load": Row(
         {"path": "model.safetensors", "engine": "interpreter"},
         # There is no file named "a".
-        {"path": NOTHING, "layers": some("()")},
+        {"path": NOTHING, "layers": some("()"), "dtype": OPTIONAL},
         call=lambda **o: (model().save("model.safetensors"), lm.load(**o))[1],
     ),
     "compile": Row(
