@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, final
 import numpy as np
 
 from lamina.errors import DefinitionError, DTypeError
-from lamina.graph.spellings import precision_advice
 from lamina.records import frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, DType, DTypeLike, Size, as_dtype, as_whole
 
@@ -320,6 +319,8 @@ class ModelType(Kind):
         except DTypeError:
             found = None
         if found is None or not found.is_float:
+            from lamina.graph.spellings import precision_advice  # only errors need it
+
             raise DTypeError(
                 "the parameters of a model are floating-point numbers",
                 facts=(
