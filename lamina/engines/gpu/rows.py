@@ -66,8 +66,9 @@ class _Rows:
                 self._points.define(stage.local, self._reduced(self._here.stage(stage)))
             elif isinstance(stage, Write):
                 written = {store.buffer for store in stage.stores}
-                # The items of a row read what one of them overwrites.
-                if number and _loaded(stages[:number]) & written:
+                # The items of a row read what one of them overwrites. A number of each point may
+                # be in the memory of another one that all items of its row have read.
+                if number and (not stage.axes or _loaded(stages[:number]) & written):
                     self._code.barrier(everywhere=True)
                 self._write(stage)
                 if _loaded(stages[number + 1 :]) & written:
