@@ -11,7 +11,6 @@ refactoring changed nothing, or shows the effect of an improvement.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cases import CASES, RECORDED, torch_trajectory
-from mixed import RECIPES, torch_deviation
+from mixed import RECIPES, SEEDS, torch_deviation
 from mixed import RECORDED as DEVIATIONS
 from texts import FOLDER, TEXTS
 from workloads import CHECKSUMS, FIGURES, VECTORS, WORKLOADS, checksum, figures
@@ -40,8 +39,15 @@ def record_trajectories() -> None:
 
 def record_mixed() -> None:
     """Writes the deviations of PyTorch's trainings in mixed precision."""
-    found = {name: dataclasses.asdict(torch_deviation(name)) for name in RECIPES}
-    DEVIATIONS.write_text(json.dumps(found, indent=2) + "\n")
+    rows: list[str] = []
+    for name in RECIPES:
+        found = [torch_deviation(name, seed) for seed in range(SEEDS)]
+        columns = {
+            kind: [float(f"{getattr(one, kind):.3g}") for one in found]
+            for kind in ("losses", "parameters")
+        }
+        rows.append(f"  {json.dumps(name)}: {json.dumps(columns)}")
+    DEVIATIONS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     print(DEVIATIONS)
 
 
