@@ -222,10 +222,11 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
 def with_rounded_products(graph: Graph, half: DType) -> Graph:
     """The graph in which the operands of products are rounded.
 
-    A computed operand is rounded for all of its users, so that it is stored once. A parameter or
-    an input is rounded where it is multiplied. Only float32 is rounded.
+    A computed operand is rounded for all of its users, so that it is stored once; an output of the
+    graph is not. A parameter or an input is rounded where it is multiplied. Only float32 is
+    rounded.
     """
-    return _Products(half).rounded(graph)
+    return _Products(half).rounded(graph, keep_outputs=True)
 
 
 @final
@@ -244,8 +245,8 @@ class _Products:
         self._loops: dict[tuple[int, tuple[bool, ...]], _Loop] = {}
         self._casts: dict[Tensor, Tensor] = {}
 
-    def rounded(self, graph: Graph) -> Graph:
-        """The graph with rounded operands."""
+    def rounded(self, graph: Graph, *, keep_outputs: bool = False) -> Graph:
+        """The graph with rounded operands; with `keep_outputs`, outputs are not rounded."""
         nodes = graph.nodes()
         chosen = {
             source
@@ -272,7 +273,14 @@ class _Products:
                 new = rebuild(new, (*beginning, *new.operands[len(beginning) :]))
             return ops.rounded(new, self._half) if node in chosen else new
 
-        return rewrite(graph, rule)
+        new = rewrite(graph, rule)
+        if not keep_outputs:
+            return new
+        outputs = tuple(
+            (name, tensor.operands[0] if old in chosen else tensor)
+            for (_, old), (name, tensor) in zip(graph.outputs, new.outputs, strict=True)
+        )
+        return replace(new, outputs=outputs)
 
     def _is_rounded(self, node: Tensor) -> bool:
         return node.op.name == "rounded" and node.attributes["to"] == self._half

@@ -148,6 +148,15 @@ def test_a_result_of_the_network_is_not_rounded_if_other_ops_use_it_too() -> Non
     assert (found.astype(bfloat16.numpy).astype("float32") != found).any()
 
 
+def test_a_result_of_the_network_is_not_rounded_if_a_layer_multiplies_it_too() -> None:
+    x = lm.Input(8)
+    code = lm.Linear(16)(x)
+    net = lm.Network(inputs=[x], outputs=[code, lm.Linear(4)(code)])
+    model = lm.Model(net, engine="interpreter", dtype="mixed-bfloat16")
+    found, _ = model.predict(np.random.default_rng(0).random((3, 8), "float32"))
+    assert (found.view("uint32") & 0xFFFF).any()
+
+
 def test_attention_multiplies_rounded_operands_forwards_and_backwards() -> None:
     net = lm.Sequential(lm.Input(16, 8), lm.MultiHeadAttention(2), lm.Flatten(), lm.Linear(5))
     options = TrainingOptions(LOSS, OPTIMIZER)
