@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -132,8 +133,9 @@ def _recurrence() -> lm.Network:
 
 def _recurrence_forward(torch: Any, p: list[Any], x: Any) -> Any:
     states = torch.zeros(1, len(x), 32), torch.zeros(1, len(x), 32)
-    # oneDNN refuses an LSTM in bfloat16 on processors without AVX-512.
-    with torch.backends.mkldnn.flags(enabled=torch.cpu._is_avx512_supported()):
+    # oneDNN refuses an LSTM in bfloat16 on processors without AVX-512. Its flags warn of GPUs.
+    has_avx512 = torch.cpu._is_avx512_supported()
+    with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=has_avx512):
         _, last, _ = torch.lstm(x, states, p[:4], True, 1, 0.0, True, False, True)
     return torch.nn.functional.linear(last[0], *p[4:])
 
