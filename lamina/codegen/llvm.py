@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from typing import final
 
 from lamina.codegen.builder import BasicBlock, OpenLoop
-from lamina.codegen.emulated import emulated_products, emulated_rounding
-from lamina.codegen.emulated_tiles import MEMORY_BYTES, emulated_tile_instruction
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import (
     I32,
@@ -28,6 +26,7 @@ from lamina.codegen.values import (
     single,
     undefined,
 )
+from lamina.lazy import loading
 
 
 def type_text(type: Type) -> str:
@@ -358,6 +357,9 @@ class Function(Instructions):
         if lanes < wide:
             left, right, added = (self.padded(one, wide, 0) for one in (left, right, added))
         if self.module.emulated:
+            with loading:
+                from lamina.codegen.emulated import emulated_products
+
             name, operands = emulated_products(self.module, wide), [right, left]
         else:
             name, numbers = f"llvm.x86.avx512bf16.dpbf16ps.{32 * wide}", Type("bfloat", 2 * wide)
@@ -376,6 +378,9 @@ class Function(Instructions):
         one, other = (self.padded(value, wide, 0) for value in (first, second))
         bits = Type("i16", 2 * wide)
         if self.module.emulated:
+            with loading:
+                from lamina.codegen.emulated import emulated_rounding
+
             found = self.call(emulated_rounding(self.module, wide), bits, other, one)
         else:
             name, numbers = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * wide}", bits.of("bfloat")
@@ -400,11 +405,17 @@ class Function(Instructions):
     def tile_memory(self) -> Value:
         if not self.module.emulated:
             return undefined(POINTER)
+        with loading:
+            from lamina.codegen.emulated_tiles import MEMORY_BYTES
+
         with self.at(self.blocks[0]):
             return self.allocate(MEMORY_BYTES, "i8")
 
     def tile_instruction(self, operation: str, memory: Value, *operands: Value) -> None:
         if self.module.emulated:
+            with loading:
+                from lamina.codegen.emulated_tiles import emulated_tile_instruction
+
             name = emulated_tile_instruction(self.module, operation)
             self.call_void(name, memory, *operands)
             return

@@ -243,7 +243,7 @@ def tile_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tile_flags")
 def test_tiles_are_used_if_the_system_permits_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.engines.cpu.processor.refusal", lambda: "")
+    monkeypatch.setattr("lamina.engines.cpu.tile_permission.refusal", lambda: "")
     engine = CpuEngine()
     assert engine.processor.bfloat16_tiles
     assert engine.device.description.endswith("threads, amx")
@@ -251,7 +251,7 @@ def test_tiles_are_used_if_the_system_permits_it(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("tile_flags")
 def test_a_refusal_of_the_system_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.engines.cpu.processor.refusal", lambda: "Invalid argument")
+    monkeypatch.setattr("lamina.engines.cpu.tile_permission.refusal", lambda: "Invalid argument")
     engine = CpuEngine()
     assert not engine.processor.bfloat16_tiles
     assert engine.processor.bfloat16_pairs
@@ -276,7 +276,7 @@ def test_the_system_is_not_asked_for_tiles_that_are_not_wanted(
     def refusal() -> str:
         raise AssertionError
 
-    monkeypatch.setattr("lamina.engines.cpu.processor.refusal", refusal)
+    monkeypatch.setattr("lamina.engines.cpu.tile_permission.refusal", refusal)
     monkeypatch.setenv("LAMINA_VECTORS", "avx512")
     assert not CpuEngine().processor.bfloat16_tiles
 

@@ -6,7 +6,6 @@ import os
 import platform
 from pathlib import Path
 
-from lamina.engines.cpu.tile_permission import refusal
 from lamina.engines.simd.processor import Processor
 from lamina.errors import EngineError
 from lamina.lazy import loading
@@ -86,6 +85,9 @@ def host() -> HostProcessor:
     present = {flag for flag, there in flags.items() if there}
     refused = ""
     if present.issuperset(_NEEDED["amx"]) and os.environ.get("LAMINA_VECTORS", "") in ("", "amx"):
+        with loading:
+            from lamina.engines.cpu.tile_permission import refusal
+
         refused = refusal()
     vectors = _chosen_vectors(present - ({"amx-tile"} if refused else set()), refused)
     if vectors not in ("amx", "avx512"):

@@ -55,9 +55,10 @@ from lamina.shapes import size_of
 ITEM_M = 128
 # The images of a work item take 1 / this of the L2 cache.
 IMAGE_SHARE = 3
-# The fewest work items if there are few tiles, for any number of workers; and if there are few
-# panels, and each work item copies images.
-ITEMS_OF_FEW_TILES, ITEMS_OF_FEW_PANELS = 16, 8
+# The fewest work items if there are few tiles, for any number of workers; if there are few panels,
+# and each work item copies images; and if sums of Winograd's weight gradients are few: each work
+# item has some hundred KiB of them.
+ITEMS_OF_FEW_TILES, ITEMS_OF_FEW_PANELS, ITEMS_OF_FEW_SUMS = 16, 8, 8
 # The fewest k that are summed before sums are stored to memory.
 SHORTEST_CHUNK = 256
 # Implicit GEMM is taken up to this ratio of its work to col2im's, because col2im loads and stores
@@ -374,7 +375,7 @@ def _partial_sums(
     """The number of partial sums of Winograd's weight gradients."""
     chunks = windowed.outer.extent // chunk[1] * chunks_of(windowed, *chunk).each
     items = windowed.step.batch[0].extent * sums.items(windowed, panels)
-    return min(chunks, -(-ITEMS_OF_FEW_TILES // items))
+    return min(chunks, -(-ITEMS_OF_FEW_SUMS // items))
 
 
 def divisor_near(number: int, wanted: int) -> int:
