@@ -14,7 +14,8 @@ parameters and the same order of examples in all precisions.
 --data has the four IDX files of Fashion-MNIST; the transformer needs none. Each finished training
 is a JSON file in --results. A later call only runs the trainings that are missing there, so a
 call may be interrupted, and several processes may divide the work by --network, --dtype and
---seeds. The table and the picture show all trainings that were asked for.
+--seeds. The table and the picture show all trainings that were asked for. Choose another
+folder after a change of Lamina or of the settings in this file.
 """
 
 from __future__ import annotations
