@@ -222,9 +222,9 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
 def with_rounded_products(graph: Graph, half: DType) -> Graph:
     """The graph in which the operands of products are rounded.
 
-    A computed operand is rounded for all of its users, so that it is stored once; an output of the
-    graph is not. A parameter or an input is rounded where it is multiplied. Only float32 is
-    rounded.
+    A computed operand is rounded for all of its users, so that it is stored once. An output of the
+    graph is not rounded, unless it is made of the states of a recurrence. A parameter or an input
+    is rounded where it is multiplied. Only float32 is rounded.
     """
     return _Products(half).rounded(graph, keep_outputs=True)
 
@@ -271,16 +271,18 @@ class _Products:
                 known: dict[Tensor, Tensor] = {}
                 beginning = tuple(self._with_rounded_leaves(x, known) for x in multiplied)
                 new = rebuild(new, (*beginning, *new.operands[len(beginning) :]))
-            return ops.rounded(new, self._half) if node in chosen else new
+            if node not in chosen:
+                return new
+            found = ops.rounded(new, self._half)
+            wide[found] = new
+            return found
 
-        new = rewrite(graph, rule)
+        wide: dict[Tensor, Tensor] = {}
+        changed = rewrite(graph, rule)
         if not keep_outputs:
-            return new
-        outputs = tuple(
-            (name, tensor.operands[0] if old in chosen else tensor)
-            for (_, old), (name, tensor) in zip(graph.outputs, new.outputs, strict=True)
-        )
-        return replace(new, outputs=outputs)
+            return changed
+        outputs = tuple((name, _with_sources(tensor, wide)) for name, tensor in changed.outputs)
+        return replace(changed, outputs=outputs)
 
     def _is_rounded(self, node: Tensor) -> bool:
         return node.op.name == "rounded" and node.attributes["to"] == self._half
@@ -447,6 +449,18 @@ def _is_moved(node: Tensor) -> bool:
     """Whether the elements are those of its operands, or zeros."""
     floats = [x for x in node.operands if x.dtype.is_float]
     return isinstance(node.op.lowering, Movement) and len(floats) == len(node.operands)
+
+
+def _with_sources(tensor: Tensor, replaced: Mapping[Tensor, Tensor]) -> Tensor:
+    """A tensor in which sources are replaced, and moved again."""
+    sources = _sources(tensor)
+    known = {source: replaced.get(source, source) for source in sources}
+    if all(source is new for source, new in known.items()):
+        return tensor
+    for node in topological([tensor], [*sources]):
+        if node not in known:
+            known[node] = rebuild(node, tuple(known[x] for x in node.operands))
+    return known[tensor]
 
 
 def _sources(operand: Tensor) -> set[Tensor]:

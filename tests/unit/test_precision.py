@@ -148,9 +148,11 @@ def test_a_result_of_the_network_is_not_rounded_if_other_ops_use_it_too() -> Non
     assert (found.astype(bfloat16.numpy).astype("float32") != found).any()
 
 
-def test_a_result_of_the_network_is_not_rounded_if_a_layer_multiplies_it_too() -> None:
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_result_of_the_network_is_not_rounded_if_a_layer_multiplies_it_too(moved: bool) -> None:
     x = lm.Input(8)
     code = lm.Linear(16)(x)
+    code = lm.Flatten()(code) if moved else code
     net = lm.Network(inputs=[x], outputs=[code, lm.Linear(4)(code)])
     model = lm.Model(net, engine="interpreter", dtype="mixed-bfloat16")
     found, _ = model.predict(np.random.default_rng(0).random((3, 8), "float32"))

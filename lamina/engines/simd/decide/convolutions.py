@@ -40,7 +40,7 @@ from lamina.engines.simd.decide.winograd import (
     packed_weights,
     sums_at_once,
     tiles_that_fit,
-    weights_bytes,
+    weights_are_far,
     winograd_work,
 )
 from lamina.engines.simd.decide.work import Work
@@ -59,6 +59,9 @@ IMAGE_SHARE = 3
 # and each work item copies images; and if sums of Winograd's weight gradients are few: each work
 # item has some hundred KiB of them.
 ITEMS_OF_FEW_TILES, ITEMS_OF_FEW_PANELS, ITEMS_OF_FEW_SUMS = 16, 8, 8
+# Winograd's chunks have at least so many tiles if transformed weights take this share of the L3
+# cache, because each chunk reads all of them.
+FAR_CHUNK_TILES, FAR_SHARE = 32, 0.5
 # The fewest k that are summed before sums are stored to memory.
 SHORTEST_CHUNK = 256
 # Implicit GEMM is taken up to this ratio of its work to col2im's, because col2im loads and stores
@@ -347,18 +350,20 @@ def _tile_chunks(
 ) -> tuple[int, int]:
     """The largest chunks of tiles, made by `_even`, that fit the cache and leave work for all.
 
-    Each chunk reads all weights. If these fit no cache, there is a chunk for each worker.
+    Each chunk reads all weights. If these are far away, chunks are large and few.
     """
     threads = processor.threads
     high, wide = windowed.tiles
     items = windowed.step.batch[0].extent * windowed.outer.extent
-    if weights_bytes(windowed) >= processor.level3_bytes / 2 > 0:
-        return _even(windowed, high, items // threads)
     fitting = tiles_that_fit(windowed, algorithm, channels, panels, tile_m, processor)
+    are_far = weights_are_far(windowed, processor, FAR_SHARE)
+    if are_far:
+        fitting = max(fitting, FAR_CHUNK_TILES)
     block = min(high, max(fitting // wide, 1))
     while block > 1 and items * -(-high // block) < 4 * threads:
         block = -(-block // 2)
-    return _even(windowed, block, min(fitting // (high * wide), items // (2 * threads)))
+    fewest = threads if are_far else 2 * threads
+    return _even(windowed, block, min(fitting // (high * wide), items // fewest))
 
 
 def _even(windowed: Windowed, block: int, images: int) -> tuple[int, int]:

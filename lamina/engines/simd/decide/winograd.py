@@ -32,7 +32,7 @@ _INPUT_CYCLES, _RESULT_CYCLES, _FACTOR_CYCLES = 3.0, 4.5, 3.0
 # The transform of the weights, and of their gradients, costs as much as this many tiles; so many
 # more if transformed weights take more than this share of the L3 cache.
 _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
-_FAR_TILES, _FAR_SHARE = 20, 4
+_FAR_TILES, _FAR_SHARE = 20, 0.25
 # The shares of the L2 cache that are taken by the transformed tiles of a chunk, of a convolution
 # and of a weight gradient, and by the sums of gradients.
 _CONVOLUTION_SHARE, _GRADIENT_SHARE, _SUMS_SHARE = 0.5, 1.0, 1.25
@@ -61,13 +61,12 @@ def winograd_work(
     if saved < processor.winograd_saving * filtering.products:
         return None
     tiles = windowed.outer.extent * size_of(windowed.tiles)
-    is_far = weights_bytes(windowed) > processor.level3_bytes / _FAR_SHARE > 0
     if algorithm in WINOGRAD.values():
         once, others = _WEIGHTS_TILES, _INPUT_CYCLES * channels + _RESULT_CYCLES * n
     else:
         once = _GRADIENTS_TILES
         others = _transforms(windowed, sums_at_once(windowed, panels, processor), panels)
-    once += _FAR_TILES * is_far
+    once += _FAR_TILES * weights_are_far(windowed, processor, _FAR_SHARE)
     work = (tiles + once) * channels * n + tiles * others
     work *= windowed.step.batch[0].extent * filtering.products
     return work if work < MUST_GAIN * direct else None
@@ -78,11 +77,15 @@ def is_winograd(algorithm: str) -> bool:
     return algorithm in (*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values())
 
 
-def weights_bytes(windowed: Windowed) -> int:
-    """The bytes of transformed weights, or of transformed gradients."""
+def weights_are_far(windowed: Windowed, processor: Processor, share: float) -> bool:
+    """Whether transformed weights, or gradients, take at least a share of the L3 cache.
+
+    False if the size of that cache is unknown.
+    """
     _, _, n, _ = windowed.step.extents
     channels = windowed.image.sides[-1].axis.extent
-    return filtering_of(windowed).products * channels * n * windowed.step.dtype.itemsize
+    taken = filtering_of(windowed).products * channels * n * windowed.step.dtype.itemsize
+    return processor.level3_bytes > 0 and taken >= share * processor.level3_bytes
 
 
 def tiles_that_fit(

@@ -8,13 +8,13 @@ packed panels of pairs. So K is packed with zeros up to a multiple of 32.
 from __future__ import annotations
 
 from lamina.codegen.builder import Builder, Module
-from lamina.codegen.emulated_tiles import configuration
+from lamina.codegen.emulated_tiles import ROWS, configuration
 from lamina.codegen.values import I8, I64, POINTER, Value, constant
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.records import frozen_dataclass
 
-# Rows of a tile register, columns of floats or pairs, and bytes of a row.
-_ROWS, _COLUMNS, _ROW_BYTES = 16, 16, 64
+# Columns of floats or pairs of a tile register.
+_COLUMNS = 16
 # The numbers of the first tiles of the left and of the right operand; those before hold sums.
 _LEFT, _RIGHT = 4, 6
 
@@ -43,7 +43,11 @@ class AmxTile:
     @property
     def rows(self) -> list[int]:
         """The rows of the tiles of sums along M."""
-        return [min(self.m - first, _ROWS) for first in range(0, self.m, _ROWS)]
+        return _rows(self.m)
+
+
+def _rows(m: int) -> list[int]:
+    return [min(m - first, ROWS) for first in range(0, m, ROWS)]
 
 
 def begin_tiles(code: Builder, m: int, memory: Value) -> None:
@@ -51,8 +55,8 @@ def begin_tiles(code: Builder, m: int, memory: Value) -> None:
 
     `memory` is for emulated tiles.
     """
-    each = [*AmxTile(m, 1, 0, fresh=True).rows, 0][:2]
-    rows = [each[0], each[0], each[1], each[1], *each, _ROWS, _ROWS]
+    each = [*_rows(m), 0][:2]
+    rows = [each[0], each[0], each[1], each[1], *each, ROWS, ROWS]
     numbers = [constant(number, I64) for number in configuration(rows)]
     table = code.module.table_once(f"tile_rows_{each[0]}_{each[1]}", numbers)
     code.tile_instruction("configure", memory, table)
@@ -78,7 +82,7 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
     left_stride = constant(tile.m_stride * 2, I64)
     # A tile register's number, and the address of its sums.
     targets = [
-        (constant(2 * m + n, I8), code.offset(sums, m * _ROWS * width + n * _COLUMNS, "float"))
+        (constant(2 * m + n, I8), code.offset(sums, m * ROWS * width + n * _COLUMNS, "float"))
         for m in range(len(tile.rows))
         for n in range(tile.vectors)
     ]
@@ -95,7 +99,7 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
         source = code.offset(of_right, n * _COLUMNS, "i32")
         code.tile_instruction("load", memory, constant(_RIGHT + n, I8), source, row_stride)
     for m in range(len(tile.rows)):
-        source = code.offset(of_left, m * _ROWS * tile.m_stride, "i16")
+        source = code.offset(of_left, m * ROWS * tile.m_stride, "i16")
         one = constant(_LEFT + m, I8)
         code.tile_instruction("load", memory, one, source, left_stride)
         for n in range(tile.vectors):

@@ -151,17 +151,6 @@ class TransformedTiles(WindowWriter):
         code.end_loop(columns)
         code.end_loop(rows)
 
-    def _vectors(self, code: Builder, panel: Panel, start: Value) -> list[Value]:
-        """Loads the vectors of a row of a panel."""
-        vectors: list[Value] = []
-        for number in range(panel.vectors):
-            last = number == panel.vectors - 1
-            vector = Type(self._element, panel.last_lanes if last else panel.lanes)
-            vectors.append(
-                code.load(code.offset(start, number * panel.lanes, self._element), vector)
-            )
-        return vectors
-
     def _multiply(
         self,
         code: Builder,

@@ -20,7 +20,7 @@ from lamina.engines.simd.emit.winograd_transforms import (
     emit_factor_transform,
     emit_gradient_transform,
 )
-from lamina.engines.simd.emit.zeros import cleared, nonzero_n_of_any, write_narrowing
+from lamina.engines.simd.emit.zeros import cleared, nonzero_n_of_any, panel_vectors, write_narrowing
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Scalar
@@ -312,7 +312,9 @@ class WinogradWeightGradient(TransformedTiles):
         strides = (self._sums_stride, self._blocks, self._item_sums)
         code.call_void(transform, source, target, *(constant(one, I64) for one in strides))
         rows = [
-            self._vectors(code, panel, code.offset(target, row * panel.width, self._element))
+            panel_vectors(
+                code, panel, self._element, code.offset(target, row * panel.width, self._element)
+            )
             for row in range(self._window**2)
         ]
         code.store(nonzero_n_of_any(code, panel, rows), code.offset(found, past, "i32"))
@@ -368,7 +370,7 @@ class WinogradWeightGradient(TransformedTiles):
             start = address(
                 code, gradients, [(loop.index, each), (row, panel.width)], self._element
             )
-            for vector, value in enumerate(self._vectors(code, panel, start)):
+            for vector, value in enumerate(panel_vectors(code, panel, self._element, start)):
                 target = code.offset(start, vector * panel.lanes, self._element)
                 code.store(cleared(code, panel, vector, value, word), target)
         code.end_loop(loop)

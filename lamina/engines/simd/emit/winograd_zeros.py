@@ -16,7 +16,7 @@ from lamina.codegen.filtering import Filtering
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.m_tiles import address
-from lamina.engines.simd.emit.zeros import cleared, nonzero_n
+from lamina.engines.simd.emit.zeros import cleared, nonzero_n, panel_vectors
 from lamina.records import frozen_dataclass
 
 
@@ -50,7 +50,7 @@ def emit_exact_zeros(
     column = code.begin_loop(constant(0, I64), positions)
     position = code.add(code.multiply(row.index, positions), column.index)
     result = address(code, results, [(position, panel.width)], kind)
-    sums = _loaded(code, panel, kind, result)
+    sums = panel_vectors(code, panel, kind, result)
     word = nonzero_n(code, panel, sums)
     with code.when(code.compare("ne", word, constant(0, I32))):
         start = address(code, inputs, [(row.index, down), (column.index, right)], kind)
@@ -159,7 +159,9 @@ def emit_cleared_windows(module: Module, panel: Panel, kind: str, filtering: Fil
     window = code.load(code.offset(windows, loop.index, "i32"), I32)
     with code.when(code.compare("eq", window, constant(0, I32))):
         result = address(code, results, [(loop.index, panel.width)], kind)
-        _clear(code, panel, kind, result, _loaded(code, panel, kind, result), constant(-1, I32))
+        _clear(
+            code, panel, kind, result, panel_vectors(code, panel, kind, result), constant(-1, I32)
+        )
     code.end_loop(loop)
     code.finish()
     return name
@@ -167,15 +169,6 @@ def emit_cleared_windows(module: Module, panel: Panel, kind: str, filtering: Fil
 
 def _size(panel: Panel) -> str:
     return f"{panel.vectors}x{panel.lanes}_{panel.last_lanes}"
-
-
-def _loaded(code: Builder, panel: Panel, kind: str, result: Value) -> list[Value]:
-    """The vectors of a panel at an address."""
-    lanes = [panel.lanes] * (panel.vectors - 1) + [panel.last_lanes]
-    return [
-        code.load(code.offset(result, number * panel.lanes, kind), Type(kind, present))
-        for number, present in enumerate(lanes)
-    ]
 
 
 def _clear(

@@ -27,6 +27,15 @@ from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 
 
+def panel_vectors(code: Builder, panel: Panel, kind: str, start: Value) -> list[Value]:
+    """Loads the vectors of a row of a panel at an address."""
+    lanes = [panel.lanes] * (panel.vectors - 1) + [panel.last_lanes]
+    return [
+        code.load(code.offset(start, number * panel.lanes, kind), Type(kind, present))
+        for number, present in enumerate(lanes)
+    ]
+
+
 def nonzero_n(code: Builder, panel: Panel, vectors: Sequence[Value]) -> Value:
     """A word with a bit for each column of a panel in which the vectors are not zero."""
     word: Value | None = None
