@@ -125,6 +125,7 @@ def takes_floats(case: Any) -> bool:
 
 @HALVES
 @pytest.mark.parametrize(("op", "sample"), [*filter(takes_floats, CASES)])
+@pytest.mark.sampled
 def test_an_op_takes_halves(op: Op, sample: Sample, half: DType, engine: Engine) -> None:
     leaves = Leaves()
     operands = [leaves.add(array) for array in values_of(sample, half)]
@@ -133,6 +134,7 @@ def test_an_op_takes_halves(op: Op, sample: Sample, half: DType, engine: Engine)
 
 @HALVES
 @pytest.mark.parametrize(("op", "sample"), [*filter(takes_floats, DIFFERENTIABLE)])
+@pytest.mark.sampled
 def test_a_gradient_takes_halves(op: Op, sample: Sample, half: DType, engine: Engine) -> None:
     leaves = Leaves()
     operands = [leaves.add(array) for array in values_of(sample, half)]
@@ -146,6 +148,7 @@ def test_a_gradient_takes_halves(op: Op, sample: Sample, half: DType, engine: En
 # Every fourth random graph is float32; the operands of its products are rounded.
 @HALVES
 @pytest.mark.parametrize("seed", range(3, 240, 4))
+@pytest.mark.sampled
 def test_a_random_graph_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
     made = random_graph(seed)
     graph = with_rounded_products(made.graph, half)
@@ -154,6 +157,7 @@ def test_a_random_graph_with_rounded_products(seed: int, half: DType, engine: En
 
 @HALVES
 @pytest.mark.parametrize("seed", [seed for seed in SEEDS if seed % 5 != 4])
+@pytest.mark.sampled
 def test_windows_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
     made = WindowedGraph(seed)
     graph = with_rounded_products(made.graph, half)
@@ -162,6 +166,7 @@ def test_windows_with_rounded_products(seed: int, half: DType, engine: Engine) -
 
 @HALVES
 @pytest.mark.parametrize("seed", [seed for seed in FILTERED_SEEDS if seed % 5 != 4])
+@pytest.mark.sampled
 def test_windows_of_3x3_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
     made = FilteredGraph(seed)
     graph = with_rounded_products(made.graph, half)
@@ -209,6 +214,7 @@ NETWORKS: dict[str, tuple[lm.Network, int]] = {
 
 @HALVES
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.sampled
 def test_a_training_step_in_mixed_precision(name: str, half: DType, engine: Engine) -> None:
     network, batch = NETWORKS[name]
     options = TrainingOptions(lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9))

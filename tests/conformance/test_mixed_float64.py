@@ -259,6 +259,7 @@ def check_errors(errors: Mapping[str, float]) -> None:
 
 @HALVES
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.sampled
 def test_a_layer_between_products(name: str, half: DType, engine: Engine) -> None:
     case = LAYERS[name]
     network = network_of(case)
@@ -273,6 +274,7 @@ def test_a_layer_between_products(name: str, half: DType, engine: Engine) -> Non
 
 @HALVES
 @pytest.mark.parametrize("seed", range(24))
+@pytest.mark.sampled
 def test_a_random_network(seed: int, half: DType, engine: Engine) -> None:
     network, roundings = random_network(seed)
     case = LayerCase(lm.Tanh(), ())
@@ -284,6 +286,7 @@ def test_a_random_network(seed: int, half: DType, engine: Engine) -> None:
 # Every fourth random graph is float32. Errors of float32 arithmetic add up in up to 40 ops.
 @HALVES
 @pytest.mark.parametrize("seed", range(3, 240, 4))
+@pytest.mark.sampled
 def test_a_random_graph(seed: int, half: DType, engine: Engine) -> None:
     made = random_graph(seed)
     graph = Graph(made.graph.inputs, made.graph.outputs)
