@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from reprlib import recursive_repr
-from typing import Any, TypeVar, dataclass_transform, overload
+from typing import Any, Generic, TypeVar, dataclass_transform, final, overload
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -201,3 +201,34 @@ def _delete(self: object, name: str) -> None:
 def _is_frozen(self: Any, name: str) -> bool:
     """Subclasses that are not dataclasses themselves may have attributes of their own."""
     return "__dataclass_fields__" in self.__class__.__dict__ or name in self.__dataclass_fields__
+
+
+_Value = TypeVar("_Value")
+
+
+@final
+class cached_property(Generic[_Value]):
+    """`functools.cached_property` without a lock: a method that is computed once for an object.
+
+    Until Python 3.12 that one computes while it holds a lock of the class. If the process forks
+    meanwhile, the child waits for the lock forever. Here two threads may compute at once; both get
+    equal values.
+    """
+
+    def __init__(self, compute: Callable[[Any], _Value]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> cached_property[_Value]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> _Value: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        # Once it is there, an attribute of the instance is found before this method is called.
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value

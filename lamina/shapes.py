@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from numbers import Integral
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.errors import DTypeError, ShapeError
-from lamina.records import frozen_dataclass
+from lamina.records import cached_property, frozen_dataclass
 
 Array = npt.NDArray[Any]
 

@@ -20,7 +20,6 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import final
 import platformdirs
 
 from lamina.cache.folders import Folder, opened
+from lamina.records import cached_property
 
 # An entry begins with this, the SHA-256 of the key, the length of the content, and the SHA-256 of
 # those three and the content.

@@ -22,7 +22,7 @@ import types
 from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property, partial, wraps
+from functools import partial, wraps
 from types import FunctionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
@@ -47,7 +47,7 @@ from lamina.graph.kinds import (
     refusal,
     shown,
 )
-from lamina.records import frozen_dataclass
+from lamina.records import cached_property, frozen_dataclass
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -10,11 +10,9 @@ F(3x3, 4x4) and F(5x5, 2x2), in which a tile of output gradients replaces the we
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
-from lamina.records import frozen_dataclass
+from lamina.records import cached_property, frozen_dataclass
 from lamina.shapes import Array
 
 # The matrix of a transform, row by row.

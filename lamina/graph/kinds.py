@@ -19,14 +19,13 @@ import os
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast, final
 
 import numpy as np
 
 from lamina.errors import DefinitionError, DTypeError
-from lamina.records import frozen_dataclass
+from lamina.records import cached_property, frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, DType, DTypeLike, Size, as_dtype, as_whole
 
 if TYPE_CHECKING:

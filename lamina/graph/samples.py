@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from functools import cached_property
 from typing import Any, cast, final
 
-from lamina.records import frozen_dataclass
+from lamina.records import cached_property, frozen_dataclass
 
 
 @frozen_dataclass

@@ -7,7 +7,6 @@ if another step needs it. `ANCHOR_PASSES` lists the passes in the order in which
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.costs import Narrowing, Operations
@@ -24,7 +23,7 @@ from lamina.ops.lowering_rules import (
     Scattering,
 )
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
+from lamina.records import cached_property, frozen_dataclass
 from lamina.shapes import size_of, static
 
 # A set in the order of insertion.

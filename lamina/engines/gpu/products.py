@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import final
 
 from lamina.codegen.matrix import with_single_axes
@@ -14,6 +13,7 @@ from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Scalar, loads
 from lamina.program.steps import Contraction
 from lamina.program.windows import loaded
+from lamina.records import cached_property
 from lamina.shapes import float32
 
 # The longest run of neighbours that is looked for.
