@@ -43,7 +43,9 @@ BATCHES = (1, 2, 3, 7, 64)
 @pytest.mark.parametrize("name", PUBLIC_DTYPES)
 def test_a_dtype_is_found_by_its_name_its_numpy_dtype_and_itself(name: str) -> None:
     dtype = PUBLIC_DTYPES[name]
-    assert as_dtype(name) is as_dtype(np.dtype(name)) is as_dtype(dtype) is dtype
+    assert as_dtype(name) is as_dtype(dtype.numpy) is as_dtype(dtype) is dtype
+    # The name is known once `numpy` has imported ml_dtypes.
+    assert dtype.numpy == np.dtype(name)
 
 
 @pytest.mark.parametrize(("python", "name"), [(bool, "bool"), (int, "int64"), (float, "float32")])
