@@ -18,7 +18,7 @@ from lamina.layers.scope import Variable
 from lamina.layers.tracing import Trace
 from lamina.loss_scaling import all_finite, kept_unless, loss_scale
 from lamina.ops.differentiate import gradients, smoothly_depending
-from lamina.precision import with_rounded_activations, with_rounded_products
+from lamina.precision import Rounding, with_rounded_activations, with_rounded_products
 from lamina.protocols import (
     Clip,
     Loss,
@@ -70,7 +70,7 @@ def inference_graph(
     *,
     dtype: DType,
     input_dtypes: Sequence[DType] | None = None,
-    half: DType | None = None,
+    rounding: Rounding | None = None,
 ) -> BatchGraph:
     """The forward pass in inference mode.
 
@@ -78,23 +78,23 @@ def inference_graph(
         network: the definition.
         dtype: the float type of the parameters.
         input_dtypes: of the data; by default the dtypes of the network's inputs.
-        half: in mixed precision, the dtype to which activations are rounded.
+        rounding: in mixed precision, what is rounded.
     """
-    trace = _traced(network, dtype, half, training=False, input_dtypes=input_dtypes)
+    trace = _traced(network, dtype, rounding, training=False, input_dtypes=input_dtypes)
     outputs = tuple((f"output{n}", tensor) for n, tensor in enumerate(trace.outputs))
-    return _finished(Graph(trace.inputs, outputs), half, trace)
+    return _finished(Graph(trace.inputs, outputs), rounding, trace)
 
 
 def _traced(
     network: Traceable,
     dtype: DType,
-    half: DType | None,
+    rounding: Rounding | None,
     *,
     training: bool,
     input_dtypes: Sequence[DType] | None,
 ) -> Trace:
     trace = network.trace(dtype=dtype, training=training, input_dtypes=input_dtypes)
-    return trace if half is None else with_rounded_activations(trace, half)
+    return trace if rounding is None else with_rounded_activations(trace, rounding.half)
 
 
 def _compared(trace: Trace) -> Trace:
@@ -110,13 +110,14 @@ def _compared(trace: Trace) -> Trace:
 
 def _finished(
     graph: Graph,
-    half: DType | None,
+    rounding: Rounding | None,
     trace: Trace,
     slots: Mapping[str, tuple[Tensor, float]] | None = None,
     untrained: tuple[str, ...] = (),
 ) -> BatchGraph:
     """The graph of a batch; in mixed precision the operands of its products are rounded."""
-    graph = graph if half is None else with_rounded_products(graph, half)
+    if rounding is not None:
+        graph = with_rounded_products(graph, rounding.half, leaves=rounding.leaves)
     return BatchGraph(graph, trace, slots or {}, untrained)
 
 
@@ -144,7 +145,7 @@ def evaluation_graph(
     dtype: DType,
     metrics: Sequence[Metric] = (),
     input_dtypes: Sequence[DType] | None = None,
-    half: DType | None = None,
+    rounding: Rounding | None = None,
     training: bool = False,
 ) -> BatchGraph:
     """The loss, without penalties, and the metrics of a batch; it updates nothing.
@@ -152,7 +153,7 @@ def evaluation_graph(
     Args:
         training: trace the layers in training mode instead of inference mode.
     """
-    trace = _traced(network, dtype, half, training=training, input_dtypes=input_dtypes)
+    trace = _traced(network, dtype, rounding, training=training, input_dtypes=input_dtypes)
     trace = _compared(trace)
     check_loss(loss)
     check_outputs(loss, len(trace.outputs))
@@ -160,7 +161,7 @@ def evaluation_graph(
     leaves, target = _targets(targets, loss, trace)
     value = _loss_value(loss, trace, target)
     outputs = (("loss", value), *_measured(metrics, trace, target))
-    return _finished(Graph((*trace.inputs, *leaves), outputs), half, trace)
+    return _finished(Graph((*trace.inputs, *leaves), outputs), rounding, trace)
 
 
 @without_collections
@@ -171,7 +172,7 @@ def training_graph(
     *,
     dtype: DType,
     input_dtypes: Sequence[DType] | None = None,
-    half: DType | None = None,
+    rounding: Rounding | None = None,
 ) -> BatchGraph:
     """The graph of a training step.
 
@@ -182,13 +183,13 @@ def training_graph(
         targets: (shape with the batch, dtype) of each target.
         dtype: the float type of the model.
         input_dtypes: of the data; by default the dtypes of the network's inputs.
-        half: in mixed precision, the dtype to which activations are rounded.
+        rounding: in mixed precision, what is rounded.
 
     Raises:
         DefinitionError: if there is nothing to train, or a pattern matches no parameter.
         ShapeError: if the loss is not a single number.
     """
-    trace = _compared(_traced(network, dtype, half, training=True, input_dtypes=input_dtypes))
+    trace = _compared(_traced(network, dtype, rounding, training=True, input_dtypes=input_dtypes))
     check_outputs(options.loss, len(trace.outputs))
     record = trace.record
     names = list(record.parameters)
@@ -201,7 +202,7 @@ def training_graph(
         for penalty in record.penalties:
             value = ops.add(value, ops.cast(penalty, value.dtype))
     trained = _trained(value, record.parameters.values(), excluded, options.frozen)
-    scale = loss_scale() if half == float16 else None
+    scale = loss_scale() if rounding is not None and rounding.half == float16 else None
     differentiated = value if scale is None else value * scale.scale
     flowing: Sequence[Tensor] = gradients(differentiated, [one.tensor for one in trained])
     applied, finite = record.step, None
@@ -231,7 +232,7 @@ def training_graph(
     trained_names = {variable.name for variable in trained}
     untrained = tuple(name for name in record.parameters if name not in trained_names)
     graph = Graph((*trace.inputs, *leaves), outputs, tuple(updates))
-    return _finished(graph, half, trace, slots, untrained)
+    return _finished(graph, rounding, trace, slots, untrained)
 
 
 def _trained(

@@ -86,9 +86,9 @@ class Model:
         """The model in a file that was read; `lamina.load` calls it. No initializer is run."""
         model = cls.__new__(cls)
         opened = open_engine(engine)
-        precision, values = saved.precision, saved.values
+        wanted = saved.precision.name if dtype is None else dtype
+        precision, values = precision_of(wanted, lambda: opened.device), saved.values
         if dtype is not None:
-            precision = precision_of(dtype, lambda: opened.device)
             values = {
                 name: rounded(value, precision.dtype, f"parameter {name!r}")
                 for name, value in values.items()

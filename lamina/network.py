@@ -410,12 +410,12 @@ def bill_of(
     target: Target,
 ) -> MemoryBill:
     """The memory bill of a training step; without options, of a forward pass."""
-    dtype, half = precision.dtype, precision.half
+    dtype, rounding = precision.dtype, precision.rounding
     if options is None:
-        batch_graph, name = inference_graph(network, dtype=dtype, half=half), "inference"
+        batch_graph, name = inference_graph(network, dtype=dtype, rounding=rounding), "inference"
     else:
         targets = default_targets(network, options.loss, dtype)
-        batch_graph = training_graph(network, options, targets, dtype=dtype, half=half)
+        batch_graph = training_graph(network, options, targets, dtype=dtype, rounding=rounding)
         name = "training step"
     # Imported here: importing the passes takes longer than defining a network.
     with loading:

@@ -8,6 +8,9 @@ Parameters, states of optimizers and layers, and all arithmetic are float32. Two
 2. `with_rounded_products`, after differentiation: the operands of all products are rounded,
    forwards and backwards. Sums of products are float32.
 
+Devices without instructions for these floats multiply in float32. There parameters and inputs,
+which are stored in float32, are multiplied as they are.
+
 After Micikevicius, Narang, Alben, Diamos, Elsen, Garcia, Ginsburg, Houston, Kuchaiev, Venkatesh,
 Wu: Mixed precision training (2018).
 """
@@ -49,17 +52,34 @@ MIXED: Mapping[str, DType | None] = {
 
 
 @frozen_dataclass
+class Rounding:
+    """What is rounded in mixed precision.
+
+    Attributes:
+        half: the dtype of activations, and of the operands of products.
+        leaves: whether parameters and inputs are rounded too where they are multiplied.
+    """
+
+    half: DType
+    leaves: bool = True
+
+
+@frozen_dataclass
 class Precision:
     """The float types of a model.
 
     Attributes:
         dtype: of parameters, states, inputs and outputs.
-        half: in mixed precision, the dtype of activations and of the operands of products; None
-            otherwise.
+        rounding: in mixed precision; None otherwise.
     """
 
     dtype: DType
-    half: DType | None = None
+    rounding: Rounding | None = None
+
+    @property
+    def half(self) -> DType | None:
+        """In mixed precision, the dtype to which numbers are rounded; None otherwise."""
+        return None if self.rounding is None else self.rounding.half
 
     @property
     def name(self) -> str:
@@ -72,16 +92,16 @@ def precision_of(value: DTypeLike, device: Callable[[], Device]) -> Precision:
 
     Args:
         value: a float type, or a name in `MIXED`.
-        device: returns the device that decides which type `"mixed"` is.
+        device: returns the device that decides which type `"mixed"` is, and whether parameters are
+            rounded.
 
     Raises:
         EngineError: if the device computes with no floats of 16 bits.
     """
     if not isinstance(value, str) or value not in MIXED:
         return Precision(as_dtype(value))
-    half = MIXED[value]
+    half, found = MIXED[value], device()
     if half is None:
-        found = device()
         if not found.has_bfloat16 and not found.has_float16:
             raise EngineError(
                 "this device does not compute with floats of 16 bits",
@@ -94,7 +114,8 @@ def precision_of(value: DTypeLike, device: Callable[[], Device]) -> Precision:
                 "the memory, but is no faster.",
             )
         half = bfloat16 if found.has_bfloat16 else float16
-    return Precision(float32, half)
+    multiplied = found.has_bfloat16 if half == bfloat16 else found.has_float16
+    return Precision(float32, Rounding(half, leaves=bool(multiplied)))
 
 
 # The operands that are multiplied, of each op that multiplies and adds up; None: all.
@@ -219,14 +240,14 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
     return _Origin.PRODUCTS
 
 
-def with_rounded_products(graph: Graph, half: DType) -> Graph:
+def with_rounded_products(graph: Graph, half: DType, *, leaves: bool = True) -> Graph:
     """The graph in which the operands of products are rounded.
 
     A computed operand is rounded for all of its users, so that it is stored once. An output of the
-    graph is not rounded, unless it is made of the states of a recurrence. A parameter or an input
-    is rounded where it is multiplied. Only float32 is rounded.
+    graph is not rounded, unless it is made of the states of a recurrence. With `leaves`, a
+    parameter or an input is rounded where it is multiplied. Only float32 is rounded.
     """
-    return _Products(half).rounded(graph, keep_outputs=True)
+    return _Products(half, leaves).rounded(graph, keep_outputs=True)
 
 
 @final
@@ -235,10 +256,14 @@ class _Products:
 
     Args:
         half: the dtype to which they are rounded.
+        leaves: whether leaves are rounded; the states and sequences of recurrences always are.
     """
 
-    def __init__(self, half: DType) -> None:
+    def __init__(self, half: DType, leaves: bool) -> None:
         self._half = half
+        self._leaves = leaves
+        # The states and sequences of recurrences, within their graphs.
+        self._steps: set[Tensor] = set()
         # Graphs of iterations, by their identity: the results of one loop share a graph, and its
         # operands.
         self._graphs: dict[int, tuple[Graph, Graph]] = {}
@@ -253,7 +278,7 @@ class _Products:
             for node in nodes
             for operand in self._rounded_operands(node)
             for source in _sources(operand)
-            if source.op not in (LEAF, CONSTANT) and not self._is_rounded(source)
+            if not (_is_leaf(source) or self._is_rounded(source))
         }
         redundant = self._rounded_later(graph, chosen)
         chosen -= redundant
@@ -330,6 +355,7 @@ class _Products:
         body: Graph = node.attributes["body"]
         states: int = node.attributes["states"]
         if id(body) not in self._graphs:
+            self._steps.update(body.inputs[: states + node.attributes["sequences"]])
             self._graphs[id(body)] = body, self.rounded(body)
         _, rounded = self._graphs[id(body)]
         given = tuple(
@@ -412,13 +438,19 @@ class _Products:
         return _Loop(body, Graph(tuple(inputs), outputs))
 
     def _with_rounded_leaves(self, operand: Tensor, known: dict[Tensor, Tensor]) -> Tensor:
-        """An operand in which leaves below movements are rounded."""
+        """An operand in which leaves below movements are rounded, if they are to be."""
         for node in topological([operand], [*_sources(operand)]):
-            if node.op in (LEAF, CONSTANT):
-                known[node] = ops.rounded(node, self._half)
+            if _is_leaf(node):
+                is_rounded = self._leaves or node in self._steps
+                known[node] = ops.rounded(node, self._half) if is_rounded else node
             elif _is_moved(node):
                 known[node] = rebuild(node, tuple(known.get(x, x) for x in node.operands))
         return known.get(operand, operand)
+
+
+def _is_leaf(node: Tensor) -> bool:
+    """Whether it is a leaf or a constant, or a cast of one."""
+    return node.op in (LEAF, CONSTANT) or (node.op.name == "cast" and _is_leaf(node.operands[0]))
 
 
 def _is_cast_from(node: Tensor, half: DType) -> bool:

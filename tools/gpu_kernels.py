@@ -29,7 +29,7 @@ from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.target import target_for
 from lamina.network import bill_of
-from lamina.precision import MIXED, Precision
+from lamina.precision import MIXED, Precision, Rounding
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
@@ -60,7 +60,8 @@ DTYPES = ("float32", *(name for name, half in MIXED.items() if half is not None)
 def program_of(workload: Workload, dtype: str = "float32") -> Program:
     """The program of a workload for GPUs, in float32 or in mixed precision."""
     options = options_or_none(workload.loss, workload.optimizer, None, (), workload.name)
-    precision = Precision(float32, MIXED.get(dtype))
+    half = MIXED.get(dtype)
+    precision = Precision(float32, None if half is None else Rounding(half))
     return bill_of(workload.network(), workload.batch, options, precision, TARGET).program
 
 

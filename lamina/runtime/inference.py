@@ -201,5 +201,5 @@ def _graph_of(parameters: Parameters, dtypes: Sequence[DType] | None = None) -> 
     """The forward pass of a model."""
     precision = parameters.precision
     return inference_graph(
-        parameters.network, dtype=precision.dtype, input_dtypes=dtypes, half=precision.half
+        parameters.network, dtype=precision.dtype, input_dtypes=dtypes, rounding=precision.rounding
     )

@@ -78,7 +78,7 @@ class Evaluation(BatchRunner):
             loss,
             self._targets,
             dtype=parameters.dtype,
-            half=parameters.precision.half,
+            rounding=parameters.precision.rounding,
             metrics=metrics,
             input_dtypes=self._input_dtypes,
         )

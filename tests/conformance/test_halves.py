@@ -17,7 +17,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Op, Sample, apply, bind_batch, evaluate
-from lamina.precision import with_rounded_products
+from lamina.precision import Rounding, with_rounded_products
 from lamina.protocols import TrainingOptions
 from lamina.shapes import Array, DType, as_dtype, bfloat16, float16, float32, static
 
@@ -214,12 +214,16 @@ NETWORKS: dict[str, tuple[lm.Network, int]] = {
 
 @HALVES
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("leaves", [True, False], ids=["all", "computed"])
 @pytest.mark.sampled
-def test_a_training_step_in_mixed_precision(name: str, half: DType, engine: Engine) -> None:
+def test_a_training_step_in_mixed_precision(
+    name: str, half: DType, leaves: bool, engine: Engine
+) -> None:
+    """With all operands of products rounded, and with the computed ones alone."""
     network, batch = NETWORKS[name]
     options = TrainingOptions(lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9))
     targets = default_targets(network, options.loss, float32)
-    made = training_graph(network, options, targets, dtype=float32, half=half)
+    made = training_graph(network, options, targets, dtype=float32, rounding=Rounding(half, leaves))
     generator = np.random.default_rng(0)
     feeds: dict[str, Array] = {}
     graph = bind_batch(made.graph, batch)

@@ -62,7 +62,7 @@ ROUNDED = frozenset(("add", "subtract", "multiply", "divide", "square_root", "re
 # it is the square root of the largest element of A (G 1 * B 1) / window. Of both it is the larger
 # one, and squared, as there are two axes.
 AMPLIFICATION = {3: 2.0, 5: 22.0}
-# The same if both operands are rounded to 16 bits, where tiles of 4x4 positions are allowed.
+# The same if an operand is rounded to 16 bits, where tiles of 4x4 positions are allowed.
 ROUNDED_AMPLIFICATION = {3: 8.5}
 
 
@@ -240,7 +240,7 @@ def _contraction_bound(node: Tensor, operands: list[Array]) -> Array:
     terms = size_of([n for label, n in extents.items() if label not in node.attributes["output"]])
     sums = _of_absolute_values(node, operands)
     bound = math.sqrt(terms) * sums
-    is_rounded = all(map(_is_rounded, node.operands))
+    is_rounded = any(map(_is_rounded, node.operands))
     amplification = max(_amplification(one, is_rounded=is_rounded) for one in node.operands)
     if amplification:
         # Where all terms are zero, the result is exactly zero.

@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from cases import numbers
 
 import lamina as lm
-from lamina.shapes import Array
+from lamina.precision import Precision, Rounding
+from lamina.shapes import Array, as_dtype, float32
 
 STEPS, SEEDS, BATCHES, BATCH_SIZE = 50, 8, 5, 16
 CLASSES = 10
@@ -190,9 +192,14 @@ def _batches(network: lm.Network, seed: int) -> list[tuple[Array, Array]]:
 
 
 def _trained(recipe: Recipe, seed: int, dtype: str, engine: str) -> tuple[Array, Array]:
-    """The losses of each training step, and all parameters at the end, of Lamina."""
+    """The losses of each training step, and all parameters at the end, of Lamina.
+
+    Parameters and inputs are rounded on all engines, as where devices multiply such floats.
+    """
     network = recipe.network()
-    model = lm.Model(network, engine=engine, dtype=dtype, seed=seed)
+    rounding = Rounding(as_dtype(dtype.removeprefix("mixed-"))) if "mixed" in dtype else None
+    with patch("lamina.model.precision_of", lambda *_: Precision(float32, rounding)):
+        model = lm.Model(network, engine=engine, dtype=dtype, seed=seed)
     made = _batches(network, seed)
     with model.training(lm.CrossEntropy(), recipe.optimizer, batch_size=BATCH_SIZE) as training:
         losses = [float(training.step(*made[step % BATCHES])) for step in range(STEPS)]

@@ -225,14 +225,16 @@ def test_graphs_with_winograd_equal_their_evaluation(
     check(graph, engine, made.feeds, schedules=with_winograd(engine))
 
 
-# The transforms, and the dtype of the numbers; ROUNDED numbers are float32 with bfloat16's digits.
-ROUNDED = "rounded"
+# The transforms, and the dtype of the numbers; ROUNDED numbers are float32 with bfloat16's digits,
+# WEIGHT_UNROUNDED too except for weights.
+ROUNDED, WEIGHT_UNROUNDED = "rounded", "weight unrounded"
 TRANSFORMS = [
     pytest.param(FILTERINGS[3], "float32", id="3-float32"),
     pytest.param(FILTERINGS[5], "float32", id="5-float32"),
     pytest.param(FILTERINGS[3], "float64", id="3-float64"),
     pytest.param(FILTERINGS[5], "float64", id="5-float64"),
     pytest.param(ROUNDED_FILTERINGS[3], ROUNDED, id="3-rounded"),
+    pytest.param(ROUNDED_FILTERINGS[3], WEIGHT_UNROUNDED, id="3-weight-unrounded"),
 ]
 
 
@@ -241,22 +243,22 @@ def convolution(
 ) -> tuple[Graph, dict[str, Any]]:
     """A convolution of images of odd size, and its gradients."""
     generator, leaves = np.random.default_rng(0), Leaves()
-    is_rounded = dtype == ROUNDED
-    dtype = "float32" if is_rounded else dtype
+    number = "float32" if dtype in (ROUNDED, WEIGHT_UNROUNDED) else dtype
 
     def leaf(*shape: int) -> Tensor:
-        return leaves.add(generator.uniform(-1, 1, shape).astype(dtype))
+        return leaves.add(generator.uniform(-1, 1, shape).astype(number))
 
     x, weight = leaf(3, channels, 9, 11), leaf(20, channels, size, size)
     upstream, padding = leaf(3, 20, 9, 11), (size // 2, size // 2)
-    if is_rounded:
-        x, weight, upstream = (ops.rounded(one, bfloat16) for one in (x, weight, upstream))
+    if number != dtype:
+        x, upstream = (ops.rounded(one, bfloat16) for one in (x, upstream))
+        weight = ops.rounded(weight, bfloat16) if dtype == ROUNDED else weight
     y = ops.conv(x, weight, [1, 1], [padding, padding], [1, 1])
     return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
 
 
 @pytest.mark.parametrize("rounded", [(), ("x",), ("weight",), ("x", "weight")], ids="".join)
-def test_tiles_of_4x4_are_for_convolutions_with_both_operands_rounded(
+def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(
     rounded: tuple[str, ...],
 ) -> None:
     leaves = Leaves()
@@ -267,7 +269,7 @@ def test_tiles_of_4x4_are_for_convolutions_with_both_operands_rounded(
     program = compile_graph(leaves.graph([y]), batch=1, name="test", target=DEFAULT_TARGET)
     (step,) = (one for one in program.steps if isinstance(one, Contraction))
     tiles = {name for name in readings(step) if "4x4" in name}
-    assert tiles == ({"Winograd F(4x4, 3x3)"} if len(rounded) == 2 else set())
+    assert tiles == ({"Winograd F(4x4, 3x3)"} if rounded else set())
 
 
 def test_gradients_of_strided_convolutions_are_sums_of_copied_images_if_they_are_rounded() -> None:

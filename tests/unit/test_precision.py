@@ -14,15 +14,28 @@ from lamina import loss_scaling, ops
 from lamina.compiler.expand import expand
 from lamina.derive import default_targets, evaluation_graph, training_graph
 from lamina.engines import DEFAULT_TARGET
+from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.engine import Device
 from lamina.errors import EngineError
-from lamina.graph import Graph, Tensor, apply, bind_batch, evaluate, leaf
+from lamina.graph import LEAF, Graph, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
-from lamina.precision import PRODUCTS, Precision, precision_of, with_rounded_activations
+from lamina.precision import PRODUCTS, Precision, Rounding, precision_of, with_rounded_activations
 from lamina.program.program import Program
+from lamina.program.scalar import Load, postorder
 from lamina.program.steps import Contraction
 from lamina.protocols import TrainingOptions
-from lamina.shapes import BATCH, Array, as_dtype, bfloat16, bool_, float16, float32, uint8
+from lamina.shapes import (
+    BATCH,
+    Array,
+    DType,
+    as_dtype,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    uint8,
+)
 from lamina.training.history import History
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.SGD(0.1)
@@ -42,8 +55,10 @@ def images() -> lm.Network:
     )
 
 
-def program_of(network: lm.Network, dtype: str, batch: int = 512) -> Program:
-    return network.plan(batch, LOSS, OPTIMIZER, dtype=dtype).program
+def program_of(
+    network: lm.Network, dtype: str, batch: int = 512, engine: str = "interpreter"
+) -> Program:
+    return network.plan(batch, LOSS, OPTIMIZER, dtype=dtype, engine=engine).program
 
 
 # What is rounded ----------------------------------------------------------------------------------
@@ -77,6 +92,38 @@ def test_all_operands_of_products_are_rounded(network: Any) -> None:
             assert step.dtype == float32
             for view in (step.left, step.right):
                 assert view.operands[0].dtype == bfloat16  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("network", [classifier, images])
+def test_parameters_and_inputs_are_not_rounded_on_a_device_that_multiplies_float32(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuEngine, "device", device(has_bfloat16=False))
+    program = program_of(network(), "mixed-bfloat16", engine="cpu")
+    multiplied = {
+        load.buffer: load.dtype
+        for step in program.steps
+        if isinstance(step, Contraction)
+        for view in (step.left, step.right)
+        for load in postorder(view)
+        if isinstance(load, Load)
+    }
+    kinds = {name: program.buffers[name].kind for name in multiplied}
+    assert {"parameter", "input", "temporary"} <= {*kinds.values()}
+    for name, dtype in multiplied.items():
+        assert dtype == (bfloat16 if kinds[name] == "temporary" else float32)
+
+
+def test_the_states_of_recurrences_are_rounded_on_all_devices() -> None:
+    net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
+    rounding = Rounding(bfloat16, leaves=False)
+    targets = default_targets(net, LOSS, float32)
+    made = evaluation_graph(net, LOSS, targets, dtype=float32, rounding=rounding)
+    (loop,) = [node for node in made.graph.nodes() if isinstance(node.op.lowering, Repeating)][:1]
+    inputs = loop.attributes["body"].inputs
+    assert [one.dtype for one in inputs].count(bfloat16) == 2  # The state and the sequence.
+    rounded = [x for x in loop.attributes["body"].nodes() if x.op.name == "rounded"]
+    assert not any(x.operands[0].op is LEAF for x in rounded)
 
 
 def test_gradients_of_parameters_are_not_rounded() -> None:
@@ -163,7 +210,7 @@ def test_attention_multiplies_rounded_operands_forwards_and_backwards() -> None:
     net = lm.Sequential(lm.Input(16, 8), lm.MultiHeadAttention(2), lm.Flatten(), lm.Linear(5))
     options = TrainingOptions(LOSS, OPTIMIZER)
     targets = default_targets(net, LOSS, float32)
-    made = training_graph(net, options, targets, dtype=float32, half=bfloat16)
+    made = training_graph(net, options, targets, dtype=float32, rounding=Rounding(bfloat16))
     found: dict[str, Tensor] = {}
     for node in made.graph.nodes():
         if node.op.name in ("attention", "attention_gradient"):
@@ -185,7 +232,7 @@ def has_rounded_elements(tensor: Tensor) -> bool:
 def test_the_multiplied_state_of_a_recurrence_has_16_bits() -> None:
     net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
     targets = default_targets(net, LOSS, float32)
-    made = evaluation_graph(net, LOSS, targets, dtype=float32, half=bfloat16)
+    made = evaluation_graph(net, LOSS, targets, dtype=float32, rounding=Rounding(bfloat16))
     (loop,) = [node for node in made.graph.nodes() if isinstance(node.op.lowering, Repeating)][:1]
     states = loop.attributes["body"].inputs[: loop.attributes["states"]]
     assert sorted(state.dtype.name for state in states) == ["bfloat16", "float32"]
@@ -200,9 +247,11 @@ def test_initial_parameters_keep_their_bits() -> None:
 def test_dropout_masks_keep_their_bits() -> None:
     net = lm.Sequential(lm.Input(64), lm.Linear(64, bias=False), lm.Dropout(0.5), lm.Linear(64))
     patterns: list[Array] = []
-    for half in (None, bfloat16):
+    for rounding in (None, Rounding(bfloat16)):
         targets = [((BATCH, 64), float32)]
-        made = evaluation_graph(net, lm.MSE(), targets, dtype=float32, half=half, training=True)
+        made = evaluation_graph(
+            *(net, lm.MSE(), targets), dtype=float32, rounding=rounding, training=True
+        )
         masks = [node for node in made.graph.nodes() if node.op.name == "bernoulli"]
         bound = bind_batch(Graph((), (("mask", masks[0]),)), 16)
         found, _ = evaluate(bound, {"seed": np.asarray(7), "step": np.asarray(2)})
@@ -246,7 +295,7 @@ def device(**has: bool) -> Device:
     ],
 )
 def test_mixed_takes_what_the_device_computes_with(has: dict[str, bool], half: Any) -> None:
-    assert precision_of("mixed", lambda: device(**has)) == Precision(float32, half)
+    assert precision_of("mixed", lambda: device(**has)) == Precision(float32, Rounding(half))
 
 
 def test_mixed_without_instructions_is_refused_with_the_alternative() -> None:
@@ -261,12 +310,22 @@ def test_mixed_without_instructions_is_refused_with_the_alternative() -> None:
     )
 
 
-def test_a_device_is_not_asked_for_a_named_precision() -> None:
+@pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize("multiplied", [None, bfloat16, float16], ids=str)
+def test_parameters_are_rounded_if_the_device_multiplies_such_floats(
+    half: DType, multiplied: DType | None
+) -> None:
+    one = device(has_bfloat16=multiplied == bfloat16, has_float16=multiplied == float16)
+    expected = Precision(float32, Rounding(half, leaves=half == multiplied))
+    assert precision_of(f"mixed-{half.name}", lambda: one) == expected
+
+
+def test_a_device_is_not_asked_for_other_precisions() -> None:
     def fails() -> Device:
         raise AssertionError
 
-    assert precision_of("mixed-float16", fails) == Precision(float32, float16)
-    assert precision_of("float64", fails).half is None
+    assert precision_of("float64", fails) == Precision(float64)
+    assert precision_of("bfloat16", fails) == Precision(bfloat16)
 
 
 @pytest.mark.parametrize("dtype", ["mixed-bfloat16", "mixed-float16", "bfloat16", "float16"])
