@@ -262,8 +262,8 @@ class _Products:
     def __init__(self, half: DType, leaves: bool) -> None:
         self._half = half
         self._leaves = leaves
-        # The states and sequences of recurrences, within their graphs.
-        self._steps: set[Tensor] = set()
+        # The leaves of iterations that differ between them: states, and elements of sequences.
+        self._varying: set[Tensor] = set()
         # Graphs of iterations, by their identity: the results of one loop share a graph, and its
         # operands.
         self._graphs: dict[int, tuple[Graph, Graph]] = {}
@@ -355,7 +355,7 @@ class _Products:
         body: Graph = node.attributes["body"]
         states: int = node.attributes["states"]
         if id(body) not in self._graphs:
-            self._steps.update(body.inputs[: states + node.attributes["sequences"]])
+            self._varying.update(body.inputs[: states + node.attributes["sequences"]])
             self._graphs[id(body)] = body, self.rounded(body)
         _, rounded = self._graphs[id(body)]
         given = tuple(
@@ -375,19 +375,15 @@ class _Products:
     def _cast(self, operand: Tensor) -> Tensor:
         """A tensor as floats of 16 bits, moved after they are cast."""
         sources = _sources(operand)
-        for node in topological([operand], [*sources]):
-            if node in self._casts:
-                continue
-            if node not in sources:
-                moved = tuple(self._casts[x] for x in node.operands)
-                self._casts[node] = rebuild(node, moved)
-            elif self._is_rounded(node):
-                self._casts[node] = ops.cast(node.operands[0], self._half)
-            elif _is_cast_from(node, self._half):
-                self._casts[node] = node.operands[0]
-            else:
-                self._casts[node] = ops.cast(node, self._half)
-        return self._casts[operand]
+        for source in sources:
+            if source not in self._casts:
+                self._casts[source] = self._cast_source(source)
+        return _moved_again(operand, sources, self._casts)
+
+    def _cast_source(self, source: Tensor) -> Tensor:
+        if _is_cast_from(source, self._half):
+            return source.operands[0]
+        return ops.cast(source.operands[0] if self._is_rounded(source) else source, self._half)
 
     def _has_rounded_elements(self, tensor: Tensor) -> bool:
         """Whether the elements are those of rounded tensors, or casts of floats of 16 bits."""
@@ -441,7 +437,7 @@ class _Products:
         """An operand in which leaves below movements are rounded, if they are to be."""
         for node in topological([operand], [*_sources(operand)]):
             if _is_leaf(node):
-                is_rounded = self._leaves or node in self._steps
+                is_rounded = self._leaves or node in self._varying
                 known[node] = ops.rounded(node, self._half) if is_rounded else node
             elif _is_moved(node):
                 known[node] = rebuild(node, tuple(known.get(x, x) for x in node.operands))
@@ -489,6 +485,11 @@ def _with_sources(tensor: Tensor, replaced: Mapping[Tensor, Tensor]) -> Tensor:
     known = {source: replaced.get(source, source) for source in sources}
     if all(source is new for source, new in known.items()):
         return tensor
+    return _moved_again(tensor, sources, known)
+
+
+def _moved_again(tensor: Tensor, sources: set[Tensor], known: dict[Tensor, Tensor]) -> Tensor:
+    """A tensor whose sources are replaced by those known; each new tensor becomes known."""
     for node in topological([tensor], [*sources]):
         if node not in known:
             known[node] = rebuild(node, tuple(known[x] for x in node.operands))

@@ -34,6 +34,8 @@ from lamina.engines.simd.decide.windows import (
     readings,
 )
 from lamina.engines.simd.decide.winograd import (
+    CONVOLUTION_SHARE,
+    GRADIENT_SHARE,
     SumsAtOnce,
     chunks_of,
     is_winograd,
@@ -143,11 +145,12 @@ def schedule_by(
         block, images = windowed.image.positions[0].extent, 1
     elif algorithm in WINOGRAD.values():
         channels = windowed.image.sides[-1].axis.extent
-        block, images = _tile_chunks(windowed, algorithm, channels, panels, tile_m, processor)
+        block, images = _tile_chunks(windowed, channels, panels, tile_m, processor)
     else:
         sums = sums_at_once(windowed, panels, processor)
         channels, panels_at_once = sums.channels, sums.panels
-        fitting = tiles_that_fit(windowed, algorithm, channels, panels, tile_m, processor)
+        room = processor.level2_bytes * GRADIENT_SHARE
+        fitting = tiles_that_fit(windowed, channels, panels, tile_m, room)
         high, wide = windowed.tiles
         block, images = _even(
             windowed, min(high, max(fitting // wide, 1)), fitting // (high * wide)
@@ -341,12 +344,7 @@ def _splits(
 
 
 def _tile_chunks(
-    windowed: Windowed,
-    algorithm: str,
-    channels: int,
-    panels: Panels,
-    tile_m: int,
-    processor: Processor,
+    windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
 ) -> tuple[int, int]:
     """The largest chunks of tiles, made by `_even`, that fit the cache and leave work for all.
 
@@ -355,7 +353,8 @@ def _tile_chunks(
     threads = processor.threads
     high, wide = windowed.tiles
     items = windowed.step.batch[0].extent * windowed.outer.extent
-    fitting = tiles_that_fit(windowed, algorithm, channels, panels, tile_m, processor)
+    room = processor.level2_bytes * CONVOLUTION_SHARE
+    fitting = tiles_that_fit(windowed, channels, panels, tile_m, room)
     are_far = weights_are_far(windowed, processor, FAR_SHARE)
     if are_far:
         fitting = max(fitting, FAR_CHUNK_TILES)

@@ -35,7 +35,7 @@ _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
 _FAR_TILES, _FAR_SHARE = 20, 0.25
 # The shares of the L2 cache that are taken by the transformed tiles of a chunk, of a convolution
 # and of a weight gradient, and by the sums of gradients.
-_CONVOLUTION_SHARE, _GRADIENT_SHARE, _SUMS_SHARE = 0.5, 1.0, 1.25
+CONVOLUTION_SHARE, GRADIENT_SHARE, _SUMS_SHARE = 0.5, 1.0, 1.25
 # For each weight a word of bits states in which columns it is not zero.
 _WORD_BYTES = 4
 
@@ -89,16 +89,10 @@ def weights_are_far(windowed: Windowed, processor: Processor, share: float) -> b
 
 
 def tiles_that_fit(
-    windowed: Windowed,
-    algorithm: str,
-    channels: int,
-    panels: Panels,
-    tile_m: int,
-    processor: Processor,
+    windowed: Windowed, channels: int, panels: Panels, tile_m: int, level2_bytes: float
 ) -> int:
-    """The number of tiles that fit the cache with their products; at least a register tile."""
-    share = _CONVOLUTION_SHARE if algorithm in WINOGRAD.values() else _GRADIENT_SHARE
-    room = int(processor.level2_bytes * share) // windowed.step.dtype.itemsize
+    """The number of tiles that fit so much cache with their products; at least a register tile."""
+    room = int(level2_bytes) // windowed.step.dtype.itemsize
     return max(room // (filtering_of(windowed).products * (channels + panels.width)), tile_m)
 
 

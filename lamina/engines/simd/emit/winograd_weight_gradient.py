@@ -13,6 +13,7 @@ from lamina.codegen.values import I32, I64, POINTER, TABLE, Type, Value, constan
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed, tiled
+from lamina.engines.simd.decide.winograd import SumsAtOnce
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, start_of_piece
 from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles, divided
@@ -53,7 +54,8 @@ class WinogradWeightGradient(TransformedTiles):
             sides=(*plane, replace(channels, axis=within, element=within)),
         )
         self._blocks = schedule.partial_sums
-        self._groups = -(-self._panels.count // schedule.panels_at_once)
+        at_once = SumsAtOnce(schedule.channels, schedule.panels_at_once)
+        self._groups = at_once.groups(self._panels)
         self._sums_stride = self._matrix_stride(schedule.channels * schedule.panels.width)
         # The elements of the sums of a panel, and of a work item.
         self._panel_sums = self._products * self._sums_stride
