@@ -9,6 +9,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.arithmetic import add as add
     from lamina.ops.arithmetic import clip as clip
     from lamina.ops.arithmetic import div as div
+    from lamina.ops.arithmetic import hardtanh as hardtanh
     from lamina.ops.arithmetic import maximum as maximum
     from lamina.ops.arithmetic import minimum as minimum
     from lamina.ops.arithmetic import mul as mul

@@ -1,4 +1,4 @@
-"""Arithmetic of two operands: sums, products, powers, maximum and minimum; and clip."""
+"""Arithmetic of two operands: sums, products, powers, maximum and minimum; clip and hardtanh."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lamina.graph.attributes import AnyNumber, Element
 from lamina.graph.kinds import OrNone
 from lamina.ops.arguments import read
 from lamina.ops.broadcast import sum_to
-from lamina.ops.comparison import equal, greater, less, logical_and, where
+from lamina.ops.comparison import equal, greater, less, logical_and, logical_or, where
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
 from lamina.ops.elementwise import log
 from lamina.ops.factories import (
@@ -38,7 +38,7 @@ from lamina.ops.factories import (
 )
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.shapes import Array, DType, Shape
+from lamina.shapes import Array, DType, Shape, bfloat16
 
 ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
 
@@ -283,3 +283,49 @@ def clip(x: TensorLike, low: float | None = None, high: float | None = None) -> 
     if x.dtype.is_float:
         limits = [limit if limit is None else float(limit) for limit in limits]
     return apply(CLIP, x, low=limits[0], high=limits[1])
+
+
+def _infer_hardtanh(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    if attributes["low"] >= attributes["high"]:
+        raise DefinitionError(
+            "hardtanh: low must be below high",
+            facts=(("low", str(attributes["low"])), ("high", str(attributes["high"]))),
+            advice="Give low < high.",
+        )
+    return elementwise_rule("hardtanh", FLOAT, None)(operands, attributes)
+
+
+def _hardtanh_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    low, high = result.attributes["low"], result.attributes["high"]
+    # Where a float of 16 bits holds the bounds, a rounded result shows which elements reach them.
+    # So x need not be stored for the gradient, if the result is.
+    same = all(float(bfloat16.numpy.type(bound)) == bound for bound in (low, high))
+    bounded = result if same else x
+    return (where(logical_or(bounded <= low, bounded >= high), 0, upstream),)
+
+
+HARDTANH = Op(
+    "hardtanh",
+    _infer_hardtanh,
+    _hardtanh_gradient,
+    _clip_reference,
+    Elementwise(_clip_scalar),
+    (
+        Sample(((3, 5),), {"low": -1.0, "high": 0.5}),
+        Sample(((2, 7),), {"low": -0.1, "high": 0.3}),
+        Sample(((0,),), {"low": -1.0, "high": 1.0}),
+    ),
+    attributes={"low": Element(), "high": Element()},
+)
+
+
+@checked
+def hardtanh(x: TensorLike, low: float = -1.0, high: float = 1.0) -> Tensor:
+    """x, limited to the interval from `low` to `high`; the gradient at the bounds is 0.
+
+    Raises:
+        DefinitionError: unless low is below high.
+    """
+    low, high = (float(read(name, AnyNumber(), x)) for name, x in (("low", low), ("high", high)))
+    return apply(HARDTANH, floating(x), low=low, high=high)

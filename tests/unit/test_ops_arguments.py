@@ -81,6 +81,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "broadcast_to": {"x": ROW, "shape": (2, 3)},
     "cast": {"x": X, "dtype": "int32"},
     "clip": {"x": X, "low": -0.5, "high": 0.5},
+    "hardtanh": {"x": X, "low": -0.5, "high": 0.5},
     "concat": {"tensors": [X, X], "axis": 1},
     "constant": {"value": 2.5, "dtype": "float32"},
     "contract": {

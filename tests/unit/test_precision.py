@@ -78,6 +78,33 @@ def test_large_temporaries_are_stored_in_16_bits() -> None:
     assert {buffer.dtype for buffer in large} <= {bfloat16, uint8}
 
 
+def hardtanh(low: float, high: float) -> lm.Network:
+    return lm.Sequential(
+        *(lm.Input(16), lm.Linear(64), lm.LayerNorm(), lm.Hardtanh(low, high), lm.Linear(5))
+    )
+
+
+def test_the_gradient_of_hardtanh_needs_no_masks() -> None:
+    program = program_of(hardtanh(0.0, 6.0), "mixed-bfloat16")
+    assert bool_ not in {buffer.dtype for buffer in program.of_kind("temporary")}
+
+
+# Rounded to bfloat16, the lower bound is larger than in float32.
+@pytest.mark.parametrize(("low", "high"), [(0.1, 0.3), (0.25, 0.5)])
+def test_elements_at_the_bounds_of_hardtanh_have_no_gradient(low: float, high: float) -> None:
+    x = lm.Input(8)
+    net = lm.Network(x, lm.Linear(8)(lm.Hardtanh(low, high)(lm.Linear(8, bias=False)(x))))
+    model = lm.Model(net, engine="interpreter", dtype="mixed-bfloat16")
+    # The first layer is the identity, so its gradient shows which elements pass theirs.
+    first, *_ = model.parameters()
+    model.set_parameters({**model.parameters(), first: np.eye(8, dtype="float32")})
+    given = np.array([[-1, 0.05, 0.08, 0.26, 0.29, 0.6, 1, 2]], "float32")
+    with model.training(lm.MSE(), lm.SGD(1.0), 1) as training:
+        training.step(given, np.ones((1, 8), "float32"))
+    changed = (model.parameters()[first] != np.eye(8)).any(axis=1)
+    assert changed.tolist() == [False] * 3 + [True] * 2 + [False] * 3
+
+
 def test_parameters_states_and_results_stay_in_float32() -> None:
     program = program_of(images(), "mixed-bfloat16")
     kept = [*program.of_kind("parameter"), *program.of_kind("state")]
