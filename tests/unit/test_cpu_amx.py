@@ -9,15 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import Leaves, check
-from test_cpu_pairs import FEATURES, processor
+from test_cpu_pairs import FEATURES, processor, program_of, rounded
 
 import lamina as lm
 from lamina import ops
 from lamina.engines.cpu import tile_permission
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.machine_code import listing
+from lamina.engines.cpu.machine_code import compiled, listing
 from lamina.engines.cpu.native_program import write_program
-from lamina.engines.cpu.processor import HostProcessor
+from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.cpu.run import peaks
 from lamina.engines.simd.decide.alternatives import legal_schedules
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import (
@@ -33,8 +34,7 @@ from lamina.graph import Graph, Tensor
 from lamina.precision import with_rounded_products
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.shapes import Array, bfloat16
-from lamina.workloads import WORKLOADS
+from lamina.shapes import Array, bfloat16, float32
 
 SAPPHIRE_RAPIDS = replace(
     processor(),
@@ -52,11 +52,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
     return CpuEngine()
 
 
-def program_of(workload: str) -> Program:
-    one = WORKLOADS[workload]
-    return one.network().plan(one.batch, one.loss, one.optimizer, dtype="mixed-bfloat16").program
-
-
 def products_of(program: Program, processor: HostProcessor) -> list[GemmSchedule]:
     """The schedules of matrix products."""
     steps = decide(program, processor).steps
@@ -69,7 +64,7 @@ def products_of(program: Program, processor: HostProcessor) -> list[GemmSchedule
 @pytest.fixture(scope="module")
 def assembly() -> str:
     net = lm.Sequential(lm.Input(130), lm.Linear(64))
-    program = net.plan(70, lm.MSE(), lm.SGD(0.1), dtype="mixed-bfloat16").program
+    program = rounded(net, 70, lm.MSE(), lm.SGD(0.1))
     return listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
 
 
@@ -123,13 +118,13 @@ def test_the_schedule_says_so() -> None:
 @pytest.mark.parametrize(("k", "left"), [(64, DIRECT), (66, ALONG_K)])
 def test_operands_are_read_in_place_only_without_zeros_along_k(k: int, left: str) -> None:
     net = lm.Sequential(lm.Input(40), lm.Linear(k), lm.ReLU(), lm.Linear(64))
-    program = net.plan(32, dtype="mixed-bfloat16").program
+    program = rounded(net, 32)
     assert products_of(program, SAPPHIRE_RAPIDS)[-1].left == left
 
 
 def test_small_products_are_not_in_tile_registers() -> None:
     net = lm.Sequential(lm.Input(100), lm.Linear(100))
-    program = net.plan(12, dtype="mixed-bfloat16").program
+    program = rounded(net, 12)
     assert [one.algorithm for one in products_of(program, SAPPHIRE_RAPIDS)] == ["tiles"]
 
 
@@ -225,6 +220,25 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
         found.append(model.parameters()["1.weight"])
     assert (found[0] == found[1]).all()
     assert (found[0] == found[2]).all()
+
+
+def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_VECTORS", "amx-emulated")
+    texts: list[str] = []
+    monkeypatch.setattr(peaks, "_CALLS", 3)
+    monkeypatch.setattr(peaks, "_best", lambda run: run() or 1.0)
+    monkeypatch.setattr(peaks, "_bytes", lambda *_: 1.0)
+    monkeypatch.setattr(
+        peaks, "compiled", lambda text, of: texts.append(text) or compiled(text, of)
+    )
+    processor = host()
+    of_tiles, of_vectors = (
+        peaks.measured_peaks(processor, dtype).operations for dtype in (bfloat16, float32)
+    )
+    # Two multiplications and two additions for each pair, step along K, row and column.
+    assert of_tiles == 3 * 4 * 128 * 32 * 32 * processor.threads
+    assert of_vectors < of_tiles
+    assert ["amx_32x2" in text for text in texts] == [True, False]
 
 
 # Permission ---------------------------------------------------------------------------------------

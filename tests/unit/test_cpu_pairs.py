@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,9 +58,14 @@ def processor(*, pairs: bool = True) -> HostProcessor:
     )
 
 
+def rounded(network: lm.Network, *how: Any) -> Program:
+    """The program of a network whose parameters are rounded, as with instructions for bfloat16."""
+    return network.plan(*how, dtype="mixed-bfloat16", engine="interpreter").program
+
+
 def program_of(workload: str) -> Program:
     one = WORKLOADS[workload]
-    return one.network().plan(one.batch, one.loss, one.optimizer, dtype="mixed-bfloat16").program
+    return rounded(one.network(), one.batch, one.loss, one.optimizer)
 
 
 def shares(workload: str) -> tuple[float, float]:

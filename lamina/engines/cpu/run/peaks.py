@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from lamina.codegen.llvm import Module
-from lamina.codegen.values import I64, POINTER, constant
+from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.processor import HostProcessor
@@ -16,59 +16,77 @@ from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.run.thread_pool import Job
 from lamina.engines.engine import Peaks
 from lamina.engines.host import HostArena, HostMemory
-from lamina.engines.simd.decide.tiles import VECTORS, largest_tile_m
+from lamina.engines.simd.decide.tiles import AMX_M, AMX_N, AMX_STEPS, VECTORS, largest_tile_m
+from lamina.engines.simd.emit.amx import AmxTile, begin_tiles, emit_amx_tile, end_tiles
 from lamina.engines.simd.emit.tiles import Tile, emit_tile
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Literal, Load
 from lamina.program.steps import Loop, Store, Write
+from lamina.records import frozen_dataclass
 from lamina.shapes import DType, bfloat16, float32
 
 # The fastest of several runs counts, because other processes may use the machine too.
 _RUNS = 7
 _CALLS = 4000
-# The extent of K of the multiply-adds; both operands stay in the L1 cache.
+# The steps along K of the multiply-adds: numbers, or pairs of bfloat16. Both operands stay in the
+# L1 cache.
 _K = 128
 _LEAST_BYTES = 96 << 20
+
+
+@frozen_dataclass
+class _MicroKernel:
+    """A micro-kernel `(left, right, sums, *more)` whose operands stay in the L1 cache.
+
+    Attributes:
+        name: of the function.
+        more: its further operands.
+        left, right, sums: the elements of each; pairs of bfloat16 are one element.
+        operations: multiplications and additions of a call.
+    """
+
+    name: str
+    more: tuple[Value, ...]
+    left: int
+    right: int
+    sums: int
+    operations: int
 
 
 def measured_peaks(processor: HostProcessor, dtype: DType) -> Peaks:
     """Multiply-adds in registers by all threads, and sums of arrays larger than every cache.
 
-    With bfloat16, pairs are multiplied if the processor has instructions for them; otherwise the
-    peak is that of float32.
+    With bfloat16, tile registers or pairs are multiplied if the processor has instructions for
+    them; otherwise the peak is that of float32.
     """
     wide = float32 if dtype.is_half else dtype
     return Peaks(_operations(processor, dtype), _bytes(processor, wide))
 
 
 def _operations(processor: HostProcessor, dtype: DType) -> float:
-    paired = dtype == bfloat16 and processor.bfloat16_pairs
-    dtype = float32 if dtype.is_half else dtype
-    lanes = processor.vector_bytes // dtype.itemsize
-    name = {4: "float", 8: "double"}[dtype.itemsize]
-    tile_m, tile_n = largest_tile_m(processor, VECTORS), VECTORS * lanes
+    name = "double" if dtype.itemsize == 8 else "float"
     module = Module(fused=processor.fused, emulated=processor.emulated)
-    own_sums = tuple(row * tile_n for row in range(tile_m))
-    loops = ((_K, tile_m),)
-    tile = Tile(
-        *(tuple(range(tile_m)), own_sums, VECTORS, lanes, lanes, name, loops, tile_n), paired=paired
-    )
-    kernel = emit_tile(module, tile)
     code = module.function("program", KERNEL_PARAMETERS, internal=False)
     table, _, thread, _ = code.parameters
+    tiles = code.tile_memory() if dtype == bfloat16 and processor.bfloat16_tiles else None
+    kernel = _of_vectors(module, processor, dtype) if tiles is None else _of_tiles(module, tiles)
     # Left operand, right operand and sums of a thread, one after the other.
-    starts = (0, _K * tile_m, _K * (tile_m + tile_n))
-    each = starts[-1] + tile_m * tile_n
+    starts = (0, kernel.left, kernel.left + kernel.right)
+    each = starts[-1] + kernel.sums
     base = code.load(table, POINTER)
     own = code.offset(base, code.multiply(thread, constant(each, I64)), name)
     left, right, sums = (code.offset(own, start, name) for start in starts)
+    if tiles is not None:
+        begin_tiles(code, AMX_M, tiles)
     loop = code.begin_loop(0, _CALLS)
-    code.call_void(kernel, left, right, sums)
+    code.call_void(kernel.name, left, right, sums, *kernel.more)
     code.end_loop(loop)
+    if tiles is not None:
+        end_tiles(code, tiles)
     code.finish()
     library = Library(compiled(module.text(), processor))
-    memory = HostMemory((processor.threads, each), dtype.numpy)
+    memory = HostMemory((processor.threads, each), (float32 if dtype.is_half else dtype).numpy)
     memory.array[:] = 1.0 / _K
     addresses = np.array([memory.array.ctypes.data], np.uint64)
     threads = processor.threads
@@ -77,8 +95,31 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     job = Job([library.address("program")], kernels, phases, threads, addresses, iteration)
     seconds = _best(job.run)
     library.release()
-    each = 4.0 if paired else 2.0
-    return each * _CALLS * _K * tile_m * tile_n * processor.threads / seconds
+    return float(_CALLS) * kernel.operations * processor.threads / seconds
+
+
+def _of_vectors(module: Module, processor: HostProcessor, dtype: DType) -> _MicroKernel:
+    """Multiply-adds of vectors."""
+    paired = dtype == bfloat16 and processor.bfloat16_pairs
+    lanes = processor.vector_bytes // max(dtype.itemsize, 4)
+    name = "double" if dtype.itemsize == 8 else "float"
+    tile_m, tile_n = largest_tile_m(processor, VECTORS), VECTORS * lanes
+    own_sums = tuple(row * tile_n for row in range(tile_m))
+    loops = ((_K, tile_m),)
+    tile = Tile(
+        *(tuple(range(tile_m)), own_sums, VECTORS, lanes, lanes, name, loops, tile_n), paired=paired
+    )
+    left, right, sums = _K * tile_m, _K * tile_n, tile_m * tile_n
+    operations = (4 if paired else 2) * _K * sums
+    return _MicroKernel(emit_tile(module, tile), (), left, right, sums, operations)
+
+
+def _of_tiles(module: Module, memory: Value) -> _MicroKernel:
+    """Products of bfloat16 in the tile registers of AMX."""
+    tile = AmxTile(AMX_M, AMX_N // 16, 2 * _K, fresh=False)
+    more = constant(_K // AMX_STEPS, I64), memory
+    sizes = AMX_M * _K, _K * AMX_N, AMX_M * AMX_N
+    return _MicroKernel(emit_amx_tile(module, tile), more, *sizes, 4 * _K * AMX_M * AMX_N)
 
 
 def _bytes(processor: HostProcessor, dtype: DType) -> float:
