@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import Leaves, check
-from test_cpu_pairs import FEATURES, processor, program_of, rounded
+from test_cpu_pairs import FEATURES, check_with_threads, processor, program_of, rounded
 
 import lamina as lm
 from lamina import ops
@@ -34,7 +34,7 @@ from lamina.graph import Graph, Tensor
 from lamina.precision import with_rounded_products
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.shapes import Array, bfloat16, float32
+from lamina.shapes import bfloat16, float32
 
 SAPPHIRE_RAPIDS = replace(
     processor(),
@@ -209,17 +209,12 @@ def test_infinite_numbers_next_to_zeros_along_k_give_no_nan(engine: CpuEngine) -
 
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_VECTORS", "amx-emulated")
-    net = lm.Sequential(lm.Input(100), lm.Linear(70), lm.ReLU(), lm.Linear(33))
-    x = np.random.default_rng(0).standard_normal((150, 100), "float32")
-    found: list[Array] = []
-    for threads in ("1", "2", "3"):
-        monkeypatch.setenv("LAMINA_THREADS", threads)
-        model = lm.Model(net, dtype="mixed-bfloat16")
-        with model.training(lm.MSE(), lm.SGD(0.1), 150) as training:
-            training.step(x, np.ones((150, 33), "float32"))
-        found.append(model.parameters()["1.weight"])
-    assert (found[0] == found[1]).all()
-    assert (found[0] == found[2]).all()
+    check_with_threads(
+        lm.Sequential(lm.Input(100), lm.Linear(70), lm.ReLU(), lm.Linear(33)),
+        np.random.default_rng(0).standard_normal((150, 100), "float32"),
+        np.ones((150, 33), "float32"),
+        monkeypatch,
+    )
 
 
 def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

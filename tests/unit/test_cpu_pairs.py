@@ -17,6 +17,7 @@ from lamina.engines.simd.decide.schedule import GemmSchedule, LoopSchedule, Wind
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction, Loop, stores_of
+from lamina.shapes import Array
 from lamina.workloads import WORKLOADS
 
 FEATURES = [
@@ -132,16 +133,26 @@ def _is_cast(value: object) -> bool:
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     if not host().bfloat16_pairs:
         monkeypatch.setenv("LAMINA_VECTORS", "avx512-emulated")
-    net = lm.Sequential(
-        lm.Input(8, 20, 20), lm.Conv2d(33, 3), lm.ReLU(), lm.Flatten(), lm.Linear(70)
+    check_with_threads(
+        lm.Sequential(
+            lm.Input(8, 20, 20), lm.Conv2d(33, 3), lm.ReLU(), lm.Flatten(), lm.Linear(70)
+        ),
+        np.random.default_rng(0).standard_normal((40, 8, 20, 20), "float32"),
+        np.ones((40, 70), "float32"),
+        monkeypatch,
     )
-    x = np.random.default_rng(0).standard_normal((40, 8, 20, 20), "float32")
-    found = []
+
+
+def check_with_threads(
+    net: lm.Network, x: Array, y: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training step of one to three threads gives the first weight the same bits."""
+    found: list[Array] = []
     for threads in ("1", "2", "3"):
         monkeypatch.setenv("LAMINA_THREADS", threads)
         model = lm.Model(net, dtype="mixed-bfloat16")
-        with model.training(lm.MSE(), lm.SGD(0.1), 40) as training:
-            training.step(x, np.ones((40, 70), "float32"))
+        with model.training(lm.MSE(), lm.SGD(0.1), len(x)) as training:
+            training.step(x, y)
         found.append(model.parameters()["1.weight"])
     assert (found[0] == found[1]).all()
     assert (found[0] == found[2]).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
@@ -63,19 +64,25 @@ def test_a_sound_device_passes(driver: Any) -> None:
 
 
 def test_each_check_finds_its_own_fault(driver: Any) -> None:
-    from lamina.engines.opencl.selftest import _failed
     from lamina.engines.opencl.selftest_kernels import kernels_for
 
     # Square roots and divisions need not be exact on all devices.
     for kernel in kernels_for(replace(driver.traits, exact_division=True, largest_group=64)):
-        sound = np.concatenate([check.expected for check in kernel.checks])
-        assert list(_failed(kernel.checks, sound)) == []
-        start = 0
-        for check in kernel.checks:
-            start += check.expected.size
-            wrong = sound.copy()
-            wrong[start - 1] ^= 1
-            assert list(_failed(kernel.checks, wrong)) == [check.fault]
+        check_faults(kernel.checks)
+
+
+def check_faults(checks: Sequence[Any]) -> None:
+    """A wrong last bit of the last result of a check is that check's fault, and no other's."""
+    from lamina.engines.opencl.selftest import _failed
+
+    sound = np.concatenate([check.expected for check in checks])
+    assert list(_failed(checks, sound)) == []
+    start = 0
+    for check in checks:
+        start += check.expected.size
+        wrong = sound.copy()
+        wrong[start - 1] ^= 1
+        assert list(_failed(checks, wrong)) == [check.fault]
 
 
 def test_inexact_divisions_may_differ_by_three_units_in_the_last_place(driver: Any) -> None:
