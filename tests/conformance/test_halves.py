@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Op, Sample, apply, bind_batch, evaluate
 from lamina.precision import Rounding, with_rounded_products
+from lamina.program.program import Program
 from lamina.protocols import TrainingOptions
 from lamina.shapes import Array, DType, as_dtype, bfloat16, float16, float32, static
 
@@ -161,7 +163,13 @@ def test_a_random_graph_with_rounded_products(seed: int, half: DType, engine: En
 def test_windows_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
     made = WindowedGraph(seed)
     graph = with_rounded_products(made.graph, half)
-    check(graph, engine, made.feeds, schedules=engine.schedules)
+
+    def schedule(program: Program) -> list[Any]:
+        # One of them, because float32's tests run all.
+        found = [*engine.schedules(program)]
+        return random.Random(seed).sample(found, min(len(found), 1))
+
+    check(graph, engine, made.feeds, schedules=schedule)
 
 
 @HALVES
