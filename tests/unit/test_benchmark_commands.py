@@ -404,7 +404,8 @@ def test_a_mean_outside_float32s_spread_is_told(accuracy: ModuleType) -> None:
     within = accuracy.row("lenet", "mixed-bfloat16", {0: 0.89, 1: 0.93}, reference)
     assert within[2:] == ("89.00, 93.00", "91.00 %", "89.00 %", "93.00 %", "+0.00 ± 1.00", "yes")
     below = accuracy.row("lenet", "mixed-bfloat16", {0: 0.88, 1: 0.91}, reference)
-    assert below[-2:] == ("-1.50 ± 0.50", "NO")
+    assert below[-2:] == ("-1.50 ± 0.50", "BELOW")
+    assert accuracy.row("lenet", "mixed-bfloat16", {0: 0.93, 1: 0.93}, reference)[-1] == "above"
 
 
 # Arithmetic ---------------------------------------------------------------------------------------
