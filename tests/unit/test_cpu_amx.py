@@ -69,7 +69,9 @@ def assembly() -> str:
 
 
 def test_a_micro_kernel_loads_each_operand_once_for_four_products(assembly: str) -> None:
-    body = re.search(r"^amx_24x2_\d+_from_zero:(.*?)\tretq", assembly, re.MULTILINE | re.DOTALL)
+    body = re.search(
+        r"^amx_24x2_\d+_over_kx32_from_zero:(.*?)\tretq", assembly, re.MULTILINE | re.DOTALL
+    )
     assert body is not None
     # The numbers of the registers of each instruction, in the order of the code.
     registers: dict[str, list[str]] = {}

@@ -117,7 +117,7 @@ def _of_vectors(module: Module, processor: HostProcessor, dtype: DType) -> _Micr
 def _of_tiles(module: Module, memory: Value) -> _MicroKernel:
     """Products of bfloat16 in the tile registers of AMX."""
     tile = AmxTile(AMX_M, AMX_N // 16, 2 * _K, fresh=False)
-    more = constant(_K // AMX_STEPS, I64), memory
+    more = memory, constant(_K // AMX_STEPS, I64)
     sizes = AMX_M * _K, _K * AMX_N, AMX_M * AMX_N
     return _MicroKernel(emit_amx_tile(module, tile), more, *sizes, 4 * _K * AMX_M * AMX_N)
 

@@ -13,6 +13,7 @@ from lamina.codegen.axes import merged_axes
 from lamina.codegen.matrix import Matrix, as_loop, as_matrix, can_be_paired
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.stages import Style, fitting_lanes
+from lamina.engines.simd.decide.amx import can_be_amx
 from lamina.engines.simd.decide.contractions import (
     amx_left,
     can_be_direct,
@@ -41,6 +42,7 @@ from lamina.engines.simd.decide.split_reductions import can_be_split, split_loop
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.decide.windows import (
     COL2IM,
+    IMPLICIT_GEMM,
     WEIGHT_GRADIENT,
     WINOGRAD_WEIGHT_GRADIENT,
     Windowed,
@@ -220,6 +222,18 @@ def _of_windows(step: Contraction, processor: Processor) -> Iterator[WindowSched
         narrow, wide = Panels(max(full // 2, 2), 1, n), Panels(full, 2, n)
         for panels, tile_m, is_small in ((narrow, 3, True), (wide, 5, False)):
             yield _over_windows(windowed, algorithm, panels, processor, tile_m, is_small=is_small)
+        if processor.bfloat16_tiles and algorithm == IMPLICIT_GEMM and can_be_amx(windowed, wide):
+            yield from _amx_windows(windowed, processor)
+
+
+def _amx_windows(windowed: Windowed, processor: Processor) -> Iterator[WindowSchedule]:
+    """Tile registers that are not full, in small blocks; and large tiles in whole images."""
+    n = windowed.step.extents[2]
+    for vectors, tile_m, is_small in ((1, 5, True), (2, 21, False)):
+        panels = Panels(AMX_STEPS, vectors, n)
+        yield _over_windows(
+            windowed, IMPLICIT_GEMM, panels, processor, tile_m, is_small=is_small, amx=True
+        )
 
 
 def _over_windows(
@@ -230,6 +244,7 @@ def _over_windows(
     tile_m: int,
     *,
     is_small: bool,
+    amx: bool = False,
 ) -> WindowSchedule:
     positions = windowed.tiles[0]
     block, images = positions, 1
@@ -261,6 +276,7 @@ def _over_windows(
         partial_sums=partial_sums,
         channels=channels,
         panels_at_once=panels_at_once,
+        amx=amx,
     )
     return _packed_otherwise(schedule) if is_small else schedule
 

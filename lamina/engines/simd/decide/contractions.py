@@ -33,6 +33,7 @@ from lamina.engines.simd.decide.schedule import (
 )
 from lamina.engines.simd.decide.tiles import (
     AMX_M,
+    AMX_M_CYCLES,
     AMX_N,
     AMX_STEPS,
     VECTORS,
@@ -59,9 +60,6 @@ _PACKED_ELEMENT = 1.5 / 8
 PANELS_WORTH_PACKING = 6
 # The least M, N and K for tile registers, which would be half empty otherwise.
 _LEAST_AMX = (16, 16, 32)
-# The cycles for each m of a product of tile registers, with loads and a share of the epilogue:
-# a guess that was never measured.
-_AMX_M_CYCLES = 2
 # Of memory, in bytes.
 _PAGE = 4096
 # The prefetch distance, in k, for a left operand whose tiles read contiguous rows for each k.
@@ -233,7 +231,7 @@ def gemm_schedule(
     steps = -(-n // panels.lanes) * b * m * matrix.k_steps
     cycles = float(steps) * (1.0 if processor.fused else 2.0)
     if algorithm == AMX:
-        cycles = steps / AMX_STEPS * _AMX_M_CYCLES
+        cycles = steps / AMX_STEPS * AMX_M_CYCLES
     packing_left = Work(
         b * (m if left == ALONG_K else -(-m // tile[0])), _PACKED_ELEMENT * b * m * k
     )

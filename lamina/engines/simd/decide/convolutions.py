@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lamina.codegen.matrix import Matrix, as_matrix, right_alone, stored
 from lamina.codegen.strides import stride_along
+from lamina.engines.simd.decide.amx import amx_cycles, amx_work
 from lamina.engines.simd.decide.images import copied_along
 from lamina.engines.simd.decide.m_tiles import MTiles, merged
 from lamina.engines.simd.decide.packing import (
@@ -21,7 +22,7 @@ from lamina.engines.simd.decide.schedule import (
     TRANSFORMED,
     WindowSchedule,
 )
-from lamina.engines.simd.decide.tiles import UNROLLED, largest_tile_m
+from lamina.engines.simd.decide.tiles import AMX_M, UNROLLED, largest_tile_m
 from lamina.engines.simd.decide.vectors import are_wide
 from lamina.engines.simd.decide.windows import (
     COL2IM,
@@ -92,6 +93,11 @@ def schedule_windows(
     if spread is not None:
         work *= size_of([one.position.extent for one in spread.spreads])
         work /= size_of([one.m.extent for one in spread.spreads])
+    in_registers = None
+    if processor.bfloat16_tiles and without == IMPLICIT_GEMM and direct is not None:
+        in_registers = amx_work(direct, panels, work)
+    if in_registers is not None:
+        work, spread = in_registers, None
     works = {
         algorithm: winograd_work(windowed, algorithm, panels, work, processor)
         for algorithm, windowed in known.items()
@@ -103,7 +109,9 @@ def schedule_windows(
         return schedule_by(known[least], least, panels, processor)
     if spread is not None:
         return schedule_by(spread, COL2IM, panels, processor)
-    return None if direct is None else schedule_by(direct, without, panels, processor)
+    if direct is None:
+        return None
+    return schedule_by(direct, without, panels, processor, amx=in_registers is not None)
 
 
 def k_runs_outermost(step: Contraction) -> bool:
@@ -131,10 +139,10 @@ def _col2im_pays(windowed: Windowed) -> bool:
 
 
 def schedule_by(
-    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor
+    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor, *, amx: bool = False
 ) -> WindowSchedule:
     """The schedule of an algorithm: blocks and splits that fit the caches and suit the workers."""
-    tile_m, channels = largest_tile_m(processor, panels.vectors), 0
+    tile_m, channels = AMX_M if amx else largest_tile_m(processor, panels.vectors), 0
     split_m = partial_sums = panels_at_once = 1
     if algorithm == IMPLICIT_GEMM:
         block, images = _blocks(windowed, processor)
@@ -168,6 +176,7 @@ def schedule_by(
         partial_sums=partial_sums,
         channels=channels,
         panels_at_once=panels_at_once,
+        amx=amx,
     )
 
 
@@ -184,6 +193,7 @@ def window_schedule(
     partial_sums: int = 1,
     channels: int = 0,
     panels_at_once: int = 1,
+    amx: bool = False,
 ) -> WindowSchedule:
     """The schedule with these choices, and the work that follows from them."""
     step = windowed.step
@@ -222,6 +232,7 @@ def window_schedule(
         windowed.paired,
         transposed,
         panels_at_once,
+        amx,
     )
     return replace(schedule, works=_works(windowed, schedule, processor))
 
@@ -397,6 +408,7 @@ def _works(windowed: Windowed, schedule: WindowSchedule, processor: Processor) -
     matrices, vectors = b * panels.count, -(-n // panels.lanes)
     cycles = float(vectors * b * m * k) * (1.0 if processor.fused else 2.0)
     cycles /= 2 if windowed.paired else 1
+    cycles = amx_cycles(windowed, panels) if schedule.amx else cycles
     outer = windowed.outer.extent // schedule.images
     blocks = -(-windowed.image.positions[0].extent // schedule.block)
     if algorithm == IMPLICIT_GEMM:

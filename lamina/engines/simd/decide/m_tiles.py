@@ -19,21 +19,25 @@ class MTiles:
     Attributes:
         extents: of the axes of M.
         largest: the most rows of a tile.
+        pitch: the rows from the first of a run to the first of the next run, if the rows of a tile
+            have one stride; 0 if they need not. Rows between runs are no rows of M.
     """
 
     extents: tuple[int, ...]
     largest: int
+    pitch: int = 0
 
     @property
     def has_several_runs(self) -> bool:
         """Whether a tile has several runs."""
-        return len(self.extents) > 1 and 2 * self.extents[-1] <= self.largest
+        return len(self.extents) > 1 and self.run_pitch + self.extents[-1] <= self.largest
 
     @property
     def size(self) -> tuple[int, int]:
         """The runs of a full tile, and the rows of each."""
         if self.has_several_runs:
-            return min(self.largest // self.extents[-1], self.extents[-2]), self.extents[-1]
+            runs = (self.largest - self.extents[-1]) // self.run_pitch + 1
+            return min(runs, self.extents[-2]), self.extents[-1]
         return 1, balanced_tile_m(self.extents[-1], self.largest)
 
     @property
@@ -48,6 +52,28 @@ class MTiles:
     def count(self) -> int:
         axis, piece = self.split
         return size_of(self.extents[:axis]) * -(-self.extents[axis] // piece)
+
+    @property
+    def sizes(self) -> list[tuple[tuple[int, int], range]]:
+        """The sizes of tiles, as runs and the rows of each, and the numbers of their pieces."""
+        axis, piece = self.split
+        full, rest = divmod(self.extents[axis], piece)
+        runs, length = self.size
+        return [
+            ((one, length) if self.has_several_runs else (runs, one), numbers)
+            for one, numbers in ((piece, range(full)), (rest, range(full, full + bool(rest))))
+            if numbers
+        ]
+
+    def height(self, size: tuple[int, int]) -> int:
+        """The rows of a tile of a size, with those between runs."""
+        runs, length = size
+        return (runs - 1) * self.run_pitch + length
+
+    @property
+    def run_pitch(self) -> int:
+        """The rows of a tile from the first of a run to the first of the next run."""
+        return self.pitch or self.extents[-1]
 
     def pitches(self, width: int) -> list[int]:
         """The strides of the axes if rows of `width` elements are contiguous."""

@@ -19,7 +19,7 @@ from lamina.records import frozen_dataclass
 DIRECT, PACKED, PREPACKED = "direct", "packed", "prepacked"
 # A copy of a left operand that is contiguous along K; otherwise it is packed in tiles.
 ALONG_K = "packed along K"
-# The algorithm of a matrix product in the tile registers of AMX.
+# Tiles in the tile registers of AMX: an algorithm of matrix products.
 AMX = "AMX tiles"
 # With Winograd's algorithms: the matrices of transformed tiles that the step computes.
 TRANSFORMED = "transformed"
@@ -221,6 +221,7 @@ class WindowSchedule:
         transposed: whether vectors of the image are read along the side `copied` and stored along
             the last one, transposed in registers.
         panels_at_once: the panels of a work item of Winograd's weight gradients; otherwise 1.
+        amx: whether implicit GEMM multiplies in the tile registers of AMX.
     """
 
     algorithm: str
@@ -242,6 +243,7 @@ class WindowSchedule:
     paired: bool = False
     transposed: bool = False
     panels_at_once: int = 1
+    amx: bool = False
 
     def __str__(self) -> str:
         b, m, n, k = self.extents
@@ -249,7 +251,7 @@ class WindowSchedule:
         texts = [
             f"{self.algorithm} for {batch}M={m}, N={n}, K={k}",
             str(self.panels),
-            f"tiles of up to {self.tile_m} rows",
+            f"{AMX if self.amx else 'tiles'} of up to {self.tile_m} rows",
             f"blocks of {self.block}",
         ]
         if self.paired:

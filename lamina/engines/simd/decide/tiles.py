@@ -13,6 +13,9 @@ UNROLLED = 6
 AMX_M, AMX_N = 32, 32
 # The pairs along K of a tile register with operands. Packed operands have a multiple of it.
 AMX_STEPS = 16
+# The cycles of a product of tile registers for each row, with loads and a share of the epilogue: a
+# guess that was never measured.
+AMX_M_CYCLES = 2
 
 
 def largest_tile_m(processor: Processor, vectors: int) -> int:

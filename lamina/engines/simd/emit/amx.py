@@ -7,16 +7,23 @@ packed panels of pairs. So K is packed with zeros up to a multiple of 32.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.emulated_tiles import ROWS, configuration
 from lamina.codegen.values import I8, I64, POINTER, Value, constant
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.records import frozen_dataclass
+from lamina.shapes import size_of
 
 # Columns of floats or pairs of a tile register.
 _COLUMNS = 16
 # The numbers of the first tiles of the left and of the right operand; those before hold sums.
 _LEFT, _RIGHT = 4, 6
+# The k of a tile of an operand, and the loop over all k of a left operand that is contiguous along
+# K.
+_EACH = 2 * AMX_STEPS
+_ALONG_K = ((0, _EACH),)
 
 
 @frozen_dataclass
@@ -26,19 +33,30 @@ class AmxTile:
     Attributes:
         m: the rows, at most 32.
         vectors: the tiles of a row, at most 2; the right operand and the sums are as wide.
-        m_stride: bfloat16 between two rows of the left operand, which is contiguous along K.
+        m_stride: bfloat16 between two rows of the left operand.
         fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
+        loops: over 32 k at a time, outermost first, as (extent, bfloat16 between two iterations in
+            the left operand). With extent 0 the caller passes the extent. In the right operand all
+            k are one run.
     """
 
     m: int
     vectors: int
     m_stride: int
     fresh: bool
+    loops: tuple[tuple[int, int], ...] = _ALONG_K
 
     @property
     def name(self) -> str:
+        loops = "_".join(f"{extent or 'k'}x{stride}" for extent, stride in self.loops)
+        over = loops.replace("-", "minus")
         start = "zero" if self.fresh else "sums"
-        return f"amx_{self.m}x{self.vectors}_{self.m_stride}_from_{start}"
+        return f"amx_{self.m}x{self.vectors}_{self.m_stride}_over_{over}_from_{start}"
+
+    @property
+    def width(self) -> int:
+        """The columns of the right operand and of the sums."""
+        return self.vectors * _COLUMNS
 
     @property
     def rows(self) -> list[int]:
@@ -68,21 +86,22 @@ def end_tiles(code: Builder, memory: Value) -> None:
 
 
 def emit_amx_tile(module: Module, tile: AmxTile) -> str:
-    """Writes the kernel `(left, right, sums, count, memory)`, once in a module; gives its name.
+    """Writes the kernel `(left, right, sums, memory, counts...)`, once in a module; gives its name.
 
-    It adds the products of `count` times 32 k to the sums. The tiles are configured for its rows.
+    It adds the products of all k to the sums. It has a count for each loop without an extent. The
+    tiles are configured for its rows.
     """
     if module.has(tile.name):
         return tile.name
-    pointers = [(name, POINTER) for name in ("left", "right", "sums")]
-    code = module.function(tile.name, (*pointers, ("count", I64), ("memory", POINTER)))
-    left, right, sums, count, memory = code.parameters
-    width = tile.vectors * _COLUMNS
-    row_stride = constant(width * 4, I64)
-    left_stride = constant(tile.m_stride * 2, I64)
+    open_loops = [number for number, (extent, _) in enumerate(tile.loops) if not extent]
+    pointers = [(name, POINTER) for name in ("left", "right", "sums", "memory")]
+    counts = [(f"count{number}", I64) for number in open_loops]
+    code = module.function(tile.name, (*pointers, *counts))
+    left, right, sums, memory, *given = code.parameters
+    row_stride = constant(tile.width * 4, I64)
     # A tile register's number, and the address of its sums.
     targets = [
-        (constant(2 * m + n, I8), code.offset(sums, m * ROWS * width + n * _COLUMNS, "float"))
+        (constant(2 * m + n, I8), code.offset(sums, m * ROWS * tile.width + n * _COLUMNS, "float"))
         for m in range(len(tile.rows))
         for n in range(tile.vectors)
     ]
@@ -91,22 +110,62 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
             code.tile_instruction("zero", memory, number)
         else:
             code.tile_instruction("load", memory, number, target, row_stride)
-    loop = code.begin_loop(constant(0, I64), count)
-    skipped = code.multiply(loop.index, constant(AMX_STEPS, I64))
-    of_left = code.offset(left, skipped, "i32")
-    of_right = code.offset(right, code.multiply(skipped, constant(width, I64)), "i32")
-    for n in range(tile.vectors):
-        source = code.offset(of_right, n * _COLUMNS, "i32")
-        code.tile_instruction("load", memory, constant(_RIGHT + n, I8), source, row_stride)
-    for m in range(len(tile.rows)):
-        source = code.offset(of_left, m * ROWS * tile.m_stride, "i16")
-        one = constant(_LEFT + m, I8)
-        code.tile_instruction("load", memory, one, source, left_stride)
-        for n in range(tile.vectors):
-            operands = constant(2 * m + n, I8), one, constant(_RIGHT + n, I8)
-            code.tile_instruction("multiply", memory, *operands)
-    code.end_loop(loop)
+    kernel = _Kernel(code, tile, memory, dict(zip(open_loops, given, strict=True)))
+    kernel.over(0, left, right)
     for number, target in targets:
         code.tile_instruction("store", memory, number, target, row_stride)
     code.finish()
     return tile.name
+
+
+@frozen_dataclass
+class _Kernel:
+    """A micro-kernel, while its loops over k are written.
+
+    Attributes:
+        code: of the kernel.
+        tile: its tiles.
+        memory: for emulated tiles.
+        counts: of the loops without an extent, by their numbers.
+    """
+
+    code: Builder
+    tile: AmxTile
+    memory: Value
+    counts: Mapping[int, Value]
+
+    def over(self, depth: int, left: Value, right: Value) -> None:
+        """Adds the products of all iterations of the loops from some depth on."""
+        code, loops = self.code, self.tile.loops
+        if depth == len(loops):
+            self._multiply(left, right)
+            return
+        loop = code.begin_loop(constant(0, I64), self._count(depth))
+        skipped = code.multiply(loop.index, constant(loops[depth][1], I64))
+        # In the right operand, pairs.
+        inner = size_of([extent or 1 for extent, _ in loops[depth + 1 :]])
+        step = constant(inner * AMX_STEPS * self.tile.width, I64)
+        for number in self.counts:
+            if number > depth:
+                step = code.multiply(step, self.counts[number])
+        of_right = code.offset(right, code.multiply(loop.index, step), "i32")
+        self.over(depth + 1, code.offset(left, skipped, "i16"), of_right)
+        code.end_loop(loop)
+
+    def _count(self, depth: int) -> Value:
+        return self.counts.get(depth) or constant(self.tile.loops[depth][0], I64)
+
+    def _multiply(self, left: Value, right: Value) -> None:
+        """Adds the products of 32 k."""
+        code, tile, memory = self.code, self.tile, self.memory
+        for n in range(tile.vectors):
+            source = code.offset(right, n * _COLUMNS, "i32")
+            stride = constant(tile.width * 4, I64)
+            code.tile_instruction("load", memory, constant(_RIGHT + n, I8), source, stride)
+        for m in range(len(tile.rows)):
+            source = code.offset(left, m * ROWS * tile.m_stride, "i16")
+            one, stride = constant(_LEFT + m, I8), constant(tile.m_stride * 2, I64)
+            code.tile_instruction("load", memory, one, source, stride)
+            for n in range(tile.vectors):
+                operands = constant(2 * m + n, I8), one, constant(_RIGHT + n, I8)
+                code.tile_instruction("multiply", memory, *operands)

@@ -274,7 +274,7 @@ class _Gemm:
             tile = AmxTile(tile_m, one.panel.vectors, m_stride, fresh)
             count = constant(len(one.chunk) // AMX_STEPS, I64)
             kernel = emit_amx_tile(self._context.module, tile)
-            code.call_void(kernel, left, one.right, sums, count, one.memory)
+            code.call_void(kernel, left, one.right, sums, one.memory, count)
         else:
             tile = Tile(
                 tuple(m * m_stride for m in range(tile_m)),

@@ -1,18 +1,21 @@
 """Implicit GEMM: convolutions as matrix products, without copies of the windows.
 
-M is the output positions, K the elements of their windows.
+M is the output positions, K the elements of their windows. With AMX, tiles are in tile registers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Value, constant
+from lamina.engines.simd.decide.amx import amx_tiles
 from lamina.engines.simd.decide.m_tiles import MTiles
 from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.emit.amx import AmxTile, begin_tiles, emit_amx_tile, end_tiles
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
-from lamina.engines.simd.emit.m_tiles import address, offsets, over_tiles
+from lamina.engines.simd.emit.m_tiles import address, offsets, over_pieces, over_tiles
 from lamina.engines.simd.emit.tiles import Tile, emit_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.records import frozen_dataclass
@@ -28,6 +31,7 @@ class _At:
         sums: the address of a tile's sums.
         outer: the outer position of the image.
         n_start: the first column of the panel.
+        memory: of the tile registers; None without AMX.
     """
 
     kind: str
@@ -37,6 +41,7 @@ class _At:
     sums: Value
     outer: Value
     n_start: Value
+    memory: Value | None
 
 
 @final
@@ -82,7 +87,7 @@ class ImplicitGemm(WindowWriter):
         positions, width = self._image.positions, panel.width
         pitches = [0] * (len(positions) - 1) + [width]
         if len(positions) > 1:
-            pitches[-2] = positions[-1].extent * width
+            pitches[-2] = self._tiles(positions[0].extent).run_pitch * width
         self._write_epilogue(f"{self._name}_{kind}", panel, positions, pitches)
 
     def _write_block(self, label: str, block: int, sums_at: int) -> None:
@@ -91,6 +96,7 @@ class ImplicitGemm(WindowWriter):
         code = points.code
         _, _, batch, outer, start = code.parameters
         own = self._own(code)
+        memory = code.tile_memory() if self._schedule.amx else None
         sums = code.offset(own, sums_at, "i8")
         end = code.add(outer, constant(self._schedule.images, I64))
         size = image.size(block)
@@ -113,22 +119,50 @@ class ImplicitGemm(WindowWriter):
                         past = code.subtract(loop.index, outer)
                         left = address(code, own, [(past, size)], self._of_left)
                         left = code.offset(left, skipped, self._of_left)
-                    at = _At(kind, panel, left, right, sums, loop.index, n_start)
+                    at = _At(kind, panel, left, right, sums, loop.index, n_start, memory)
                     self._write_tiles(code, block, at)
                     code.end_loop(loop)
+            if memory is not None:
+                end_tiles(code, memory)
         code.finish()
+
+    def _tiles(self, block: int) -> MTiles:
+        """The tiles of a block."""
+        if self._schedule.amx:
+            return amx_tiles(self._windowed, block, self._schedule.tile_m)
+        extents = (block, *(axis.extent for axis in self._image.positions[1:]))
+        return MTiles(extents, self._schedule.tile_m)
 
     def _write_tiles(self, code: Builder, block: int, at: _At) -> None:
         """All tiles of a block, each with its epilogue."""
+        tiles = self._tiles(block)
+        if at.memory is None:
+            all_ = constant(0, I64), constant(tiles.count, I64)
+            for size, firsts in over_tiles(code, tiles, *all_):
+                self._write_tile(code, block, at, size, firsts)
+            return
+        # Tiles of one size come one after the other, because registers are configured for it.
+        for size, pieces in tiles.sizes:
+            begin_tiles(code, tiles.height(size), at.memory)
+            with over_pieces(code, tiles, pieces) as firsts:
+                self._write_tile(code, block, at, size, firsts)
+
+    def _write_tile(
+        self, code: Builder, block: int, at: _At, size: tuple[int, int], firsts: Sequence[Value]
+    ) -> None:
+        """A tile of a size, given by its first coordinates."""
         table, _, batch, _, start = code.parameters
         image, panel = self._image, at.panel
         strides, _ = image.layout(block)
         along = [strides[axis] for axis in image.positions]
         loops = self._loops([(axis.extent, strides[axis]) for axis in self._step.k])
-        extents = (block, *(axis.extent for axis in image.positions[1:]))
-        tiles = MTiles(extents, self._schedule.tile_m)
-        for size, firsts in over_tiles(code, tiles, constant(0, I64), constant(tiles.count, I64)):
-            left = address(code, at.left, list(zip(firsts, along, strict=True)), self._of_left)
+        left = address(code, at.left, list(zip(firsts, along, strict=True)), self._of_left)
+        if at.memory is not None:
+            height = self._tiles(block).height(size)
+            one = AmxTile(height, panel.vectors, along[-1], fresh=True, loops=loops)
+            kernel = emit_amx_tile(self._context.module, one)
+            code.call_void(kernel, left, at.right, at.sums, at.memory)
+        else:
             left_offsets = offsets(size, along)
             tile = Tile(
                 left_offsets,
@@ -144,9 +178,9 @@ class ImplicitGemm(WindowWriter):
                 paired=self._windowed.paired,
             )
             code.call_void(emit_tile(self._context.module, tile), left, at.right, at.sums)
-            counts = [constant(1, I64)] * (len(firsts) - 2)
-            counts += [constant(size[0], I64)] * (len(firsts) > 1)
-            counts.append(constant(size[1], I64))
-            absolute = [code.add(firsts[0], start), *firsts[1:]]
-            operands = (table, at.sums, batch, at.outer, *absolute, *counts, at.n_start)
-            code.call_void(f"{self._name}_{at.kind}_epilogue", *operands)
+        counts = [constant(1, I64)] * (len(firsts) - 2)
+        counts += [constant(size[0], I64)] * (len(firsts) > 1)
+        counts.append(constant(size[1], I64))
+        absolute = [code.add(firsts[0], start), *firsts[1:]]
+        operands = (table, at.sums, batch, at.outer, *absolute, *counts, at.n_start)
+        code.call_void(f"{self._name}_{at.kind}_epilogue", *operands)

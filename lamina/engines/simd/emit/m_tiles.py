@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Value, constant
@@ -24,29 +25,43 @@ def over_tiles(
     code: Builder, tiles: MTiles, begin: Value, end: Value
 ) -> Iterator[tuple[tuple[int, int], list[Value]]]:
     """Opens a loop over tiles; yields each size of a tile with its first coordinates."""
-    axis, piece = tiles.split
-    full, rest = divmod(tiles.extents[axis], piece)
-    each = constant(full + bool(rest), I64)
+    sizes = tiles.sizes
+    _, whole = sizes[0]
     loop = code.begin_loop(begin, end)
-    number = code.binary("urem", loop.index, each)
-    remaining = code.binary("udiv", loop.index, each)
+    number, firsts = _firsts(code, tiles, loop.index, range(sum(len(one) for _, one in sizes)))
+    if len(sizes) == 1:
+        yield sizes[0][0], firsts
+    else:
+        for (size, _), condition in zip(sizes, ("slt", "eq"), strict=True):
+            with code.when(code.compare(condition, number, constant(whole.stop, I64))):
+                yield size, firsts
+    code.end_loop(loop)
+
+
+@contextmanager
+def over_pieces(code: Builder, tiles: MTiles, pieces: range) -> Generator[list[Value]]:
+    """A loop over the tiles of one size, given by their pieces; gives their first coordinates."""
+    axis, _ = tiles.split
+    loop = code.begin_loop(0, size_of(tiles.extents[:axis]) * len(pieces))
+    _, firsts = _firsts(code, tiles, loop.index, pieces)
+    yield firsts
+    code.end_loop(loop)
+
+
+def _firsts(code: Builder, tiles: MTiles, index: Value, pieces: range) -> tuple[Value, list[Value]]:
+    """The number of the piece, and the first coordinates, of a tile with one of these pieces."""
+    axis, piece = tiles.split
+    each = constant(len(pieces), I64)
+    number = code.binary("urem", index, each)
+    remaining = code.binary("udiv", index, each)
     before: list[Value] = []
     for extent in reversed(tiles.extents[:axis]):
         before.insert(0, code.binary("urem", remaining, constant(extent, I64)))
         remaining = code.binary("udiv", remaining, constant(extent, I64))
+    if pieces.start:
+        number = code.add(number, constant(pieces.start, I64))
     start = code.multiply(number, constant(piece, I64))
-    after = [constant(0, I64)] * (len(tiles.extents) - 1 - axis)
-    runs, length = tiles.size
-    for size, condition, present in ((piece, "slt", full), (rest, "eq", rest)):
-        if not present:
-            continue
-        tile = (size, length) if tiles.has_several_runs else (runs, size)
-        if not (full and rest):
-            yield tile, [*before, start, *after]
-            continue
-        with code.when(code.compare(condition, number, constant(full, I64))):
-            yield tile, [*before, start, *after]
-    code.end_loop(loop)
+    return number, [*before, start, *[constant(0, I64)] * (len(tiles.extents) - 1 - axis)]
 
 
 def start_of_piece(code: Builder, number: Value, whole: int, pieces: int) -> Value:

@@ -11,6 +11,7 @@ from lamina.codegen.values import I64, TABLE, Value, constant
 from lamina.engines.simd.decide.m_tiles import merged
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
+from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.decide.windows import Windowed
 from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
 from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
@@ -40,8 +41,10 @@ class WindowWriter(ABC):
         self._of_right = "i32" if windowed.paired else self._element
         self._bytes = windowed.step.dtype.itemsize
         self._left_bytes = windowed.itemsize
-        # The k of a step: pairs are multiplied at once.
+        # The k of a step: pairs are multiplied at once, and so are tile registers.
         self._per_step = 2 if windowed.paired else 1
+        if schedule.amx:
+            self._per_step = 2 * AMX_STEPS
 
     @abstractmethod
     def write(self) -> list[WrittenKernel]:

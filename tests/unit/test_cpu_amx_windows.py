@@ -1,0 +1,277 @@
+"""Convolutions in the tile registers of AMX: machine code, choices, results of emulated tiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import Leaves, check, run_program
+from test_cpu_amx import SAPPHIRE_RAPIDS
+from test_cpu_pairs import processor, program_of
+
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.machine_code import listing
+from lamina.engines.cpu.native_program import write_program
+from lamina.engines.cpu.processor import HostProcessor
+from lamina.engines.simd.decide.alternatives import legal_schedules
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import Schedule, WindowSchedule
+from lamina.engines.simd.decide.windows import COL2IM, IMPLICIT_GEMM, WINOGRAD
+from lamina.graph import Graph, Tensor
+from lamina.ops.differentiate import gradients
+from lamina.program.program import Program
+from lamina.program.steps import Contraction
+from lamina.records import frozen_dataclass
+from lamina.shapes import bfloat16
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+    """The engine with emulated tiles, and so little cache that images are split into blocks."""
+    monkeypatch.setenv("LAMINA_VECTORS", "amx-emulated")
+    engine = CpuEngine()
+    engine.processor = replace(engine.processor, level2_bytes=10 << 10, threads=3)
+    return engine
+
+
+@frozen_dataclass
+class Case:
+    """A convolution of random numbers.
+
+    Attributes:
+        image: the extents of an image.
+        window: the extents of a window.
+        batch, channels, n, groups: the numbers of images, of their channels, of results, of groups.
+        stride: along each axis, or along all axes.
+        dilation, padding: along all axes.
+    """
+
+    image: tuple[int, ...]
+    window: tuple[int, ...]
+    batch: int = 2
+    channels: int = 32
+    n: int = 16
+    groups: int = 1
+    stride: int | tuple[int, ...] = 1
+    dilation: int = 1
+    padding: int = 0
+
+    def graph(self, leaves: Leaves, *, forward: bool = True, gradient: bool = False) -> Graph:
+        """The convolution, the gradient of its image, or both. Channels are contiguous."""
+        generator, rank = np.random.default_rng(0), len(self.image)
+
+        def leaf(*shape: int) -> Tensor:
+            numbers = generator.standard_normal(shape, "float32").astype(bfloat16.numpy)
+            x = ops.cast(leaves.add(numbers), "float32")
+            return ops.transpose(x, (0, rank + 1, *range(1, rank + 1)))
+
+        x = leaf(self.batch, *self.image, self.channels)
+        weight = leaf(self.n, *self.window, self.channels // self.groups)
+        padding = [(self.padding, self.padding)] * rank
+        y = ops.conv(x, weight, self.stride, padding, self.dilation, groups=self.groups)
+        found = [ops.transpose(y, (0, *range(2, rank + 2), 1))] if forward else []
+        if gradient:
+            upstream = leaf(self.batch, *y.shape[2:], self.n)
+            (of_x,) = gradients(ops.sum(y * upstream), [x])
+            found.append(ops.transpose(of_x, (0, *range(2, rank + 2), 1)))
+        return leaves.graph(found)
+
+    def program(self, *, gradient: bool = False) -> Program:
+        """The program of the convolution, or of the gradient of its image."""
+        graph = self.graph(Leaves(), forward=not gradient, gradient=gradient)
+        return compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+
+
+def windows_of(program: Program, processor: HostProcessor) -> list[WindowSchedule]:
+    """The schedules of contractions over windows."""
+    steps = decide(program, processor).steps
+    return [one for one in steps if isinstance(one, WindowSchedule)]
+
+
+def kernels_of(program: Program, processor: HostProcessor = SAPPHIRE_RAPIDS) -> set[str]:
+    """The rows and the tile registers along N of each micro-kernel: `"32x2"`."""
+    return set(re.findall(r"@amx_(\d+x\d)_", write_program(program, processor).text))
+
+
+# Machine code -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def assembly() -> str:
+    program = Case((8, 40), (3, 3), n=48, padding=1).program()
+    return listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
+
+
+def test_a_convolution_multiplies_in_tile_registers(assembly: str) -> None:
+    assert "tdpbf16ps" in assembly
+    assert "vdpbf16ps" not in assembly
+
+
+def test_each_function_that_uses_tiles_configures_and_releases_them(assembly: str) -> None:
+    functions = re.split(r"^(?=\w+:\s)", assembly, flags=re.MULTILINE)
+    callers = [text for text in functions if re.search(r"callq?\s+amx_", text)]
+    assert callers
+    for text in callers:
+        words = re.findall(r"\t(ldtilecfg|tilerelease|callq?\tamx_)", text)
+        assert words[0] == "ldtilecfg"
+        assert words[-1] == "tilerelease"
+        assert words.count("tilerelease") == 1
+
+
+# Schedules ----------------------------------------------------------------------------------------
+
+
+def test_the_schedule_says_so() -> None:
+    (found,) = windows_of(Case((16, 16), (3, 3), padding=1).program(), SAPPHIRE_RAPIDS)
+    assert "; AMX tiles of up to 32 rows; " in str(found)
+
+
+@pytest.mark.parametrize("workload", ["vgg", "resnet-18"])
+def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(
+    workload: str,
+) -> None:
+    program = program_of(workload)
+    work = tiled = 0
+    for step, how in zip(program.steps, decide(program, SAPPHIRE_RAPIDS).steps, strict=True):
+        if isinstance(step, Contraction) and isinstance(how, WindowSchedule):
+            b, m, n, k = step.extents
+            is_forward = how.algorithm in (IMPLICIT_GEMM, *WINOGRAD.values())
+            work += b * m * n * k * is_forward
+            tiled += b * m * n * k * how.amx
+    assert tiled > 0.9 * work
+
+
+def test_without_tile_registers_a_convolution_has_winograds() -> None:
+    (found,) = windows_of(Case((16, 16), (3, 3), padding=1).program(), processor())
+    assert found.algorithm == "Winograd F(4x4, 3x3)"
+
+
+@pytest.mark.parametrize(
+    ("case", "kernels"),
+    [
+        (Case((4, 64), (1, 3), padding=0, n=48), {"31x2", "31x1"}),
+        # Three rows of positions with two rows of padding between them, and the last two rows.
+        (Case((8, 8), (3, 3), padding=1, n=32), {"28x2", "18x2"}),
+        # Rows of positions are further apart than they are long: each has its own tiles.
+        (Case((25, 25), (3, 3), stride=2, n=32), {"12x2"}),
+    ],
+    ids=["pieces of rows", "several rows", "strided"],
+)
+def test_tiles_have_the_fewest_registers(case: Case, kernels: set[str]) -> None:
+    assert kernels_of(case.program()) == kernels
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((16, 16), (3, 3), channels=48, padding=1),
+        Case((16, 16), (3, 3), n=15, padding=1),
+        # Rows of two positions, far apart: tiles would be nearly empty.
+        Case((32, 32), (3, 31)),
+    ],
+    ids=["half a tile of channels", "few results", "short rows"],
+)
+def test_tile_registers_that_would_be_half_empty_are_not_used(case: Case) -> None:
+    for found in windows_of(case.program(), SAPPHIRE_RAPIDS):
+        assert not found.amx
+
+
+def test_gradients_of_strided_convolutions_are_pairs() -> None:
+    case = Case((16, 16), (3, 3), n=32, stride=2, padding=1)
+    (found,) = windows_of(case.program(gradient=True), SAPPHIRE_RAPIDS)
+    assert (found.algorithm, found.paired, found.amx) == (COL2IM, True, False)
+
+
+def test_gathering_in_tile_registers_is_preferred_to_col2im_in_pairs() -> None:
+    case = Case((12, 12), (5, 5), n=32)
+    for tiles, algorithm in ((False, COL2IM), (True, IMPLICIT_GEMM)):
+        of = replace(SAPPHIRE_RAPIDS, bfloat16_tiles=tiles)
+        (found,) = windows_of(case.program(gradient=True), of)
+        assert (found.algorithm, found.amx) == (algorithm, tiles)
+
+
+# Results ------------------------------------------------------------------------------------------
+
+
+def in_tile_registers(program: Program, engine: CpuEngine) -> Iterator[Schedule]:
+    """Other schedules in which all contractions over windows are in tile registers."""
+    for schedule in legal_schedules(program, engine.processor):
+        found = [one for one in schedule.steps if isinstance(one, WindowSchedule)]
+        if found and all(one.amx for one in found):
+            yield schedule
+
+
+CASES = {
+    # Two panels of N, the last one not full; blocks of rows that leave a rest.
+    "several rows": Case((5, 7), (3, 3), n=41, padding=1),
+    "pieces of rows": Case((3, 37), (2, 3), batch=1, channels=64, n=20),
+    "one axis": Case((45,), (5,), n=17, padding=2),
+    "three axes": Case((3, 3, 6), (2, 2, 3), n=16, padding=1),
+    "stride": Case((9, 17), (3, 3), stride=2, n=33),
+    "stride and padding": Case((9, 15), (3, 3), stride=2, padding=1),
+    "uneven strides": Case((6, 13), (3, 3), stride=(1, 2), padding=1),
+    "dilation": Case((7, 18), (2, 3), dilation=2, padding=1),
+    "groups": Case((4, 10), (2, 2), channels=64, n=38, groups=2, padding=1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolutions_equal_the_oracles(name: str, engine: CpuEngine) -> None:
+    leaves = Leaves()
+    program = check(
+        CASES[name].graph(leaves),
+        engine,
+        leaves.feeds,
+        schedules=lambda one: in_tile_registers(one, engine),
+    )
+    assert [one.amx for one in windows_of(program, engine.processor)] == [True]
+    assert len([*in_tile_registers(program, engine)]) == 2
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((5, 9), (3, 3), n=32, channels=35, padding=1),
+        Case((6, 11), (2, 3), n=64, channels=16, dilation=2),
+    ],
+)
+def test_gradients_of_images_equal_the_oracles(case: Case, engine: CpuEngine) -> None:
+    leaves = Leaves()
+    graph = case.graph(leaves, forward=False, gradient=True)
+    program = check(
+        graph, engine, leaves.feeds, schedules=lambda one: in_tile_registers(one, engine)
+    )
+    assert [one.amx for one in windows_of(program, engine.processor)] == [True]
+    assert len([*in_tile_registers(program, engine)]) == 2
+
+
+def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(engine: CpuEngine) -> None:
+    """Not those that follow in the image after the rows between."""
+    leaves = Leaves()
+    graph = Case((5, 7), (3, 3), padding=1).graph(leaves)
+    for feed in leaves.feeds.values():
+        feed[:] = np.random.default_rng(0).integers(-4, 5, feed.shape)
+    leaves.feeds["x0"][0, 2, 6, 3] = np.inf
+    leaves.feeds["x0"][1, 4, 0, 31] = np.nan
+    program = check(graph, engine, leaves.feeds, exact=True)
+    assert kernels_of(program, engine.processor) == {"25x1", "16x1"}
+
+
+def test_results_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> None:
+    leaves = Leaves()
+    graph = Case((5, 9), (3, 3), batch=5, n=32, padding=1).graph(leaves, gradient=True)
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    found: list[dict[str, bytes]] = []
+    for threads in (1, 2, 3):
+        engine.processor = replace(engine.processor, threads=threads)
+        assert all(one.amx for one in windows_of(program, engine.processor))
+        outputs, _ = run_program(program, engine, leaves.feeds)
+        found.append({name: value.tobytes() for name, value in outputs.items()})
+    assert len(found[0]) == 2
+    assert found[0] == found[1] == found[2]
