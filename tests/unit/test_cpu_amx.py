@@ -87,6 +87,11 @@ def test_a_micro_kernel_loads_each_operand_once_for_four_products(assembly: str)
 
 
 def test_each_function_that_uses_tiles_configures_and_releases_them(assembly: str) -> None:
+    check_configurations(assembly)
+
+
+def check_configurations(assembly: str) -> None:
+    """Each function that calls micro-kernels configures tiles before, and releases them once."""
     functions = re.split(r"^(?=\w+:\s)", assembly, flags=re.MULTILINE)
     callers = [text for text in functions if re.search(r"callq?\s+amx_", text)]
     assert callers

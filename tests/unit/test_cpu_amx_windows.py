@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import Leaves, check, run_program
-from test_cpu_amx import SAPPHIRE_RAPIDS
+from test_cpu_amx import SAPPHIRE_RAPIDS, check_configurations
 from test_cpu_pairs import processor, program_of
 
 from lamina import ops
@@ -114,14 +114,7 @@ def test_a_convolution_multiplies_in_tile_registers(assembly: str) -> None:
 
 
 def test_each_function_that_uses_tiles_configures_and_releases_them(assembly: str) -> None:
-    functions = re.split(r"^(?=\w+:\s)", assembly, flags=re.MULTILINE)
-    callers = [text for text in functions if re.search(r"callq?\s+amx_", text)]
-    assert callers
-    for text in callers:
-        words = re.findall(r"\t(ldtilecfg|tilerelease|callq?\tamx_)", text)
-        assert words[0] == "ldtilecfg"
-        assert words[-1] == "tilerelease"
-        assert words.count("tilerelease") == 1
+    check_configurations(assembly)
 
 
 # Schedules ----------------------------------------------------------------------------------------
