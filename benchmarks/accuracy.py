@@ -266,9 +266,14 @@ def row(
     text += (percent(mean), percent(min(values)), percent(max(values)))
     if dtype == FLOAT32 or not reference:
         return (*text, "", "")
-    least, greatest = min(reference.values()), max(reference.values())
-    within = "BELOW" if mean < least else "above" if mean > greatest else "yes"
-    return (*text, difference(found, reference), within)
+    return (*text, difference(found, reference), place(mean, list(reference.values())))
+
+
+def place(mean: float, reference: Sequence[float]) -> str:
+    """Whether a mean is within the spread of other values, above it or below it."""
+    if mean < min(reference):
+        return "BELOW"
+    return "above" if mean > max(reference) else "yes"
 
 
 def difference(found: Mapping[int, float], reference: Mapping[int, float]) -> str:

@@ -51,7 +51,7 @@ class Model:
             a part of its name: `"opencl:1"`; `lamina.devices()` lists all.
         seed: of the initial parameters and of training; the same seed gives the same model on
             every engine.
-        dtype: `"float32"`, `"float64"`, or `"mixed"`: parameters in float32, activations and the
+        dtype: `"float32"`, `"float64"`, or `"mixed"`: parameters in float32, activations and
             operands of products in bfloat16 or float16, the one with which the device computes.
             `"mixed-bfloat16"` and `"mixed-float16"` choose one of them, on any device. See
             docs/precision.md.
@@ -86,9 +86,9 @@ class Model:
         """The model in a file that was read; `lamina.load` calls it. No initializer is run."""
         model = cls.__new__(cls)
         opened = open_engine(engine)
-        wanted = saved.precision.name if dtype is None else dtype
-        precision, values = precision_of(wanted, lambda: opened.device), saved.values
+        precision, values = saved.precision, saved.values
         if dtype is not None:
+            precision = precision_of(dtype, lambda: opened.device)
             values = {
                 name: rounded(value, precision.dtype, f"parameter {name!r}")
                 for name, value in values.items()
@@ -328,8 +328,9 @@ class Model:
 
     def _explained(self, batch_size: int, options: TrainingOptions | None) -> Explanation:
         """The program of a training step; without options that of a forward pass."""
-        engine, precision = self._parameters.engine, self._parameters.precision
-        bill = bill_of(self.network, batch_size, options, precision, engine.target)
+        engine = self._parameters.engine
+        types = self._parameters.dtype, self._parameters.rounding
+        bill = bill_of(self.network, batch_size, options, *types, engine.target)
         return Explanation(bill.batch_size, bill.program, engine)
 
     @checked

@@ -14,6 +14,7 @@ from lamina.compiler.expand import expand
 from lamina.derive import default_targets, inference_graph, training_graph
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
 from lamina.engines.discovery import open_engine, target_of
+from lamina.engines.engine import Device
 from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
 from lamina.errors import (
     DefinitionError,
@@ -48,12 +49,12 @@ from lamina.ops.lowering_rules import (
     iteration_of,
     loop_key,
 )
-from lamina.precision import Precision, precision_of
+from lamina.precision import Rounding, precision_of, rounding_of
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.protocols import BatchSize, Clip, Loss, Optimizer, TrainingOptions, options_or_none
 from lamina.reports import bytes_text, table_text
-from lamina.shapes import DType, shape_text, size_of, static
+from lamina.shapes import DType, DTypeLike, shape_text, size_of, static
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
@@ -289,7 +290,8 @@ class Network:
         Args:
             batch_size: the number of examples.
             loss, optimizer: of the training step; without them the bill is for a forward pass.
-            dtype: the precision of the model, as in `Model`.
+            dtype: the precision of the model, as in `Model`. In mixed precision the program
+                depends on the instructions of the engine's device.
             clip, frozen: gradient clipping, and patterns of parameters that are not trained, as in
                 `Model.training`.
             engine: the engine for which the program is compiled.
@@ -304,8 +306,8 @@ class Network:
             40
         """
         options = options_or_none(loss, optimizer, clip, frozen, "plan")
-        precision = precision_of(dtype, lambda: open_engine(engine).device)
-        return bill_of(self, batch_size, options, precision, target_of(engine))
+        float_type, rounding = _types_on(engine, dtype)
+        return bill_of(self, batch_size, options, float_type, rounding, target_of(engine))
 
     @checked
     def max_batch_size(
@@ -331,16 +333,16 @@ class Network:
             EngineError: if not even one example fits, or there is no such engine.
         """
         options = options_or_none(loss, optimizer, clip, frozen, "max_batch_size")
-        wanted = precision_of(dtype, lambda: open_engine(engine).device)
+        float_type, rounding = _types_on(engine, dtype)
         target = target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
 
-        # The default engine is not opened, because all of its needs are in the bill.
+        # All needs of the default engine are in the bill.
         count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs
 
         @cache
         def bills(batch_size: int) -> MemoryBill:
-            return bill_of(self, batch_size, options, wanted, target)
+            return bill_of(self, batch_size, options, float_type, rounding, target)
 
         def counted(count: Callable[[Program], Sequence[Need]]) -> Callable[[int], float]:
             def needed(batch_size: int) -> float:
@@ -402,15 +404,25 @@ def _left_on(engine: str) -> int:
     return available
 
 
+def _types_on(engine: str, dtype: DTypeLike) -> tuple[DType, Rounding | None]:
+    """The float type of a model on an engine, and what is rounded in mixed precision."""
+
+    def device() -> Device:
+        return open_engine(engine).device
+
+    precision = precision_of(dtype, device)
+    return precision.dtype, rounding_of(precision, device)
+
+
 def bill_of(
     network: Network,
     batch_size: int,
     options: TrainingOptions | None,
-    precision: Precision,
+    dtype: DType,
+    rounding: Rounding | None,
     target: Target,
 ) -> MemoryBill:
     """The memory bill of a training step; without options, of a forward pass."""
-    dtype, rounding = precision.dtype, precision.rounding
     if options is None:
         batch_graph, name = inference_graph(network, dtype=dtype, rounding=rounding), "inference"
     else:

@@ -52,34 +52,16 @@ MIXED: Mapping[str, DType | None] = {
 
 
 @frozen_dataclass
-class Rounding:
-    """What is rounded in mixed precision.
-
-    Attributes:
-        half: the dtype of activations, and of the operands of products.
-        leaves: whether parameters and inputs are rounded too where they are multiplied.
-    """
-
-    half: DType
-    leaves: bool = True
-
-
-@frozen_dataclass
 class Precision:
     """The float types of a model.
 
     Attributes:
         dtype: of parameters, states, inputs and outputs.
-        rounding: in mixed precision; None otherwise.
+        half: in mixed precision, the dtype to which numbers are rounded; None otherwise.
     """
 
     dtype: DType
-    rounding: Rounding | None = None
-
-    @property
-    def half(self) -> DType | None:
-        """In mixed precision, the dtype to which numbers are rounded; None otherwise."""
-        return None if self.rounding is None else self.rounding.half
+    half: DType | None = None
 
     @property
     def name(self) -> str:
@@ -92,16 +74,16 @@ def precision_of(value: DTypeLike, device: Callable[[], Device]) -> Precision:
 
     Args:
         value: a float type, or a name in `MIXED`.
-        device: returns the device that decides which type `"mixed"` is, and whether parameters are
-            rounded.
+        device: returns the device that decides which type `"mixed"` is.
 
     Raises:
         EngineError: if the device computes with no floats of 16 bits.
     """
     if not isinstance(value, str) or value not in MIXED:
         return Precision(as_dtype(value))
-    half, found = MIXED[value], device()
+    half = MIXED[value]
     if half is None:
+        found = device()
         if not found.has_bfloat16 and not found.has_float16:
             raise EngineError(
                 "this device does not compute with floats of 16 bits",
@@ -114,8 +96,32 @@ def precision_of(value: DTypeLike, device: Callable[[], Device]) -> Precision:
                 "the memory, but is no faster.",
             )
         half = bfloat16 if found.has_bfloat16 else float16
-    multiplied = found.has_bfloat16 if half == bfloat16 else found.has_float16
-    return Precision(float32, Rounding(half, leaves=bool(multiplied)))
+    return Precision(float32, half)
+
+
+@frozen_dataclass
+class Rounding:
+    """What a device rounds in mixed precision.
+
+    Attributes:
+        half: the dtype of activations, and of the computed operands of products.
+        leaves: whether parameters and inputs are rounded too where they are multiplied.
+    """
+
+    half: DType
+    leaves: bool
+
+
+def rounding_of(precision: Precision, device: Callable[[], Device]) -> Rounding | None:
+    """What is rounded on a device; None unless the precision is mixed.
+
+    Parameters and inputs are rounded if the device has instructions for such floats.
+    """
+    if precision.half is None:
+        return None
+    found = device()
+    has = found.has_bfloat16 if precision.half == bfloat16 else found.has_float16
+    return Rounding(precision.half, leaves=bool(has))
 
 
 # The operands that are multiplied, of each op that multiplies and adds up; None: all.
@@ -256,29 +262,38 @@ class _Products:
 
     Args:
         half: the dtype to which they are rounded.
-        leaves: whether leaves are rounded; the states and sequences of recurrences always are.
+        leaves: whether operands are rounded that are leaves alone.
     """
 
     def __init__(self, half: DType, leaves: bool) -> None:
         self._half = half
         self._leaves = leaves
-        # The leaves of iterations that differ between them: states, and elements of sequences.
-        self._varying: set[Tensor] = set()
-        # Graphs of iterations, by their identity: the results of one loop share a graph, and its
-        # operands.
-        self._graphs: dict[int, tuple[Graph, Graph]] = {}
+        # Graphs of iterations, by their identity and their computed inputs.
+        self._graphs: dict[tuple[int, frozenset[Tensor]], tuple[Graph, Graph]] = {}
         self._loops: dict[tuple[int, tuple[bool, ...]], _Loop] = {}
         self._casts: dict[Tensor, Tensor] = {}
 
-    def rounded(self, graph: Graph, *, keep_outputs: bool = False) -> Graph:
-        """The graph with rounded operands; with `keep_outputs`, outputs are not rounded."""
+    def rounded(
+        self,
+        graph: Graph,
+        *,
+        keep_outputs: bool = False,
+        computed: frozenset[Tensor] = frozenset(),
+    ) -> Graph:
+        """The graph with rounded operands.
+
+        Args:
+            graph: of a batch, or of an iteration.
+            keep_outputs: whether outputs are not rounded.
+            computed: leaves of an iteration that are computed outside, or by iterations before.
+        """
         nodes = graph.nodes()
         chosen = {
             source
             for node in nodes
             for operand in self._rounded_operands(node)
             for source in _sources(operand)
-            if not (_is_leaf(source) or self._is_rounded(source))
+            if _leaf_of(source) is None and not self._is_rounded(source)
         }
         redundant = self._rounded_later(graph, chosen)
         chosen -= redundant
@@ -289,12 +304,11 @@ class _Products:
                 done = node in redundant or self._is_rounded(operands[0])
                 return operands[0] if done else rebuild(node, operands)
             if isinstance(node.op.lowering, Repeating):
-                return self._repeated(node, operands)
+                return self._repeated(node, operands, computed)
             new = rebuild(node, operands, **self._changed(node))
             multiplied = _multiplied(new)
             if multiplied:
-                known: dict[Tensor, Tensor] = {}
-                beginning = tuple(self._with_rounded_leaves(x, known) for x in multiplied)
+                beginning = tuple(self._with_rounded_leaves(x, computed) for x in multiplied)
                 new = rebuild(new, (*beginning, *new.operands[len(beginning) :]))
             if node not in chosen:
                 return new
@@ -347,25 +361,33 @@ class _Products:
 
     # Recurrences
 
-    def _repeated(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+    def _repeated(
+        self, node: Tensor, operands: tuple[Tensor, ...], computed: frozenset[Tensor]
+    ) -> Tensor:
         """A result of a recurrence, whose sequences and results are stored in 16 bits if they can.
 
         The graph of an iteration gets and returns floats of 16 bits instead of rounded ones.
         """
         body: Graph = node.attributes["body"]
         states: int = node.attributes["states"]
-        if id(body) not in self._graphs:
-            self._varying.update(body.inputs[: states + node.attributes["sequences"]])
-            self._graphs[id(body)] = body, self.rounded(body)
-        _, rounded = self._graphs[id(body)]
+        varying = states + node.attributes["sequences"]
+        own = frozenset(
+            leaf_
+            for number, (leaf_, operand) in enumerate(zip(body.inputs, node.operands, strict=True))
+            if number < varying or _is_computed(operand, computed)
+        )
+        key = id(body), own
+        if key not in self._graphs:
+            self._graphs[key] = body, self.rounded(body, computed=own)
+        _, rounded = self._graphs[key]
         given = tuple(
             number >= states and operand.dtype == float32 and self._has_rounded_elements(operand)
             for number, operand in enumerate(operands)
         )
-        key = id(rounded), given
-        if key not in self._loops:
-            self._loops[key] = self._narrowed(rounded, states, given)
-        loop = self._loops[key]
+        stored = id(rounded), given
+        if stored not in self._loops:
+            self._loops[stored] = self._narrowed(rounded, states, given)
+        loop = self._loops[stored]
         new = tuple(
             self._cast(operand) if own.dtype == self._half and operand.dtype == float32 else operand
             for operand, own in zip(operands, loop.body.inputs, strict=True)
@@ -433,20 +455,32 @@ class _Products:
         )
         return _Loop(body, Graph(tuple(inputs), outputs))
 
-    def _with_rounded_leaves(self, operand: Tensor, known: dict[Tensor, Tensor]) -> Tensor:
-        """An operand in which leaves below movements are rounded, if they are to be."""
-        for node in topological([operand], [*_sources(operand)]):
-            if _is_leaf(node):
-                is_rounded = self._leaves or node in self._varying
-                known[node] = ops.rounded(node, self._half) if is_rounded else node
-            elif _is_moved(node):
-                known[node] = rebuild(node, tuple(known.get(x, x) for x in node.operands))
-        return known.get(operand, operand)
+    def _with_rounded_leaves(self, operand: Tensor, computed: frozenset[Tensor]) -> Tensor:
+        """An operand in which leaves below movements are rounded, if they are to be.
+
+        Leaves are rounded with the computed elements next to which they are stored.
+        """
+        if not (self._leaves or _is_computed(operand, computed)):
+            return operand
+        sources = _sources(operand)
+        known = {
+            source: source if _leaf_of(source) is None else ops.rounded(source, self._half)
+            for source in sources
+        }
+        return _moved_again(operand, sources, known)
 
 
-def _is_leaf(node: Tensor) -> bool:
-    """Whether it is a leaf or a constant, or a cast of one."""
-    return node.op in (LEAF, CONSTANT) or (node.op.name == "cast" and _is_leaf(node.operands[0]))
+def _leaf_of(node: Tensor) -> Tensor | None:
+    """The leaf or constant that a tensor is, or is cast from; None if it is computed."""
+    while node.op.name == "cast":
+        (node,) = node.operands
+    return node if node.op in (LEAF, CONSTANT) else None
+
+
+def _is_computed(operand: Tensor, computed: frozenset[Tensor]) -> bool:
+    """Whether some elements of an operand are computed, here or in a leaf of `computed`."""
+    leaves = [_leaf_of(source) for source in _sources(operand)]
+    return any(one is None or one in computed for one in leaves)
 
 
 def _is_cast_from(node: Tensor, half: DType) -> bool:

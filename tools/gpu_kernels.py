@@ -29,12 +29,12 @@ from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.target import target_for
 from lamina.network import bill_of
-from lamina.precision import MIXED, Precision, Rounding
+from lamina.precision import MIXED, Rounding
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.protocols import options_or_none
-from lamina.shapes import float32
+from lamina.shapes import float16, float32
 from lamina.workloads import Workload, chosen
 
 # A large GPU of AMD's, as its driver describes it.
@@ -61,8 +61,9 @@ def program_of(workload: Workload, dtype: str = "float32") -> Program:
     """The program of a workload for GPUs, in float32 or in mixed precision."""
     options = options_or_none(workload.loss, workload.optimizer, None, (), workload.name)
     half = MIXED.get(dtype)
-    precision = Precision(float32, None if half is None else Rounding(half))
-    return bill_of(workload.network(), workload.batch, options, precision, TARGET).program
+    # OpenCL has instructions for float16 only.
+    rounding = None if half is None else Rounding(half, leaves=half == float16)
+    return bill_of(workload.network(), workload.batch, options, float32, rounding, TARGET).program
 
 
 def lines_of(program: Program, processors: Sequence[str]) -> Iterator[str]:

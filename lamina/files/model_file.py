@@ -21,7 +21,7 @@ from lamina.files.atomic import write_atomically
 from lamina.files.decode import ADVICE, NONSENSE, decode
 from lamina.files.encode import encode
 from lamina.network import Network
-from lamina.precision import MIXED, Precision, Rounding
+from lamina.precision import MIXED, Precision
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, as_dtype, float32, shape_text, static
 
@@ -200,7 +200,7 @@ def _assemble(
 def _precision(name: str) -> Precision:
     """The precision of this name; `"mixed"`, which depends on the device, is none."""
     half = MIXED.get(name)
-    return Precision(as_dtype(name)) if half is None else Precision(float32, Rounding(half))
+    return Precision(as_dtype(name)) if half is None else Precision(float32, half)
 
 
 def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:

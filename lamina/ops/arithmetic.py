@@ -38,7 +38,7 @@ from lamina.ops.factories import (
 )
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.shapes import Array, DType, Shape, bfloat16
+from lamina.shapes import Array, DType, Shape, bfloat16, float16
 
 ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
 
@@ -286,7 +286,7 @@ def clip(x: TensorLike, low: float | None = None, high: float | None = None) -> 
 
 
 def _infer_hardtanh(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    if attributes["low"] >= attributes["high"]:
+    if not attributes["low"] < attributes["high"]:
         raise DefinitionError(
             "hardtanh: low must be below high",
             facts=(("low", str(attributes["low"])), ("high", str(attributes["high"]))),
@@ -298,9 +298,11 @@ def _infer_hardtanh(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
 def _hardtanh_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = result.operands
     low, high = result.attributes["low"], result.attributes["high"]
-    # Where a float of 16 bits holds the bounds, a rounded result shows which elements reach them.
-    # So x need not be stored for the gradient, if the result is.
-    same = all(float(bfloat16.numpy.type(bound)) == bound for bound in (low, high))
+    # If floats of 16 bits hold the bounds, a rounded result shows which elements reach them. So x
+    # need not be stored for the gradient, if the result is.
+    bounds = np.array([low, high])
+    with np.errstate(over="ignore"):
+        same = all((bounds.astype(half.numpy) == bounds).all() for half in (bfloat16, float16))
     bounded = result if same else x
     return (where(logical_or(bounded <= low, bounded >= high), 0, upstream),)
 

@@ -199,7 +199,9 @@ class Function:
 
 def _graph_of(parameters: Parameters, dtypes: Sequence[DType] | None = None) -> BatchGraph:
     """The forward pass of a model."""
-    precision = parameters.precision
     return inference_graph(
-        parameters.network, dtype=precision.dtype, input_dtypes=dtypes, rounding=precision.rounding
+        parameters.network,
+        dtype=parameters.dtype,
+        input_dtypes=dtypes,
+        rounding=parameters.rounding,
     )

@@ -15,7 +15,7 @@ from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
 from lamina.layers.scope import Variable, arrays_while_drawn
 from lamina.network import Network, shared_names
-from lamina.precision import Precision
+from lamina.precision import Precision, Rounding, rounding_of
 from lamina.program.program import Buffer
 from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
@@ -124,6 +124,11 @@ class Parameters:
 
             self._values = _Values(engine, ((one.name, first(one)) for one in variables))
         self._bind()
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """In mixed precision, what the engine's device rounds; None otherwise."""
+        return rounding_of(self.precision, lambda: self.engine.device)
 
     def _bind(self) -> None:
         """Sets `lock` and `memories`, which are derived from `_values` and `_names`."""

@@ -78,7 +78,7 @@ class Evaluation(BatchRunner):
             loss,
             self._targets,
             dtype=parameters.dtype,
-            rounding=parameters.precision.rounding,
+            rounding=parameters.rounding,
             metrics=metrics,
             input_dtypes=self._input_dtypes,
         )

@@ -148,7 +148,7 @@ class Training(BatchRunner):
             options,
             self._targets,
             dtype=parameters.dtype,
-            rounding=parameters.precision.rounding,
+            rounding=parameters.rounding,
             input_dtypes=self._input_dtypes,
         )
         self._exact = self._exact_arrays()

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,8 +28,8 @@ import numpy as np
 from cases import numbers
 
 import lamina as lm
-from lamina.precision import Precision, Rounding
-from lamina.shapes import Array, as_dtype, float32
+from lamina.precision import Rounding
+from lamina.shapes import Array, as_dtype
 
 STEPS, SEEDS, BATCHES, BATCH_SIZE = 50, 8, 5, 16
 CLASSES = 10
@@ -191,17 +192,20 @@ def _batches(network: lm.Network, seed: int) -> list[tuple[Array, Array]]:
     ]
 
 
-def _trained(recipe: Recipe, seed: int, dtype: str, engine: str) -> tuple[Array, Array]:
-    """The losses of each training step, and all parameters at the end, of Lamina.
-
-    Parameters and inputs are rounded on all engines, as where devices multiply such floats.
-    """
+def _trained(
+    recipe: Recipe, seed: int, dtype: str, engine: str, *, leaves: bool
+) -> tuple[Array, Array]:
+    """The losses of each training step, and all parameters at the end, of Lamina."""
     network = recipe.network()
-    rounding = Rounding(as_dtype(dtype.removeprefix("mixed-"))) if "mixed" in dtype else None
-    with patch("lamina.model.precision_of", lambda *_: Precision(float32, rounding)):
-        model = lm.Model(network, engine=engine, dtype=dtype, seed=seed)
+    model = lm.Model(network, engine=engine, dtype=dtype, seed=seed)
     made = _batches(network, seed)
-    with model.training(lm.CrossEntropy(), recipe.optimizer, batch_size=BATCH_SIZE) as training:
+    rounding = (
+        Rounding(as_dtype(dtype.removeprefix("mixed-")), leaves) if "mixed" in dtype else None
+    )
+    with (
+        patch("lamina.runtime.parameters.rounding_of", lambda *_: rounding),
+        model.training(lm.CrossEntropy(), recipe.optimizer, batch_size=BATCH_SIZE) as training,
+    ):
         losses = [float(training.step(*made[step % BATCHES])) for step in range(STEPS)]
     final = [array.reshape(-1) for array in model.parameters().values()]
     return np.array(losses), np.concatenate(final)
@@ -235,15 +239,21 @@ def _deviation(mixed: tuple[Array, Array], wide: tuple[Array, Array]) -> Deviati
 
 
 @cache
-def lamina_deviation(name: str, seed: int, dtype: str, engine: str) -> Deviation:
-    """Of Lamina's training in one of the mixed precisions."""
-    return _deviation(lamina_training(name, seed, dtype, engine), _wide(name, seed))
+def lamina_deviation(name: str, seed: int, dtype: str, *, leaves: bool) -> Deviation:
+    """Of Lamina's training in one of the mixed precisions.
+
+    With `leaves`, parameters and inputs are rounded, as on devices that multiply such floats.
+    """
+    found = lamina_training(name, seed, dtype, "cpu", leaves=leaves)
+    return _deviation(found, _wide(name, seed))
 
 
 @cache
-def lamina_training(name: str, seed: int, dtype: str, engine: str) -> tuple[Array, Array]:
+def lamina_training(
+    name: str, seed: int, dtype: str, engine: str, *, leaves: bool = True
+) -> tuple[Array, Array]:
     """The losses of each training step, and all parameters at the end."""
-    return _trained(RECIPES[name], seed, dtype, engine)
+    return _trained(RECIPES[name], seed, dtype, engine, leaves=leaves)
 
 
 def _wide(name: str, seed: int) -> tuple[Array, Array]:
@@ -261,16 +271,21 @@ def torch_deviation(name: str, seed: int) -> Deviation:
 
 def print_ratios(seeds: int) -> None:
     """Prints the ratios of Lamina's deviations to PyTorch's, both in bfloat16."""
-    for name in RECIPES:
+    for name, leaves in product(RECIPES, (True, False)):
         pairs = [
-            (lamina_deviation(name, seed, "mixed-bfloat16", "cpu"), torch_deviation(name, seed))
+            (
+                lamina_deviation(name, seed, "mixed-bfloat16", leaves=leaves),
+                torch_deviation(name, seed),
+            )
             for seed in range(seeds)
         ]
+        what = "all operands" if leaves else "computed operands"
         for kind in ("losses", "parameters"):
             found = ratio(
                 *([getattr(each, kind) for each in side] for side in zip(*pairs, strict=True))
             )
-            print(f"{name:16} {kind:10} {found.mean:.2f} ({found.low:.2f} to {found.high:.2f})")
+            bounds = f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+            print(f"{name:16} {kind:10} {what:17} {bounds}")
 
 
 if __name__ == "__main__":

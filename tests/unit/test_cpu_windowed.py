@@ -39,7 +39,7 @@ from lamina.ops.differentiate import gradients
 from lamina.precision import with_rounded_products
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.shapes import Array, DType, bfloat16, float16
+from lamina.shapes import Array, DType, bfloat16, float16, float32
 
 # By kinds of vectors: caches so small that images are split into blocks, and numbers of threads.
 SMALL: dict[str, dict[str, Any]] = {
@@ -270,6 +270,18 @@ def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(
     (step,) = (one for one in program.steps if isinstance(one, Contraction))
     tiles = {name for name in readings(step) if "4x4" in name}
     assert tiles == ({"Winograd F(4x4, 3x3)"} if rounded else set())
+    (schedule, _), *_ = windows_of(program)
+    assert schedule.algorithm == f"Winograd F({'4x4' if rounded else '2x2'}, 3x3)"
+
+
+def test_tiles_of_4x4_are_not_for_data_of_16_bits() -> None:
+    leaves = Leaves()
+    weight = leaves.add(np.ones((32, 32, 3, 3), "float32"))
+    x = leaves.add(np.ones((2, 32, 16, 16), bfloat16.numpy))
+    y = ops.conv(ops.cast(x, float32), weight, [1, 1], [(1, 1)] * 2, [1, 1])
+    program = compile_graph(leaves.graph([y]), batch=1, name="test", target=DEFAULT_TARGET)
+    ((schedule, _),) = windows_of(program)
+    assert schedule.algorithm == "Winograd F(2x2, 3x3)"
 
 
 def test_gradients_of_strided_convolutions_are_sums_of_copied_images_if_they_are_rounded() -> None:

@@ -256,6 +256,8 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
     (lambda: ops.full((-2,), 1), DefinitionError, "shape[0] must be a whole number of at least 0"),
     (lambda: ops.full((2,), 1.5, "int32"), DefinitionError, "a number that int32 holds"),
     (lambda: ops.clip(X, np.zeros(4)), DefinitionError, "low must be a number"),
+    (lambda: ops.hardtanh(X, 1.0, 1.0), DefinitionError, "hardtanh: low must be below high"),
+    (lambda: ops.hardtanh(X, 0.0, float("nan")), DefinitionError, "low must be below high"),
     (
         lambda: ops.Window(2, 0),
         DefinitionError,

@@ -136,6 +136,7 @@ def test_subgradients() -> None:
     assert slopes(ops.sign, np.array([2.0])) == [[0.0]]
     assert slopes(ops.floor, np.array([2.5])) == [[0.0]]
     assert slopes(lambda x: ops.clip(x, -1.0, 1.0), np.array([-1.0, 1.0, 1.5])) == [[1, 1, 0]]
+    assert slopes(ops.hardtanh, np.array([-1.0, 0.5, 1.0, 1.5])) == [[0, 1, 0, 0]]
     assert slopes(ops.maximum, np.array([1.0]), np.array([1.0])) == [[0.5], [0.5]]
     assert slopes(ops.minimum, np.array([1.0]), np.array([1.0])) == [[0.5], [0.5]]
     assert slopes(lambda x: ops.max(x), np.array([1.0, 3.0, 3.0])) == [[0, 0.5, 0.5]]
@@ -187,6 +188,7 @@ def test_nan_is_the_largest_and_the_smallest() -> None:
     assert np.isnan(value(lambda x: ops.max(x, 1), x)).tolist() == [True, False]
     assert np.isnan(value(ops.relu, np.array([NAN]))).all()
     assert np.isnan(value(lambda x: ops.clip(x, 0.0, 1.0), np.array([NAN]))).all()
+    assert np.isnan(value(ops.hardtanh, np.array([NAN]))).all()
 
 
 def test_keepdims() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,15 @@ from lamina.engines.engine import Device
 from lamina.errors import EngineError
 from lamina.graph import LEAF, Graph, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
-from lamina.precision import PRODUCTS, Precision, Rounding, precision_of, with_rounded_activations
+from lamina.precision import (
+    PRODUCTS,
+    Precision,
+    Rounding,
+    precision_of,
+    rounding_of,
+    with_rounded_activations,
+    with_rounded_products,
+)
 from lamina.program.program import Program
 from lamina.program.scalar import Load, postorder
 from lamina.program.steps import Contraction
@@ -33,12 +42,12 @@ from lamina.shapes import (
     bool_,
     float16,
     float32,
-    float64,
     uint8,
 )
 from lamina.training.history import History
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.SGD(0.1)
+ROUNDING = Rounding(bfloat16, leaves=True)
 
 
 def classifier() -> lm.Network:
@@ -141,6 +150,36 @@ def test_parameters_and_inputs_are_not_rounded_on_a_device_that_multiplies_float
         assert dtype == (bfloat16 if kinds[name] == "temporary" else float32)
 
 
+def test_a_parameter_is_rounded_if_it_is_stored_with_computed_elements() -> None:
+    x = leaf("x", "input", (8, 3), float32)
+    weight = leaf("w", "parameter", (5, 8), float32)
+    joined = ops.concat([ops.tanh(x), leaf("y", "input", (8, 4), float32)], 1)
+    graph = Graph((x,), (("z", ops.matmul(weight, joined)),))
+    rounded = with_rounded_products(graph, bfloat16, leaves=False)
+    operands = [node.operands[0] for node in rounded.nodes() if node.op.name == "rounded"]
+    assert sorted(one.attributes.get("name", one.op.name) for one in operands) == ["tanh", "y"]
+
+
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_computed_constants_of_recurrences_are_rounded_on_all_devices(is_computed: bool) -> None:
+    weight = leaf("w", "parameter", (4, 4), float32)
+    first, elements = (leaf(name, "input", (3, 4), float32) for name in ("first", "elements"))
+
+    def step(states: Any, _: Any, constants: Any) -> Any:
+        return [ops.tanh(ops.matmul(states[0], constants[0]))], []
+
+    constant = ops.tanh(weight) if is_computed else weight
+    (last,), _ = ops.recurrence(step, [first], [elements], [constant])
+    graph = with_rounded_products(Graph((), (("y", last),)), bfloat16, leaves=False)
+    (loop,) = [node for node in graph.nodes() if isinstance(node.op.lowering, Repeating)]
+    state, _, constant = loop.attributes["body"].inputs
+    assert state.dtype == bfloat16
+    nodes = loop.attributes["body"].nodes()
+    rounded = [x.operands[0] for x in nodes if x.op.name == "rounded"]
+    # A float of 16 bits needs no rounding in the iterations.
+    assert (constant.dtype == bfloat16 or constant in rounded) == is_computed
+
+
 def test_the_states_of_recurrences_are_rounded_on_all_devices() -> None:
     net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
     rounding = Rounding(bfloat16, leaves=False)
@@ -237,7 +276,7 @@ def test_attention_multiplies_rounded_operands_forwards_and_backwards() -> None:
     net = lm.Sequential(lm.Input(16, 8), lm.MultiHeadAttention(2), lm.Flatten(), lm.Linear(5))
     options = TrainingOptions(LOSS, OPTIMIZER)
     targets = default_targets(net, LOSS, float32)
-    made = training_graph(net, options, targets, dtype=float32, rounding=Rounding(bfloat16))
+    made = training_graph(net, options, targets, dtype=float32, rounding=ROUNDING)
     found: dict[str, Tensor] = {}
     for node in made.graph.nodes():
         if node.op.name in ("attention", "attention_gradient"):
@@ -259,7 +298,7 @@ def has_rounded_elements(tensor: Tensor) -> bool:
 def test_the_multiplied_state_of_a_recurrence_has_16_bits() -> None:
     net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
     targets = default_targets(net, LOSS, float32)
-    made = evaluation_graph(net, LOSS, targets, dtype=float32, rounding=Rounding(bfloat16))
+    made = evaluation_graph(net, LOSS, targets, dtype=float32, rounding=ROUNDING)
     (loop,) = [node for node in made.graph.nodes() if isinstance(node.op.lowering, Repeating)][:1]
     states = loop.attributes["body"].inputs[: loop.attributes["states"]]
     assert sorted(state.dtype.name for state in states) == ["bfloat16", "float32"]
@@ -274,7 +313,7 @@ def test_initial_parameters_keep_their_bits() -> None:
 def test_dropout_masks_keep_their_bits() -> None:
     net = lm.Sequential(lm.Input(64), lm.Linear(64, bias=False), lm.Dropout(0.5), lm.Linear(64))
     patterns: list[Array] = []
-    for rounding in (None, Rounding(bfloat16)):
+    for rounding in (None, ROUNDING):
         targets = [((BATCH, 64), float32)]
         made = evaluation_graph(
             *(net, lm.MSE(), targets), dtype=float32, rounding=rounding, training=True
@@ -322,7 +361,7 @@ def device(**has: bool) -> Device:
     ],
 )
 def test_mixed_takes_what_the_device_computes_with(has: dict[str, bool], half: Any) -> None:
-    assert precision_of("mixed", lambda: device(**has)) == Precision(float32, Rounding(half))
+    assert precision_of("mixed", lambda: device(**has)) == Precision(float32, half)
 
 
 def test_mixed_without_instructions_is_refused_with_the_alternative() -> None:
@@ -343,16 +382,25 @@ def test_parameters_are_rounded_if_the_device_multiplies_such_floats(
     half: DType, multiplied: DType | None
 ) -> None:
     one = device(has_bfloat16=multiplied == bfloat16, has_float16=multiplied == float16)
-    expected = Precision(float32, Rounding(half, leaves=half == multiplied))
-    assert precision_of(f"mixed-{half.name}", lambda: one) == expected
+    found = rounding_of(Precision(float32, half), lambda: one)
+    assert found == Rounding(half, leaves=half == multiplied)
 
 
-def test_a_device_is_not_asked_for_other_precisions() -> None:
+def test_a_device_is_not_asked_in_vain() -> None:
     def fails() -> Device:
         raise AssertionError
 
-    assert precision_of("float64", fails) == Precision(float64)
+    assert precision_of("mixed-float16", fails) == Precision(float32, float16)
     assert precision_of("bfloat16", fails) == Precision(bfloat16)
+    assert rounding_of(Precision(bfloat16), fails) is None
+
+
+def test_a_pickled_model_rounds_what_the_new_device_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pickle.dumps(lm.Model(classifier(), dtype="mixed-bfloat16"))
+    for has in (False, True):
+        monkeypatch.setattr(CpuEngine, "device", device(has_bfloat16=has))
+        model = pickle.loads(packed)
+        assert model._parameters.rounding == Rounding(bfloat16, leaves=has)
 
 
 @pytest.mark.parametrize("dtype", ["mixed-bfloat16", "mixed-float16", "bfloat16", "float16"])

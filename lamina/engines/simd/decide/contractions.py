@@ -67,7 +67,7 @@ PREFETCH_DISTANCE = 64
 
 
 def schedule_contraction(
-    step: Contraction, processor: Processor, *, prepacked: bool
+    step: Contraction, processor: Processor, *, prepacked: bool, rounded: bool
 ) -> StepSchedule:
     """The schedule of a contraction.
 
@@ -75,13 +75,14 @@ def schedule_contraction(
         step: the contraction.
         processor: the processor that runs it.
         prepacked: whether its right operand may be packed before the step.
+        rounded: whether an operand was rounded to 16 bits.
     """
     if not _is_worth_tiles(step, processor):
         return LoopSchedule((nest_of(as_loop(step), processor),))
     paired = processor.bfloat16_pairs and can_be_paired(step)
     panels, matrix = panels_of(step, processor), as_matrix(step, paired=paired)
     if not _is_plain(matrix):
-        windows = schedule_windows(step, panels, processor, paired=paired)
+        windows = schedule_windows(step, panels, processor, paired=paired, rounded=rounded)
         if windows is not None:
             return windows
     dots = _prefers_dots(matrix, panels, prepacked=prepacked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lamina.codegen.filtering import FILTERINGS
 from lamina.codegen.matrix import Matrix, as_matrix, right_alone, stored
 from lamina.codegen.strides import stride_along
 from lamina.engines.simd.decide.amx import amx_cycles, amx_work
@@ -73,11 +74,12 @@ GATHERING_PAYS = 1.25
 
 
 def schedule_windows(
-    step: Contraction, panels: Panels, processor: Processor, *, paired: bool
+    step: Contraction, panels: Panels, processor: Processor, *, paired: bool, rounded: bool
 ) -> WindowSchedule | None:
     """The schedule of a contraction over windows; None if no algorithm here computes it.
 
-    With `paired`, algorithms multiply pairs of bfloat16 if they can.
+    With `paired`, algorithms multiply pairs of bfloat16 if they can. With `rounded`, an operand was
+    rounded to 16 bits, next to which the errors of Winograd's tiles of 4x4 are small.
     """
     if len(step.m) < 2 and len(step.k) < 2:
         return None
@@ -101,7 +103,7 @@ def schedule_windows(
     works = {
         algorithm: winograd_work(windowed, algorithm, panels, work, processor)
         for algorithm, windowed in known.items()
-        if is_winograd(algorithm)
+        if is_winograd(algorithm) and (rounded or filtering_of(windowed) in FILTERINGS.values())
     }
     paying = {algorithm: one for algorithm, one in works.items() if one is not None}
     if paying:

@@ -27,6 +27,7 @@ from lamina.engines.simd.decide.work import sliced
 from lamina.engines.simd.decide.workers import workers_of, works_of
 from lamina.engines.simd.processor import Processor
 from lamina.program.program import Program
+from lamina.program.scalar import Load, postorder
 from lamina.program.steps import Contraction, Loop, Step
 
 
@@ -62,8 +63,9 @@ class _Deciding:
         self._processor = processor
         self._forced = forced
         self._signatures = signatures
-        # By steps without names, and whether their right operands may be prepacked.
-        self._known: dict[tuple[Step, bool], StepSchedule] = {}
+        # By steps without names, whether their right operands may be prepacked, and whether an
+        # operand is rounded.
+        self._known: dict[tuple[Step, bool, bool], StepSchedule] = {}
         self._nests: dict[tuple[Step, int], NestSchedule] = {}
 
     def schedule(self) -> Schedule:
@@ -107,15 +109,26 @@ class _Deciding:
         """The schedule of a step, without regard to other steps."""
         if number in self._forced:
             return self._forced[number]
-        (step,), _ = self._signatures.numbered(self._program.steps[number])
-        key = step, prepacked
+        named = self._program.steps[number]
+        (step,), _ = self._signatures.numbered(named)
+        rounded = isinstance(named, Contraction) and self._has_rounded_operand(named)
+        key = step, prepacked, rounded
         if key not in self._known:
             self._known[key] = (
-                schedule_contraction(step, self._processor, prepacked=prepacked)
+                schedule_contraction(step, self._processor, prepacked=prepacked, rounded=rounded)
                 if isinstance(step, Contraction)
                 else schedule_loop(step, self._processor)
             )
         return self._known[key]
+
+    def _has_rounded_operand(self, step: Contraction) -> bool:
+        """Whether an operand was rounded to 16 bits; inputs of 16 bits are exact."""
+        buffers = self._program.buffers
+        return any(
+            part.dtype.is_half
+            and not (isinstance(part, Load) and buffers[part.buffer].kind == "input")
+            for part in postorder(step.left, step.right)
+        )
 
     def _requires(self, number: int, schedule: StepSchedule) -> bool:
         """Whether a step cannot run unless its operand is prepacked."""

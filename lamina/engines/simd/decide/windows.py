@@ -8,7 +8,7 @@
 - *col2im*: each output position adds to the sums of its window's elements, in an image of sums. It
   computes the gradient of a strided convolution, or one whose gathering would mostly read padding.
 - *Winograd*: the first two for windows of 3x3 and 5x5 with stride and dilation 1, with fewer
-  multiplications; see `filtering.py`. Tiles of 4x4 positions need a rounded operand.
+  multiplications; see `filtering.py`. Tiles of 4x4 positions need an operand of 16 bits.
 
 No algorithm copies the windows. This module states whether an algorithm can compute a contraction,
 and how; both follow from the contraction alone. `convolutions.py` decides which algorithm pays.
@@ -146,7 +146,7 @@ def readings(step: Contraction) -> dict[str, Windowed]:
         WEIGHT_GRADIENT: _over_positions(step, step.k, step.m),
         COL2IM: _col2im(step),
     }
-    filterings = _ALL_FILTERINGS if has_rounded_operand(step) else FILTERINGS.values()
+    filterings = _ALL_FILTERINGS if _has_half_operand(step) else FILTERINGS.values()
     for names, positions, elements in (
         (WINOGRAD, step.m, step.k),
         (WINOGRAD_WEIGHT_GRADIENT, step.k, step.m),
@@ -225,12 +225,12 @@ def _col2im(step: Contraction) -> Windowed | None:
 # Winograd -----------------------------------------------------------------------------------------
 
 
-def has_rounded_operand(step: Contraction) -> bool:
+def _has_half_operand(step: Contraction) -> bool:
     """Whether an operand is floats of 16 bits that were cast to longer ones."""
-    return any(map(_is_rounded, (step.left, step.right)))
+    return any(map(_is_half, (step.left, step.right)))
 
 
-def _is_rounded(view: Scalar) -> bool:
+def _is_half(view: Scalar) -> bool:
     found = stored(view)
     return found is not None and any(one.is_float and one.itemsize == 2 for one in found.dtypes)
 
