@@ -266,10 +266,10 @@ def row(
     text += (percent(mean), percent(min(values)), percent(max(values)))
     if dtype == FLOAT32 or not reference:
         return (*text, "", "")
-    return (*text, difference(found, reference), place(mean, list(reference.values())))
+    return (*text, difference(found, reference), compared(mean, list(reference.values())))
 
 
-def place(mean: float, reference: Sequence[float]) -> str:
+def compared(mean: float, reference: Sequence[float]) -> str:
     """Whether a mean is within the spread of other values, above it or below it."""
     if mean < min(reference):
         return "BELOW"

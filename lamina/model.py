@@ -329,8 +329,8 @@ class Model:
     def _explained(self, batch_size: int, options: TrainingOptions | None) -> Explanation:
         """The program of a training step; without options that of a forward pass."""
         engine = self._parameters.engine
-        types = self._parameters.dtype, self._parameters.rounding
-        bill = bill_of(self.network, batch_size, options, *types, engine.target)
+        precision, target = self._parameters.precision, engine.target
+        bill = bill_of(self.network, batch_size, options, precision, lambda: engine.device, target)
         return Explanation(bill.batch_size, bill.program, engine)
 
     @checked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
 from lamina import shapes
@@ -13,7 +13,7 @@ from lamina.calls import checked
 from lamina.compiler.expand import expand
 from lamina.derive import default_targets, inference_graph, training_graph
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
-from lamina.engines.discovery import open_engine, target_of
+from lamina.engines.discovery import device_of, open_engine, target_of
 from lamina.engines.engine import Device
 from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
 from lamina.errors import (
@@ -49,12 +49,12 @@ from lamina.ops.lowering_rules import (
     iteration_of,
     loop_key,
 )
-from lamina.precision import Rounding, precision_of, rounding_of
+from lamina.precision import Precision, precision_of, rounding_of
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.protocols import BatchSize, Clip, Loss, Optimizer, TrainingOptions, options_or_none
 from lamina.reports import bytes_text, table_text
-from lamina.shapes import DType, DTypeLike, shape_text, size_of, static
+from lamina.shapes import DType, shape_text, size_of, static
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
@@ -290,8 +290,7 @@ class Network:
         Args:
             batch_size: the number of examples.
             loss, optimizer: of the training step; without them the bill is for a forward pass.
-            dtype: the precision of the model, as in `Model`. In mixed precision the program
-                depends on the instructions of the engine's device.
+            dtype: as in `Model`; a program in mixed precision depends on the device.
             clip, frozen: gradient clipping, and patterns of parameters that are not trained, as in
                 `Model.training`.
             engine: the engine for which the program is compiled.
@@ -306,8 +305,9 @@ class Network:
             40
         """
         options = options_or_none(loss, optimizer, clip, frozen, "plan")
-        float_type, rounding = _types_on(engine, dtype)
-        return bill_of(self, batch_size, options, float_type, rounding, target_of(engine))
+        device = partial(device_of, engine)
+        wanted = precision_of(dtype, device)
+        return bill_of(self, batch_size, options, wanted, device, target_of(engine))
 
     @checked
     def max_batch_size(
@@ -333,16 +333,16 @@ class Network:
             EngineError: if not even one example fits, or there is no such engine.
         """
         options = options_or_none(loss, optimizer, clip, frozen, "max_batch_size")
-        float_type, rounding = _types_on(engine, dtype)
+        device = partial(device_of, engine)
+        wanted = precision_of(dtype, device)
         target = target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
-
         # All needs of the default engine are in the bill.
         count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs
 
         @cache
         def bills(batch_size: int) -> MemoryBill:
-            return bill_of(self, batch_size, options, float_type, rounding, target)
+            return bill_of(self, batch_size, options, wanted, device, target)
 
         def counted(count: Callable[[Program], Sequence[Need]]) -> Callable[[int], float]:
             def needed(batch_size: int) -> float:
@@ -404,36 +404,26 @@ def _left_on(engine: str) -> int:
     return available
 
 
-def _types_on(engine: str, dtype: DTypeLike) -> tuple[DType, Rounding | None]:
-    """The float type of a model on an engine, and what is rounded in mixed precision."""
-
-    def device() -> Device:
-        return open_engine(engine).device
-
-    precision = precision_of(dtype, device)
-    return precision.dtype, rounding_of(precision, device)
-
-
 def bill_of(
     network: Network,
     batch_size: int,
     options: TrainingOptions | None,
-    dtype: DType,
-    rounding: Rounding | None,
+    precision: Precision,
+    device: Callable[[], Device],
     target: Target,
 ) -> MemoryBill:
     """The memory bill of a training step; without options, of a forward pass."""
+    how: Any = {"dtype": precision.dtype, "rounding": rounding_of(precision, device)}
     if options is None:
-        batch_graph, name = inference_graph(network, dtype=dtype, rounding=rounding), "inference"
+        graph, name = inference_graph(network, **how).graph, "inference"
     else:
-        targets = default_targets(network, options.loss, dtype)
-        batch_graph = training_graph(network, options, targets, dtype=dtype, rounding=rounding)
-        name = "training step"
+        targets = default_targets(network, options.loss, precision.dtype)
+        graph, name = training_graph(network, options, targets, **how).graph, "training step"
     # Imported here: importing the passes takes longer than defining a network.
     with loading:
         from lamina.compiler.pipeline import compile_graph
 
-    program = compile_graph(batch_graph.graph, batch=batch_size, name=name, target=target)
+    program = compile_graph(graph, batch=batch_size, name=name, target=target)
     return MemoryBill(batch_size, program)
 
 

@@ -24,17 +24,18 @@ from amd_compiler import PROCESSORS, Compiled, compiled, is_installed
 from gpu_devices import GPUS
 
 from lamina.codegen.words import NATIVE_HALF, OPENCL
+from lamina.engines.engine import Device
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.target import target_for
 from lamina.network import bill_of
-from lamina.precision import MIXED, Rounding
+from lamina.precision import MIXED, Precision
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.protocols import options_or_none
-from lamina.shapes import float16, float32
+from lamina.shapes import float32
 from lamina.workloads import Workload, chosen
 
 # A large GPU of AMD's, as its driver describes it.
@@ -54,16 +55,18 @@ TRAITS = Traits(
 # Its driver has cl_khr_fp16.
 WORDS = replace(OPENCL, half=NATIVE_HALF)
 TARGET = target_for(TRAITS, "opencl")
+# OpenCL has instructions for float16 only.
+GPU = Device("opencl", "a GPU", None, has_bfloat16=False, has_float16=True)
 DTYPES = ("float32", *(name for name, half in MIXED.items() if half is not None))
 
 
 def program_of(workload: Workload, dtype: str = "float32") -> Program:
     """The program of a workload for GPUs, in float32 or in mixed precision."""
     options = options_or_none(workload.loss, workload.optimizer, None, (), workload.name)
-    half = MIXED.get(dtype)
-    # OpenCL has instructions for float16 only.
-    rounding = None if half is None else Rounding(half, leaves=half == float16)
-    return bill_of(workload.network(), workload.batch, options, float32, rounding, TARGET).program
+    precision = Precision(float32, MIXED.get(dtype))
+    return bill_of(
+        workload.network(), workload.batch, options, precision, lambda: GPU, TARGET
+    ).program
 
 
 def lines_of(program: Program, processors: Sequence[str]) -> Iterator[str]:

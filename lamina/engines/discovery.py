@@ -115,6 +115,15 @@ def target_of(name: str) -> Target:
     return DEFAULT_TARGET if name == DEFAULT_ENGINE else open_engine(name).target
 
 
+def device_of(name: str) -> Device:
+    """The device of the engine of that name.
+
+    Raises:
+        EngineError: if there is no such engine, or its device is missing.
+    """
+    return open_engine(name).device
+
+
 def devices() -> tuple[Device, ...]:
     """Every device that an engine finds, including those that cannot be used.
 

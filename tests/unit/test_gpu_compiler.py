@@ -16,14 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
 from amd_compiler import PROCESSORS, assembly_of, compiled, is_installed
 from gpu_devices import GPUS
-from gpu_kernels import TARGET, TRAITS, WORDS, lines_of, totals_of
+from gpu_kernels import GPU, TARGET, TRAITS, WORDS, lines_of, totals_of
 
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.schedule import Schedule, TiledSchedule
 from lamina.graph import Graph, leaf
 from lamina.network import bill_of
-from lamina.precision import Rounding
+from lamina.precision import Precision
 from lamina.program.program import Program
 from lamina.protocols import options_or_none
 from lamina.shapes import DType, bfloat16, float16, float32
@@ -36,9 +36,7 @@ def program(half: DType | None = None) -> Program:
         *(lm.MaxPool2d(2), lm.Flatten(), lm.Linear(64), lm.LayerNorm(), lm.Linear(10)),
     )
     options = options_or_none(lm.CrossEntropy(), lm.Adam(), None, (), "test")
-    # OpenCL has instructions for float16 only.
-    rounding = None if half is None else Rounding(half, leaves=half == float16)
-    return bill_of(net, 64, options, float32, rounding, TARGET).program
+    return bill_of(net, 64, options, Precision(float32, half), lambda: GPU, TARGET).program
 
 
 def test_a_gpu_takes_the_longer_of_two_times() -> None:

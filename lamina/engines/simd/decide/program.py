@@ -125,9 +125,9 @@ class _Deciding:
         """Whether an operand was rounded to 16 bits; inputs of 16 bits are exact."""
         buffers = self._program.buffers
         return any(
-            part.dtype.is_half
-            and not (isinstance(part, Load) and buffers[part.buffer].kind == "input")
-            for part in postorder(step.left, step.right)
+            scalar.dtype.is_half
+            and not (isinstance(scalar, Load) and buffers[scalar.buffer].kind == "input")
+            for scalar in postorder(step.left, step.right)
         )
 
     def _requires(self, number: int, schedule: StepSchedule) -> bool:
