@@ -213,6 +213,7 @@ def test_many_channels_do_not_change_the_algorithm(size: int) -> None:
     assert found == {2 * 4 * 4: IMPLICIT_GEMM, 64 * size * size: WEIGHT_GRADIENT}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("half", [None, bfloat16, float16], ids=str)

@@ -45,6 +45,7 @@ def test_a_gpu_takes_the_longer_of_two_times() -> None:
     assert gpu.seconds(int(gpu.flops), int(2 * gpu.bytes)) == pytest.approx(2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("half", [None, bfloat16, float16], ids=str)
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_no_kernel_spills_registers(processor: str, half: DType | None) -> None:
