@@ -14,7 +14,8 @@ parameters and the same order of examples in all precisions.
 --data has the four IDX files of Fashion-MNIST; the transformer needs none. Each finished training
 is a JSON file in --results. A later call only runs the trainings that are missing there, so a
 call may be interrupted, and several processes may divide the work by --network, --dtype and
---seeds. The table and the picture show all trainings that were asked for. Choose another
+--seeds. The table and the picture show all trainings that were asked for. With --round-parameters
+mixed precision rounds parameters, as on devices that multiply floats of 16 bits. Choose another
 folder after a change of Lamina or of the settings in this file.
 """
 
@@ -27,15 +28,18 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from harness import machine
 
 import lamina as lm
 from lamina.data import Dataset
+from lamina.precision import MIXED, Rounding
 from lamina.reports import seconds_text, table_text
 from lamina.reports.figure import BLUE, INK, ORANGE, clean_axes, new_figure, save_figure
 
@@ -168,10 +172,12 @@ class Settings:
     engine: str
     epochs: int
     limit: int | None
+    round_parameters: bool
 
     def file(self, folder: Path, seed: int) -> Path:
         """Where the training with a seed is kept."""
-        return folder / f"{self.network}.{self.dtype}.{seed}.json"
+        kind = ".rounded" if self.round_parameters else ""
+        return folder / f"{self.network}.{self.dtype}{kind}.{seed}.json"
 
     def record(self, seed: int) -> dict[str, Any]:
         """As plain data."""
@@ -192,7 +198,10 @@ def trained(settings: Settings, seed: int, folder: Path | None) -> dict[str, Any
     losses: list[float] = []
     evaluations: list[dict[str, float]] = []
     started = time.perf_counter()
-    with model.training(loss, task.optimizer(steps), task.batch, data=train) as training:
+    with (
+        rounded_parameters(settings),
+        model.training(loss, task.optimizer(steps), task.batch, data=train) as training,
+    ):
         while len(losses) < steps:
             # The order of the examples is the seed's too.
             losses += training.run(train, min(every, steps - len(losses)), seed=seed).tolist()
@@ -210,6 +219,15 @@ def trained(settings: Settings, seed: int, folder: Path | None) -> dict[str, Any
         "evaluations": evaluations,
         "losses": losses,
     }
+
+
+def rounded_parameters(settings: Settings) -> AbstractContextManager[Any]:
+    """Meanwhile parameters are rounded on every device, if settings say so."""
+    half = MIXED.get(settings.dtype)
+    if half is None or not settings.round_parameters:
+        return nullcontext()
+    rounding = Rounding(half, leaves=True)
+    return patch("lamina.runtime.parameters.rounding_of", lambda *_: rounding)
 
 
 def read(settings: Settings, seed: int, folder: Path) -> dict[str, Any] | None:
@@ -417,6 +435,11 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--engine", default="cpu")
     parser.add_argument("--epochs", type=int, help="instead of the network's")
     parser.add_argument("--limit", type=int, help="use so many examples, the first ones")
+    parser.add_argument(
+        "--round-parameters",
+        action="store_true",
+        help="in mixed precision, as on devices that multiply floats of 16 bits",
+    )
     parser.add_argument("--picture", type=Path, metavar="PNG", help="where to draw the curves")
     return parser
 
@@ -430,7 +453,8 @@ def main() -> None:
         for seed in given.seeds:
             for dtype in given.dtype or DTYPES[:2]:
                 epochs = given.epochs or TASKS[name].epochs
-                settings = Settings(name, dtype, given.engine, epochs, given.limit)
+                rounds = given.round_parameters and dtype != FLOAT32
+                settings = Settings(name, dtype, given.engine, epochs, given.limit, rounds)
                 run = read(settings, seed, given.results)
                 if run is None:
                     run = trained(settings, seed, given.data)
