@@ -332,12 +332,14 @@ def _splits(
 ) -> tuple[int, int]:
     """The work items into which M is split for each panel, and the partial sums of each result.
 
-    Each work item copies its own images unless the view is read directly. The number of partial
-    sums depends on the sizes, vectors and caches, not on the number of workers.
+    Each work item copies its own images, and packs its own right operand, unless both are read
+    directly. The number of partial sums depends on the sizes, vectors and caches, not on the number
+    of workers.
     """
     block, images = chunk
     matrices = windowed.step.batch[0].extent * panels.count
-    direct, tiles = windowed.image.is_direct, m_tiles_of(windowed, block, tile_m).count
+    tiles = m_tiles_of(windowed, block, tile_m).count
+    direct = windowed.image.is_direct and can_be_read_in_vectors(matrix_of_positions(windowed))
     if windowed.paired and matrices < ITEMS_OF_FEW_PANELS:
         # A piece of M would copy the same images again.
         sums = min(-(-ITEMS_OF_FEW_PANELS // matrices), windowed.outer.extent // images)
