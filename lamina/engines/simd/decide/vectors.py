@@ -33,6 +33,11 @@ def are_wide(values: Iterable[Scalar], processor: Processor) -> bool:
     """Whether expressions are short enough for vectors of several registers."""
     if processor.registers_at_once == 1:
         return False
-    operations = [scalar for scalar in postorder(*values) if isinstance(scalar, Apply)]
+    # Casts are not counted: most are those of floats of 16 bits, after a load or before a store.
+    operations = [
+        scalar
+        for scalar in postorder(*values)
+        if isinstance(scalar, Apply) and scalar.primitive != "cast"
+    ]
     expensive = any(scalar.primitive in EXPENSIVE for scalar in operations)
     return len(operations) <= SHORT_EXPRESSION and not expensive
