@@ -7,17 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness import Leaves
 
 import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import HostProcessor, host
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import GemmSchedule, LoopSchedule, WindowSchedule
+from lamina.engines.simd.decide.windows import paired_readings
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction, Loop, stores_of
-from lamina.shapes import Array
+from lamina.shapes import Array, bfloat16
 from lamina.workloads import WORKLOADS
 
 FEATURES = [
@@ -104,6 +109,16 @@ def test_without_the_instructions_no_product_is_of_pairs() -> None:
     program = program_of("lenet")
     for how in decide(program, processor(pairs=False)).steps:
         assert not getattr(how, "paired", False)
+
+
+def test_an_outer_product_has_no_pairs() -> None:
+    leaves = Leaves()
+    x, y = (ops.cast(leaves.add(np.ones(n, bfloat16.numpy)), "float32") for n in (40, 50))
+    graph = leaves.graph([ops.einsum("i,j->ij", x, y)])
+    (step,) = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET).steps
+    assert isinstance(step, Contraction)
+    assert not step.k
+    assert paired_readings(step) == {}
 
 
 @pytest.mark.parametrize("workload", ["mlp", "lenet"])

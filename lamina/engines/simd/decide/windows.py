@@ -104,6 +104,8 @@ def paired_readings(step: Contraction) -> dict[str, Windowed]:
 
     Pairs run along the channels; for gradients of weights, along the last axis of positions.
     """
+    if not step.k:
+        return {}
     step = narrowed(with_single_axes(step, "batch", "n"))
     found = {
         IMPLICIT_GEMM: _over_positions(step, step.m, step.k),
