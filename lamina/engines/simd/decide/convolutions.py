@@ -322,9 +322,29 @@ def outer_stride(windowed: Windowed) -> int | None:
 
 def m_tiles_of(windowed: Windowed, block: int, tile_m: int) -> MTiles:
     """The register tiles of M of a weight gradient."""
-    strides, _ = windowed.image.layout(block)
-    runs = merged([(axis.extent, strides[axis]) for axis in windowed.step.m])
-    return MTiles(tuple(extent for extent, _ in runs), tile_m)
+    runs, split = m_runs_of(windowed, block)
+    extents = tuple(extent for extent, _ in runs)
+    # The offsets of split elements repeat after a whole stride.
+    multiple = windowed.image.sides[-1].stride if split == len(runs) - 2 else 1
+    return MTiles(extents, tile_m, multiple=multiple)
+
+
+def m_runs_of(windowed: Windowed, block: int) -> tuple[tuple[tuple[int, int], ...], int | None]:
+    """(extent, stride) of the axes of M of a weight gradient, where neighbours are merged.
+
+    Also the number of the one that has the image's split element, and no stride. It is never the
+    last one.
+    """
+    image, axes = windowed.image, windowed.step.m
+    strides, _ = image.layout(block)
+    if image.split_element is None:
+        return merged([(axis.extent, strides[axis]) for axis in axes]), None
+    at = axes.index(image.split_element)
+    before, after = (
+        merged([(axis.extent, strides[axis]) for axis in some])
+        for some in (axes[:at], axes[at + 1 :])
+    )
+    return (*before, (axes[at].extent, 0), *after), len(before)
 
 
 def _splits(

@@ -30,6 +30,8 @@ class Side:
         stride, dilation: the distances between two positions, and between two elements.
         start: the coordinate of the first element of the first position: above 0 if the dilation
             is negative.
+        residue: None, or the axis of another side: the coordinate is `stride * axis + residue`.
+            Coordinates of one residue are neighbours, and so are neighbouring positions.
     """
 
     axis: Axis
@@ -38,11 +40,17 @@ class Side:
     stride: int = 1
     dilation: int = 1
     start: int = 0
+    residue: Axis | None = None
+
+    def reach(self, positions: int) -> int:
+        """The coordinates that a number of positions reads."""
+        elements = self.element.extent if self.element else 1
+        return self.stride * (positions - 1) + abs(self.dilation) * (elements - 1) + 1
 
     def length(self, positions: int) -> int:
         """Its length for a number of positions."""
-        elements = self.element.extent if self.element else 1
-        return self.stride * (positions - 1) + abs(self.dilation) * (elements - 1) + 1
+        reach = self.reach(positions)
+        return -(-reach // self.stride) if self.residue else reach
 
 
 @frozen_dataclass
@@ -75,7 +83,7 @@ class Image:
         return [
             side.length(block if side.position == first else side.position.extent)
             if side.position is not None
-            else side.length(1)
+            else side.axis.extent
             for side in self.sides
         ]
 
@@ -84,19 +92,36 @@ class Image:
         return 0 if self.is_direct else size_of(self.lengths(block))
 
     def layout(self, block: int) -> tuple[dict[Axis, int], int]:
-        """The strides of positions and elements, and the offset of the first element."""
+        """The strides of positions and elements, and the offset of the first element.
+
+        Both are without the elements of a side that is split by residues.
+        """
         if self.is_direct:
             return dict(self.strides), 0
         strides: dict[Axis, int] = {}
         start, pitch = 0, 1
         for side, length in zip(reversed(self.sides), reversed(self.lengths(block)), strict=True):
             if side.position is not None:
-                strides[side.position] = side.stride * pitch
-            if side.element is not None:
-                strides[side.element] = side.dilation * pitch
-            start += side.start * pitch
+                strides[side.position] = pitch if side.residue else side.stride * pitch
+            if side.residue is None:
+                if side.element is not None:
+                    strides[side.element] = side.dilation * pitch
+                start += side.start * pitch
             pitch *= length
         return strides, start
+
+    @property
+    def split_element(self) -> Axis | None:
+        """The element of the side that is split by residues, which is the last one."""
+        return self.sides[-1].element if self.sides and self.sides[-1].residue else None
+
+    def split_offsets(self, block: int) -> list[int]:
+        """The offset of each split element; the side of the residues is the first one."""
+        side, element = self.sides[-1], self.split_element
+        assert element is not None
+        pitch = self.size(block) // side.stride
+        coordinates = (side.start + side.dilation * number for number in range(element.extent))
+        return [one % side.stride * pitch + one // side.stride for one in coordinates]
 
 
 def image_of(
@@ -116,7 +141,8 @@ def image_of(
         windows: of the view.
         positions, elements: its axes, apart from those of a batch.
         outer: the number of outer axes among the positions, if the view is read directly.
-        across: whether it is always copied, with the last positions contiguous.
+        across: whether it is always copied, with all positions of windows inside, the last ones
+            contiguous.
         whole: whether a copy has all positions but the outer ones, with windows or without.
     """
     load = loaded(view)
@@ -132,7 +158,9 @@ def image_of(
         terms = tuple(term for term in load.index.terms if term[0] not in strides)
         there = Load(load.buffer, Index(load.index.constant, terms), load.dtype)
         return Image(there, around, rest, tuple(elements), (), strides)
-    windows = [window for window in windows if not window.is_axis]
+    inside = {window.position for window in windows if across or not window.is_axis}
+    # Such a copy has no coordinates between the positions of windows of one element.
+    windows = [one for one in windows if not one.is_axis and not (across and one.element is None)]
     paired: dict[Axis, Side] = {}
     for number, window in enumerate(windows):
         known = window.position in (None, *positions) and window.element in (None, *elements)
@@ -145,7 +173,7 @@ def image_of(
         if moved.isdisjoint(paired) and not (len(moved) == 1 and moved <= own):
             return None
     lead = outer if whole else 0
-    while not whole and lead < len(positions) and positions[lead] not in paired:
+    while not whole and lead < len(positions) and positions[lead] not in inside:
         lead += 1
     if lead == len(positions):
         lead = max(len(positions) - 1, 0)
@@ -155,7 +183,7 @@ def image_of(
     alone.sort(key=lambda axis: -abs(steps.get(axis, 0)))
     sides += [paired.get(axis) or Side(axis, None, axis) for axis in alone]
     if across:
-        sides.sort(key=lambda side: side.position == positions[-1])
+        sides = _across(sides, positions[-1])
     return Image(
         _over_sides(view, load, sides),
         tuple(positions[:lead]),
@@ -185,13 +213,31 @@ def _side(number: int, window: Window) -> Side:
     return replace(side, axis=Axis(f"side{number}", length))
 
 
+def _across(sides: Sequence[Side], position: Axis) -> list[Side]:
+    """The sides with that of a position as the last one, split by residues if it has a stride."""
+    others = [side for side in sides if side.position != position]
+    (last,) = [side for side in sides if side.position == position]
+    if last.stride == 1:
+        return [*others, last]
+    residue = Axis(f"{last.axis.name}_residue", last.stride)
+    last = replace(last, residue=residue)
+    last = replace(last, axis=Axis(last.axis.name, last.length(position.extent)))
+    return [Side(residue, None, None), *others, last]
+
+
 def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
     """The view at the points of an image."""
     replacements: dict[Axis, Index] = {}
+    reached: list[Bound] = []
     for side in sides:
         # Bounds and indices of a side with both axes depend on both: the position alone moves
         # along the side, and the element is 0.
-        along = axis_index(side.axis) - side.start
+        along = axis_index(side.axis)
+        if side.residue is not None and side.position is not None:
+            # The last stride may end after the last coordinate.
+            along = along * side.stride + axis_index(side.residue)
+            reached.append(Bound(along, 0, side.reach(side.position.extent)))
+        along -= side.start
         if side.element is not None:
             replacements[side.element] = along if side.position is None else Index()
         if side.position is not None:
@@ -212,6 +258,6 @@ def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
         )
         return change.index(Index(index.constant, terms))
 
-    bounds = tuple(Bound(moved(b.index), b.low, b.high) for b in load.bounds)
+    bounds = (*(Bound(moved(b.index), b.low, b.high) for b in load.bounds), *reached)
     at = replace(load, index=moved(load.index), bounds=tuple(b for b in bounds if not b.always))
     return Rewrite(load=lambda _: at).scalar(view)

@@ -21,23 +21,32 @@ class MTiles:
         largest: the most rows of a tile.
         pitch: the rows from the first of a run to the first of the next run, if the rows of a tile
             have one stride; 0 if they need not. Rows between runs are no rows of M.
+        multiple: the runs of a tile begin at a multiple of it along the last axis but one.
     """
 
     extents: tuple[int, ...]
     largest: int
     pitch: int = 0
+    multiple: int = 1
 
     @property
     def has_several_runs(self) -> bool:
         """Whether a tile has several runs."""
-        return len(self.extents) > 1 and self.run_pitch + self.extents[-1] <= self.largest
+        fits = len(self.extents) > 1 and self.run_pitch + self.extents[-1] <= self.largest
+        return fits and self._runs > 0
+
+    @property
+    def _runs(self) -> int:
+        """The runs of a full tile, if several fit."""
+        fitting = (self.largest - self.extents[-1]) // self.run_pitch + 1
+        all_ = self.extents[-2]
+        return all_ if fitting >= all_ else fitting - fitting % self.multiple
 
     @property
     def size(self) -> tuple[int, int]:
         """The runs of a full tile, and the rows of each."""
         if self.has_several_runs:
-            runs = (self.largest - self.extents[-1]) // self.run_pitch + 1
-            return min(runs, self.extents[-2]), self.extents[-1]
+            return self._runs, self.extents[-1]
         return 1, balanced_tile_m(self.extents[-1], self.largest)
 
     @property

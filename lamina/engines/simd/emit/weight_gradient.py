@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
@@ -9,8 +10,12 @@ from lamina.codegen.axes import flattened
 from lamina.codegen.builder import Builder
 from lamina.codegen.matrix import as_plain
 from lamina.codegen.values import I64, POINTER, TABLE, Type, Value, constant
-from lamina.engines.simd.decide.convolutions import m_tiles_of, matrix_of_positions, outer_stride
-from lamina.engines.simd.decide.m_tiles import merged
+from lamina.engines.simd.decide.convolutions import (
+    m_runs_of,
+    m_tiles_of,
+    matrix_of_positions,
+    outer_stride,
+)
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed
@@ -235,13 +240,13 @@ class WeightGradient(WindowWriter):
                 *((axis.extent, strides[axis]) for axis in image.positions[1:]),
             ]
         )
-        runs = merged([(axis.extent, strides[axis]) for axis in image.elements])
+        runs, split = m_runs_of(self._windowed, block)
         along = [stride for _, stride in runs]
         pitches = self._tiles.pitches(panel.width)
 
         for size, firsts in over_tiles(code, self._tiles, low, high):
             tile = Tile(
-                offsets(size, along),
+                self._offsets_of_left(size, along, split, block),
                 offsets(size, pitches),
                 panel.vectors,
                 panel.lanes,
@@ -252,10 +257,29 @@ class WeightGradient(WindowWriter):
                 self._schedule.unrolled,
                 paired=self._windowed.paired,
             )
-            at = address(code, left, list(zip(firsts, along, strict=True)), self._of_left)
+            moves = list(zip(firsts, along, strict=True))
+            if split is not None:
+                moves[split] = self._split_offset(code, firsts[split], block), 1
+            at = address(code, left, moves, self._of_left)
             to = address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
             code.call_void(emit_tile(self._context.module, tile), at, right, to)
         code.finish()
+
+    def _offsets_of_left(
+        self, size: tuple[int, int], along: Sequence[int], split: int | None, block: int
+    ) -> tuple[int, ...]:
+        """The offsets of the rows of a tile in the image; axis `split` of M is split."""
+        if split is None or split < len(along) - 2:
+            return offsets(size, along)
+        runs, length = size
+        starts = self._image.split_offsets(block)[:runs]
+        return tuple(start - starts[0] + m * along[-1] for start in starts for m in range(length))
+
+    def _split_offset(self, code: Builder, element: Value, block: int) -> Value:
+        """The offset of a split element in the image."""
+        found = self._image.split_offsets(block)
+        name = "split_offsets_" + "_".join(map(str, found))
+        return code.picked(code.module.table_once(name, [constant(n, I64) for n in found]), element)
 
     def _right_of_chunk(
         self, points: Points, panel: Panel, own: Value, n_start: Value, first: Value, count: int

@@ -1,0 +1,253 @@
+"""Gradients of the weights of strided convolutions in pairs of bfloat16: choices and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import Leaves, check, run_program
+from test_cpu_pairs import processor
+
+from lamina import ops
+from lamina.codegen.matrix import stored
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.processor import host
+from lamina.engines.simd.decide.alternatives import alternatives_of
+from lamina.engines.simd.decide.convolutions import m_runs_of, m_tiles_of
+from lamina.engines.simd.decide.images import Image, Side
+from lamina.engines.simd.decide.m_tiles import MTiles
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import Schedule, WindowSchedule
+from lamina.engines.simd.decide.windows import WEIGHT_GRADIENT, reading
+from lamina.engines.simd.processor import Processor
+from lamina.graph import Graph, Tensor
+from lamina.ops.differentiate import gradients
+from lamina.program.index import Axis
+from lamina.program.program import Program
+from lamina.program.scalar import Literal
+from lamina.program.steps import Contraction
+from lamina.records import frozen_dataclass
+from lamina.shapes import bfloat16, float32
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+    """The engine with pairs, and so little cache that images are split into blocks."""
+    if not host().bfloat16_pairs:
+        monkeypatch.setenv("LAMINA_VECTORS", "avx512-emulated")
+    engine = CpuEngine()
+    engine.processor = replace(engine.processor, level2_bytes=6 << 10, threads=3)
+    return engine
+
+
+@frozen_dataclass
+class Case:
+    """The gradient of the weights of a convolution of small integers.
+
+    Attributes:
+        image: the extents of an image.
+        window: the extents of a window.
+        stride, dilation: along each axis, or along all axes.
+        padding: before and after all axes.
+        batch, channels, n, groups: the numbers of images, of their channels, of results, of groups.
+        last: whether channels are contiguous in the image.
+    """
+
+    image: tuple[int, ...]
+    window: tuple[int, ...]
+    stride: int | tuple[int, ...] = 2
+    dilation: int | tuple[int, ...] = 1
+    padding: tuple[int, int] = (0, 0)
+    batch: int = 3
+    channels: int = 8
+    n: int = 20
+    groups: int = 1
+    last: bool = True
+
+    def graph(self, leaves: Leaves) -> Graph:
+        generator, rank = np.random.default_rng(0), len(self.image)
+
+        def leaf(*shape: int, last: bool = True) -> Tensor:
+            """[images, channels, ...]; the last or the second axis of the leaf has the channels."""
+            if last:
+                shape = (shape[0], *shape[2:], shape[1])
+            numbers = generator.integers(-4, 5, shape).astype(bfloat16.numpy)
+            x = ops.cast(leaves.add(numbers), "float32")
+            return ops.transpose(x, (0, rank + 1, *range(1, rank + 1))) if last else x
+
+        x = leaf(self.batch, self.channels, *self.image, last=self.last)
+        weight = leaf(self.n, self.channels // self.groups, *self.window)
+        padding = [self.padding] * rank
+        y = ops.conv(x, weight, self.stride, padding, self.dilation, groups=self.groups)
+        found = gradients(ops.sum(y * leaf(self.batch, *y.shape[1:])), [weight])
+        return leaves.graph([ops.transpose(found[0], (0, *range(2, rank + 2), 1))])
+
+    def program(self) -> Program:
+        return compile_graph(self.graph(Leaves()), batch=1, name="test", target=DEFAULT_TARGET)
+
+
+def windows_of(
+    program: Program, processor: Processor, schedule: Schedule | None = None
+) -> list[tuple[Contraction, WindowSchedule]]:
+    """The contractions over windows."""
+    steps = (schedule or decide(program, processor)).steps
+    return [
+        (step, one)
+        for step, one in zip(program.steps, steps, strict=True)
+        if isinstance(step, Contraction) and isinstance(one, WindowSchedule)
+    ]
+
+
+# Schedules ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((16, 16), (3, 3), padding=(1, 1)),
+        Case((16, 16), (1, 1)),
+        Case((16, 16), (1, 1), padding=(2, 2)),
+        Case((20, 20), (5, 5), stride=3),
+        Case((4, 8, 8), (3, 3, 3), padding=(1, 1)),
+    ],
+    ids=["3x3", "1x1", "1x1 with padding", "stride of 3", "three axes"],
+)
+def test_strided_gradients_of_weights_are_pairs(case: Case) -> None:
+    ((_, found),) = windows_of(case.program(), processor())
+    assert (found.algorithm, found.paired, found.transposed) == (WEIGHT_GRADIENT, True, True)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [Case((18, 18), (3, 3), padding=(1, 1)), Case((18, 18), (1, 1)), Case((64,), (3,))],
+    ids=["odd positions", "odd positions of 1x1", "one axis"],
+)
+def test_without_pairs_of_positions_they_are_float32(case: Case) -> None:
+    ((_, found),) = windows_of(case.program(), processor())
+    assert (found.algorithm, found.paired) == (WEIGHT_GRADIENT, False)
+
+
+def test_neighbouring_positions_of_each_element_are_neighbours_in_the_image() -> None:
+    """Elements 0, 2 and 4 are in the even columns, elements 1 and 3 in the odd ones."""
+    ((step, _),) = windows_of(Case((16, 17), (5, 5), padding=(1, 2)).program(), processor())
+    image = reading(step, WEIGHT_GRADIENT, paired=True).image
+    strides, first = image.layout(4)
+    assert (strides[image.positions[-1]], first) == (1, 0)
+    odd = image.size(4) // 2
+    assert image.split_offsets(4) == [0, odd, 1, odd + 1, 2]
+
+
+def test_images_of_1x1_have_the_positions_alone() -> None:
+    for case in (Case((16, 16), (1, 1)), Case((16, 16), (1, 1), padding=(2, 2))):
+        ((step, found),) = windows_of(case.program(), processor())
+        windowed = reading(step, WEIGHT_GRADIENT, paired=True)
+        _, high, wide = step.k
+        assert windowed.image.size(high.extent) == high.extent * wide.extent * case.channels
+        assert found.block == high.extent
+
+
+def test_tiles_begin_at_multiples_of_the_stride() -> None:
+    """Only there, elements have the same distances as those of the first tile."""
+    ((step, _),) = windows_of(Case((33, 33), (7, 7), channels=3).program(), processor())
+    windowed = reading(step, WEIGHT_GRADIENT, paired=True)
+    assert m_runs_of(windowed, 4)[1] == 1
+    assert m_tiles_of(windowed, 4, 17).sizes == [((4, 3), range(1)), ((3, 3), range(1, 2))]
+
+
+def test_a_tile_that_is_shorter_than_a_stride_has_one_run() -> None:
+    assert MTiles((7, 3), 8, multiple=3).size == (1, 3)
+    assert MTiles((7, 3), 9, multiple=3).size == (3, 3)
+    assert MTiles((2, 3), 8, multiple=3).size == (2, 3)
+
+
+def test_an_image_is_not_read_after_the_last_window() -> None:
+    """Of 17 columns, 9 are even and 8 odd: the copy has an odd one more, of zeros."""
+    ((step, _),) = windows_of(Case((17, 17), (3, 3)).program(), processor())
+    load = stored(reading(step, WEIGHT_GRADIENT, paired=True).image.view)
+    assert load is not None
+    (bound,) = load.load.bounds
+    assert (bound.index.bounds, bound.low, bound.high) == ((0, 17), 0, 17)
+
+
+def test_sides_with_a_negative_dilation_are_split() -> None:
+    position, element, residue = Axis("p", 4), Axis("e", 3), Axis("r", 2)
+    side = Side(Axis("side", 5), position, element, 2, -1, 2, residue)
+    sides = (Side(residue, None, None), side)
+    image = Image(Literal(0, float32), (), (position,), (element,), sides, {})
+    assert image.size(4) == 10
+    # The first window has its elements at 2, 1 and 0.
+    assert image.split_offsets(4) == [1, 5, 0]
+
+
+# Results ------------------------------------------------------------------------------------------
+
+
+def pairs_along_positions(program: Program, processor: Processor) -> Iterator[Schedule]:
+    """The other schedules in which the gradient of the weights is of pairs."""
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Contraction):
+            for one in alternatives_of(step, processor):
+                if isinstance(one, WindowSchedule) and one.paired:
+                    assert one.algorithm == WEIGHT_GRADIENT
+                    yield decide(program, processor, {number: one})
+
+
+CASES = {
+    # Blocks of rows that leave a rest, two panels of N, the last one not full.
+    "3x3": Case((9, 20), (3, 3), padding=(1, 1), channels=17, n=41),
+    "no padding": Case((9, 13), (3, 3)),
+    "padding before": Case((7, 15), (3, 3), padding=(2, 0)),
+    "padding after": Case((7, 15), (3, 3), padding=(0, 2)),
+    "1x1": Case((13, 12), (1, 1), batch=5, channels=19, n=33),
+    "1x1 with padding": Case((9, 13), (1, 1), padding=(2, 1), batch=5),
+    "2x2": Case((10, 15), (2, 2), padding=(1, 0)),
+    "5x5": Case((12, 16), (5, 5), padding=(1, 2), channels=3),
+    "one channel": Case((12, 21), (3, 7), channels=1),
+    "one row": Case((8, 17), (1, 5), padding=(1, 1)),
+    "one column": Case((17, 16), (5, 1)),
+    "channels first": Case((9, 20), (3, 3), padding=(1, 1), channels=5, last=False),
+    "stride of 3": Case((13, 20), (3, 5), stride=3, channels=5),
+    "longer stride than window": Case((13, 18), (2, 2), stride=(2, 5)),
+    "stride of columns": Case((8, 13), (3, 3), stride=(1, 2)),
+    "stride of rows": Case((13, 8), (3, 3), stride=(2, 1)),
+    "dilation": Case((16, 21), (3, 4), dilation=(2, 3)),
+    "dilation by the stride": Case((12, 17), (3, 3), dilation=2, padding=(1, 1)),
+    "three axes": Case((4, 8, 12), (2, 3, 3), padding=(1, 1), batch=2, channels=3),
+    "groups": Case((9, 12), (3, 3), padding=(1, 1), channels=12, n=24, groups=2),
+    "one axis": Case((41,), (3,), n=40),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_weights_equal_the_oracles(name: str, engine: CpuEngine) -> None:
+    leaves, of = Leaves(), engine.processor
+    program = check(
+        CASES[name].graph(leaves),
+        engine,
+        leaves.feeds,
+        exact=True,
+        schedules=lambda one: pairs_along_positions(one, of),
+    )
+    pairs = name != "one axis"
+    assert [one.paired for _, one in windows_of(program, of)] == [pairs]
+    assert len([*pairs_along_positions(program, of)]) == 2 * pairs
+
+
+def test_results_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> None:
+    generator, leaves = np.random.default_rng(0), Leaves()
+    program = compile_graph(CASES["3x3"].graph(leaves), batch=1, name="test", target=DEFAULT_TARGET)
+    feeds = {
+        name: generator.standard_normal(feed.shape, "float32").astype(feed.dtype)
+        for name, feed in leaves.feeds.items()
+    }
+    found: list[bytes] = []
+    for threads in (1, 2, 3):
+        engine.processor = replace(engine.processor, threads=threads)
+        assert [one.paired for _, one in windows_of(program, engine.processor)] == [True]
+        outputs, _ = run_program(program, engine, feeds)
+        found += [value.tobytes() for value in outputs.values()]
+    assert found[0] == found[1] == found[2]
