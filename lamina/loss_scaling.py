@@ -4,7 +4,7 @@ The loss is multiplied by a large number before it is differentiated, and the gr
 parameters are divided by it. If one of them is infinite or NaN, the training step is skipped:
 parameters and states keep their values, and the scale is halved. After many training steps without
 one the scale is doubled. After Micikevicius et al.: Mixed precision training (2018), with the
-numbers of PyTorch's `GradScaler`.
+first scale and the growth of PyTorch's `GradScaler`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lamina.shapes import float32, int64
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
 # Powers of two, so that scaling rounds nothing. Beyond these, float32 could overflow.
 LEAST_SCALE, LARGEST_SCALE = 1.0, 2.0**24
-# The name of the state that counts skipped training steps.
-SKIPPED = "loss_scale/skipped"
+# The names of the scale, and of the state that counts skipped training steps.
+SCALE, SKIPPED = "loss_scale", "loss_scale/skipped"
 
 
 @frozen_dataclass
@@ -66,7 +66,7 @@ class LossScale:
 def loss_scale() -> LossScale:
     """The states of a training."""
     return LossScale(
-        leaf("loss_scale", "state", (), float32),
+        leaf(SCALE, "state", (), float32),
         leaf("loss_scale/steps", "state", (), int64),
         leaf(SKIPPED, "state", (), int64),
     )

@@ -51,10 +51,10 @@ class Model:
             a part of its name: `"opencl:1"`; `lamina.devices()` lists all.
         seed: of the initial parameters and of training; the same seed gives the same model on
             every engine.
-        dtype: `"float32"`, `"float64"`, or `"mixed"`: parameters in float32, activations and
-            operands of products in bfloat16 or float16, the one with which the device computes.
-            `"mixed-bfloat16"` and `"mixed-float16"` choose one of them, on any device. See
-            docs/precision.md.
+        dtype: `"float32"`, `"float64"`, `"bfloat16"`, `"float16"`, or `"mixed"`: parameters in
+            float32, activations and operands of products in bfloat16 or float16, the one with which
+            the device computes. `"mixed-bfloat16"` and `"mixed-float16"` choose one of them, on any
+            device. See docs/precision.md.
 
     Raises:
         EngineError: for an engine that does not exist or cannot be used, or for `"mixed"` if it

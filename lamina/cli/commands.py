@@ -296,8 +296,8 @@ def predict(
         for array in listed:
             click.echo(cli.csv_text(array), nl=False)
         return
-    cli.write_outputs(out, listed)
-    click.echo(f"wrote {out}: {', '.join(f'{a.dtype}{list(a.shape)}' for a in listed)}")
+    written = cli.write_outputs(out, listed)
+    click.echo(f"wrote {out}: {', '.join(f'{a.dtype}{list(a.shape)}' for a in written)}")
 
 
 @main.command()

@@ -44,8 +44,8 @@ def _without_bfloat16(array: Array) -> Array:
     return array.astype("float32") if array.dtype.name == "bfloat16" else array
 
 
-def write_outputs(path: Path, arrays: Sequence[Array]) -> None:
-    """Writes the outputs atomically; bfloat16 as float32."""
+def write_outputs(path: Path, arrays: Sequence[Array]) -> Sequence[Array]:
+    """Writes the outputs atomically, and returns them as they are written: bfloat16 as float32."""
     content, arrays = io.BytesIO(), [_without_bfloat16(array) for array in arrays]
     if path.suffix == ".npz":
         named: dict[str, Any] = {f"output{n}": array for n, array in enumerate(arrays)}
@@ -62,3 +62,4 @@ def write_outputs(path: Path, arrays: Sequence[Array]) -> None:
     else:
         content.write(csv_text(arrays[0]).encode())
     write_atomically(path, content.getvalue())
+    return arrays

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -97,8 +97,13 @@ class Checkpoint:
                 ),
                 where=os.fspath(self._path),
                 advice="Resume with the options in the file, or start a new fit from its "
-                "parameters: lm.load(path).",
+                f"parameters: lm.load(path{_dtype_argument(differing, options['dtype'])}).",
             )
+
+
+def _dtype_argument(differing: Collection[str], dtype: str) -> str:
+    """The argument of `load` that converts a model, if its precision differs."""
+    return f", dtype={dtype!r}" if "dtype" in differing else ""
 
 
 def kind_of_optimizer(optimizer: Optimizer) -> str:

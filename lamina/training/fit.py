@@ -12,6 +12,7 @@ import numpy as np
 
 from lamina.data import Dataset
 from lamina.errors import DefinitionError, EngineError, NonFiniteError
+from lamina.loss_scaling import LEAST_SCALE
 from lamina.precision import Precision
 from lamina.protocols import TrainingOptions, check_callbacks
 from lamina.records import frozen_dataclass
@@ -141,13 +142,16 @@ class Fit:
             are_finite = self.parameters.engine.finite_check(variables)
             for epoch in range(len(history), self.epochs):
                 started, skipped = time.perf_counter(), training.skipped_steps
+                scale = training.loss_scale
                 with _restored_after_errors(snapshot, epoch):
                     recorded = self._epoch(training, resident, epoch, shown, interrupt, are_finite)
+                    skipped = training.skipped_steps - skipped
+                    self._require_steps(len(recorded.losses) - skipped, scale, epoch)
                 if interrupt.pressed:
                     break
                 row = summary(recorded, self.options.metrics)
                 if training.scales_loss:
-                    row["skipped_steps"] = float(training.skipped_steps - skipped)
+                    row["skipped_steps"] = float(skipped)
                 if evaluation is not None and self.validation is not None:
                     measured = evaluation.run(validation, len(self.validation))
                     found = summary(measured, self.options.metrics).items()
@@ -211,6 +215,26 @@ class Fit:
             what = f"the parameter {self._not_finite()!r} overflowed"
             raise self._non_finite(what, epoch, done - 1, steps)
         return joined(pieces)
+
+    def _require_steps(self, steps: int, scale: float | None, epoch: int) -> None:
+        """Raises if all training steps of an epoch were skipped at the least scale of the loss.
+
+        Args:
+            steps: of the epoch, without the skipped ones.
+            scale: at the beginning of the epoch.
+            epoch: its number.
+        """
+        if not steps and scale == LEAST_SCALE:
+            raise NonFiniteError(
+                "all training steps of an epoch were skipped: gradients overflow in float16",
+                facts=(
+                    ("epoch", str(epoch + 1)),
+                    ("loss scale", f"{LEAST_SCALE:g}, the least"),
+                    ("model", "restored to its state before this epoch"),
+                ),
+                where="fit",
+                advice=_advice(self.parameters.precision),
+            )
 
     def _non_finite(self, what: str, epoch: int, step: int, steps: int) -> NonFiniteError:
         return NonFiniteError(

@@ -21,7 +21,7 @@ from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile
 from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
-from lamina.loss_scaling import SKIPPED
+from lamina.loss_scaling import SCALE, SKIPPED
 from lamina.protocols import AVERAGE, TrainingOptions
 from lamina.runtime.compiled import CompiledProgram, program_for_batch
 from lamina.runtime.index_checks import check_indices
@@ -193,6 +193,16 @@ class Training(BatchRunner):
         with self._lock.mutex:
             self._require_alive()
             return int(self._slots[SKIPPED].read()) if SKIPPED in self._slots else 0
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The number by which the loss is multiplied; None unless it is scaled.
+
+        Reads it from the device.
+        """
+        with self._lock.mutex:
+            self._require_alive()
+            return float(self._slots[SCALE].read()) if SCALE in self._slots else None
 
     @property
     def scales_loss(self) -> bool:

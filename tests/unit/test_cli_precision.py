@@ -94,7 +94,7 @@ def test_mixed_on_a_device_without_instructions_names_the_alternative():
         pytest.skip("this processor has instructions for floats of 16 bits")
     message = fail("plan", write("digits.py", DIGITS), "--dtype", "mixed")
     assert "EngineError in cpu: this device does not compute with floats of 16 bits" in message
-    assert "dtype='mixed-bfloat16' stores them" in message
+    assert "dtype='mixed-bfloat16' stores activations" in message
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -107,10 +107,11 @@ def test_outputs_in_16_bits_are_written_with_all_digits(dtype):
         np.loadtxt("table.csv", delimiter=",")[:, :2].astype("float32")
     )
     for name in ("scores.csv", "scores.npy"):
-        succeed("predict", "table.safetensors", "--data", "table.csv", "--out", name)
+        told = succeed("predict", "table.safetensors", "--data", "table.csv", "--out", name)
     # NumPy's files do not keep bfloat16.
     written = np.load("scores.npy")
     assert written.dtype == ("float32" if dtype == "bfloat16" else "float16")
     assert np.array_equal(written.astype(expected.dtype), expected)
+    assert f"wrote scores.npy: {written.dtype}[" in told.output
     read = np.loadtxt("scores.csv", dtype="float32", delimiter=",", ndmin=2)
     assert np.array_equal(read.reshape(-1, 1).astype(expected.dtype), expected)

@@ -346,6 +346,17 @@ def test_a_resumed_fit_has_the_same_bits(dtype: str, engine: str, tmp_path: Path
         assert (value == (resumed.parameters() | resumed.states())[name]).all()
 
 
+def test_a_checkpoint_of_another_precision_is_refused_with_its_conversion(tmp_path: Path) -> None:
+    file = tmp_path / "run.safetensors"
+    lm.Model(classifier()).fit(examples(40), epochs=1, checkpoint=file, **HOW)
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(classifier(), dtype="mixed-bfloat16").fit(
+            examples(40), epochs=2, checkpoint=file, resume=True, **HOW
+        )
+    assert "dtype  float32 in the file, mixed-bfloat16 here" in str(caught.value)
+    assert "its parameters: lm.load(path, dtype='mixed-bfloat16')." in str(caught.value)
+
+
 def test_a_fit_resumes_in_the_middle_of_skipped_training_steps(tmp_path: Path) -> None:
     """Gradients are so large that the first eight training steps are skipped, three an epoch."""
 

@@ -17,7 +17,7 @@ from lamina.derive import default_targets, evaluation_graph, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.engine import Device
-from lamina.errors import EngineError
+from lamina.errors import EngineError, NonFiniteError
 from lamina.graph import LEAF, Graph, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 from lamina.precision import (
@@ -371,8 +371,8 @@ def test_mixed_without_instructions_is_refused_with_the_alternative() -> None:
         "in somewhere: this device does not compute with floats of 16 bits\n"
         "  expected  instructions for bfloat16 or float16\n"
         "  found     a small processor\n"
-        "  dtype='mixed-bfloat16' stores them and computes in float32: it takes half the memory, "
-        "but is no faster."
+        "  dtype='mixed-bfloat16' stores activations in 16 bits and computes in float32: that "
+        "takes less memory, and is faster for few networks only."
     )
 
 
@@ -452,6 +452,27 @@ def test_loss_scaling_survives_overflow(engine_name: str) -> None:
     assert history["loss"][-1] < history["loss"][0] / 4
     # Skipped training steps delay it.
     assert history["loss"][-1] < 2 * trained("float32", "cpu")["loss"][-1]
+
+
+def test_an_epoch_of_skipped_steps_at_the_least_scale_is_an_error() -> None:
+    def huge(scores: Any, target: Any) -> Any:
+        return LOSS(scores, target) * 1e9
+
+    model = lm.Model(classifier(), dtype="mixed-float16")
+    before = model.parameters()
+    x, y = np.random.default_rng(0).standard_normal((64, 20), "float32"), np.zeros(64, "int64")
+    with pytest.raises(NonFiniteError) as caught:
+        model.fit((x, y), epochs=9, batch_size=8, loss=huge, optimizer=OPTIMIZER)
+    assert str(caught.value).startswith(
+        "in fit: all training steps of an epoch were skipped: gradients overflow in float16\n"
+        "  epoch       3\n"
+        "  loss scale  1, the least\n"
+        "  model       restored to its state before this epoch\n"
+        "  float16 holds numbers up to 65,504, and bfloat16 all of float32's range: take "
+        "dtype='mixed-bfloat16', or lower the learning rate"
+    )
+    for name, value in model.parameters().items():
+        assert (value == before[name]).all()
 
 
 def test_bfloat16_needs_no_loss_scaling(engine_name: str) -> None:
