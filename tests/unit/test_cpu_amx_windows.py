@@ -140,9 +140,9 @@ def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(
     assert tiled > 0.9 * work
 
 
-def test_without_tile_registers_a_convolution_has_winograds() -> None:
+def test_without_tile_registers_a_convolution_is_of_pairs() -> None:
     (found,) = windows_of(Case((16, 16), (3, 3), padding=1).program(), processor())
-    assert found.algorithm == "Winograd F(4x4, 3x3)"
+    assert (found.algorithm, found.paired, found.amx) == ("implicit GEMM", True, False)
 
 
 @pytest.mark.parametrize(
