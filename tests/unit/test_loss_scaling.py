@@ -1,0 +1,209 @@
+"""Loss scaling in mixed precision with float16: overflow, skipped training steps, the scale."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_precision import LOSS, OPTIMIZER, classifier
+
+import lamina as lm
+from lamina import loss_scaling
+from lamina.errors import NonFiniteError
+from lamina.graph import Graph, evaluate, leaf
+from lamina.shapes import Array, bool_, float32
+from lamina.training.history import History
+
+
+def overflowing() -> lm.Network:
+    """Gradients of its first layers are large: scaled, they overflow in float16."""
+    return lm.Sequential(
+        *(lm.Input(20), lm.Linear(64), lm.ReLU(), lm.Linear(64), lm.ReLU(), lm.Linear(5)),
+        lambda scores: scores * 300.0,
+    )
+
+
+def data() -> tuple[Array, Array]:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((256, 20), "float32")
+    return x, (x @ generator.standard_normal((20, 5))).argmax(1)
+
+
+def trained(dtype: str, engine: str) -> History:
+    model = lm.Model(overflowing(), engine=engine, dtype=dtype)
+    return model.fit(data(), epochs=4, batch_size=16, loss=LOSS, optimizer=lm.Adam(1e-3))
+
+
+def test_loss_scaling_survives_overflow(engine_name: str) -> None:
+    history = trained("mixed-float16", engine_name)
+    assert history["skipped_steps"][0] > 0
+    assert history["skipped_steps"][-1] == 0
+    assert history["loss"][-1] < history["loss"][0] / 4
+    # Skipped training steps delay it.
+    assert history["loss"][-1] < 2 * trained("float32", "cpu")["loss"][-1]
+
+
+def test_an_epoch_of_skipped_steps_at_the_least_scale_is_an_error() -> None:
+    def huge(scores: Any, target: Any) -> Any:
+        return LOSS(scores, target) * 1e9
+
+    model = lm.Model(classifier(), dtype="mixed-float16")
+    before = model.parameters()
+    x, y = np.random.default_rng(0).standard_normal((64, 20), "float32"), np.zeros(64, "int64")
+    with pytest.raises(NonFiniteError) as caught:
+        model.fit((x, y), epochs=9, batch_size=8, loss=huge, optimizer=OPTIMIZER)
+    assert str(caught.value).startswith(
+        "in fit: all training steps of an epoch were skipped: gradients overflow in float16\n"
+        "  epoch       3\n"
+        "  loss scale  1, the least\n"
+        "  model       restored to its state before this epoch\n"
+        "  float16 holds numbers up to 65,504, and bfloat16 all of float32's range: take "
+        "dtype='mixed-bfloat16', or lower the learning rate"
+    )
+    for name, value in model.parameters().items():
+        assert (value == before[name]).all()
+
+
+def test_bfloat16_needs_no_loss_scaling(engine_name: str) -> None:
+    model = lm.Model(overflowing(), engine=engine_name, dtype="mixed-bfloat16")
+    with model.training(LOSS, OPTIMIZER, 16) as training:
+        assert not training.scales_loss
+        assert training.skipped_steps == 0
+        assert not any("loss_scale" in name for name in training.state())
+    history = trained("mixed-bfloat16", engine_name)
+    assert "skipped_steps" not in history
+    assert history["loss"][-1] < 1.5 * trained("float32", "cpu")["loss"][-1]
+
+
+@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
+def test_a_skipped_step_changes_nothing_but_the_scale(engine: str) -> None:
+    model = lm.Model(overflowing(), engine=engine, dtype="mixed-float16")
+    x, y = data()
+    with model.training(LOSS, lm.Adam(1e-3), 16) as training:
+        before, first = training.state(), model.parameters()
+        assert float(before["loss_scale"]) == loss_scaling.FIRST_SCALE
+        assert math.isfinite(float(training.step(x[:16], y[:16])))
+        after = training.state()
+        assert training.skipped_steps == 1
+        assert training.steps_done == 1
+        assert float(after["loss_scale"]) == loss_scaling.FIRST_SCALE / 2
+        for name, value in model.parameters().items():
+            assert (value == first[name]).all()
+        for name in before:
+            if not name.startswith("loss_scale") and name != "step":
+                assert (before[name] == after[name]).all(), name
+
+
+def test_the_scale_grows_after_many_steps_without_overflow() -> None:
+    model = lm.Model(classifier(), dtype="mixed-float16")
+    x, y = data()
+    with model.training(LOSS, OPTIMIZER, 16) as training:
+        state = dict(training.state())
+        state["loss_scale"] = np.asarray(1024.0, "float32")
+        state["loss_scale/steps"] = np.asarray(loss_scaling.GROWTH_STEPS - 2)
+        training.restore(state)
+        scales: list[float] = []
+        for _ in range(3):
+            training.step(x[:16], y[:16])
+            scales.append(float(training.state()["loss_scale"]))
+    assert scales == [1024.0, 2048.0, 2048.0]
+
+
+@pytest.mark.parametrize(
+    ("scale", "steps", "is_finite", "expected"),
+    [
+        (1024.0, 7, True, (1024.0, 8, 3)),
+        (1024.0, 7, False, (512.0, 0, 4)),
+        (1024.0, loss_scaling.GROWTH_STEPS - 1, True, (2048.0, 0, 3)),
+        (loss_scaling.LARGEST_SCALE, loss_scaling.GROWTH_STEPS - 1, True, (2.0**24, 0, 3)),
+        (loss_scaling.LEAST_SCALE, 7, False, (1.0, 0, 4)),
+    ],
+)
+def test_the_scale_stays_in_its_limits(
+    scale: float, steps: int, is_finite: bool, expected: tuple[float, int, int]
+) -> None:
+    made = loss_scaling.loss_scale()
+    finite = leaf("finite", "input", (), bool_)
+    updates = tuple((f"y{n}", new) for n, (_, new) in enumerate(made.updates(finite)))
+    feeds = {
+        "loss_scale": np.asarray(scale, "float32"),
+        "loss_scale/steps": np.asarray(steps),
+        loss_scaling.SKIPPED: np.asarray(3),
+        "finite": np.asarray(is_finite),
+    }
+    found, _ = evaluate(Graph((finite,), updates), feeds)
+    assert tuple(found[f"y{n}"].item() for n in range(3)) == expected
+
+
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_one_value_that_is_not_finite_skips_the_training_step(position: int, value: float) -> None:
+    leaves = [leaf(f"g{n}", "input", (3,), float32) for n in range(2)]
+    graph = Graph(tuple(leaves), (("finite", loss_scaling.all_finite(leaves)),))
+    feeds = {f"g{n}": np.array([1.0, 3e38, -3e38], "float32") for n in range(2)}
+    assert evaluate(graph, feeds)[0]["finite"]
+    feeds[f"g{position}"][1] = value
+    assert not evaluate(graph, feeds)[0]["finite"]
+
+
+def test_skipped_training_steps_do_not_count_for_the_optimizer() -> None:
+    """Adam corrects its means by the number of updates."""
+    x, y = data()
+    model, other = (lm.Model(overflowing(), dtype="mixed-float16") for _ in range(2))
+    with (
+        model.training(LOSS, lm.Adam(1e-3), 16) as training,
+        other.training(LOSS, lm.Adam(1e-3), 16) as begun,
+    ):
+        skipped = -1
+        while training.skipped_steps > skipped:
+            skipped, scale = training.skipped_steps, training.state()["loss_scale"]
+            training.step(x[:16], y[:16])
+        assert skipped > 0
+        begun.restore({**begun.state(), "loss_scale": scale})
+        begun.step(x[:16], y[:16])
+        assert begun.skipped_steps == 0
+    for name, value in other.parameters().items():
+        assert (model.parameters()[name] == value).all()
+
+
+def test_a_skipped_training_step_changes_no_running_average() -> None:
+    net = lm.Sequential(
+        *(lm.Input(20), lm.Linear(8), lm.BatchNorm(), lm.Linear(5)), lambda scores: scores * 3000.0
+    )
+    model = lm.Model(net, dtype="mixed-float16")
+    before = model.states()
+    x, y = data()
+    with model.training(LOSS, OPTIMIZER, 16) as training:
+        training.step(x[:16], y[:16])
+        assert training.skipped_steps == 1
+    assert all((value == before[name]).all() for name, value in model.states().items())
+
+
+def test_scaling_rounds_no_gradient() -> None:
+    """Powers of two: where nothing is rounded to zero, float16 gives the same bits at any scale."""
+    changes: list[Array] = []
+    for scale in (1.0, 256.0):
+        model = lm.Model(classifier(), engine="interpreter", dtype="mixed-float16")
+        x, y = data()
+        with model.training(LOSS, OPTIMIZER, 256) as training:
+            training.restore({**training.state(), "loss_scale": np.asarray(scale, "float32")})
+            training.step(x * 30, y)
+        changes.append(model.parameters()["5.bias"])
+    assert np.allclose(*changes, rtol=1e-5)
+
+
+def test_checkpoints_keep_the_scale(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 16, "loss": LOSS, "optimizer": lm.Adam(1e-3)}
+    whole = lm.Model(overflowing(), dtype="mixed-float16")
+    whole.fit(data(), epochs=3, **options)
+    begun = lm.Model(overflowing(), dtype="mixed-float16")
+    begun.fit(data(), epochs=1, checkpoint=tmp_path / "c.safetensors", **options)
+    resumed = lm.Model(overflowing(), dtype="mixed-float16")
+    file = tmp_path / "c.safetensors"
+    history = resumed.fit(data(), epochs=3, checkpoint=file, resume=True, **options)
+    assert len(history["skipped_steps"]) == 3
+    for name, value in whole.parameters().items():
+        assert (resumed.parameters()[name] == value).all()
