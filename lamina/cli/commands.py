@@ -156,7 +156,7 @@ def train(
     if history.interrupted:
         click.echo(f"interrupted after {len(history)} of {wanted} epochs")
     if len(history):
-        click.echo("  ".join(f"{name} {row[-1]:.4f}" for name, row in history.values.items()))
+        click.echo(cli.last_epoch(history))
     click.echo(f"wrote {model_file}")
     if curves is not None and len(history):
         history.plot(curves)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import click
 
+from lamina.reports import measured_text
 from lamina.training.history import History
 
 
@@ -15,11 +16,15 @@ def on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
+def last_epoch(history: History) -> str:
+    """Loss and metrics of the last epoch: `loss 0.1234  accuracy 0.9600`."""
+    return measured_text({name: values[-1] for name, values in history.values.items()})
+
+
 def epoch_lines(epochs: int) -> list[Callable[[History], None]]:
     """The callbacks for `Model.fit`: print lines on standard error, unless there is a bar."""
 
     def line(history: History) -> None:
-        values = "  ".join(f"{name} {row[-1]:.4f}" for name, row in history.values.items())
-        click.echo(f"epoch {len(history)}/{epochs}  {values}", err=True)
+        click.echo(f"epoch {len(history)}/{epochs}  {last_epoch(history)}", err=True)
 
     return [] if on_terminal() else [line]

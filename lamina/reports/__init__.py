@@ -12,5 +12,7 @@ if not loaded_when_used(__name__):
     from lamina.reports.plan_picture import plot_plan as plot_plan
     from lamina.reports.tables import bytes_text as bytes_text
     from lamina.reports.tables import count_text as count_text
+    from lamina.reports.tables import measured_text as measured_text
     from lamina.reports.tables import seconds_text as seconds_text
     from lamina.reports.tables import table_text as table_text
+    from lamina.reports.tables import value_text as value_text

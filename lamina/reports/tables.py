@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lamina.errors import InternalError
 
@@ -62,6 +62,21 @@ def seconds_text(seconds: float) -> str:
             decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
             return f"{value:.{decimals}f} {unit}"
     return f"{seconds / 1e-9:.0f} ns"
+
+
+def measured_text(values: Mapping[str, float]) -> str:
+    """Measured values in a line: counts exact, other numbers with four decimals.
+
+    Example:
+        >>> measured_text({"loss": 0.25, "skipped_steps": 3})
+        'loss 0.2500  skipped_steps 3'
+    """
+    return "  ".join(f"{name} {value_text(value)}" for name, value in values.items())
+
+
+def value_text(value: float) -> str:
+    """A measured value: a count exact, another number with four decimals."""
+    return str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
 def table_text(

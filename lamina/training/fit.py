@@ -151,7 +151,7 @@ class Fit:
                     break
                 row = summary(recorded, self.options.metrics)
                 if training.scales_loss:
-                    row["skipped_steps"] = float(skipped)
+                    row["skipped_steps"] = skipped
                 if evaluation is not None and self.validation is not None:
                     measured = evaluation.run(validation, len(self.validation))
                     found = summary(measured, self.options.metrics).items()

@@ -12,7 +12,7 @@ from lamina import reports
 from lamina.calls import Called
 from lamina.errors import UnknownNameError
 from lamina.graph.kinds import Instance
-from lamina.reports import table_text
+from lamina.reports import table_text, value_text
 from lamina.shapes import Array
 
 VALIDATION = "validation_"
@@ -71,7 +71,11 @@ class History(metaclass=Called):
         A name that is measured in some epochs only, after a resume for example, is NaN in the
         others.
         """
-        numbers = {name: float(v) for name, v in row.items() if isinstance(v, float | int)}
+        numbers = {
+            name: v if isinstance(v, int) else float(v)
+            for name, v in row.items()
+            if isinstance(v, float | int)
+        }
         for name in numbers:
             self.values.setdefault(name, [math.nan] * len(self))
         for name, values in self.values.items():
@@ -89,7 +93,7 @@ class History(metaclass=Called):
 
     def __str__(self) -> str:
         rows = [
-            (str(epoch + 1), *(f"{values[epoch]:.4f}" for values in self.values.values()))
+            (str(epoch + 1), *(value_text(values[epoch]) for values in self.values.values()))
             for epoch in range(len(self))
         ]
         return table_text(("epoch", *self.values), rows, align="r")

@@ -8,6 +8,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
+from lamina.reports import measured_text
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -70,9 +72,8 @@ class Bar:
 
 def _numbers(row: Mapping[str, object]) -> str:
     """`loss 0.1234  accuracy 0.9600`; values that are not single numbers are omitted."""
-    return "  ".join(
-        f"{name} {value:.4f}" for name, value in row.items() if isinstance(value, float)
-    )
+    numbers = {name: v for name, v in row.items() if isinstance(v, float | int)}
+    return measured_text(numbers)
 
 
 @contextmanager

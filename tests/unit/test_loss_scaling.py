@@ -41,6 +41,7 @@ def test_loss_scaling_survives_overflow(engine_name: str) -> None:
     history = trained("mixed-float16", engine_name)
     assert history["skipped_steps"][0] > 0
     assert history["skipped_steps"][-1] == 0
+    assert str(history).splitlines()[2].endswith(f"  {history['skipped_steps'][0]}")
     assert history["loss"][-1] < history["loss"][0] / 4
     # Skipped training steps delay it.
     assert history["loss"][-1] < 2 * trained("float32", "cpu")["loss"][-1]
