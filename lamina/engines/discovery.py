@@ -62,10 +62,23 @@ def _opencl_devices() -> Sequence[Device]:
     return [found.record for found in found_devices()]
 
 
+def _cuda(name: str) -> Engine:
+    from lamina.engines.cuda.engine import cuda_engine
+
+    return cuda_engine(name)
+
+
+def _cuda_devices() -> Sequence[Device]:
+    from lamina.engines.cuda.devices import found_devices
+
+    return [found.record for found in found_devices()]
+
+
 _KINDS = {
     "cpu": _Kind(_cpu, lambda: [_cpu().device]),
     "interpreter": _Kind(_interpreter, lambda: [_interpreter().device]),
     "opencl": _Kind(_opencl, _opencl_devices, has_devices=True),
+    "cuda": _Kind(_cuda, _cuda_devices, has_devices=True),
 }
 
 
@@ -87,7 +100,8 @@ def open_engine(name: str) -> Engine:
 _ELSEWHERE = {
     "cpu": "host native llvm x86 x86_64 arm64",
     "interpreter": "numpy python reference",
-    "opencl": "gpu cl cuda rocm hip xpu metal mps vulkan pocl",
+    "opencl": "gpu cl rocm hip xpu metal mps vulkan pocl",
+    "cuda": "nvidia cudnn cu",
 }
 
 

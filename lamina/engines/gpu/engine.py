@@ -216,8 +216,10 @@ def _dtypes_of(program: Program) -> Iterator[DType]:
 def _functions(text: str) -> dict[str, str]:
     """The functions of a text, by name."""
     written = re.findall(r"^\w[^\n]*\{\n.*?^\}", text, re.MULTILINE | re.DOTALL)
-    # A name is followed by the parameters, the last parentheses before the body.
-    return {re.findall(r"(\w+)\([^()]*\) \{", one)[0]: one for one in written}
+    # A name is followed by the parameters, the last parentheses before the body. The head of a text
+    # may have structures, too.
+    named = ((re.findall(r"(\w+)\([^()]*\) \{", one), one) for one in written)
+    return {names[0]: one for names, one in named if names}
 
 
 def _called(functions: Mapping[str, str], kernel: str) -> Iterator[str]:

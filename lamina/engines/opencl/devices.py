@@ -5,18 +5,17 @@ Listing devices runs nothing on them; the verdict of an earlier self-test is sho
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from threading import Lock
-from typing import final
 
 import pyopencl as cl
 
 from lamina.engines.engine import LISTING, Device, did_you_mean
+from lamina.engines.gpu.own_process import OwnProcess
 from lamina.engines.opencl.requirements import RUSTICL, no_device, rusticl_advice
 from lamina.engines.opencl.verdicts import verdict_of
 from lamina.errors import EngineError
@@ -88,9 +87,8 @@ def found_devices() -> tuple[Found, ...]:
     Raises:
         EngineError: if there is none, or in a process forked from one that has used OpenCL.
     """
-    require_own_process()
     # Drivers start threads when devices are listed. A forked child lacks these threads.
-    _fork.matters = True
+    own_process.use()
     with _asking:
         return tuple(map(_with_verdict, _found()))
 
@@ -219,32 +217,4 @@ def status_text(error: cl.Error) -> str:
     return f"{cl.status_code.to_string(error.code)} in {error.routine}"
 
 
-@final
-class _Fork:
-    """Whether this process was forked from one that has used OpenCL."""
-
-    def __init__(self) -> None:
-        self.matters = self.happened = False
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._note)
-
-    def _note(self) -> None:
-        self.happened = self.matters
-
-
-_fork = _Fork()
-
-
-def require_own_process() -> None:
-    """Refuses a process that was forked from one that has used OpenCL.
-
-    Raises:
-        EngineError: with the alternatives.
-    """
-    if _fork.happened:
-        raise EngineError(
-            "OpenCL cannot be used in a process that was forked from one that has used it",
-            where="opencl",
-            advice="Start new processes: multiprocessing.get_context('spawn'); or use OpenCL in "
-            "the children only.",
-        )
+own_process = OwnProcess("OpenCL", "opencl")

@@ -23,7 +23,7 @@ from lamina.engines.opencl.command_buffer import command_buffers
 from lamina.engines.opencl.devices import (
     Found,
     has_float16,
-    require_own_process,
+    own_process,
     status_text,
 )
 from lamina.engines.opencl.direct import send
@@ -152,7 +152,7 @@ class OpenClDriver:
     """
 
     def __init__(self, found: Found, verdict: Verdict) -> None:
-        require_own_process()
+        own_process.require()
         self._keeps_binaries = verdict.keeps_binaries
         self.record = found.record
         self.allocated = Allocated()
@@ -176,12 +176,12 @@ class OpenClDriver:
 
     @property
     def queue(self) -> _Queue:
-        require_own_process()
+        own_process.require()
         return self._queue
 
     @property
     def upload_queue(self) -> _Queue:
-        require_own_process()
+        own_process.require()
         if self._uploads is None:
             self._uploads = _Queue(cl.CommandQueue(self._context))
         return self._uploads

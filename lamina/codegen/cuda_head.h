@@ -1,0 +1,198 @@
+// The head of every text in CUDA C++. NVRTC compiles it without any other header.
+//
+// CUDA's own vectors have no operators. So a vector is a structure whose operators work lane by
+// lane. The compiler keeps the lanes in registers, and loads an aligned vector of 16 bytes at once.
+
+typedef unsigned char U8;
+typedef unsigned short U16;
+typedef unsigned int U32;
+typedef unsigned long long U64;
+typedef signed char S8;
+typedef short S16;
+typedef int S32;
+typedef long long S64;
+
+#define INLINE static __device__ __forceinline__
+#define EACH_LANE _Pragma("unroll") for (int k = 0; k < N; ++k)
+
+template <typename T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vector {
+    typedef T Element;
+    static const int count = N;
+    T lanes[N];
+};
+
+// A vector of one number in all lanes, or of one for each lane.
+template <typename V, typename T>
+INLINE V vector(T number) {
+    const int N = V::count;
+    V made;
+    EACH_LANE made.lanes[k] = (typename V::Element)number;
+    return made;
+}
+template <typename V, typename T, typename... Others>
+INLINE V vector(T first, Others... others) {
+    return V{{(typename V::Element)first, (typename V::Element)others...}};
+}
+
+// Operators
+
+#define OPERATOR(operation)                                                     \
+    template <typename T, int N>                                                \
+    INLINE Vector<T, N> operator operation(Vector<T, N> a, Vector<T, N> b) {    \
+        EACH_LANE a.lanes[k] = (T)(a.lanes[k] operation b.lanes[k]);            \
+        return a;                                                               \
+    }
+OPERATOR(+)
+OPERATOR(-)
+OPERATOR(*)
+OPERATOR(/)
+OPERATOR(%)
+OPERATOR(&)
+OPERATOR(|)
+OPERATOR(^)
+OPERATOR(<<)
+OPERATOR(>>)
+
+template <typename T, int N>
+INLINE Vector<T, N> operator-(Vector<T, N> a) {
+    EACH_LANE a.lanes[k] = -a.lanes[k];
+    return a;
+}
+template <typename T, int N>
+INLINE Vector<T, N> operator&(Vector<T, N> a, int number) {
+    return a & vector<Vector<T, N>>(number);
+}
+
+// The integers of as many bytes as a lane has: all bits are set if a comparison holds.
+template <int bytes> struct Mask;
+template <> struct Mask<1> { typedef S8 Integer; };
+template <> struct Mask<2> { typedef S16 Integer; };
+template <> struct Mask<4> { typedef S32 Integer; };
+template <> struct Mask<8> { typedef S64 Integer; };
+template <typename T, int N>
+using MaskOf = Vector<typename Mask<sizeof(T)>::Integer, N>;
+
+#define COMPARISON(relation)                                                    \
+    template <typename T, int N>                                                \
+    INLINE MaskOf<T, N> operator relation(Vector<T, N> a, Vector<T, N> b) {     \
+        MaskOf<T, N> made;                                                      \
+        EACH_LANE made.lanes[k] = a.lanes[k] relation b.lanes[k] ? -1 : 0;      \
+        return made;                                                            \
+    }
+COMPARISON(==)
+COMPARISON(!=)
+COMPARISON(<)
+COMPARISON(<=)
+COMPARISON(>)
+COMPARISON(>=)
+
+template <typename T, int N>
+INLINE MaskOf<T, N> operator!=(Vector<T, N> a, int number) {
+    return a != vector<Vector<T, N>>(number);
+}
+template <typename M, typename T, int N>
+INLINE Vector<T, N> selected(Vector<M, N> mask, Vector<T, N> yes, Vector<T, N> no) {
+    EACH_LANE yes.lanes[k] = mask.lanes[k] ? yes.lanes[k] : no.lanes[k];
+    return yes;
+}
+
+// Conversions
+
+template <typename To, typename From>
+INLINE To bits(From value) {
+    To made;
+    memcpy(&made, &value, sizeof(To));
+    return made;
+}
+template <typename V, typename T, int N>
+INLINE V converted(Vector<T, N> value) {
+    V made;
+    EACH_LANE made.lanes[k] = (typename V::Element)value.lanes[k];
+    return made;
+}
+// Conversions of floats beyond the integers are undefined, and avoided.
+template <typename To, typename T>
+INLINE To nearest(T value, To least, To most, T low, T high) {
+    return value >= high ? most : value > low ? (To)value : least;
+}
+template <typename V, typename T, int N, typename I>
+INLINE V nearest(Vector<T, N> value, I least, I most, T low, T high) {
+    typedef typename V::Element To;
+    V made;
+    EACH_LANE made.lanes[k] = nearest<To, T>(value.lanes[k], (To)least, (To)most, low, high);
+    return made;
+}
+
+// Vectors that are aligned like one element
+
+template <typename T, int N>
+INLINE Vector<T, N> loaded(const T *address) {
+    Vector<T, N> made;
+    EACH_LANE made.lanes[k] = address[k];
+    return made;
+}
+template <typename T, int N>
+INLINE void stored(Vector<T, N> value, T *address) {
+    EACH_LANE address[k] = value.lanes[k];
+}
+
+// Functions that CUDA has for scalars
+
+#define FUNCTION(name)                                                          \
+    template <typename T, int N>                                                \
+    INLINE Vector<T, N> name(Vector<T, N> a) {                                  \
+        EACH_LANE a.lanes[k] = name(a.lanes[k]);                                \
+        return a;                                                               \
+    }
+FUNCTION(fabs)
+FUNCTION(sqrt)
+
+template <typename T, int N>
+INLINE Vector<T, N> copysign(Vector<T, N> a, Vector<T, N> b) {
+    EACH_LANE a.lanes[k] = copysign(a.lanes[k], b.lanes[k]);
+    return a;
+}
+template <typename T, int N>
+INLINE Vector<T, N> fma(Vector<T, N> a, Vector<T, N> b, Vector<T, N> c) {
+    EACH_LANE a.lanes[k] = fma(a.lanes[k], b.lanes[k], c.lanes[k]);
+    return a;
+}
+
+// float16, whose bits are a U16
+
+INLINE float from_half(U16 bits) {
+    float made;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(made) : "h"(bits));
+    return made;
+}
+INLINE U16 to_half(float value) {
+    U16 made;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(made) : "f"(value));
+    return made;
+}
+template <int N>
+INLINE Vector<float, N> from_half(Vector<U16, N> a) {
+    Vector<float, N> made;
+    EACH_LANE made.lanes[k] = from_half(a.lanes[k]);
+    return made;
+}
+template <int N>
+INLINE Vector<U16, N> to_half(Vector<float, N> a) {
+    Vector<U16, N> made;
+    EACH_LANE made.lanes[k] = to_half(a.lanes[k]);
+    return made;
+}
+template <char operation>
+INLINE U16 half_operation(U16 a, U16 b) {
+    U16 made;
+    if constexpr (operation == '+') asm("add.rn.f16 %0, %1, %2;" : "=h"(made) : "h"(a), "h"(b));
+    if constexpr (operation == '-') asm("sub.rn.f16 %0, %1, %2;" : "=h"(made) : "h"(a), "h"(b));
+    if constexpr (operation == '*') asm("mul.rn.f16 %0, %1, %2;" : "=h"(made) : "h"(a), "h"(b));
+    return made;
+}
+template <char operation, int N>
+INLINE Vector<U16, N> half_operation(Vector<U16, N> a, Vector<U16, N> b) {
+    EACH_LANE a.lanes[k] = half_operation<operation>(a.lanes[k], b.lanes[k]);
+    return a;
+}

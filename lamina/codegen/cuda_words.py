@@ -1,0 +1,63 @@
+"""The table of words of CUDA C++, as NVRTC compiles it; `cuda_head.h` has its vectors."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from lamina.codegen.words import GroupWords, HalfWords, VectorWords, Words
+
+_HEAD = files("lamina.codegen").joinpath("cuda_head.h").read_text(encoding="utf-8")
+
+CUDA = Words(
+    language="CUDA C++",
+    head=tuple(_HEAD.splitlines()),
+    double_head=(),
+    kernel='extern "C" __global__ void',
+    function="static __device__",
+    apart="",
+    address="{element} *",
+    item="(U64)blockIdx.x * blockDim.x + threadIdx.x",
+    numbers="const U64 *",
+    array="static __constant__ U64 {name}[{count}] = {{{numbers}}};",
+    prefetch='asm volatile("prefetch.L2 [%0];" : : "l"({address}))',
+    unsigned={
+        "i1": "bool",
+        "i8": "U8",
+        "i16": "U16",
+        "i32": "U32",
+        "i64": "U64",
+        "float": "float",
+        "double": "double",
+    },
+    signed={"i8": "S8", "i16": "S16", "i32": "S32", "i64": "S64"},
+    integer_suffix={"i8": "", "i16": "", "i32": "u", "i64": "ull"},
+    bits="bits<{type}>({value})",
+    nearest="nearest<{type}>({value}, {least}, {most}, {low}, {high})",
+    float_function={"float": "{name}", "double": "{name}"},
+    in_order=(),
+    half=HalfWords(
+        loaded="from_half({name})",
+        stored="{name} = to_half({value})",
+        operated="half_operation<'{operator}'>({left}, {right})",
+    ),
+    vectors=VectorWords(
+        lanes=(2, 4, 8, 16),
+        type="Vector<{element}, {lanes}>",
+        made="vector<{type}>({lanes})",
+        lane="{vector}.lanes[{lane}]",
+        converted="converted<{type}>({value})",
+        selected="selected({mask}, {yes}, {no})",
+        loaded="loaded<{element}, {lanes}>({address})",
+        stored="stored<{element}, {lanes}>({value}, {address})",
+    ),
+    groups=GroupWords(
+        kernel='extern "C" __global__ __launch_bounds__({size}) void',
+        group="(U64)blockIdx.x",
+        item="(U64)threadIdx.x",
+        declared="__shared__ __align__(16) {element} {name}[{count}]",
+        address="{element} *",
+        barrier="__syncthreads()",
+        # A barrier orders the accesses of a block to all memory.
+        barrier_everywhere="__syncthreads()",
+    ),
+)

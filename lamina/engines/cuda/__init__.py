@@ -1,0 +1,1 @@
+"""The CUDA engine: devices, memory, compilation by NVRTC, and graphs of launches."""

@@ -1,0 +1,99 @@
+"""Calls of CUDA's driver and of NVRTC: a status that is no success becomes an exception.
+
+`cuda-bindings` has a function for each function of CUDA, which returns the status and the results.
+All of Lamina's calls pass through a `Calls`, so tests can give it functions of a device of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, final
+
+from lamina.engines.cuda.requirements import no_driver, packages
+from lamina.records import frozen_dataclass
+
+
+class CudaError(Exception):
+    """A function of CUDA has failed.
+
+    Attributes:
+        function: its name.
+        status: the name of its status, `"CUDA_ERROR_OUT_OF_MEMORY"`.
+    """
+
+    def __init__(self, function: str, status: str, text: str) -> None:
+        super().__init__(f"{status} in {function}: {text}" if text else f"{status} in {function}")
+        self.function, self.status = function, status
+
+
+@final
+class Calls:
+    """The functions of a module of `cuda-bindings`, as attributes. They return the results alone.
+
+    Args:
+        module: with functions that return a status and results.
+        explain: returns the description of a status.
+    """
+
+    def __init__(self, module: Any, explain: Callable[[Any], str]) -> None:
+        self.module = module
+        self._explain = explain
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self.module, name)
+
+        def call(*arguments: Any) -> Any:
+            status, *results = function(*arguments)
+            if int(status):
+                raise CudaError(name, status.name, self._explain(status))
+            return results[0] if len(results) == 1 else tuple(results)
+
+        # Later calls find it without `__getattr__`.
+        setattr(self, name, call)
+        return call
+
+
+@frozen_dataclass
+class Cuda:
+    """What the engine calls.
+
+    Attributes:
+        driver: functions of the driver, `cuMemAlloc` and others.
+        nvrtc: functions of the compiler, `nvrtcCompileProgram` and others.
+    """
+
+    driver: Calls
+    nvrtc: Calls
+
+
+def made_of(driver: Any, nvrtc: Any) -> Cuda:
+    """The calls of two modules like `cuda.bindings.driver` and `cuda.bindings.nvrtc`."""
+
+    def of_driver(status: Any) -> str:
+        failed, text = driver.cuGetErrorString(status)
+        return "" if int(failed) or text is None else text.decode()
+
+    def of_nvrtc(status: Any) -> str:
+        failed, text = nvrtc.nvrtcGetErrorString(status)
+        return "" if int(failed) or text is None else text.decode()
+
+    return Cuda(Calls(driver, of_driver), Calls(nvrtc, of_nvrtc))
+
+
+@cache
+def cuda() -> Cuda:
+    """The driver and the compiler of this machine.
+
+    Raises:
+        EngineError: if a package is missing, or the driver.
+    """
+    found = made_of(*packages())
+    try:
+        found.driver.cuInit(0)
+    except CudaError as error:
+        raise no_driver(str(error), error.status) from error
+    # The package raises different exceptions if the driver's library is missing.
+    except Exception as error:
+        raise no_driver(str(error), "") from error
+    return found

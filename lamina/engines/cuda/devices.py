@@ -1,0 +1,157 @@
+"""The devices of CUDA, and whether they can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from lamina.engines.cuda.calls import Cuda, CudaError, cuda
+from lamina.engines.cuda.requirements import LEAST_CAPABILITY, LEAST_CUDA, too_old
+from lamina.engines.engine import LISTING, Device, did_you_mean
+from lamina.engines.gpu.own_process import OwnProcess
+from lamina.errors import EngineError
+from lamina.records import frozen_dataclass
+
+# The first compute capabilities whose tensor cores multiply float16 and bfloat16.
+_FLOAT16, _BFLOAT16 = (7, 5), (8, 0)
+
+own_process = OwnProcess("CUDA", "cuda")
+_asking = Lock()
+
+
+@frozen_dataclass
+class Found:
+    """A device that was found, whether or not it can be used.
+
+    Attributes:
+        record: its description.
+        handle: the driver's object.
+        capability: its compute capability, (8, 0).
+    """
+
+    record: Device
+    handle: Any
+    capability: tuple[int, int]
+
+
+def found_devices() -> tuple[Found, ...]:
+    """Every device, in the driver's order.
+
+    Raises:
+        EngineError: if a package, the driver or a device is missing, the driver is too old, or the
+            process was forked from one that has used CUDA.
+    """
+    own_process.use()
+    with _asking:
+        return _found(cuda())
+
+
+@cache
+def _found(api: Cuda) -> tuple[Found, ...]:
+    version = int(api.driver.cuDriverGetVersion())
+    if version // 1000 < LEAST_CUDA:
+        raise too_old(version)
+    count = int(api.driver.cuDeviceGetCount())
+    return tuple(_device(api, number, version) for number in range(count))
+
+
+def _device(api: Cuda, number: int, version: int) -> Found:
+    engine = f"cuda:{number}"
+    try:
+        handle = api.driver.cuDeviceGet(number)
+        name = api.driver.cuDeviceGetName(256, handle).split(b"\0")[0].decode(errors="replace")
+        capability = (
+            attribute(api, handle, "COMPUTE_CAPABILITY_MAJOR"),
+            attribute(api, handle, "COMPUTE_CAPABILITY_MINOR"),
+        )
+        text = ".".join(map(str, capability))
+        driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
+        record = Device(
+            engine,
+            f"{name} (compute capability {text}, {driver})",
+            int(api.driver.cuDeviceTotalMem(handle)),
+            *_problem(api, handle, capability),
+            name=name,
+            platform="Nvidia CUDA",
+            driver=driver,
+            version=f"compute capability {text}",
+            local_memory_bytes=attribute(api, handle, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            compute_units=attribute(api, handle, "MULTIPROCESSOR_COUNT"),
+            has_bfloat16=capability >= _BFLOAT16,
+            has_float16=capability >= _FLOAT16,
+            has_float64=True,
+            shares_memory=bool(attribute(api, handle, "INTEGRATED")),
+        )
+    except CudaError as error:
+        record = Device(
+            engine,
+            "",
+            None,
+            f"the driver fails: {error}",
+            "Restart the machine, or reset the device: nvidia-smi --gpu-reset.",
+        )
+        return Found(record, None, (0, 0))
+    return Found(record, handle, capability)
+
+
+def _problem(api: Cuda, handle: Any, capability: tuple[int, int]) -> tuple[str, str]:
+    """Why a device cannot be used, and what to do about it; "" and "" if it can."""
+    if capability < LEAST_CAPABILITY:
+        least, found = (".".join(map(str, one)) for one in (LEAST_CAPABILITY, capability))
+        return (
+            f"needs compute capability {least}, the device has {found}",
+            "Use the opencl engine, which runs on older GPUs.",
+        )
+    # CU_COMPUTEMODE_PROHIBITED
+    if attribute(api, handle, "COMPUTE_MODE") == 2:
+        return (
+            "its compute mode prohibits programs",
+            "An administrator can change it: nvidia-smi --compute-mode=DEFAULT.",
+        )
+    return "", ""
+
+
+def attribute(api: Cuda, handle: Any, name: str) -> int:
+    """An attribute of a device, by its name without `CU_DEVICE_ATTRIBUTE_`."""
+    kinds = api.driver.module.CUdevice_attribute
+    return int(
+        api.driver.cuDeviceGetAttribute(getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}"), handle)
+    )
+
+
+def chosen(name: str, found: Sequence[Found]) -> Found:
+    """The device of that name, among the found devices.
+
+    Args:
+        name: `"cuda"`, the first usable device, `"cuda:1"`, or a part of the device's name, as in
+            `"cuda:a100"`.
+        found: all devices.
+
+    Raises:
+        EngineError: if there is none, or it cannot be used.
+    """
+    wanted = name.partition(":")[2].lower()
+    if wanted.isdecimal():
+        missing = f"there is no CUDA device number {wanted}"
+        named = [one for one in found if one.record.engine == f"cuda:{wanted}"]
+    else:
+        missing = f"no CUDA device is named {name.partition(':')[2]!r}"
+        named = [one for one in found if wanted in one.record.description.lower()]
+    for one in named:
+        if not one.record.problem:
+            return one
+    rows = [one.record for one in named or found]
+    remedies = {row.remedy for row in rows if row.remedy} if named else set[str]()
+    usable = [row.engine for row in rows if not row.problem]
+    near = "" if named or not usable else did_you_mean(usable[0])
+    raise EngineError(
+        "this CUDA device cannot be used" if named else missing,
+        facts=tuple(
+            (row.engine, row.description + (f": {row.problem}" if row.problem else ""))
+            for row in rows
+        ),
+        where=name,
+        advice=remedies.pop() if len(remedies) == 1 else f"{near}{LISTING} all devices.",
+    )

@@ -1,0 +1,423 @@
+"""A device of CUDA in use: its context, its streams, its memory, its kernels and its graphs.
+
+A launch sequence is a CUDA graph: it is captured once, and one call replays it, so that the host
+does nothing between its kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, final
+
+import numpy as np
+
+from lamina.codegen.cuda_words import CUDA
+from lamina.engines.cuda.build import build
+from lamina.engines.cuda.calls import Cuda, CudaError
+from lamina.engines.cuda.devices import Found, attribute, own_process
+from lamina.engines.gpu.allocated import Allocated
+from lamina.engines.gpu.launches import Traits
+from lamina.errors import EngineError
+from lamina.garbage import without_collections
+from lamina.records import frozen_dataclass
+from lamina.shapes import Array
+
+# The work items of a group, if a kernel does not ask for a size.
+_GROUP = 128
+# All memory that the driver allocates is aligned to it. Vectors of 16 bytes need that of their
+# buffers, and accesses are fastest if warps read whole sectors.
+_ALIGNMENT_BYTES = 256
+# The shared memory that kernels can declare as arrays of a fixed size.
+_STATIC_SHARED_BYTES = 48 << 10
+# After such an error, every call in the process fails.
+_FATAL = (
+    "ILLEGAL_ADDRESS",
+    "MISALIGNED_ADDRESS",
+    "LAUNCH_FAILED",
+    "ILLEGAL_INSTRUCTION",
+    "INVALID_ADDRESS_SPACE",
+    "INVALID_PC",
+    "HARDWARE_STACK_ERROR",
+    "LAUNCH_TIMEOUT",
+    "ASSERT",
+    "ECC_UNCORRECTABLE",
+)
+
+
+@final
+class _Buffer:
+    """Memory on the device.
+
+    Attributes:
+        address: of its first byte.
+        whole: the allocation that it is a range of; None if it is one itself.
+        released: frees an allocation, once.
+    """
+
+    def __init__(self, address: int, whole: _Buffer | None) -> None:
+        self.address, self.whole = address, whole
+        self.released: Callable[[], object] = lambda: None
+
+
+@final
+class _Module:
+    """Compiled kernels on the device, unloaded with the last reference.
+
+    Attributes:
+        handle: the driver's object.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+
+@frozen_dataclass
+class _Kernel:
+    """A kernel that has its arguments.
+
+    Attributes:
+        module: contains its function.
+        function: the driver's object.
+        groups: the number of work groups.
+        group: the number of work items in each.
+        buffers: its first arguments.
+        numbers: the arguments after them.
+        is_numbered: whether a further number follows, which each launch sets.
+    """
+
+    module: _Module
+    function: Any
+    groups: int
+    group: int
+    buffers: tuple[_Buffer | None, ...]
+    numbers: tuple[int, ...]
+    is_numbered: bool
+
+    def arguments(self, number: int | None) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+        """The values of all arguments, and their types."""
+        addresses = [one.address if one is not None else 0 for one in self.buffers]
+        numbers = (*self.numbers, *(() if number is None else (number,)))
+        types = (ctypes.c_void_p,) * len(addresses) + (ctypes.c_int,) * len(numbers)
+        return (*addresses, *numbers), types
+
+
+_Launches = tuple[tuple[_Kernel, int | None], ...]
+
+
+@final
+class _Sequence:
+    """Launches that are run many times.
+
+    Attributes:
+        launches: the kernels, each with its number if it has one. They keep buffers alive.
+        graph: the executable graph; None if there are no launches.
+    """
+
+    def __init__(self, launches: _Launches, graph: Any) -> None:
+        self.launches, self.graph = launches, graph
+
+
+@final
+class _Transfer:
+    """A copy from the host that the device may not have done yet."""
+
+    def __init__(self, driver: CudaDriver, event: Any) -> None:
+        self._driver, self.event = driver, event
+
+    def wait(self) -> None:
+        """Waits until the copy is done."""
+        with self._driver.current() as calls:
+            calls.cuEventSynchronize(self.event.handle)
+
+
+@final
+class _Event:
+    """A point in a stream's commands, destroyed with the last reference."""
+
+    def __init__(self, driver: CudaDriver, *, is_timed: bool = False) -> None:
+        with driver.current() as calls:
+            flags = calls.module.CUevent_flags
+            kind = flags.CU_EVENT_DEFAULT if is_timed else flags.CU_EVENT_DISABLE_TIMING
+            self.handle = calls.cuEventCreate(int(kind))
+        driver.destroyed_with(self, "cuEventDestroy", self.handle)
+
+
+@final
+class _Queue:
+    """A stream, whose commands run in order."""
+
+    def __init__(self, driver: CudaDriver) -> None:
+        self._driver = driver
+        with driver.current() as calls:
+            # It does not wait for the default stream, which other libraries use.
+            flags = calls.module.CUstream_flags.CU_STREAM_NON_BLOCKING
+            self.handle = calls.cuStreamCreate(int(flags))
+
+    def launch(self, kernel: _Kernel, number: int | None = None) -> None:
+        with self._driver.current() as calls:
+            self.enqueue(calls, kernel, number)
+
+    def enqueue(self, calls: Any, kernel: _Kernel, number: int | None) -> None:
+        """Launches a kernel; the context is current."""
+        calls.cuLaunchKernel(
+            *(kernel.function, kernel.groups, 1, 1, kernel.group, 1, 1),
+            *(0, self.handle, kernel.arguments(number), 0),
+        )
+
+    def run(self, sequence: _Sequence) -> None:
+        if sequence.graph is not None:
+            with self._driver.current() as calls:
+                calls.cuGraphLaunch(sequence.graph, self.handle)
+
+    def copy(self, target: _Buffer, offset: int, source: _Buffer, size: int) -> None:
+        with self._driver.current() as calls:
+            to = target.address + offset
+            calls.cuMemcpyDtoDAsync(to, source.address, size, self.handle)
+
+    def fill(self, buffer: _Buffer, size: int) -> None:
+        """Fills a buffer with zeros, and waits."""
+        with self._driver.current() as calls:
+            calls.cuMemsetD8Async(buffer.address, 0, size, self.handle)
+            calls.cuStreamSynchronize(self.handle)
+
+    def flush(self) -> None:
+        """Does nothing: the device begins at once."""
+
+    def finish(self) -> None:
+        with self._driver.current() as calls:
+            calls.cuStreamSynchronize(self.handle)
+
+    def write(self, buffer: _Buffer, array: Array) -> None:
+        with self._driver.current() as calls:
+            address = array.ctypes.data
+            calls.cuMemcpyHtoDAsync(buffer.address, address, array.nbytes, self.handle)
+            calls.cuStreamSynchronize(self.handle)
+
+    def send(self, buffer: _Buffer, array: Array) -> _Transfer:
+        with self._driver.current() as calls:
+            address = array.ctypes.data
+            calls.cuMemcpyHtoDAsync(buffer.address, address, array.nbytes, self.handle)
+            event = _Event(self._driver)
+            calls.cuEventRecord(event.handle, self.handle)
+        return _Transfer(self._driver, event)
+
+    def wait_for(self, transfers: Sequence[_Transfer]) -> None:
+        with self._driver.current() as calls:
+            for one in transfers:
+                calls.cuStreamWaitEvent(self.handle, one.event.handle, 0)
+
+    def read(self, array: Array, buffer: _Buffer) -> None:
+        with self._driver.current() as calls:
+            address = array.ctypes.data
+            calls.cuMemcpyDtoHAsync(address, buffer.address, array.nbytes, self.handle)
+            calls.cuStreamSynchronize(self.handle)
+
+
+@final
+class CudaDriver:
+    """A device in use, through its primary context, which it shares with other libraries.
+
+    Args:
+        api: the driver and the compiler.
+        found: the device.
+
+    Raises:
+        EngineError: if the driver does not open it.
+    """
+
+    words = CUDA
+
+    def __init__(self, api: Cuda, found: Found) -> None:
+        own_process.require()
+        self._api, self._found = api, found
+        self.record = found.record
+        self.allocated = Allocated()
+        with self.errors("opening the device"):
+            self.traits = _traits(api, found)
+            self._context = api.driver.cuDevicePrimaryCtxRetain(found.handle)
+            self._queue = _Queue(self)
+            # Made when it is needed.
+            self._uploads: _Queue | None = None
+
+    @contextmanager
+    def current(self) -> Generator[Any]:
+        """Inside, the device's context is that of the thread; yields the functions of the driver.
+
+        Other libraries may have made another one current, which is so again afterwards.
+        """
+        calls = self._api.driver
+        calls.cuCtxPushCurrent(self._context)
+        try:
+            yield calls
+        finally:
+            calls.cuCtxPopCurrent()
+
+    @property
+    def queue(self) -> _Queue:
+        own_process.require()
+        return self._queue
+
+    @property
+    def upload_queue(self) -> _Queue:
+        own_process.require()
+        if self._uploads is None:
+            self._uploads = _Queue(self)
+        return self._uploads
+
+    @contextmanager
+    def errors(self, doing: str, *facts: tuple[str, str]) -> Generator[None]:
+        try:
+            yield
+        except CudaError as error:
+            is_fatal = any(error.status.endswith(status) for status in _FATAL)
+            raise EngineError(
+                f"the CUDA driver failed at {doing}",
+                facts=(
+                    ("driver reported", str(error)),
+                    *facts,
+                    ("device", self.record.description),
+                ),
+                where=self.record.engine,
+                advice="The device stays unusable in this process: restart the process, with "
+                "another engine to continue from a checkpoint."
+                if is_fatal
+                else "If the device has too little memory, take a smaller batch. Otherwise update "
+                "the driver.",
+            ) from error
+
+    # Memory
+
+    def available_bytes(self) -> int:
+        with self.current() as calls:
+            free, _ = calls.cuMemGetInfo()
+        return int(free)
+
+    def allocate(self, size: int) -> _Buffer:
+        with self.current() as calls:
+            address = calls.cuMemAlloc(size)
+        buffer = _Buffer(int(address), None)
+        buffer.released = self.destroyed_with(buffer, "cuMemFree", address)
+        self.queue.fill(buffer, size)
+        return buffer
+
+    def host_array(self, size: int) -> Array:
+        with self.current() as calls:
+            # Every context of this process may copy from it.
+            portable = 1
+            address = int(calls.cuMemHostAlloc(size, portable))
+        memory = (ctypes.c_uint8 * size).from_address(address)
+        # The array refers to the object of ctypes.
+        self.destroyed_with(memory, "cuMemFreeHost", address)
+        return np.ctypeslib.as_array(memory)
+
+    def shared_buffer(self, array: Array) -> None:
+        return None
+
+    def sub_buffer(self, buffer: _Buffer, offset: int, size: int) -> _Buffer:
+        return _Buffer(buffer.address + offset, buffer)
+
+    def release(self, buffer: _Buffer) -> None:
+        # The driver frees memory at once, also if commands use it.
+        self.queue.finish()
+        if self._uploads is not None:
+            self._uploads.finish()
+        buffer.released()
+
+    def destroyed_with(self, owner: object, function: str, handle: Any) -> Callable[[], object]:
+        """Destroys a handle with the last reference to its owner, or when the result is called."""
+        return weakref.finalize(owner, self._destroy, function, handle)
+
+    def _destroy(self, function: str, handle: Any) -> None:
+        with self.current() as calls:
+            getattr(calls, function)(handle)
+
+    # Kernels
+
+    def build(self, text: str) -> _Module:
+        with self.errors("building a program"):
+            code = build(self._api, self._found.capability, text)
+            with self.current() as calls:
+                module = _Module(calls.cuModuleLoadData(code))
+        self.destroyed_with(module, "cuModuleUnload", module.handle)
+        return module
+
+    def kernel(
+        self,
+        module: _Module,
+        name: str,
+        buffers: Sequence[_Buffer | None],
+        items: int,
+        *,
+        numbers: Sequence[int] = (),
+        numbered: bool,
+        group: int = 0,
+    ) -> _Kernel:
+        with self.current() as calls:
+            function = calls.cuModuleGetFunction(module.handle, name.encode())
+        group = group or _GROUP
+        return _Kernel(
+            *(module, function, -(-items // group), group),
+            *(tuple(buffers), tuple(numbers), numbered),
+        )
+
+    @without_collections
+    def sequence(self, launches: Sequence[tuple[_Kernel, int | None]]) -> _Sequence:
+        # No garbage is collected: destroying a handle could end the capture.
+        row = tuple(launches)
+        if not row:
+            return _Sequence(row, None)
+        queue = self.queue
+        with self.current() as calls:
+            mode = calls.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+            calls.cuStreamBeginCapture(queue.handle, mode)
+            try:
+                for kernel, number in row:
+                    queue.enqueue(calls, kernel, number)
+            finally:
+                graph = calls.cuStreamEndCapture(queue.handle)
+            try:
+                executable = calls.cuGraphInstantiate(graph, 0)
+            finally:
+                calls.cuGraphDestroy(graph)
+        sequence = _Sequence(row, executable)
+        self.destroyed_with(sequence, "cuGraphExecDestroy", executable)
+        return sequence
+
+    def timed(self, sequence: _Sequence) -> list[float]:
+        queue, launches = self.queue, sequence.launches
+        events = [_Event(self, is_timed=True) for _ in range(len(launches) + 1)]
+        with self.current() as calls:
+            calls.cuEventRecord(events[0].handle, queue.handle)
+            for (kernel, number), event in zip(launches, events[1:], strict=True):
+                queue.enqueue(calls, kernel, number)
+                calls.cuEventRecord(event.handle, queue.handle)
+            calls.cuStreamSynchronize(queue.handle)
+            return [
+                1e-3 * calls.cuEventElapsedTime(before.handle, after.handle)
+                for before, after in pairwise(events)
+            ]
+
+
+def _traits(api: Cuda, found: Found) -> Traits:
+    def of(name: str) -> int:
+        return attribute(api, found.handle, name)
+
+    assert found.record.memory_bytes is not None
+    return Traits(
+        is_processor=False,
+        has_float64=True,
+        has_float16=True,
+        # The widest access of a work item has 16 bytes.
+        lanes=4,
+        compute_units=of("MULTIPROCESSOR_COUNT"),
+        fused=True,
+        exact_division=True,
+        alignment_bytes=_ALIGNMENT_BYTES,
+        largest_block_bytes=found.record.memory_bytes,
+        local_bytes=min(_STATIC_SHARED_BYTES, of("MAX_SHARED_MEMORY_PER_BLOCK")),
+        largest_group=of("MAX_THREADS_PER_BLOCK"),
+    )

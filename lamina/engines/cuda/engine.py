@@ -1,0 +1,49 @@
+"""The CUDA engine: programs as kernels for Nvidia's GPUs."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from threading import Lock
+
+from lamina.engines.cuda.calls import cuda
+from lamina.engines.cuda.devices import Found, chosen, found_devices
+from lamina.engines.cuda.driver import CudaDriver
+from lamina.engines.gpu.driver import Driver
+from lamina.engines.gpu.engine import GpuEngine
+from lamina.engines.gpu.gpus import GpuFamily
+
+
+def cuda_engine(name: str = "cuda") -> GpuEngine:
+    """The engine of a device.
+
+    Args:
+        name: `"cuda"`, the first usable device, `"cuda:1"`, or a part of the device's name, as in
+            `"cuda:a100"`.
+
+    Raises:
+        EngineError: if there is none.
+    """
+    return GpuEngine("cuda", partial(open_device, name), _family_for)
+
+
+def open_device(name: str) -> CudaDriver:
+    """The driver of a device. It is opened once, and stays open until the process ends.
+
+    Raises:
+        EngineError: if there is none, or it cannot be used.
+    """
+    with _opening:
+        return _opened(chosen(name, found_devices()))
+
+
+@cache
+def _opened(found: Found) -> CudaDriver:
+    return CudaDriver(cuda(), found)
+
+
+# Without it, threads that call at the same time would get different drivers.
+_opening = Lock()
+
+
+def _family_for(driver: Driver) -> GpuFamily:
+    return GpuFamily(driver.traits, driver.words, "cuda")
