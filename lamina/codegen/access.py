@@ -71,6 +71,15 @@ class Access:
             return self._strided(load, indices, lanes)
         return self._gathered(load, indices, inside, lanes)
 
+    def address(self, load: Load) -> tuple[Value, Value | None]:
+        """The address of the contiguous elements of a load, and whether its bounds hold there."""
+        code = self._code
+        start = self._positions.indices(load.index).start
+        inside = self._positions.within(load.bounds) if load.bounds else None
+        if inside is not None:
+            start = self._or_zero(inside, start)
+        return code.offset(self.bases[load.buffer], start, memory_element(load.dtype)), inside
+
     def _run(self, load: Load, indices: LaneIndices, inside: Value | None, lanes: int) -> Value:
         """Contiguous elements, forwards or backwards."""
         code = self._code

@@ -196,3 +196,73 @@ INLINE Vector<U16, N> half_operation(Vector<U16, N> a, Vector<U16, N> b) {
     EACH_LANE a.lanes[k] = half_operation<operation>(a.lanes[k], b.lanes[k]);
     return a;
 }
+
+// Matrices of warps: `MatrixWords` in words.py describes the functions. PTX ISA, "Warp-level matrix
+// instructions" and "Data movement and conversion instructions: cp.async", defines them. Which
+// devices have an instruction is known when a kernel is written.
+
+INLINE U32 in_shared(const void *address) { return (U32)__cvta_generic_to_shared(address); }
+
+INLINE Vector<U32, 4> load_matrices(const U8 *row) {
+    Vector<U32, 4> made;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(made.lanes[0]), "=r"(made.lanes[1]), "=r"(made.lanes[2]),
+                   "=r"(made.lanes[3])
+                 : "r"(in_shared(row))
+                 : "memory");
+    return made;
+}
+INLINE Vector<U32, 4> load_matrices_transposed(const U8 *row) {
+    Vector<U32, 4> made;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(made.lanes[0]), "=r"(made.lanes[1]), "=r"(made.lanes[2]),
+                   "=r"(made.lanes[3])
+                 : "r"(in_shared(row))
+                 : "memory");
+    return made;
+}
+
+#define SUMS "+f"(c.lanes[0]), "+f"(c.lanes[1]), "+f"(c.lanes[2]), "+f"(c.lanes[3])
+
+#if __CUDA_ARCH__ >= 800
+INLINE Vector<float, 4> multiply_bfloat16(Vector<U32, 4> a, U32 low, U32 high,
+                                          Vector<float, 4> c) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : SUMS
+        : "r"(a.lanes[0]), "r"(a.lanes[1]), "r"(a.lanes[2]), "r"(a.lanes[3]), "r"(low), "r"(high));
+    return c;
+}
+INLINE Vector<float, 4> multiply_float16(Vector<U32, 4> a, U32 low, U32 high,
+                                         Vector<float, 4> c) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : SUMS
+        : "r"(a.lanes[0]), "r"(a.lanes[1]), "r"(a.lanes[2]), "r"(a.lanes[3]), "r"(low), "r"(high));
+    return c;
+}
+INLINE void copy_async(U8 *target, const U8 *source, bool inside) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(in_shared(target)), "l"(__cvta_generic_to_global(source)),
+                   "r"(inside ? 16 : 0)
+                 : "memory");
+}
+INLINE void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+template <int number>
+INLINE void await_copies() { asm volatile("cp.async.wait_group %0;" : : "n"(number) : "memory"); }
+#else
+// K is 8 in this instruction.
+INLINE Vector<float, 4> multiply_float16(Vector<U32, 4> a, U32 low, U32 high,
+                                         Vector<float, 4> c) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : SUMS
+        : "r"(a.lanes[0]), "r"(a.lanes[1]), "r"(low));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : SUMS
+        : "r"(a.lanes[2]), "r"(a.lanes[3]), "r"(high));
+    return c;
+}
+#endif

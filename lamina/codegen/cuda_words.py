@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from lamina.codegen.words import GroupWords, HalfWords, VectorWords, Words
+from lamina.codegen.words import GroupWords, HalfWords, MatrixWords, VectorWords, Words
 
 _HEAD = files("lamina.codegen").joinpath("cuda_head.h").read_text(encoding="utf-8")
 
@@ -59,5 +59,13 @@ CUDA = Words(
         barrier="__syncthreads()",
         # A barrier orders the accesses of a block to all memory.
         barrier_everywhere="__syncthreads()",
+    ),
+    matrices=MatrixWords(
+        loaded="load_matrices",
+        loaded_transposed="load_matrices_transposed",
+        multiplied={"bfloat16": "multiply_bfloat16", "float16": "multiply_float16"},
+        copied="copy_async",
+        committed="commit_copies",
+        awaited="await_copies<{number}>",
     ),
 )

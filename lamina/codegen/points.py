@@ -257,6 +257,13 @@ class Points(Generic[Code]):
         whole = all(isinstance(atom, Axis) and c % 4 == 0 for atom, c in others)
         return (lanes.axis, 1) in index.terms and whole and index.constant % 4 == 0
 
+    def address(self, load: Load) -> tuple[Value, Value | None]:
+        """The address of the contiguous elements of a load, and whether its bounds hold there.
+
+        The address is that of the buffer if they do not hold.
+        """
+        return self._access.address(load)
+
     # Stores
 
     def store_all(self, stores: Sequence[Store]) -> None:

@@ -90,6 +90,36 @@ class GroupWords:
 
 
 @frozen_dataclass
+class MatrixWords:
+    """The functions of a language with which the 32 work items of a warp multiply matrices.
+
+    A matrix of 8 x 8 elements of 16 bits is held by a warp: each item has two neighbours of a row,
+    in 32 bits. Item `4 r + c` has elements `2 c` and `2 c + 1` of row `r`.
+
+    Attributes:
+        loaded: loads four such matrices from local memory. Items 8 i to 8 i + 7 give the addresses
+            of the rows of matrix i, which are aligned to 16 bytes. The result is a vector of four
+            i32.
+        loaded_transposed: the same; the matrices are transposed.
+        multiplied: adds a product of 16 x 16 and 16 x 8 elements to 16 x 8 floats, by elements of
+            16 bits. Operands: the left one in four i32 (rows 0 to 7 of the first 8 of K, rows 8 to
+            15 of these, then the same for the last 8 of K), the right one, transposed, in two i32,
+            and the sums in four floats (two neighbours of rows 0 to 7, and of rows 8 to 15).
+        copied: begins to copy 16 bytes to local memory. Operands: the address there, the address
+            in a buffer, and an i1: whether the bytes are copied; otherwise they become zero.
+        committed: ends a batch of copies.
+        awaited: a call that waits for all batches but the last ones; field `number`.
+    """
+
+    loaded: str
+    loaded_transposed: str
+    multiplied: Mapping[str, str]
+    copied: str
+    committed: str
+    awaited: str
+
+
+@frozen_dataclass
 class Words:
     """How a language writes constructs that differ between languages like C.
 
@@ -121,6 +151,7 @@ class Words:
             then integers are computed instead.
         vectors: how vectors are written; None if the language has none.
         groups: how groups of work items are written; None if the language has none.
+        matrices: how warps multiply matrices; None if the language cannot do that.
     """
 
     language: str
@@ -144,6 +175,7 @@ class Words:
     half: HalfWords | None
     vectors: VectorWords | None
     groups: GroupWords | None
+    matrices: MatrixWords | None = None
 
 
 OPENCL = Words(

@@ -420,4 +420,17 @@ def _traits(api: Cuda, found: Found) -> Traits:
         largest_block_bytes=found.record.memory_bytes,
         local_bytes=min(_STATIC_SHARED_BYTES, of("MAX_SHARED_MEMORY_PER_BLOCK")),
         largest_group=of("MAX_THREADS_PER_BLOCK"),
+        matrices=_matrices(found.capability),
+        copies_asynchronously=found.capability >= (8, 0),
     )
+
+
+def _matrices(capability: tuple[int, int]) -> tuple[tuple[str, int], ...]:
+    """The multiply-adds of a multiprocessor in a clock by `mma`, as Nvidia's white papers state.
+
+    The instructions of compute capability 9.0 and 10.0 that multiply faster are not used.
+    """
+    if capability < (8, 0):
+        return (("float16", 512),)
+    rate = 1024 if capability in ((8, 0), (9, 0), (10, 0), (10, 3)) else 512
+    return (("bfloat16", rate), ("float16", rate))

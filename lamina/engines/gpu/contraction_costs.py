@@ -14,6 +14,7 @@ from lamina.engines.gpu.schedule import (
     HALF_BYTES,
     ContractionSchedule,
     KernelSchedule,
+    MatrixSchedule,
     PassesSchedule,
     TiledSchedule,
     TreeSchedule,
@@ -74,6 +75,8 @@ def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: 
     k = max(one.k // splits, 1)
     if isinstance(decided, TiledSchedule):
         return _tiled_cost(one.exchanged if decided.swapped else one, decided, traits, splits)
+    if isinstance(decided, MatrixSchedule):
+        return _matrix_cost(one.exchanged if decided.swapped else one, decided, traits, splits)
     if isinstance(decided, TreeSchedule):
         block, items = (decided.item_m, decided.item_n), decided.items
         lanes, group = decided.lanes, decided.group
@@ -132,6 +135,41 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
     return rounds * (busy / idle + waiting)
 
 
+def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: int) -> float:
+    rate = rate_of(one, traits)
+    assert rate is not None
+    k = max(one.k // splits, 1)
+    stretches = math.ceil(k / decided.tile_k)
+    padded = stretches * decided.tile_k
+    results = decided.tile_m * decided.tile_n
+    groups = splits * one.batch
+    groups *= math.ceil(one.m / decided.tile_m) * math.ceil(one.n / decided.tile_n)
+    arithmetic = results * padded / rate
+    local = moved = loads = 0.0
+    for side, load, tile, warps in (
+        (one.left, decided.left, decided.tile_m, decided.warps_n),
+        (one.right, decided.right, decided.tile_n, decided.warps_m),
+    ):
+        count = tile * padded
+        moved += count * _moved_bytes(side, along_k=load.along_k)
+        loads += count / load.lanes / (4 if load.is_asynchronous else 1)
+        # Each warp along the other axis reads the tile.
+        local += count * (warps + 1) * HALF_BYTES / LOCAL_BYTES
+    other = loads * OPERATIONS_OF_LOAD / LANES
+    stored = results * one.element_bytes / MEMORY_BYTES
+    busy = max(arithmetic, other, local, moved / CACHE_BYTES) + stored
+    rounds = math.ceil(groups / traits.compute_units)
+    registers = results // decided.group + 64
+    resident = min(RESIDENT_ITEMS, REGISTERS // registers) // decided.group
+    resident = min(resident, 2 * traits.local_bytes // decided.local_bytes, rounds)
+    resident = max(resident, 1)
+    prefetched = decided.stages - 1
+    waiting = (
+        stretches / prefetched + 1
+    ) * LOAD_LATENCY / resident + stretches * BARRIER / resident
+    return rounds * (busy + waiting)
+
+
 def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
     """The number of groups that a compute unit runs at the same time."""
     words = element_bytes // 4
@@ -141,6 +179,14 @@ def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
     items = min(RESIDENT_ITEMS, REGISTERS // registers)
     local = traits.local_bytes // max(tiled.local_bytes(element_bytes), 1)
     return max(min(items // tiled.group, local), 1)
+
+
+def rate_of(one: Product, traits: Traits) -> int | None:
+    """The multiply-adds of a compute unit in a clock, if matrices of the operands are multiplied.
+
+    Both operands must be floats of the same 16 bits, and their sums float32.
+    """
+    return dict(traits.matrices).get(one.matrix_kind or "")
 
 
 def _moved_bytes(side: Operand, *, along_k: bool) -> float:

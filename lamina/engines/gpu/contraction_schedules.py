@@ -9,6 +9,7 @@ from itertools import product
 from lamina.engines.gpu.contraction_costs import contraction_cost, winograd_cost
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
+from lamina.engines.gpu.matrix_schedules import legal_matrices, matrix_schedules
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
     HALF_BYTES,
@@ -16,6 +17,8 @@ from lamina.engines.gpu.schedule import (
     ContractionSchedule,
     KernelSchedule,
     LoopSchedule,
+    MatrixLoad,
+    MatrixSchedule,
     Pass,
     PassesSchedule,
     StepSchedule,
@@ -60,6 +63,7 @@ def contraction_schedules(step: Contraction, bits: int, traits: Traits) -> Itera
     found: list[KernelSchedule | PassesSchedule] = [direct_schedule(one, bits)]
     found += _trees(one, bits, traits)
     found += _tiles(one, bits, traits)
+    found += matrix_schedules(one, bits, traits)
     found += _split(one, bits, traits, found)
     costs: dict[StepSchedule, float] = {each: contraction_cost(one, each, traits) for each in found}
     for decided in _winograd(step, bits, traits):
@@ -166,7 +170,9 @@ def _split(
         if not chosen or shares >= 2 * chosen[-1]:
             chosen.append(shares)
     for decided in whole:
-        if not isinstance(decided, TiledSchedule | TreeSchedule) or decided.group > MOST_GROUP:
+        if not isinstance(decided, TiledSchedule | TreeSchedule | MatrixSchedule):
+            continue
+        if decided.group > MOST_GROUP:
             continue
         for shares in chosen:
             share = for_share(decided, one.k // shares)
@@ -184,7 +190,18 @@ def for_share(decided: KernelSchedule, k: int) -> KernelSchedule:
             for one in (decided.left, decided.right)
         )
         return replace(decided, left=left, right=right)
+    if isinstance(decided, MatrixSchedule):
+        left, right = (_matrix_load(one, k) for one in (decided.left, decided.right))
+        return replace(decided, left=left, right=right)
     return decided
+
+
+def _matrix_load(load: MatrixLoad, k: int) -> MatrixLoad:
+    """How a tile is copied for a share of K."""
+    if not load.along_k:
+        return load
+    lanes = _fitting(load.lanes, k)
+    return replace(load, lanes=lanes, is_asynchronous=load.is_asynchronous and lanes == load.lanes)
 
 
 def _fitting(lanes: int, extent: int) -> int:
@@ -257,7 +274,7 @@ def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator
     yield ContractionSchedule(3, 2, bits)
     if traits.largest_group < LEAST_GROUP:
         return
-    kernels = list(_legal_groups(one, bits, traits))
+    kernels = [*_legal_groups(one, bits, traits), *legal_matrices(one, bits, traits)]
     yield from kernels
     if convolution_of(step) is not None:
         point = LoopSchedule(1, bits)

@@ -14,6 +14,7 @@ from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import legal_loops, loop_schedules
 from lamina.engines.gpu.schedule import (
     NARROW,
+    MatrixSchedule,
     PassesSchedule,
     Schedule,
     StepSchedule,
@@ -101,6 +102,8 @@ def _kind(one: StepSchedule) -> tuple[object, ...]:
         return ("passes", len(one.passes), *_kind(one.passes[0].kernels[0]))
     if isinstance(one, TiledSchedule):
         return ("tiles", one.tile_m, one.tile_n)
+    if isinstance(one, MatrixSchedule):
+        return ("matrices", one.tile_m, one.tile_n)
     if isinstance(one, TreeSchedule):
         return ("tree", one.along_k)
     return (type(one).__name__,)

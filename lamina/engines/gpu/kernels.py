@@ -16,6 +16,7 @@ from lamina.engines.gpu.contractions import write_contraction
 from lamina.engines.gpu.gather import write_gathers
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.gpu.loops import write_loop
+from lamina.engines.gpu.matrix_tiles import write_matrices
 from lamina.engines.gpu.passes import passes_of
 from lamina.engines.gpu.rows import write_rows
 from lamina.engines.gpu.scans import write_scan
@@ -23,6 +24,7 @@ from lamina.engines.gpu.schedule import (
     ContractionSchedule,
     KernelSchedule,
     LoopSchedule,
+    MatrixSchedule,
     PassesSchedule,
     RowSchedule,
     ScanSchedule,
@@ -51,6 +53,7 @@ _WRITERS: dict[type, Callable[[Module, str, StepSignature], int]] = {
     ContractionSchedule: write_contraction,
     TiledSchedule: write_tiled,
     TreeSchedule: write_tree_contraction,
+    MatrixSchedule: write_matrices,
 }
 
 

@@ -16,6 +16,9 @@ class Traits:
         is_processor: whether it is a processor, with caches and vectors; otherwise a GPU.
         has_float64: whether the device computes with float64.
         has_float16: whether its language has a type for float16 (`cl_khr_fp16`).
+        matrices: the multiply-adds of a compute unit in a clock by instructions on matrices, for
+            each kind of elements that has some: `"bfloat16"`, `"float16"`.
+        copies_asynchronously: whether it copies to local memory without registers.
         lanes: of a processor's vectors, or the width that a GPU prefers, in float32 numbers; 1 for
             scalars.
         compute_units: the least number of work groups that run at the same time.
@@ -41,6 +44,8 @@ class Traits:
     largest_group: int
     most_iterations: int | None = None
     has_float16: bool = False
+    matrices: tuple[tuple[str, int], ...] = ()
+    copies_asynchronously: bool = False
 
     @property
     def block_bytes(self) -> int:

@@ -10,7 +10,7 @@ from lamina.codegen.strides import stride_along
 from lamina.engines.gpu.schedule import HALF_BYTES
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Scalar, loads
+from lamina.program.scalar import Apply, Load, Scalar, loads
 from lamina.program.steps import Contraction
 from lamina.program.windows import loaded
 from lamina.records import cached_property
@@ -48,6 +48,20 @@ class Operand:
         """The contiguous elements along m or n, and along k."""
         return run_along(self._view, self._outer), run_along(self._view, self._k)
 
+    def can_copy(self, along_k: bool, lanes: int) -> bool:
+        """Whether vectors can be copied as they are: floats of 16 bits that begin at whole vectors.
+
+        Args:
+            along_k: whether the vectors run along K.
+            lanes: of a vector.
+        """
+        if not isinstance(self.half, Load):
+            return False
+        split, lane = _split_axis(self._k if along_k else self._outer, lanes)
+        index = split.index(self.half.index)
+        others = [step for atom, step in index.terms if atom != lane]
+        return all(step % lanes == 0 for step in (*others, index.constant))
+
     @cached_property
     def distances(self) -> tuple[int, int]:
         """The distance in memory between neighbours along m or n, and along k."""
@@ -68,6 +82,13 @@ class Product:
         self.element_bytes = step.dtype.itemsize
         (m,), (n,), (k,) = self.step.m, self.step.n, self.step.k
         self.left, self.right = Operand(self.step.left, m, k), Operand(self.step.right, n, k)
+
+    @property
+    def matrix_kind(self) -> str | None:
+        """The elements, if both operands are floats of the same 16 bits and sums are float32."""
+        left, right = self.left.half, self.right.half
+        is_one_kind = left is not None and right is not None and left.dtype == right.dtype
+        return left.dtype.name if is_one_kind and left is not None else None
 
     @cached_property
     def exchanged(self) -> Product:

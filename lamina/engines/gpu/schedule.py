@@ -11,6 +11,8 @@ from lamina.records import frozen_dataclass
 NARROW = 2**30
 # The bytes of a float of 16 bits.
 HALF_BYTES = 2
+# The work items that run an instruction on matrices together.
+WARP = 32
 
 
 @frozen_dataclass
@@ -247,6 +249,92 @@ class TreeSchedule:
         return f"{shared}; {neighbours}; positions of {self.position_bits} bits"
 
 
+@frozen_dataclass
+class MatrixLoad:
+    """How a tile of floats of 16 bits is copied to local memory, for instructions on matrices.
+
+    Attributes:
+        along_k: whether rows in local memory run along K, as vectors do that are read from the
+            buffer; otherwise along m or n.
+        lanes: of these vectors; 1 for scalars.
+        padding: unused elements after each row; with them, rows that are read together are in
+            different banks.
+        is_asynchronous: whether the device copies vectors of 16 bytes without registers.
+    """
+
+    along_k: bool
+    lanes: int
+    padding: int
+    is_asynchronous: bool
+
+    def __str__(self) -> str:
+        vectors = f"vectors of {self.lanes}" if self.lanes > 1 else "elements"
+        copied = "copied asynchronously" if self.is_asynchronous else "copied"
+        along = f"along {'k' if self.along_k else 'the result'}"
+        return f"{vectors} {along}, {copied}, padded by {self.padding}"
+
+
+@frozen_dataclass
+class MatrixSchedule:
+    """The warps of a work group compute a tile of a contraction by instructions on matrices.
+
+    Attributes:
+        kind: the elements of the operands, `"bfloat16"` or `"float16"`. Sums are float32.
+        swapped: whether left and right are exchanged, so that results are stored without gaps
+            along n.
+        tile_m, tile_n: the tile of a group.
+        tile_k: the stretch of K in local memory.
+        warps_m, warps_n: the warps along the tile's m and n; they divide the tile into multiples
+            of 16.
+        left, right: how the operands are copied, after the exchange.
+        stages: the tiles in local memory, at least 2. While one is multiplied, the others are
+            copied.
+        position_bits: the bits in which positions are computed.
+    """
+
+    kind: str
+    swapped: bool
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    warps_m: int
+    warps_n: int
+    left: MatrixLoad
+    right: MatrixLoad
+    stages: int
+    position_bits: int
+
+    @property
+    def group(self) -> int:
+        """The number of work items in a group."""
+        return WARP * self.warps_m * self.warps_n
+
+    @property
+    def local_bytes(self) -> int:
+        """The bytes in local memory."""
+        sides = ((self.left, self.tile_m), (self.right, self.tile_n))
+        sizes = (
+            tile * (self.tile_k + load.padding)
+            if load.along_k
+            else self.tile_k * (tile + load.padding)
+            for load, tile in sides
+        )
+        return self.stages * HALF_BYTES * sum(sizes)
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"
+        exchanged = ", operands exchanged" if self.swapped else ""
+        lines = (
+            f"matrices of {self.kind}",
+            f"a tile of {tile} for each group of {self.group}{exchanged}",
+            f"{self.warps_m} x {self.warps_n} warps",
+            f"left {self.left}",
+            f"right {self.right}",
+            f"{self.stages} tiles in local memory; positions of {self.position_bits} bits",
+        )
+        return "; ".join(lines)
+
+
 KernelSchedule = (
     LoopSchedule
     | RowSchedule
@@ -255,6 +343,7 @@ KernelSchedule = (
     | ContractionSchedule
     | TiledSchedule
     | TreeSchedule
+    | MatrixSchedule
 )
 
 

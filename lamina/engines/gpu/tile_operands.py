@@ -8,8 +8,8 @@ on the stretch of K is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import final
 
 from lamina.codegen.halves import to_float
@@ -97,15 +97,139 @@ class _Vector:
 
     Attributes:
         view: the operand over the kernel's axes and k.
-        local: where it begins in local memory.
+        batch: the number of its product within the tile.
+        outer: its location along m or n in the tile, the first one if it runs along these.
         k: its location in the stretch of K, in vectors if they run along K.
         number: its number in the tile, if some work items have none; otherwise None.
     """
 
     view: Scalar
-    local: Index
+    batch: Index
+    outer: Index
     k: Index
     number: Index | None
+
+
+@final
+class TileVectors:
+    """The vectors of a tile of one operand that a work item reads from a buffer.
+
+    Args:
+        points: the kernel.
+        side: of the contraction.
+        view: the operand, as it is kept in local memory.
+        batch: its batch axis.
+        k: its k axis.
+        stretch: the extent of a tile along K.
+        group: the number of work items that share the tile.
+        item: the number of the work item in its group.
+        bound: the axes of ragged tiles have their values in it.
+
+    Attributes:
+        all: the vectors; all tiles have them at the same locations.
+        count: the number of vectors of a tile.
+        k_lanes: the lanes of a vector along K.
+    """
+
+    def __init__(
+        self,
+        points: ItemPoints,
+        side: Side,
+        view: Scalar,
+        batch: Batch,
+        k: Axis,
+        stretch: int,
+        group: int,
+        item: Axis,
+        bound: ExitStack,
+    ) -> None:
+        self._points, self._code = points, points.code
+        self._side, self._k, self._stretch = side, k, stretch
+        self._lane = Axis("lane", side.load.lanes)
+        lanes, along_k = side.load.lanes, side.load.along_k
+        self.k_lanes = lanes if along_k else 1
+        fast = (stretch if along_k else side.tile) // lanes
+        slow = side.tile if along_k else stretch
+        self.count = batch.tile * fast * slow
+        self.all: list[_Vector] = []
+        for number in range(-(-self.count // group)):
+            at = axis_index(item) + number * group
+            first, second = at % fast, at // fast % slow
+            product = at // (fast * slow) % batch.tile
+            at_k, outer = (first, second) if along_k else (second, first)
+            replaced = {
+                batch.axis: batch.first + product,
+                side.axis: self._outer(number, outer, bound),
+            }
+            whole = (number + 1) * group <= self.count
+            self.all.append(
+                _Vector(
+                    Rewrite(replaced).scalar(view),
+                    product,
+                    outer * (lanes // self.k_lanes),
+                    at_k,
+                    None if whole else at,
+                )
+            )
+
+    def _outer(self, number: int, outer: Index, bound: ExitStack) -> Index:
+        """The m or n of a vector; of the last vector for those beyond the end."""
+        code, points, side = self._code, self._points, self._side
+        lanes = side.load.lanes // self.k_lanes
+        location = axis_index(side.tiles) * (side.tile // lanes) + outer
+        if side.is_ragged:
+            vectors = Axis(f"{side.axis.name}{number}", side.axis.extent // lanes)
+            value = points.indices(location).start
+            value = code.minimum(value, points.position(vectors.extent - 1))
+            bound.enter_context(points.bound(vectors, value))
+            location = axis_index(vectors)
+        return location * lanes + (axis_index(self._lane) if lanes > 1 else 0)
+
+    @contextmanager
+    def at(self, vector: _Vector, stretch: Index) -> Generator[tuple[Scalar, Value | None]]:
+        """Inside, the points are those of a vector of the tile at a stretch of K.
+
+        Yields its elements, and whether it is inside of K; None if all are.
+        """
+        code, points, lanes = self._code, self._points, self._side.load.lanes
+        location = stretch * (self._stretch // self.k_lanes) + vector.k
+        inside: Value | None = None
+        with ExitStack() as bound:
+            if self._k.extent % self._stretch:
+                vectors = Axis("k_inside", self._k.extent // self.k_lanes)
+                value, end = points.indices(location).start, points.position(vectors.extent)
+                inside = code.compare("slt", value, end)
+                last = points.position(vectors.extent - 1)
+                bound.enter_context(points.bound(vectors, code.minimum(value, last)))
+                location = axis_index(vectors)
+            k = location * self.k_lanes
+            if lanes > 1:
+                first = points.position(0)
+                bound.enter_context(points.along(self._lane, first, lanes, multiple=lanes))
+                k += axis_index(self._lane) if self.k_lanes > 1 else 0
+            yield Rewrite({self._k: k}).scalar(vector.view), inside
+
+    def loaded(self, stretch: Index) -> Sequence[Value]:
+        """The work item's vectors of the tile at a stretch of K; zero beyond the end of K."""
+        found: list[Value] = []
+        for vector in self.all:
+            with self.at(vector, stretch) as (elements, inside):
+                value = self._points.vector(elements)
+            if inside is not None:
+                value = self._code.select(inside, value, constant(0, value.type))
+            found.append(value)
+        return found
+
+    @contextmanager
+    def owned(self, vector: _Vector) -> Generator[None]:
+        """The code inside is run by the work items that have the vector."""
+        if vector.number is None:
+            yield
+            return
+        points = self._points
+        end, number = points.position(self.count), points.indices(vector.number).start
+        with self._code.when(self._code.compare("slt", number, end)):
+            yield
 
 
 @final
@@ -135,92 +259,27 @@ class TileOperand:
         bound: ExitStack,
     ) -> None:
         self._points, self._code = points, points.code
-        self._side, self._batch, self._k = side, batch, k
-        self._tiled = tiled
+        self._side, self._tiled = side, tiled
         self._view = half_of(side.view) if side.load.is_half else None
         self._type = type if self._view is None else Type(element(self._view.dtype))
-        self._lane = Axis("lane", side.load.lanes)
         self.size = tiled.tile_b * tiled.tile_k * side.row
         self._array = self._code.local(self._type.element, tiled.buffers * self.size)
-        self._vectors = self._all_vectors(item, bound)
-
-    @property
-    def _k_lanes(self) -> int:
-        """The lanes of a vector along K."""
-        return self._side.load.lanes if self._side.load.along_k else 1
-
-    def _all_vectors(self, item: Axis, bound: ExitStack) -> list[_Vector]:
-        tiled, side = self._tiled, self._side
-        lanes, along_k = side.load.lanes, side.load.along_k
-        fast = (tiled.tile_k if along_k else side.tile) // lanes
-        slow = side.tile if along_k else tiled.tile_k
-        count = tiled.tile_b * fast * slow
-        found: list[_Vector] = []
-        for number in range(-(-count // tiled.group)):
-            at = axis_index(item) + number * tiled.group
-            first, second = at % fast, at // fast % slow
-            batch = at // (fast * slow) % tiled.tile_b
-            k, outer = (first, second) if along_k else (second, first)
-            row = batch * tiled.tile_k + k * self._k_lanes
-            local = row * side.row + outer * (lanes // self._k_lanes)
-            replaced = {
-                self._batch.axis: self._batch.first + batch,
-                side.axis: self._outer(number, outer, bound),
-            }
-            view = Rewrite(replaced).scalar(self._view or side.view)
-            whole = (number + 1) * tiled.group <= count
-            found.append(_Vector(view, local, k, None if whole else at))
-        return found
-
-    def _outer(self, number: int, outer: Index, bound: ExitStack) -> Index:
-        """The m or n of a vector; of the last vector for those beyond the end."""
-        code, points, side = self._code, self._points, self._side
-        lanes = side.load.lanes // self._k_lanes
-        location = axis_index(side.tiles) * (side.tile // lanes) + outer
-        if side.is_ragged:
-            vectors = Axis(f"{side.axis.name}{number}", side.axis.extent // lanes)
-            value = points.indices(location).start
-            value = code.minimum(value, points.position(vectors.extent - 1))
-            bound.enter_context(points.bound(vectors, value))
-            location = axis_index(vectors)
-        return location * lanes + (axis_index(self._lane) if lanes > 1 else 0)
+        self._vectors = TileVectors(
+            *(points, side, self._view or side.view, batch, k, tiled.tile_k, tiled.group),
+            *(item, bound),
+        )
 
     def loaded(self, stretch: Index) -> Sequence[Value]:
         """The work item's vectors of the tile at a stretch of K."""
-        return [self._loaded(vector, stretch) for vector in self._vectors]
-
-    def _loaded(self, vector: _Vector, stretch: Index) -> Value:
-        code, points, lanes = self._code, self._points, self._side.load.lanes
-        location = stretch * (self._tiled.tile_k // self._k_lanes) + vector.k
-        inside: Value | None = None
-        with ExitStack() as bound:
-            if self._k.extent % self._tiled.tile_k:
-                vectors = Axis("k_inside", self._k.extent // self._k_lanes)
-                value, end = points.indices(location).start, points.position(vectors.extent)
-                inside = code.compare("slt", value, end)
-                last = points.position(vectors.extent - 1)
-                bound.enter_context(points.bound(vectors, code.minimum(value, last)))
-                location = axis_index(vectors)
-            k = location * self._k_lanes
-            if lanes > 1:
-                first = points.position(0)
-                bound.enter_context(points.along(self._lane, first, lanes, multiple=lanes))
-                k += axis_index(self._lane) if self._k_lanes > 1 else 0
-            value = points.vector(Rewrite({self._k: k}).scalar(vector.view))
-        return value if inside is None else code.select(inside, value, constant(0, value.type))
+        return self._vectors.loaded(stretch)
 
     def keep(self, values: Sequence[Value], start: Value | None) -> None:
         """Writes the work item's vectors to local memory, `start` elements after its begin."""
-        points = self._points
-        for vector, value in zip(self._vectors, values, strict=True):
-            location = points.indices(vector.local).start
-            if vector.number is None:
-                self._keep(location, value, start)
-                continue
-            count = self._tiled.tile_b * self._tiled.tile_k * self._side.tile
-            end = points.position(count // self._side.load.lanes)
-            number = points.indices(vector.number).start
-            with self._code.when(self._code.compare("slt", number, end)):
+        vectors, side = self._vectors, self._side
+        for vector, value in zip(vectors.all, values, strict=True):
+            row = vector.batch * self._tiled.tile_k + vector.k * vectors.k_lanes
+            location = self._points.indices(row * side.row + vector.outer).start
+            with vectors.owned(vector):
                 self._keep(location, value, start)
 
     def _keep(self, location: Value, value: Value, start: Value | None) -> None:
@@ -229,7 +288,7 @@ class TileOperand:
             location = code.add(start, location)
         address = code.offset(self._array, location, type.element)
         lanes = value.type.lanes
-        if self._k_lanes == 1 or not lanes:
+        if self._vectors.k_lanes == 1 or not lanes:
             whole = self._side.row % max(lanes, 1) == 0
             code.store(value, address, lanes * type.bytes if whole else 0)
             return

@@ -1,0 +1,146 @@
+"""Tiles of operands for instructions on matrices: from buffers to local memory, and to registers.
+
+A tile has rows along K, or along m (n for the right operand), as its vectors are read from the
+buffer. A warp loads four matrices of 8 x 8 elements at once, transposed if rows do not run along K;
+so each kind of tile is stored without exchanging elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import final
+
+from lamina.codegen.primitives import memory_element
+from lamina.codegen.values import I1, I32, Value, constant
+from lamina.codegen.words import MatrixWords
+from lamina.engines.gpu.schedule import WARP, MatrixLoad, MatrixSchedule
+from lamina.engines.gpu.tile_operands import Batch, Side, TileVectors
+from lamina.engines.gpu.work_item import ItemPoints
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.scalar import Load, Scalar
+
+# The elements of a matrix in each direction, and those that an instruction multiplies.
+EDGE, STEP = 8, 16
+
+
+@final
+class MatrixOperand:
+    """Copies the tiles of one operand, and loads its matrices.
+
+    Args:
+        points: the kernel.
+        side: of the contraction.
+        view: the operand as floats of 16 bits.
+        batch: its batch axis.
+        k: its k axis.
+        load: how its tiles are copied.
+        schedule: of the contraction.
+        item: the number of the work item in its group.
+        first: where the warp's rows of the tile begin.
+        is_left: whether it is the left operand.
+        words: the functions of the language.
+        bound: the axes of ragged tiles have their values in it.
+    """
+
+    def __init__(
+        self,
+        points: ItemPoints,
+        side: Side,
+        view: Scalar,
+        batch: Batch,
+        k: Axis,
+        load: MatrixLoad,
+        schedule: MatrixSchedule,
+        item: Axis,
+        first: Index,
+        is_left: bool,
+        words: MatrixWords,
+        bound: ExitStack,
+    ) -> None:
+        self._points, self._code = points, points.code
+        self._load, self._words = load, words
+        self._element = memory_element(view.dtype)
+        self._row = (schedule.tile_k if load.along_k else side.tile) + load.padding
+        self.size = self._row * (side.tile if load.along_k else schedule.tile_k)
+        self._array = self._code.local(self._element, schedule.stages * self.size)
+        self._vectors = TileVectors(
+            *(points, side, view, batch, k, schedule.tile_k, schedule.group, item, bound)
+        )
+        self._start = points.indices(self._location(*self._matrices(item, first, is_left))).start
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return self._load.is_asynchronous
+
+    def _location(self, outer: Index, k: Index) -> Index:
+        """Where an element of a tile is in local memory."""
+        return outer * self._row + k if self._load.along_k else k * self._row + outer
+
+    def _matrices(self, item: Axis, first: Index, is_left: bool) -> tuple[Index, Index]:
+        """The row of a matrix whose address the work item gives: its first m or n, and k.
+
+        The left operand's matrices are in the order (m, k), (m + 8, k), (m, k + 8), (m + 8, k + 8);
+        the right one's in the order (n, k), (n, k + 8), (n + 8, k), (n + 8, k + 8).
+        """
+        lane = axis_index(item) % WARP
+        row, number = lane % EDGE, lane // EDGE
+        early, late = number % 2 * EDGE, number // 2 * EDGE
+        outer, k = (early, late) if is_left else (late, early)
+        if self._load.along_k:
+            return first + outer + row, k
+        return first + outer, k + row
+
+    # To local memory
+
+    def loaded(self, stretch: Index) -> Sequence[Value]:
+        """The work item's vectors of the tile at a stretch of K, in registers."""
+        return self._vectors.loaded(stretch)
+
+    def keep(self, values: Sequence[Value], stage: Value) -> None:
+        """Writes the work item's vectors to the tile that begins at an element."""
+        code = self._code
+        for number, value in enumerate(values):
+            with self._vectors.owned(self._vectors.all[number]):
+                bits = value.type.lanes * value.type.bytes
+                whole = self._row % max(value.type.lanes, 1) == 0
+                code.store(value, self._address(number, stage), bits if whole else 0)
+
+    def copy(self, stretch: Index, stage: Value) -> None:
+        """Begins to copy the work item's vectors to the tile that begins at an element."""
+        code = self._code
+        for number, vector in enumerate(self._vectors.all):
+            with self._vectors.owned(vector), self._vectors.at(vector, stretch) as (load, inside):
+                assert isinstance(load, Load)
+                source, within = self._points.address(load)
+                for other in (within,):
+                    if other is not None:
+                        inside = other if inside is None else code.binary("and", inside, other)
+                copied = constant(True, I1) if inside is None else inside
+                code.call_void(self._words.copied, self._address(number, stage), source, copied)
+
+    def _address(self, number: int, stage: Value) -> Value:
+        """The address of a vector of the tile that begins at an element."""
+        vector = self._vectors.all[number]
+        location = self._location(vector.outer, vector.k * self._vectors.k_lanes)
+        start = self._code.add(stage, self._points.indices(location).start)
+        return self._code.offset(self._array, start, self._element)
+
+    # To registers
+
+    def matrices(self, stage: Value, number: int, k: int) -> Value:
+        """Four matrices: 16 of m or n, and 16 of K.
+
+        Args:
+            stage: the element at which the tile begins.
+            number: of the 16 of m or n, among the warp's.
+            k: their first k in the tile.
+        """
+        code, along_k = self._code, self._load.along_k
+        begin = code.add(stage, self._start)
+        outer = number * STEP
+        beyond = outer * self._row + k if along_k else k * self._row + outer
+        address = code.offset(self._array, begin, self._element)
+        address = code.offset(address, beyond, self._element)
+        name = self._words.loaded if along_k else self._words.loaded_transposed
+        return code.call(name, I32.wide(4), address)

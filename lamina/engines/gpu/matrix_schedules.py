@@ -1,0 +1,98 @@
+"""Schedules of contractions by instructions on matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lamina.engines.gpu.contraction_costs import rate_of
+from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.products import Operand, Product
+from lamina.engines.gpu.schedule import MatrixLoad, MatrixSchedule
+
+# Vectors of 16 bytes.
+_LANES = 8
+# With it, eight rows that are read together are in different banks.
+_PADDING = 8
+# The tiles that are compared: m and n, and the warps along each.
+_TILES = (
+    *((128, 128, 2, 4), (128, 128, 2, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2)),
+    *((128, 32, 4, 1), (32, 128, 1, 4), (64, 32, 2, 1), (32, 64, 1, 2), (32, 32, 1, 1)),
+    *((128, 16, 4, 1), (16, 128, 1, 4), (64, 16, 2, 1), (16, 64, 1, 2), (32, 32, 2, 2)),
+)
+# The stretches of K, and the tiles in local memory.
+_STRETCHES = ((32, 2), (32, 3), (32, 4), (64, 2), (16, 2))
+
+
+def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
+    """The schedules of a product; none if the device or the operands do not allow any."""
+    if rate_of(one, traits) is None or one.k < 16:
+        return
+    stored_m, stored_n = one.stored_runs
+    swapped = stored_m > stored_n
+    own = one.exchanged if swapped else one
+    for tile_m, tile_n, warps_m, warps_n in _TILES:
+        if tile_m >= 2 * max(own.m, 16) or tile_n >= 2 * max(own.n, 16):
+            continue
+        for tile_k, stages in _STRETCHES:
+            if tile_k > 16 and tile_k >= 2 * own.k:
+                continue
+            tile = (tile_m, tile_n, tile_k)
+            decided = matrix_schedule(own, tile, (warps_m, warps_n), stages, swapped, bits, traits)
+            if matrices_fit(decided, traits):
+                yield decided
+
+
+def matrices_fit(decided: MatrixSchedule, traits: Traits) -> bool:
+    """Whether a group of the schedule fits on the device."""
+    return decided.group <= traits.largest_group and decided.local_bytes <= traits.local_bytes
+
+
+def matrix_schedule(
+    one: Product,
+    tile: tuple[int, int, int],
+    warps: tuple[int, int],
+    stages: int,
+    swapped: bool,
+    bits: int,
+    traits: Traits,
+) -> MatrixSchedule:
+    """A schedule that reads the operands of a product along their longest runs.
+
+    Args:
+        one: the product, after the exchange of its operands; it has a `matrix_kind`.
+        tile: of m, n and k; each warp has multiples of 16.
+        warps: along m and n.
+        stages: the tiles in local memory.
+        swapped: whether the operands were exchanged.
+        bits: of positions.
+        traits: of the device.
+    """
+    assert one.matrix_kind is not None
+    left, right = (_load(side, traits) for side in (one.left, one.right))
+    return MatrixSchedule(one.matrix_kind, swapped, *tile, *warps, left, right, stages, bits)
+
+
+def _load(side: Operand, traits: Traits) -> MatrixLoad:
+    outer, along_k = side.runs
+    is_near = 0 < side.distances[1] < side.distances[0]
+    is_along_k = along_k > outer or (along_k == outer and is_near)
+    # Vectors of up to 16 bytes are read from buffers, and written to local memory.
+    lanes = min(along_k if is_along_k else outer, 16 // side.loaded_bytes, _LANES)
+    copies = traits.copies_asynchronously and lanes == _LANES
+    return MatrixLoad(is_along_k, lanes, _PADDING, copies and side.can_copy(is_along_k, lanes))
+
+
+def legal_matrices(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
+    """Correct schedules with small tiles."""
+    if rate_of(one, traits) is None or not one.k:
+        return
+    for tile, warps, stages, swapped in (
+        ((16, 16, 16), (1, 1), 2, False),
+        ((32, 16, 32), (2, 1), 3, True),
+        ((32, 48, 16), (1, 3), 4, False),
+        ((64, 32, 48), (2, 2), 2, True),
+    ):
+        own = one.exchanged if swapped else one
+        decided = matrix_schedule(own, tile, warps, stages, swapped, bits, traits)
+        if matrices_fit(decided, traits):
+            yield decided

@@ -1,0 +1,207 @@
+"""Kernels of contractions whose warps multiply matrices of floats of 16 bits.
+
+A work group computes a tile of the result. While a tile of the operands is multiplied, later ones
+are copied to local memory: asynchronously, or through registers, which are read before the
+multiplication and written after it. One barrier for each stretch suffices: a tile is replaced one
+stretch after it was multiplied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import final
+
+from lamina.codegen.c import Module
+from lamina.codegen.matrix import with_single_axes
+from lamina.codegen.values import FLOAT, Value, constant
+from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
+from lamina.engines.gpu.products import half_of
+from lamina.engines.gpu.schedule import WARP, MatrixLoad, MatrixSchedule, TileLoad
+from lamina.engines.gpu.tile_operands import Batch, Side
+from lamina.engines.gpu.tile_results import TileResults
+from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
+from lamina.errors import InternalError
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.steps import Contraction
+
+
+def write_matrices(module: Module, name: str, signature: StepSignature) -> int:
+    """Writes the kernel; returns the number of its work items."""
+    step, schedule = signature.steps[0], signature.decided
+    assert isinstance(step, Contraction)
+    assert isinstance(schedule, MatrixSchedule)
+    step = with_single_axes(step, "batch", "m", "n", "k")
+    if schedule.swapped:
+        step = replace(step, m=step.n, n=step.m, left=step.right, right=step.left)
+    extents = step.extents[:3]
+    if not math.prod(extents):
+        return 0
+    tiles = (1, schedule.tile_m, schedule.tile_n)
+    groups = [
+        Axis(f"{name}_tile", -(-extent // tile))
+        for name, extent, tile in zip("bmn", extents, tiles, strict=True)
+    ]
+    item = Axis("item", schedule.group)
+    with work_group(module, name, signature, groups, item) as points:
+        _Matrices(points, step, schedule, groups, item).write()
+    return math.prod(axis.extent for axis in groups) * schedule.group
+
+
+@final
+class _Matrices:
+    """Writes the kernel of a contraction over single axes."""
+
+    def __init__(
+        self,
+        points: ItemPoints,
+        step: Contraction,
+        schedule: MatrixSchedule,
+        groups: Sequence[Axis],
+        item: Axis,
+    ) -> None:
+        self._points, self._code = points, points.code
+        self._step, self._schedule, self._item = step, schedule, item
+        (batch,), (m,), (n,), (self._k,) = step.batch, step.m, step.n, step.k
+        self._stretch = Axis("stretch", -(-self._k.extent // schedule.tile_k))
+        words = points.code.module.words.matrices
+        if words is None:
+            raise InternalError("this language has no instructions on matrices")
+        self._words = words
+        warp, lane = axis_index(item) // WARP, axis_index(item) % WARP
+        # The tile of a warp, and where it begins in the tile of the group.
+        self._warp_m = schedule.tile_m // schedule.warps_m
+        self._warp_n = schedule.tile_n // schedule.warps_n
+        self._first_m = warp // schedule.warps_n * self._warp_m
+        self._first_n = warp % schedule.warps_n * self._warp_n
+        self._batch = Batch(batch, groups[0], 1, Index())
+        # An item has two neighbouring sums of every eighth row and column.
+        self._left = Side(
+            *(step.left, m, groups[1], schedule.tile_m, _as_tile(schedule.left)),
+            *(self._warp_m // EDGE, EDGE, self._first_m + lane // 4, 1),
+        )
+        self._right = Side(
+            *(step.right, n, groups[2], schedule.tile_n, _as_tile(schedule.right)),
+            *(self._warp_n // EDGE * 2, EDGE // 2, self._first_n // 2 + lane % 4, 2),
+        )
+
+    def write(self) -> None:
+        tiles = (self._warp_m // STEP) * (self._warp_n // EDGE)
+        totals: Sequence[Value] = [constant(0, FLOAT.wide(4))] * tiles
+        if self._k.extent:
+            totals = self._summed(totals)
+        results = TileResults(self._points, self._step, self._batch, self._left, self._right)
+        results.write(self._pairs(totals))
+
+    def _pairs(self, totals: Sequence[Value]) -> list[Value]:
+        """The sums as pairs of neighbours: the rows of the warp, and their columns."""
+        columns = self._warp_n // EDGE
+        found: list[Value] = []
+        for row in range(self._warp_m // EDGE):
+            own = totals[row // 2 * columns : (row // 2 + 1) * columns]
+            first = row % 2 * 2
+            found += (self._code.shuffle(one, None, (first, first + 1)) for one in own)
+        return found
+
+    def _operands(self, bound: ExitStack) -> list[MatrixOperand]:
+        found: list[MatrixOperand] = []
+        for side, load, first in (
+            (self._left, self._schedule.left, self._first_m),
+            (self._right, self._schedule.right, self._first_n),
+        ):
+            view = half_of(side.view)
+            assert view is not None
+            found.append(
+                MatrixOperand(
+                    *(self._points, side, view, self._batch, self._k, load, self._schedule),
+                    *(self._item, first, side is self._left, self._words, bound),
+                )
+            )
+        return found
+
+    def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:
+        """The sums over K."""
+        code, points, stages = self._code, self._points, self._schedule.stages
+        last = self._stretch.extent - 1
+        with ExitStack() as bound:
+            operands = self._operands(bound)
+            is_asynchronous = any(one.is_asynchronous for one in operands)
+            for stage in range(stages - 1):
+                stretch = Index(constant=min(stage, last))
+                for one in operands:
+                    begin = points.position(stage * one.size)
+                    if one.is_asynchronous:
+                        one.copy(stretch, begin)
+                    else:
+                        one.keep(one.loaded(stretch), begin)
+                if is_asynchronous:
+                    code.call_void(self._words.committed)
+            following = Axis("following", self._stretch.extent)
+            with points.loop(self._stretch, totals) as opened:
+                if is_asynchronous:
+                    code.call_void(self._words.awaited.format(number=stages - 2))
+                # The tile is there for all items, and they are done with the one before.
+                code.barrier()
+                # After the last tile it is copied again, and not used.
+                later = code.add(opened.index, points.position(stages - 1))
+                number = code.minimum(later, points.position(last))
+                target = code.binary("urem", later, points.position(stages))
+                with points.bound(following, number):
+                    read = self._begin(operands, axis_index(following), target)
+                present = code.binary("urem", opened.index, points.position(stages))
+                received = self._products(operands, present, opened.carried)
+                for one, values in zip(operands, read, strict=True):
+                    if values is not None:
+                        one.keep(values, code.multiply(target, points.position(one.size)))
+                found = code.end_loop(opened, received)
+            if is_asynchronous:
+                # Copies must end before their group does.
+                code.call_void(self._words.awaited.format(number=0))
+            return found
+
+    def _begin(
+        self, operands: Sequence[MatrixOperand], stretch: Index, target: Value
+    ) -> list[Sequence[Value] | None]:
+        """Begins the copies to a tile; returns the vectors of those through registers."""
+        code, points = self._code, self._points
+        found: list[Sequence[Value] | None] = []
+        for one in operands:
+            if one.is_asynchronous:
+                one.copy(stretch, code.multiply(target, points.position(one.size)))
+            found.append(None if one.is_asynchronous else one.loaded(stretch))
+        if any(one.is_asynchronous for one in operands):
+            code.call_void(self._words.committed)
+        return found
+
+    def _products(
+        self, operands: Sequence[MatrixOperand], stage: Value, totals: Sequence[Value]
+    ) -> Sequence[Value]:
+        """The sums after the tiles of a stage."""
+        code, points = self._code, self._points
+        multiplied = self._words.multiplied[self._schedule.kind]
+        begins = [code.multiply(stage, points.position(one.size)) for one in operands]
+        for k in range(0, self._schedule.tile_k, STEP):
+            lefts, rights = (
+                [one.matrices(begin, number, k) for number in range(count // STEP)]
+                for one, begin, count in zip(
+                    operands, begins, (self._warp_m, self._warp_n), strict=True
+                )
+            )
+            pairs = [
+                (code.extract(right, 2 * half), code.extract(right, 2 * half + 1))
+                for right in rights
+                for half in range(2)
+            ]
+            operations = [(left, pair) for left in lefts for pair in pairs]
+            totals = [
+                code.call(multiplied, total.type, left, *pair, total)
+                for total, (left, pair) in zip(totals, operations, strict=True)
+            ]
+        return totals
+
+
+def _as_tile(load: MatrixLoad) -> TileLoad:
+    """How vectors are read from the buffer, as other kernels state it."""
+    return TileLoad(load.along_k, load.lanes, load.padding, is_half=True)
