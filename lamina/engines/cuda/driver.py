@@ -421,6 +421,7 @@ def _traits(api: Cuda, found: Found) -> Traits:
         local_bytes=min(_STATIC_SHARED_BYTES, of("MAX_SHARED_MEMORY_PER_BLOCK")),
         largest_group=of("MAX_THREADS_PER_BLOCK"),
         matrices=_matrices(found.capability),
+        counts_runs=True,
         copies_asynchronously=found.capability >= (8, 0),
     )
 

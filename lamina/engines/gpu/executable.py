@@ -15,15 +15,21 @@ from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
 from lamina.engines.gpu.launches import Launch, Launches
 from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer
 from lamina.engines.gpu.recording import KeptScalars, Recording
+from lamina.engines.gpu.runs import (
+    CountedRuns,
+    Counter,
+    DataSet,
+    NumberedRuns,
+    Runs,
+    gather_kernels,
+    record_kernels,
+)
 from lamina.engines.gpu.uploads import Uploads
 from lamina.engines.room import Need, needs_of_program, require_room
-from lamina.program.program import Buffer as Output
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 from lamina.shapes import Array
 
-# For each recorded output: the buffer of its records, and the output.
-_Records = Sequence[tuple[Buffer, Output]]
 # Signals are handled after each piece of work on the device of about this length.
 PIECE_SECONDS = 0.05
 
@@ -87,6 +93,7 @@ class GpuProgram:
         self._order = _order_of(launches)
         self._uploads = Uploads(driver, program.of_kind("input"))
         self._recording, self._scalars = Recording(driver), KeptScalars(driver)
+        self._counter = Counter(driver) if driver.traits.counts_runs else None
         # The runs between two pauses in which signals are handled.
         self._piece = 1
         self._layout = arena_layout(program, launches, driver.traits)
@@ -107,6 +114,9 @@ class GpuProgram:
         self._sequence: LaunchSequence = None
         self._load: LaunchSequence = None
         self._inputs: list[Buffer] = []
+        self._ordered: list[tuple[Kernel, int | None]] = []
+        # The last runs over a data set. The next ones often use the same memory.
+        self._counted: tuple[DataSet, CountedRuns] | None = None
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
         driver, locations = self._driver, self._layout.locations
@@ -128,9 +138,8 @@ class GpuProgram:
             self._load = driver.sequence(
                 [(self._kernel(one, numbered=False), None) for one in self._launches.load]
             )
-            self._sequence = driver.sequence(
-                [(kernels[number], iteration) for number, iteration in self._order]
-            )
+            self._ordered = [(kernels[number], iteration) for number, iteration in self._order]
+            self._sequence = driver.sequence(self._ordered)
 
     def _kernel(self, launch: Launch, *, numbered: bool) -> Kernel:
         return self._driver.kernel(
@@ -187,16 +196,17 @@ class GpuProgram:
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
-        gathers, records, read = self._many(resident, rows, recorded)
-        self._run_pieces(len(rows), gathers, records)
+        runs, read = self._many(resident, rows, recorded)
+        self._run_pieces(len(rows), runs)
         return read()
 
     def begin_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> Callable[[], dict[str, Array]]:
-        gathers, records, read = self._many(resident, rows, recorded)
+        runs, read = self._many(resident, rows, recorded)
         with self._driver.errors("running a program"):
-            self._begin_piece(range(len(rows)), gathers, records)
+            for run in range(len(rows)):
+                runs.begin(run)
 
         def finish() -> dict[str, Array]:
             with self._driver.errors("running a program"):
@@ -207,19 +217,24 @@ class GpuProgram:
 
     def _many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
-    ) -> tuple[list[Kernel], _Records, Callable[[], dict[str, Array]]]:
-        """What runs over a data set need: gathers, records, and a function that reads those."""
+    ) -> tuple[Runs, Callable[[], dict[str, Array]]]:
+        """Runs over a data set, and a function that reads their recorded outputs."""
         self._require_blocks()
         rows = np.ascontiguousarray(rows, np.int64)
         count, recording = len(rows), self._recording
         outputs = {name: self._outputs[name] for name in recorded}
         with self._driver.errors("preparing runs of a program"):
-            gathers = self._gathers(resident, recording.write("examples", rows))
-            records = [
+            examples = {
+                one.input: device_memory(resident[one.input], self._driver).buffer
+                for one in (self._launches.gathers if count else ())
+            }
+            records = tuple(
                 (recording.buffer(f"output {name}", count * one.bytes), one)
                 for name, one in outputs.items()
                 if one.bytes
-            ]
+            )
+            data = DataSet(examples, recording.write("examples", rows), records)
+            runs = self._runs(data)
             self._pack_changed()
 
         def read() -> dict[str, Array]:
@@ -228,51 +243,37 @@ class GpuProgram:
                 for name, one in outputs.items()
             }
 
-        return gathers, records, read
+        return runs, read
 
-    def _gathers(self, resident: Mapping[str, Memory], rows: Buffer) -> list[Kernel]:
-        """The kernels that gather the inputs of a run."""
-        if rows is None:
-            return []
-        return [
-            self._driver.kernel(
-                self._module,
-                one.kernel,
-                (
-                    device_memory(resident[one.input], self._driver).buffer,
-                    self._buffers[one.input],
-                    rows,
-                ),
-                one.items,
-                numbered=True,
-            )
-            for one in self._launches.gathers
-        ]
+    def _runs(self, data: DataSet) -> Runs:
+        """The runs over a data set."""
+        driver, counter = self._driver, self._counter
+        given = driver, self._module, self._launches, data, self._buffers
+        if counter is None:
+            return NumberedRuns(driver, data, self._buffers, gather_kernels(*given), self._run)
+        counter.reset()
+        if self._counted is None or self._counted[0] != data:
+            program = self._ordered if self._seconds is None else None
+            before = gather_kernels(*given, counter.buffer)
+            after = record_kernels(*given, counter.buffer)
+            self._counted = data, CountedRuns(driver, before, program, after, self._run)
+        return self._counted[1]
 
-    def _run_pieces(self, count: int, gathers: Sequence[Kernel], records: _Records) -> None:
+    def _run_pieces(self, count: int, runs: Runs) -> None:
         """Does the runs in pieces. Signals are handled between the pieces."""
         done = 0
         while done < count:
-            runs = range(done, min(done + self._piece, count))
+            piece = range(done, min(done + self._piece, count))
             started = time.perf_counter()
             with self._driver.errors("running a program"):
-                self._begin_piece(runs, gathers, records)
+                for run in piece:
+                    runs.begin(run)
                 self._driver.queue.finish()
             seconds = max(time.perf_counter() - started, 1e-6)
-            if len(runs) == self._piece or seconds > PIECE_SECONDS:
-                fitting = int(len(runs) * PIECE_SECONDS / seconds)
+            if len(piece) == self._piece or seconds > PIECE_SECONDS:
+                fitting = int(len(piece) * PIECE_SECONDS / seconds)
                 self._piece = max(1, min(fitting, 2 * self._piece))
-            done = runs.stop
-
-    def _begin_piece(self, runs: range, gathers: Sequence[Kernel], records: _Records) -> None:
-        queue = self._driver.queue
-        for run in runs:
-            for kernel in gathers:
-                queue.launch(kernel, run)
-            self._run()
-            for record, output in records:
-                size = output.bytes
-                queue.copy(record, run * size, self._buffers[output.name], size)
+            done = piece.stop
 
     def output(self, name: str) -> Array:
         buffer = self._outputs[name]
@@ -299,7 +300,8 @@ class GpuProgram:
         finally:
             own = (*self._constants.values(), *self._kept.values())
             self._constants, self._kept = {}, {}
-            for memory in (*own, self._recording, self._uploads):
+            counter = () if self._counter is None else (self._counter,)
+            for memory in (*own, *counter, self._recording, self._uploads):
                 memory.release()
 
 

@@ -13,7 +13,7 @@ from lamina.codegen.c import Module
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
 from lamina.engines.gpu.contractions import write_contraction
-from lamina.engines.gpu.gather import write_gathers
+from lamina.engines.gpu.gather import write_gathers, write_recorders
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.matrix_tiles import write_matrices
@@ -78,9 +78,12 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
         launches += writer.launches(number, step, schedule.steps[number], iteration)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(RepeatedLaunches(first, len(launches), repeat.axis.extent))
-    gathers = write_gathers(writer.module, program)
+    gathers = write_gathers(writer.module, program, counted=traits.counts_runs)
+    recorders, count = write_recorders(writer.module, program) if traits.counts_runs else ({}, "")
     return Launches(
-        *(writer.module.text(), tuple(launches), tuple(repeats), gathers, writer.workspaces)
+        *(writer.module.text(), tuple(launches), tuple(repeats), gathers, writer.workspaces),
+        recorders=recorders,
+        count=count,
     )
 
 

@@ -18,6 +18,8 @@ class Traits:
         has_float16: whether its language has a type for float16 (`cl_khr_fp16`).
         matrices: the multiply-adds of a compute unit in a clock by instructions on matrices, for
             each kind of elements that has some: `"bfloat16"`, `"float16"`.
+        counts_runs: whether it counts the runs over a data set itself, so that all of them are the
+            same launches.
         copies_asynchronously: whether it copies to local memory without registers.
         lanes: of a processor's vectors, or the width that a GPU prefers, in float32 numbers; 1 for
             scalars.
@@ -46,6 +48,7 @@ class Traits:
     has_float16: bool = False
     matrices: tuple[tuple[str, int], ...] = ()
     copies_asynchronously: bool = False
+    counts_runs: bool = False
 
     @property
     def block_bytes(self) -> int:
@@ -133,7 +136,7 @@ class Gather:
     """The kernel that copies the examples of a batch from a data set to an input.
 
     Its arguments are the data set, the input, the examples of all runs (int64), and the number of
-    the run, an int.
+    the run, an int. If the device counts the runs, the number is in a buffer.
 
     Attributes:
         kernel: the name of its function in the text.
@@ -143,6 +146,21 @@ class Gather:
 
     kernel: str
     input: str
+    items: int
+
+
+@frozen_dataclass
+class Recorder:
+    """The kernel that copies an output of a run to its record, on a device that counts the runs.
+
+    Its arguments are the records of all runs, the output, and the number of the run.
+
+    Attributes:
+        kernel: the name of its function in the text.
+        items: the number of work items that have work.
+    """
+
+    kernel: str
     items: int
 
 
@@ -159,6 +177,8 @@ class Launches:
         kept: the bytes of workspaces whose contents stay from one run to the next, by name.
         load: launches that fill the kept workspaces. They run before the first of the `launches`,
             once after the parameters were changed.
+        recorders: on a device that counts the runs, for each output with elements, by name.
+        count: on such a device the name of the kernel that counts a run; otherwise "".
     """
 
     text: str
@@ -168,6 +188,8 @@ class Launches:
     workspaces: Mapping[str, Workspace] = field(default_factory=dict[str, Workspace])
     kept: Mapping[str, int] = field(default_factory=dict[str, int])
     load: tuple[Launch, ...] = ()
+    recorders: Mapping[str, Recorder] = field(default_factory=dict[str, Recorder])
+    count: str = ""
 
     @property
     def workspace_blocks(self) -> tuple[int, ...]:
