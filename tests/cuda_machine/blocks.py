@@ -1,0 +1,231 @@
+"""Divides a kernel into basic blocks, and finds the registers that live between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cuda_machine.calls import Flat
+from cuda_machine.faults import Fault
+from cuda_machine.syntax import (
+    Address,
+    Arguments,
+    Immediate,
+    Instruction,
+    Label,
+    Not,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Vector,
+)
+
+# The carry of add.cc and the like (PTX ISA, Extended-Precision Arithmetic Instructions).
+CARRY: Final = Register("%cc", "pred")
+# Instructions whose first operand is no destination.
+_WITHOUT_RESULT: Final = tuple(
+    "st red bra brx bar barrier membar fence cp prefetch prefetchu ret exit trap nanosleep call "
+    "griddepcontrol".split()  # noqa: SIM905
+)
+# Instructions that all named lanes of a warp execute together, and the position of the mask.
+_MASKED: Final = {"shfl": -1, "vote": -1, "match": -1, "redux": -1}
+# PTX ISA: undefined unless all threads of the warp execute them (.aligned).
+WHOLE_WARP: Final = ("mma", "ldmatrix")
+_FULL: Final = Immediate(0xFFFFFFFF, "integer")
+
+
+@dataclass
+class Block:
+    """Instructions that are run one after another by the same lanes.
+
+    Attributes:
+        number: blocks are numbered in the order of the text; the lowest ones are run first.
+        instructions: without `last`.
+        kind: "next", "branch", "switch", "exit", "barrier" or "trap".
+        last: the instruction that ends the block; None if it only falls through.
+        successors: of a branch: where it leads to if it is taken, and otherwise.
+        mask: lanes of the warp that must arrive together.
+        live_in, written: registers that are read before they are written, and those that are
+            written and read by later blocks.
+    """
+
+    number: int
+    instructions: list[Instruction] = field(default_factory=list)
+    kind: str = "next"
+    last: Instruction | None = None
+    successors: tuple[int, ...] = ()
+    mask: Operand | None = None
+    live_in: set[Register] = field(default_factory=set)
+    written: set[Register] = field(default_factory=set)
+
+    def all(self) -> list[Instruction]:
+        """All instructions of the block."""
+        return [*self.instructions, *([self.last] if self.last else [])]
+
+
+def is_barrier(one: Instruction) -> bool:
+    """Whether threads of a block wait for each other."""
+    return one.name in ("bar", "barrier") and one.modifiers[:1] != ("warp",)
+
+
+def mask_of(one: Instruction) -> Operand | None:
+    """The lanes of the warp that execute the instruction together; None if that is no matter."""
+    if one.name in WHOLE_WARP:
+        return _FULL
+    if one.name in _MASKED and "sync" in one.modifiers:
+        return one.operands[_MASKED[one.name]]
+    if one.name in ("bar", "barrier") and one.modifiers[:1] == ("warp",):
+        return one.operands[0]
+    return None
+
+
+def basic_blocks(flat: Flat) -> list[Block]:
+    """The blocks of a kernel, with their successors and the registers that live between them."""
+    blocks, labels = _divided(flat)
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        after = (following.number,) if following else ()
+        block.successors = _successors(flat, block, labels, after)
+    _find_lives(blocks)
+    return blocks
+
+
+def _divided(flat: Flat) -> tuple[list[Block], dict[str, int]]:
+    blocks = [Block(0)]
+    labels: dict[str, int] = {}
+
+    def begin() -> Block:
+        if blocks[-1].all():
+            blocks.append(Block(len(blocks)))
+        return blocks[-1]
+
+    def add(one: Instruction) -> None:
+        mask = mask_of(one)
+        if mask is not None:
+            begin().mask = mask
+        kind = _kind(one)
+        if kind == "next":
+            blocks[-1].instructions.append(one)
+        else:
+            blocks[-1].last, blocks[-1].kind = one, kind
+            begin()
+
+    for one in flat.body:
+        if isinstance(one, Label):
+            labels[one.name] = begin().number
+        elif one.guard is None or _kind(one) == "branch":
+            add(one)
+        else:
+            # A branch around it: the lanes without the predicate skip the instruction.
+            skip = one.guard.register if isinstance(one.guard, Not) else Not(one.guard)
+            end = f"skip#{len(blocks)}#{one.line}"
+            add(replace(one, name="bra", modifiers=(), operands=(Symbol(end),), guard=skip))
+            add(replace(one, guard=None))
+            labels[end] = begin().number
+    if blocks[-1].kind == "next":
+        # The end of a body is a return.
+        blocks[-1].kind = "exit"
+    return blocks, labels
+
+
+def _kind(one: Instruction) -> str:
+    if is_barrier(one):
+        return "barrier"
+    kinds = {"bra": "branch", "brx": "switch", "ret": "exit", "exit": "exit", "trap": "trap"}
+    return kinds.get(one.name, "next")
+
+
+def _successors(
+    flat: Flat, block: Block, labels: dict[str, int], after: tuple[int, ...]
+) -> tuple[int, ...]:
+    one = block.last
+    if one is None or block.kind in ("exit", "trap", "barrier"):
+        return after if block.kind in ("next", "barrier") else ()
+    try:
+        if block.kind == "switch":
+            names = one.operands[1]
+            assert isinstance(names, Symbol)
+            return tuple(labels[name] for name in flat.targets[names.name])
+        target = one.operands[0]
+        assert isinstance(target, Symbol)
+        return (labels[target.name], *(after if one.guard else ()))
+    except KeyError as missing:
+        raise Fault(
+            f"a branch to {missing.args[0]}, which is no label",
+            kernel=flat.kernel.name,
+            line=one.line,
+            text=one.text,
+        ) from None
+
+
+def registers_in(operand: Operand | None) -> Iterator[Register]:
+    """All registers that an operand consists of."""
+    match operand:
+        case Register():
+            yield operand
+        case Not(register):
+            yield register
+        case Address(base, _):
+            yield from registers_in(base)
+        case Vector(elements) | Arguments(elements):
+            for one in elements:
+                yield from registers_in(one)
+        case Pair(first, second):
+            yield from registers_in(first)
+            yield from registers_in(second)
+        case _:
+            pass
+
+
+def has_result(one: Instruction) -> bool:
+    """Whether the first operand is a destination."""
+    if one.name in ("bar", "barrier"):
+        return one.modifiers[:1] == ("red",) or one.modifiers[1:2] == ("red",)
+    return bool(one.operands) and one.name not in _WITHOUT_RESULT
+
+
+def read_and_written(one: Instruction) -> tuple[set[Register], set[Register]]:
+    """The registers that an instruction reads, and those that it writes."""
+    written = set(registers_in(one.operands[0])) if has_result(one) else set[Register]()
+    sources = one.operands[1:] if has_result(one) else one.operands
+    read = {register for operand in sources for register in registers_in(operand)}
+    read |= set(registers_in(one.guard))
+    if "cc" in one.modifiers:
+        written.add(CARRY)
+    if one.name in ("addc", "subc", "madc"):
+        read.add(CARRY)
+    return read, written
+
+
+def _find_lives(blocks: list[Block]) -> None:
+    """Sets `live_in` and `written` by the usual backward analysis."""
+    uses: list[set[Register]] = []
+    defined: list[set[Register]] = []
+    for block in blocks:
+        used: set[Register] = set(registers_in(block.mask))
+        known: set[Register] = set()
+        for one in block.all():
+            read, written = read_and_written(one)
+            used |= read - known
+            known |= written
+        uses.append(used)
+        defined.append(known)
+    live = [set(one) for one in uses]
+    before: list[set[int]] = [set() for _ in blocks]
+    for block in blocks:
+        for successor in block.successors:
+            before[successor].add(block.number)
+    waiting = set(range(len(blocks)))
+    while waiting:
+        number = max(waiting)
+        waiting.discard(number)
+        out = set[Register]().union(*(live[one] for one in blocks[number].successors))
+        new = uses[number] | (out - defined[number])
+        if new != live[number]:
+            live[number] = new
+            waiting |= before[number]
+    for block in blocks:
+        block.live_in = uses[block.number]
+        out = set[Register]().union(*(live[one] for one in block.successors))
+        block.written = defined[block.number] & out

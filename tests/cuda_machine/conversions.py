@@ -1,0 +1,223 @@
+"""Conversions between types (PTX ISA, cvt)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuda_machine.rounding import moved, narrowed, rounded_to_integral, to_bfloat16, to_odd
+from cuda_machine.syntax import BITS, Instruction
+from cuda_machine.writer import DTYPES, Writer, helper, instruction, unknown
+
+_INTEGERS = tuple(f"{kind}{bits}" for kind in "us" for bits in (8, 16, 32, 64))
+_FLOATS = ("f16", "bf16", "f32", "f64")
+_MODES = ("rn", "rz", "rm", "rp", "rna")
+_INTEGRAL = ("rni", "rzi", "rmi", "rpi")
+_FLAGS = ("ftz", "sat", "relu")
+
+
+@instruction("cvt")
+def _cvt(writer: Writer, one: Instruction) -> None:
+    *rest, kind, type = one.modifiers
+    modes = [name for name in rest if name in (*_MODES, *_INTEGRAL)]
+    flags = [name for name in rest if name in _FLAGS]
+    if len(modes) > 1 or len(modes) + len(flags) != len(rest):
+        unknown(one)
+    mode = modes[0] if modes else ""
+    if kind in _INTEGERS and type in _INTEGERS:
+        _between_integers(writer, one, kind, type, flags, mode)
+    elif kind in _INTEGERS and type in _FLOATS:
+        _to_integer(writer, one, kind, type, flags, mode)
+    elif kind in _FLOATS and type in _INTEGERS:
+        _to_float(writer, one, kind, type, flags, mode)
+    elif kind in ("f16x2", "bf16x2") and type == "f32":
+        _to_pair(writer, one, kind, flags, mode)
+    elif kind == "tf32" and type == "f32":
+        if flags or mode not in ("rna", "rn", "rz"):
+            unknown(one)
+        result, a = one.operands
+        writer.write(result, "b32", f"to_tf32({writer.array(a, 'u32')}, {mode!r})")
+    elif kind in _FLOATS and type in _FLOATS:
+        _between_floats(writer, one, kind, type, flags, mode)
+    else:
+        unknown(one)
+
+
+@instruction("cvt.float")
+def _cvt_float(writer: Writer, one: Instruction) -> None:
+    _cvt(writer, one)
+
+
+@instruction("cvt.pack")
+def _pack(writer: Writer, one: Instruction) -> None:
+    unknown(one)
+
+
+def _between_integers(
+    writer: Writer, one: Instruction, kind: str, type: str, flags: list[str], mode: str
+) -> None:
+    result, a = one.operands
+    if mode or flags not in ([], ["sat"]):
+        unknown(one)
+    value = writer.array(a, type)
+    if flags:
+        value = f"clipped({value}, {writer.type(DTYPES[kind])})"
+        writer.write(result, kind, value)
+    else:
+        writer.write(result, kind, f"{value}.astype({writer.type(DTYPES[kind])})")
+
+
+@helper
+def clipped(value: Any, dtype: Any) -> Any:
+    """Integers limited to the range of another type."""
+    own, other = np.iinfo(value.dtype), np.iinfo(dtype)
+    low, high = max(own.min, other.min), min(own.max, other.max)
+    return np.clip(value, low, high).astype(dtype)
+
+
+def _value(writer: Writer, operand: Any, type: str, flags: list[str]) -> str:
+    """A float as float64, which is exact."""
+    value = writer.array(operand, type)
+    if type == "bf16":
+        value = f"from_bfloat16({value})"
+    elif type == "f32" and "ftz" in flags:
+        value = f"flushed({value})"
+    return value if type == "f64" else f"{value}.astype({writer.type('f8')})"
+
+
+def _to_integer(
+    writer: Writer, one: Instruction, kind: str, type: str, flags: list[str], mode: str
+) -> None:
+    result, a = one.operands
+    # Results are always limited to the range of the type: .sat changes nothing.
+    if mode not in _INTEGRAL or "relu" in flags:
+        unknown(one)
+    # PTX ISA, cvt: NaN becomes zero, but for .f64, .s64 and .u64 only the upper bit is set.
+    nan = 0
+    if type == "f64" or kind in ("s64", "u64"):
+        nan = 1 << (BITS[kind] - 1)
+    dtype = writer.type(DTYPES[kind])
+    code = f"integers_of({_value(writer, a, type, flags)}, {mode!r}, {dtype}, {nan})"
+    writer.write(result, kind, code)
+
+
+@helper
+def integers_of(value: Any, mode: str, dtype: Any, nan: int) -> Any:
+    """Float64 rounded to integers, limited to the range of a type."""
+    whole = rounded_to_integral(value, mode)
+    info = np.iinfo(dtype)
+    missing = np.isnan(whole)
+    high = whole >= float(info.max)
+    low = whole <= float(info.min)
+    result = np.where(high | low | missing, 0.0, whole).astype(dtype)
+    result[high] = info.max
+    result[low] = info.min
+    result[missing] = np.array(nan, np.uint64).astype(dtype)
+    return result
+
+
+def _to_float(
+    writer: Writer, one: Instruction, kind: str, type: str, flags: list[str], mode: str
+) -> None:
+    result, a = one.operands
+    if mode not in ("rn", "rz", "rm", "rp") or flags:
+        unknown(one)
+    value = writer.array(a, type)
+    if mode == "rn" and kind in ("f32", "f64"):
+        writer.write(result, kind, f"{value}.astype({writer.type(DTYPES[kind])})")
+    else:
+        writer.write(result, kind, f"floats_of({value}, {kind!r}, {mode!r})")
+
+
+@helper
+def floats_of(value: Any, kind: str, mode: str) -> Any:
+    """Integers as floats, rounded once."""
+    wide = value.astype(np.float64)
+    # What float64 lacks: both are multiples of the smaller one's last bit.
+    limit = 2.0 ** (64 if value.dtype.kind == "u" else 63)
+    back = np.where(wide >= limit, 0.0, wide).astype(value.dtype)
+    error = (value - back).astype(value.dtype if value.dtype.kind == "i" else np.uint64)
+    signed = error.view(np.int64) if error.dtype.itemsize == 8 else error.astype(np.int64)
+    if kind == "f64":
+        return wide if mode == "rn" else moved(wide, signed.astype(np.float64), mode)
+    odd = to_odd(wide, signed.astype(np.float64))
+    return to_bfloat16(odd, mode) if kind == "bf16" else narrowed(odd, DTYPES[kind], mode)
+
+
+def _to_pair(writer: Writer, one: Instruction, kind: str, flags: list[str], mode: str) -> None:
+    result, a, b = one.operands
+    if mode not in ("rn", "rz") or set(flags) - {"relu"}:
+        unknown(one)
+    high, low = (_value(writer, operand, "f32", flags) for operand in (a, b))
+    each = kind.removesuffix("x2")
+    relu = "relu" in flags
+    parts = [f"half_bits({one}, {each!r}, {mode!r}, {relu}, False)" for one in (high, low)]
+    wide = writer.type("u4")
+    writer.write(result, "b32", f"({parts[0]}.astype({wide}) << 16) | {parts[1]}")
+
+
+@helper
+def half_bits(value: Any, kind: str, mode: str, relu: bool, sat: bool) -> Any:
+    """Float64 as the bits of float16 or bfloat16; NaN is canonical."""
+    nan = np.isnan(value)
+    if relu:
+        value = np.where(np.signbit(value) & ~nan, 0.0, value)
+    if sat:
+        value = np.where(value > 0, np.minimum(value, 1.0), 0.0)
+        nan = np.zeros_like(nan)
+    if kind == "bf16":
+        return to_bfloat16(value, mode)
+    bits = narrowed(value, np.float16, mode).view(np.uint16)
+    return np.where(nan, np.uint16(0x7FFF), bits)
+
+
+@helper
+def to_tf32(bits: Any, mode: str) -> Any:
+    """float32 rounded to 11 bits: to nearest, ties away from zero or to even, or toward zero.
+
+    NaN is canonical, 0x7fffffff (PTX ISA, cvt).
+    """
+    finite = (bits & np.uint32(0x7FFFFFFF)) < 0x7F800000
+    nan = (bits & np.uint32(0x7FFFFFFF)) > 0x7F800000
+    add: Any = np.uint32(0x1000)
+    if mode == "rz":
+        add = np.uint32(0)
+    elif mode == "rn":
+        add = np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+    rounded = np.where(finite, bits + add, bits) & np.uint32(0xFFFFE000)
+    return np.where(nan, np.uint32(0x7FFFFFFF), rounded)
+
+
+def _between_floats(
+    writer: Writer, one: Instruction, kind: str, type: str, flags: list[str], mode: str
+) -> None:
+    result, a = one.operands
+    smaller = BITS[kind] < BITS[type]
+    if {kind, type} == {"f16", "bf16"} or ("relu" in flags and not smaller):
+        unknown(one)
+    if smaller != (mode in _MODES) or (kind != type and mode in _INTEGRAL) or mode == "rna":
+        unknown(one)
+    if mode in _INTEGRAL and kind == "bf16":
+        unknown(one)
+    value = _value(writer, a, type, flags)
+    if mode in _INTEGRAL:
+        value = f"rounded_to_integral({value}, {mode!r})"
+    if kind in ("f16", "bf16"):
+        code = (
+            f"half_bits({value}, {kind!r}, {mode or 'rn'!r}, {'relu' in flags}, {'sat' in flags})"
+        )
+        writer.write(result, "u16", code)
+        return
+    code = f"narrowed_to({value}, {writer.type(DTYPES[kind])}, {mode!r})"
+    if "ftz" in flags and kind == "f32":
+        code = f"flushed({code})"
+    if "sat" in flags:
+        code = f"saturated({code})"
+    writer.write(result, kind, code)
+
+
+@helper
+def narrowed_to(value: Any, dtype: Any, mode: str) -> Any:
+    """Float64 as another type, by mode if that is not exact."""
+    return narrowed(value, dtype, mode if mode in ("rz", "rm", "rp") else "rn")

@@ -1,0 +1,409 @@
+"""Integer and bit instructions (PTX ISA, Integer Arithmetic; Logic and Shift Instructions)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuda_machine.syntax import BITS, Immediate, Instruction
+from cuda_machine.writer import DTYPES, Writer, helper, instruction, unknown
+
+_INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
+_OPERATORS = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
+
+
+def _type(one: Instruction, allowed: tuple[str, ...] = _INTEGERS, before: int = 0) -> str:
+    """The type of an instruction that has only so many other modifiers."""
+    if len(one.modifiers) != before + 1 or one.modifiers[-1] not in allowed:
+        unknown(one)
+    return one.modifiers[-1]
+
+
+@instruction("add", "sub")
+def _add(writer: Writer, one: Instruction) -> None:
+    result, a, b = one.operands
+    if one.modifiers == ("sat", "s32"):
+        wide = writer.type("i8")
+        code = f"np.{'add' if one.name == 'add' else 'subtract'}"
+        left, right = writer.read(a, "s32"), writer.read(b, "s32")
+        exact = f"{code}({left}, {right}, dtype={wide})"
+        narrow = writer.type("i4")
+        writer.write(result, "s32", f"np.clip({exact}, -2147483648, 2147483647).astype({narrow})")
+        return
+    type = _type(one)
+    writer.write(result, type, _binary(writer, one, type, a, b))
+
+
+def _binary(writer: Writer, one: Instruction, type: str, a: Any, b: Any) -> str:
+    """The code of an operator; one operand at least is an array."""
+    if isinstance(a, Immediate) and isinstance(b, Immediate):
+        return f"{writer.array(a, type)} {_OPERATORS[one.name]} {writer.read(b, type)}"
+    return f"{_array_of(writer, a, b, type)} {_OPERATORS[one.name]} {writer.read(b, type)}"
+
+
+def _array_of(writer: Writer, a: Any, b: Any, type: str) -> str:
+    from cuda_machine.syntax import Not, Register
+
+    arrays = isinstance(b, Register | Not)
+    return writer.read(a, type) if arrays else writer.array(a, type)
+
+
+@instruction("and", "or", "xor")
+def _logic(writer: Writer, one: Instruction) -> None:
+    type = _type(one, ("pred", "b16", "b32", "b64"))
+    result, a, b = one.operands
+    writer.write(result, type, _binary(writer, one, type, a, b))
+
+
+@instruction("not")
+def _not(writer: Writer, one: Instruction) -> None:
+    type = _type(one, ("pred", "b16", "b32", "b64"))
+    result, a = one.operands
+    writer.write(result, type, f"~{writer.array(a, type)}")
+
+
+@instruction("cnot")
+def _cnot(writer: Writer, one: Instruction) -> None:
+    type = _type(one, ("b16", "b32", "b64"))
+    result, a = one.operands
+    dtype = writer.type(DTYPES[type])
+    writer.write(result, type, f"({writer.array(a, type)} == 0).astype({dtype})")
+
+
+@instruction("mul", "mul24")
+def _mul(writer: Writer, one: Instruction) -> None:
+    result, a, b = one.operands
+    type = _type(one, before=1)
+    kind, value = _product(writer, one, one.modifiers[0], type, a, b)
+    writer.write(result, kind, value)
+
+
+@instruction("mad", "mad24")
+def _mad(writer: Writer, one: Instruction) -> None:
+    if one.modifiers == ("hi", "sat", "s32"):
+        unknown(one)
+    result, a, b, c = one.operands
+    type = _type(one, before=1)
+    kind, value = _product(writer, one, one.modifiers[0], type, a, b)
+    writer.write(result, kind, f"({value}) + {writer.read(c, kind)}")
+
+
+def _product(
+    writer: Writer, one: Instruction, half: str, type: str, a: Any, b: Any
+) -> tuple[str, str]:
+    """The type and code of a product: its low or high bits, or all of them."""
+    left, right = _array_of(writer, a, b, type), writer.read(b, type)
+    bits = BITS[type]
+    twice = f"{type[0]}{2 * bits}"
+    if one.name.endswith("24"):
+        if bits != 32 or half not in ("lo", "hi"):
+            unknown(one)
+        shift = 0 if half == "lo" else 16
+        dtype = writer.type(DTYPES[type])
+        return type, f"(product24({left}, {right}) >> {shift}).astype({dtype})"
+    if half == "lo":
+        return type, f"{left} * {right}"
+    if half == "wide" and bits < 64:
+        return twice, f"np.multiply({left}, {right}, dtype={writer.type(DTYPES[twice])})"
+    if half == "hi" and bits < 64:
+        product = f"np.multiply({left}, {right}, dtype={writer.type(DTYPES[twice])})"
+        return type, f"({product} >> {bits}).astype({writer.type(DTYPES[type])})"
+    if half == "hi":
+        return type, f"high_{type}({left}, {right})"
+    unknown(one)
+
+
+@helper
+def product24(a: Any, b: Any) -> Any:
+    """The products of the low 24 bits of 32-bit integers, as 64 bits."""
+
+    def low(value: Any) -> Any:
+        if value.dtype == np.uint32:
+            return (value & np.uint32(0xFFFFFF)).astype(np.uint64)
+        return ((value << np.int32(8)) >> np.int32(8)).astype(np.int64)
+
+    return low(a) * low(b)
+
+
+@helper
+def high_u64(a: Any, b: Any) -> Any:
+    """The upper 64 bits of products of unsigned integers."""
+    low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    a0, a1, b0, b1 = a & low, a >> shift, b & low, b >> shift
+    middle = a1 * b0 + (a0 * b0 >> shift)
+    other = a0 * b1 + (middle & low)
+    return a1 * b1 + (middle >> shift) + (other >> shift)
+
+
+@helper
+def high_s64(a: Any, b: Any) -> Any:
+    """The upper 64 bits of products of signed integers."""
+    a, b = np.broadcast_arrays(a, b)
+    high = high_u64(a.astype(np.uint64), b.astype(np.uint64)).view(np.int64)
+    return high - np.where(a < 0, b, 0) - np.where(b < 0, a, 0)
+
+
+@instruction("div", "rem")
+def _div(writer: Writer, one: Instruction) -> None:
+    type = _type(one)
+    result, a, b = one.operands
+    left, right = writer.array(a, type), writer.array(b, type)
+    location = writer.location(one)
+    writer.emit(f"divisible(m, {right}, {location})")
+    name = "quotient" if one.name == "div" else "remainder"
+    writer.write(result, type, f"{name}({left}, {right})")
+
+
+@helper
+def divisible(m: Any, b: Any, line: int, idx: Any) -> None:
+    """A division by zero yields an unspecified value (PTX ISA, div): it is a fault here."""
+    if not b.all():
+        m.fault_where("a division by zero", line, b == 0, idx)
+
+
+@helper
+def quotient(a: Any, b: Any) -> Any:
+    """Quotients that are rounded toward zero; the smallest integer by -1 wraps."""
+    if a.dtype.kind == "u":
+        return a // b
+    minus = b == -1
+    divisor = np.where(minus, a.dtype.type(1), b)
+    floor = a // divisor
+    inexact = floor * divisor != a
+    floor += inexact & ((a < 0) != (divisor < 0))
+    return np.where(minus, -a, floor)
+
+
+@helper
+def remainder(a: Any, b: Any) -> Any:
+    """Remainders with the sign of the dividend."""
+    return a - quotient(a, b) * b
+
+
+@instruction("abs", "neg")
+def _abs(writer: Writer, one: Instruction) -> None:
+    type = _type(one, ("s16", "s32", "s64"))
+    result, a = one.operands
+    value = writer.array(a, type)
+    writer.write(result, type, f"np.abs({value})" if one.name == "abs" else f"-{value}")
+
+
+@instruction("min", "max")
+def _extreme(writer: Writer, one: Instruction) -> None:
+    type = _type(one)
+    result, a, b = one.operands
+    left, right = writer.array(a, type), writer.read(b, type)
+    writer.write(result, type, f"np.{one.name}imum({left}, {right})")
+
+
+@instruction("sad")
+def _sad(writer: Writer, one: Instruction) -> None:
+    type = _type(one)
+    result, a, b, c = one.operands
+    left, right = writer.array(a, type), writer.read(b, type)
+    difference = f"np.where({left} < {right}, {right} - {left}, {left} - {right})"
+    writer.write(result, type, f"{difference} + {writer.read(c, type)}")
+
+
+@instruction("shl", "shr")
+def _shift(writer: Writer, one: Instruction) -> None:
+    signed = ("s16", "s32", "s64") if one.name == "shr" else ()
+    type = _type(one, ("b16", "b32", "b64", "u16", "u32", "u64", *signed))
+    result, a, b = one.operands
+    dtype = DTYPES[type]
+    # Amounts above the width are clamped to it; NumPy's shifts by the width give 0 or the sign.
+    if isinstance(b, Immediate):
+        amount = writer.constant(np.dtype(dtype).type(min(b.bits % (1 << 32), BITS[type])))
+    else:
+        bound = writer.constant(np.uint32(BITS[type]))
+        amount = f"np.minimum({writer.read(b, 'u32')}, {bound}).astype({writer.type(dtype)})"
+    operator = "<<" if one.name == "shl" else ">>"
+    writer.write(result, type, f"{writer.array(a, type)} {operator} {amount}")
+
+
+@instruction("shf")
+def _funnel(writer: Writer, one: Instruction) -> None:
+    direction, mode, type = one.modifiers
+    if direction not in "lr" or mode not in ("clamp", "wrap") or type != "b32":
+        unknown(one)
+    result, a, b, c = one.operands
+    low, high, amount = (writer.array(operand, "u32") for operand in (a, b, c))
+    wide, narrow = writer.type("u8"), writer.type("u4")
+    both = f"(({high}.astype({wide}) << 32) | {low})"
+    bounded = f"np.minimum({amount}, 32)" if mode == "clamp" else f"({amount} & 31)"
+    shift = f"({bounded}).astype({wide})"
+    shifted = f"(({both} << {shift}) >> 32)" if direction == "l" else f"({both} >> {shift})"
+    writer.write(result, type, f"{shifted}.astype({narrow})")
+
+
+@instruction("popc", "clz", "brev")
+def _count(writer: Writer, one: Instruction) -> None:
+    type = _type(one, ("b32", "b64"))
+    result, a = one.operands
+    kind = type if one.name == "brev" else "u32"
+    name = {"popc": "ones_in", "clz": "leading_zeros", "brev": "reversed_bits"}[one.name]
+    writer.write(result, kind, f"{name}({writer.array(a, type)})")
+
+
+@helper
+def ones_in(value: Any) -> Any:
+    """How many bits are set."""
+    counted = np.unpackbits(np.ascontiguousarray(value).view(np.uint8))
+    return counted.reshape(len(value), -1).sum(1, dtype=np.uint32)
+
+
+@helper
+def leading_zeros(value: Any) -> Any:
+    """How many bits above the highest set bit."""
+    if value.dtype == np.uint64:
+        high = leading_zeros((value >> np.uint64(32)).astype(np.uint32))
+        low = leading_zeros(value.astype(np.uint32))
+        return np.where(high == 32, low + np.uint32(32), high)
+    return np.uint32(32) - np.frexp(value.astype(np.float64))[1].astype(np.uint32)
+
+
+@helper
+def reversed_bits(value: Any) -> Any:
+    """The bits in the opposite order."""
+    octets = np.ascontiguousarray(value).view(np.uint8)
+    bits = np.unpackbits(octets, bitorder="little").reshape(len(value), -1)
+    return np.packbits(bits[:, ::-1], axis=1, bitorder="little").view(value.dtype).reshape(-1)
+
+
+@instruction("bfind")
+def _bfind(writer: Writer, one: Instruction) -> None:
+    amount = one.modifiers[:1] == ("shiftamt",)
+    type = _type(one, ("u32", "s32", "u64", "s64"), before=int(amount))
+    result, a = one.operands
+    writer.write(result, "u32", f"highest_bit({writer.array(a, type)}, {amount})")
+
+
+@helper
+def highest_bit(value: Any, amount: bool) -> Any:
+    """The position of the highest bit that differs from the sign, or the shift that moves it up.
+
+    2**32 - 1 if there is none.
+    """
+    bits = value.dtype.itemsize * 8
+    if value.dtype.kind == "i":
+        value = (value ^ (value >> value.dtype.type(bits - 1))).view(f"u{bits // 8}")
+    zeros = leading_zeros(value)
+    found = zeros if amount else np.uint32(bits - 1) - zeros
+    return np.where(zeros == bits, np.uint32(0xFFFFFFFF), found)
+
+
+@instruction("bfe")
+def _bfe(writer: Writer, one: Instruction) -> None:
+    type = _type(one, ("u32", "s32", "u64", "s64"))
+    result, a, b, c = one.operands
+    position, length = writer.array(b, "u32"), writer.array(c, "u32")
+    value = writer.array(a, f"u{BITS[type]}")
+    code = f"extracted({value}, {position}, {length}, {type[0] == 's'})"
+    writer.write(result, f"u{BITS[type]}", code)
+
+
+@helper
+def low_ones(count: Any, dtype: Any) -> Any:
+    """Integers whose lowest `count` bits are set."""
+    bits = dtype.itemsize * 8
+    ones = dtype.type((1 << bits) - 1)
+    return ones >> (bits - np.minimum(count, bits)).astype(dtype)
+
+
+@helper
+def extracted(value: Any, position: Any, length: Any, signed: bool) -> Any:
+    """Bit fields: bits above the value, or above the field, are its sign (PTX ISA, bfe)."""
+    dtype, bits = value.dtype, value.dtype.itemsize * 8
+    position, length = position & np.uint32(255), length & np.uint32(255)
+    clamped = np.minimum(position, bits).astype(dtype)
+    ones = dtype.type((1 << bits) - 1)
+    mask = low_ones(length, dtype) & (ones >> clamped)
+    field = (value >> clamped) & mask
+    if not signed:
+        return field
+    last = np.minimum(position.astype(np.int64) + length - 1, bits - 1)
+    sign = (value >> np.maximum(last, 0).astype(dtype)) & dtype.type(1)
+    return np.where((sign == 1) & (length > 0), field | ~mask, field)
+
+
+@instruction("bfi")
+def _bfi(writer: Writer, one: Instruction) -> None:
+    type = _type(one, ("b32", "b64"))
+    result, a, b, c, d = one.operands
+    values = [writer.array(operand, type) for operand in (a, b)]
+    values += [writer.array(operand, "u32") for operand in (c, d)]
+    writer.write(result, type, f"inserted({', '.join(values)})")
+
+
+@helper
+def inserted(field: Any, value: Any, position: Any, length: Any) -> Any:
+    """Values in which the bits at a position are those of a field."""
+    dtype, bits = value.dtype, value.dtype.itemsize * 8
+    shift = np.minimum(position & np.uint32(255), bits).astype(dtype)
+    mask = low_ones(length & np.uint32(255), dtype) << shift
+    return (value & ~mask) | ((field << shift) & mask)
+
+
+@instruction("prmt")
+def _prmt(writer: Writer, one: Instruction) -> None:
+    _type(one, ("b32",))
+    result, a, b, c = one.operands
+    values = [writer.array(operand, "u32") for operand in (a, b, c)]
+    writer.write(result, "b32", f"permuted_bytes({', '.join(values)})")
+
+
+@helper
+def permuted_bytes(a: Any, b: Any, selectors: Any) -> Any:
+    """Bytes of b and a in any order; the upper bit of a selector repeats the byte's sign."""
+    both = (b.astype(np.uint64) << np.uint64(32)) | a
+    result = np.zeros(a.shape, np.uint32)
+    for number in range(4):
+        selector = (selectors >> np.uint32(4 * number)).astype(np.uint64)
+        one = (both >> ((selector & np.uint64(7)) * np.uint64(8))).astype(np.uint8)
+        sign = (one >> 7) * np.uint8(255)
+        chosen = np.where(selector & np.uint64(8), sign, one).astype(np.uint32)
+        result |= chosen << np.uint32(8 * number)
+    return result
+
+
+@instruction("lop3")
+def _lop3(writer: Writer, one: Instruction) -> None:
+    _type(one, ("b32",))
+    result, a, b, c, table = one.operands
+    if not isinstance(table, Immediate):
+        unknown(one)
+    x, y, z = (writer.array(operand, "u32") for operand in (a, b, c))
+    terms = [
+        " & ".join(
+            f"{'' if number >> bit & 1 else '~'}{name}" for bit, name in ((2, x), (1, y), (0, z))
+        )
+        for number in range(8)
+        if table.bits >> number & 1
+    ]
+    code = " | ".join(f"({term})" for term in terms) or f"np.zeros(n, {writer.type('u4')})"
+    writer.write(result, "b32", code)
+
+
+@instruction("dp4a")
+def _dp4a(writer: Writer, one: Instruction) -> None:
+    left, right = one.modifiers
+    result, a, b, c = one.operands
+    if left not in ("u32", "s32") or right not in ("u32", "s32"):
+        unknown(one)
+    kind = "s32" if "s32" in (left, right) else "u32"
+    values = [writer.array(operand, "u32") for operand in (a, b)]
+    code = f"dot4({values[0]}, {left == 's32'}, {values[1]}, {right == 's32'})"
+    writer.write(
+        result, kind, f"{code}.astype({writer.type(DTYPES[kind])}) + {writer.read(c, kind)}"
+    )
+
+
+@helper
+def dot4(a: Any, a_signed: bool, b: Any, b_signed: bool) -> Any:
+    """Sums of products of the four bytes of integers, as int64."""
+
+    def octets(value: Any, signed: bool) -> Any:
+        return np.ascontiguousarray(value).view(np.int8 if signed else np.uint8).reshape(-1, 4)
+
+    return (octets(a, a_signed).astype(np.int64) * octets(b, b_signed)).sum(1)

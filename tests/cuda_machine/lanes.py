@@ -1,0 +1,461 @@
+"""The lanes of some blocks that run together: their registers and their memories.
+
+Generated code calls the methods of `Lanes` for everything that is not arithmetic. A method takes
+values of the lanes `idx` (None for all lanes), in ascending order, and the line of the instruction,
+for faults. Addresses are int64, within their space; global addresses are those of `Memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from cuda_machine.faults import Fault, Index
+from cuda_machine.memory import BASE, Memory
+from cuda_machine.shadow import Race, Shadow, block_of, tags_of, thread_of
+
+# Generic addresses of shared and local memory; those of global memory are below. PTX ISA, Generic
+# Addressing: windows within the generic address space, whose addresses nobody may count on.
+SHARED_WINDOW: Final = 1 << 44
+LOCAL_WINDOW: Final = 1 << 45
+
+Array = npt.NDArray[Any]
+Integers = npt.NDArray[np.int64]
+Lane = Integers | None
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What is checked besides addresses.
+
+    Attributes:
+        shared_races, global_races: accesses that no barrier orders.
+        unwritten_global: reads of global memory that nobody wrote since its allocation.
+        bank_conflicts: whether wavefronts of shared memory are counted.
+    """
+
+    shared_races: bool = True
+    global_races: bool = True
+    unwritten_global: bool = False
+    bank_conflicts: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What all blocks of a launch have in common.
+
+    Attributes:
+        lines: the text of each line with an instruction.
+        shared_bytes, local_bytes: of a block, and of a thread.
+        shared_granule: bytes of the smallest access of shared memory.
+        global_shadow: the accesses of global memory in this launch; None if nobody checks.
+    """
+
+    kernel: str
+    lines: dict[int, str]
+    grid: Index
+    block: Index
+    memory: Memory
+    parameters: bytes
+    shared_bytes: int
+    local_bytes: int
+    shared_granule: int
+    checks: Checks
+    global_shadow: Shadow | None
+    order: str | int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+def index_of(number: int, extents: Index) -> Index:
+    """The coordinates of a block or thread; x is fastest."""
+    x, y, _ = extents
+    return number % x, number // x % y, number // (x * y)
+
+
+class Lanes:
+    """Blocks of a launch that run together.
+
+    Args:
+        launch: what all blocks have in common.
+        blocks: their linear numbers.
+
+    Attributes:
+        count: of lanes. Lane `i` is thread `i % threads` of block `i // threads`.
+        live: the threads of each block that have not exited.
+        exited: whether a lane has exited.
+        exits: how often some lanes have exited.
+    """
+
+    def __init__(self, launch: Launch, blocks: Integers) -> None:
+        self.launch, self.blocks = launch, blocks
+        self.threads = threads = launch.threads
+        self.count = count = len(blocks) * threads
+        self.live: Integers = np.full(len(blocks), threads, np.int64)
+        self.exited: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.exits = 0
+        self.wavefronts = self.ideal_wavefronts = 0
+        self._set_specials()
+        self._set_memories()
+
+    def _set_specials(self) -> None:
+        launch, blocks = self.launch, self.blocks
+        thread = np.tile(np.arange(self.threads, dtype=np.int64), len(blocks))
+        self.thread_of_lane = thread
+        self.block_of_lane = np.repeat(np.arange(len(blocks), dtype=np.int64), self.threads)
+        self.laneid = (thread & 31).astype(np.uint32)
+        self.warpid = (thread >> 5).astype(np.uint32)
+        self.warps = -(-self.threads // 32)
+        self.nwarpid = np.uint32(self.warps)
+        self.warp_of_lane = self.block_of_lane * self.warps + (thread >> 5)
+        one = np.uint32(1) << self.laneid
+        self.lanemask_eq, self.lanemask_lt = one, one - np.uint32(1)
+        self.lanemask_le = one | self.lanemask_lt
+        self.lanemask_ge, self.lanemask_gt = ~self.lanemask_lt, ~self.lanemask_le
+        for name, extents in (("ntid", launch.block), ("nctaid", launch.grid)):
+            for axis, extent in zip("xyz", extents, strict=True):
+                setattr(self, f"{name}_{axis}", np.uint32(extent))
+        block = np.repeat(blocks, self.threads)
+        for name, numbers, extents in (
+            ("tid", thread, launch.block),
+            ("ctaid", block, launch.grid),
+        ):
+            for axis, value in zip("xyz", index_of(numbers, extents), strict=True):  # type: ignore[arg-type]
+                setattr(self, f"{name}_{axis}", np.asarray(value).astype(np.uint32))
+
+    def _set_memories(self) -> None:
+        launch = self.launch
+        data = launch.memory.data
+        self._global = {
+            size: data[: len(data) // size * size].view(f"u{size}") for size in (1, 2, 4, 8)
+        }
+        self._ranges: dict[int, tuple[int, int]] = {}
+        # Rows of a multiple of 16 bytes, so that aligned vectors are aligned in the whole array.
+        self._stride = -(-launch.shared_bytes // 16) * 16
+        shared = np.zeros(self._stride * len(self.blocks), np.uint8)
+        self._shared = {size: shared.view(f"u{size}") for size in (1, 2, 4, 8)}
+        self._shared_base = self.block_of_lane * self._stride
+        self._shift = launch.shared_granule.bit_length() - 1
+        self._shared_written = np.zeros(len(shared) >> self._shift, np.bool_)
+        self._shared_full = False
+        self._local_stride = -(-launch.local_bytes // 16) * 16
+        local = np.zeros(self._local_stride * self.count, np.uint8)
+        self._local = {size: local.view(f"u{size}") for size in (1, 2, 4, 8)}
+        self._local_base = np.arange(self.count, dtype=np.int64) * self._local_stride
+        self._local_written = np.zeros(len(local), np.bool_)
+        self.epochs: Integers = np.zeros(len(self.blocks), np.int64)
+        checks = launch.checks
+        self._shared_shadow = (
+            Shadow(len(shared), launch.shared_granule, across=False)
+            if checks.shared_races and len(shared)
+            else None
+        )
+        self.retag()
+
+    def retag(self) -> None:
+        """Makes the tags of the lanes those of the present epochs."""
+        if self._shared_shadow or self.launch.global_shadow:
+            blocks, epochs = self.blocks[self.block_of_lane], self.epochs[self.block_of_lane]
+            self._tags = tags_of(blocks, epochs, self.thread_of_lane)
+
+    # Faults
+
+    def fault(self, what: str, line: int, lane: int | None = None) -> NoReturn:
+        """Raises a fault of a lane."""
+        launch = self.launch
+        block = thread = None
+        if lane is not None:
+            block = index_of(int(self.blocks[lane // self.threads]), launch.grid)
+            thread = index_of(lane % self.threads, launch.block)
+        raise Fault(
+            what,
+            kernel=launch.kernel,
+            line=line,
+            text=launch.lines.get(line, ""),
+            block=block,
+            thread=thread,
+        )
+
+    def fault_where(self, what: str, line: int, bad: Array, idx: Lane) -> NoReturn:
+        """Raises a fault of the first lane of which `bad` is true."""
+        number = int(np.argmax(bad))
+        self.fault(what, line, number if idx is None else int(idx[number]))
+
+    def _race(self, race: Race | None, space: str) -> None:
+        if race is None:
+            return
+        launch = self.launch
+
+        def told(access: tuple[int, int]) -> str:
+            tag, line = access
+            if block_of(tag) >= launch.grid[0] * launch.grid[1] * launch.grid[2]:
+                return (
+                    f"atomic instructions of several blocks, line {line}: {launch.lines.get(line)}"
+                )
+            thread = thread_of(tag)
+            block = index_of(block_of(tag), launch.grid)
+            who = f"thread {index_of(thread, launch.block)}" if thread < 1024 else "several threads"
+            return f"{who} of block {block}, line {line}: {launch.lines.get(line)}"
+
+        at = race.position
+        where = f"{BASE + at:#x}" if space == "global" else f"{at % max(self._stride, 1):#x}"
+        raise Fault(
+            f"a race in {space} memory at {where}: {told(race.one)}; and {told(race.other)}; no "
+            "barrier is between them",
+            kernel=launch.kernel,
+        )
+
+    # Addresses
+
+    def _aligned(self, addresses: Integers, size: int, line: int, idx: Lane, space: str) -> None:
+        if size > 1 and int(np.bitwise_or.reduce(addresses)) & (size - 1):
+            bad = (addresses & (size - 1)) != 0
+            at = int(addresses[np.argmax(bad)])
+            self.fault_where(
+                f"a misaligned address: {size} bytes of {space} memory at {at:#x}", line, bad, idx
+            )
+
+    def _global_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
+        """The offsets in the memory's bytes of legal addresses."""
+        offsets = addresses - BASE
+        self._aligned(offsets, size, line, idx, "global")
+        low, high = int(offsets.min()), int(offsets.max()) + size
+        begin, end = self._ranges.get(line, (0, -1))
+        if low < begin or high > end:
+            begin, end = self._ranges[line] = self.launch.memory.around(low)
+            if low < begin or high > end:
+                self._allocations(offsets, size, line, idx)
+        return offsets
+
+    def _allocations(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
+        bad = offsets + size > self.launch.memory.ends(offsets)
+        if bad.any():
+            at = int(offsets[np.argmax(bad)]) + BASE
+            self.fault_where(
+                f"an illegal address: {size} bytes of global memory at {at:#x} are not within one "
+                "allocation",
+                line,
+                bad,
+                idx,
+            )
+
+    def _shared_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
+        self._aligned(addresses, size, line, idx, "shared")
+        end = self.launch.shared_bytes
+        if int(addresses.min()) < 0 or int(addresses.max()) + size > end:
+            bad = (addresses < 0) | (addresses + size > end)
+            at = int(addresses[np.argmax(bad)])
+            self.fault_where(
+                f"an illegal address: {size} bytes of shared memory at {at:#x}, of {end}",
+                line,
+                bad,
+                idx,
+            )
+        return addresses + (self._shared_base if idx is None else self._shared_base[idx])
+
+    def _local_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
+        self._aligned(addresses, size, line, idx, "local")
+        end = self.launch.local_bytes
+        bad = (addresses < 0) | (addresses + size > end)
+        if bad.any():
+            at = int(addresses[np.argmax(bad)])
+            self.fault_where(
+                f"an illegal address: {size} bytes of local memory at {at:#x}, of {end}",
+                line,
+                bad,
+                idx,
+            )
+        return addresses + (self._local_base if idx is None else self._local_base[idx])
+
+    # Accesses
+
+    def load(
+        self, space: str, addresses: Integers, bits: int, count: int, line: int, idx: Lane
+    ) -> list[Array]:
+        """`count` neighbouring elements of each lane, as unsigned bits."""
+        if space == "generic":
+            return self._load_generic(addresses, bits, count, line, idx)
+        size = bits // 8
+        offsets, data = self.readable(space, addresses, size * count, line, idx, size)
+        positions = offsets // size if size > 1 else offsets
+        elements = data[size]
+        return [elements[positions + number if number else positions] for number in range(count)]
+
+    def _load_generic(
+        self, addresses: Integers, bits: int, count: int, line: int, idx: Lane
+    ) -> list[Array]:
+        results = [np.empty(len(addresses), f"u{bits // 8}") for _ in range(count)]
+        for name, chosen, own, lanes in self.spaces(addresses, idx):
+            loaded = self.load(name, own, bits, count, line, lanes)
+            if chosen is None:
+                return loaded
+            for result, values in zip(results, loaded, strict=True):
+                result[chosen] = values
+        return results
+
+    def windows(self, addresses: Integers) -> Integers:
+        """The space of generic addresses: 0 for global, 1 for shared, 2 for local memory."""
+        return np.minimum(addresses >> 44, 2)
+
+    def spaces(
+        self, addresses: Integers, idx: Lane
+    ) -> Iterator[tuple[str, Array | None, Integers, Lane]]:
+        """Divides generic addresses by their space.
+
+        Yields the space, which of the lanes (None for all), their addresses within the space, and
+        their numbers.
+        """
+        windows = self.windows(addresses)
+        for number, (name, begin) in enumerate(
+            (("global", 0), ("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW))
+        ):
+            chosen = windows == number
+            if chosen.all():
+                yield name, None, addresses - begin, idx
+            elif chosen.any():
+                lanes = np.flatnonzero(chosen) if idx is None else idx[chosen]
+                yield name, chosen, addresses[chosen] - begin, lanes
+
+    def parameter(self, offset: int, dtype: np.dtype[Any]) -> Any:
+        """A value among the parameters."""
+        return np.frombuffer(self.launch.parameters, dtype, 1, offset)[0]
+
+    def readable(
+        self, space: str, addresses: Integers, size: int, line: int, idx: Lane, element: int = 1
+    ) -> tuple[Integers, dict[int, Array]]:
+        """Checks a read; returns the offsets and the memory by size of its elements."""
+        if space == "shared":
+            offsets = self._shared_offsets(addresses, size, line, idx)
+            self._need_written(offsets, size, line, idx)
+            self._note(self._shared_shadow, "shared", offsets, size, line, idx, writes=False)
+            return offsets, self._shared
+        if space == "local":
+            offsets = self._local_offsets(addresses, size, line, idx)
+            for number in range(size):
+                bad = ~self._local_written[offsets + number]
+                if bad.any():
+                    self.fault_where("a read of local memory that is not written", line, bad, idx)
+            return offsets, self._local
+        offsets = self._global_offsets(addresses, size, line, idx)
+        if space == "global":
+            shadow = self.launch.global_shadow
+            self._note(shadow, "global", offsets, size, line, idx, writes=False)
+        if self.launch.checks.unwritten_global:
+            for number in range(size):
+                bad = ~self.launch.memory.written[offsets + number]
+                if bad.any():
+                    self.fault_where("a read of global memory that is not written", line, bad, idx)
+        return offsets, self._global
+
+    def store(
+        self,
+        space: str,
+        addresses: Integers,
+        values: Sequence[Array],
+        bits: int,
+        line: int,
+        idx: Lane,
+    ) -> None:
+        """Writes neighbouring elements of each lane."""
+        if space == "generic":
+            for name, chosen, own, lanes in self.spaces(addresses, idx):
+                some = values if chosen is None else [one[chosen] for one in values]
+                self.store(name, own, some, bits, line, lanes)
+            return
+        size = bits // 8
+        offsets, data = self.writable(space, addresses, size * len(values), line, idx)
+        positions = offsets // size if size > 1 else offsets
+        elements = data[size]
+        for number, value in enumerate(values):
+            elements[positions + number if number else positions] = value
+
+    def writable(
+        self, space: str, addresses: Integers, size: int, line: int, idx: Lane, atomic: bool = False
+    ) -> tuple[Integers, dict[int, Array]]:
+        """Checks a write, and notes that it is written; returns like `readable`."""
+        if space == "shared":
+            offsets = self._shared_offsets(addresses, size, line, idx)
+            self._note(self._shared_shadow, "shared", offsets, size, line, idx, True, atomic)
+            if atomic:
+                self._need_written(offsets, size, line, idx)
+            elif not self._shared_full:
+                self.mark_shared(offsets, size)
+            return offsets, self._shared
+        if space == "local":
+            offsets = self._local_offsets(addresses, size, line, idx)
+            for number in range(size):
+                self._local_written[offsets + number] = True
+            return offsets, self._local
+        if space != "global":
+            self.fault(f"a write to {space} memory", line)
+        offsets = self._global_offsets(addresses, size, line, idx)
+        shadow = self.launch.global_shadow
+        self._note(shadow, "global", offsets, size, line, idx, True, atomic)
+        if self.launch.checks.unwritten_global:
+            for number in range(size):
+                self.launch.memory.written[offsets + number] = True
+        return offsets, self._global
+
+    def _need_written(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
+        if self._shared_full:
+            return
+        positions = offsets >> self._shift
+        for number in range(max(1, size >> self._shift)):
+            known = self._shared_written[positions + number if number else positions]
+            if not known.all():
+                self.fault_where("a read of shared memory that is not written", line, ~known, idx)
+
+    def mark_shared(self, offsets: Integers, size: int, written: bool = True) -> None:
+        """Notes that bytes of shared memory are written, or that they are not."""
+        positions = offsets >> self._shift
+        for number in range(max(1, size >> self._shift)):
+            self._shared_written[positions + number if number else positions] = written
+        if not written:
+            self._shared_full = False
+
+    def _note(
+        self,
+        shadow: Shadow | None,
+        space: str,
+        offsets: Integers,
+        size: int,
+        line: int,
+        idx: Lane,
+        writes: bool,
+        atomic: bool = False,
+    ) -> None:
+        if shadow is not None:
+            tags = self._tags if idx is None else self._tags[idx]
+            race = shadow.access(offsets, size, tags, line, writes=writes, atomic=atomic)
+            self._race(race, space)
+
+    def pass_barrier(self, blocks: Integers | None) -> None:
+        """All threads of these blocks (None for all blocks) have passed a barrier."""
+        everyone = blocks is None
+        if self._shared_shadow:
+            self._race(self._shared_shadow.check(keep=not everyone), "shared")
+        if blocks is None:
+            self.epochs += 1
+            self._shared_full = self._shared_full or bool(self._shared_written.all())
+        else:
+            self.epochs[blocks] += 1
+        self.retag()
+
+    def pass_warp_barrier(self, line: int, idx: Lane) -> None:
+        """Threads of a warp have waited for each other."""
+        if self.launch.checks.shared_races or self.launch.checks.global_races:
+            self.fault("a barrier of a warp, for which races cannot be checked", line)
+
+    def finish(self) -> None:
+        """All lanes have exited."""
+        if self._shared_shadow:
+            self._race(self._shared_shadow.check(keep=False), "shared")
+        if self.launch.global_shadow:
+            self._race(self.launch.global_shadow.check(keep=True), "global")

@@ -1,0 +1,224 @@
+"""The machine: loads modules of PTX and launches their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cuda_machine.counts import Counts, counts
+from cuda_machine.faults import Fault, Index
+from cuda_machine.lanes import Checks, Lanes, Launch
+from cuda_machine.memory import Memory
+from cuda_machine.program import Program, make_program
+from cuda_machine.schedule import Schedule
+from cuda_machine.shadow import Shadow
+from cuda_machine.syntax import Kernel, Module, Symbol, shared_layout
+
+
+@dataclass
+class LoadedModule:
+    """A module whose variables have addresses.
+
+    Attributes:
+        kernels: by name.
+        addresses: the space and the address of each variable in global memory.
+    """
+
+    module: Module
+    addresses: dict[str, tuple[str, int]]
+    kernels: dict[str, LoadedKernel] = field(default_factory=dict)
+
+
+@dataclass
+class LoadedKernel:
+    """A kernel of a loaded module; its program is made when it is first launched."""
+
+    kernel: Kernel
+    loaded: LoadedModule = field(repr=False)
+    _program: Program | None = field(default=None, repr=False)
+
+    @property
+    def program(self) -> Program:
+        """The kernel as Python code.
+
+        Raises:
+            Fault: an instruction is unknown.
+        """
+        if self._program is None:
+            self._program = make_program(self.kernel, self.loaded.addresses)
+        return self._program
+
+
+class Machine:
+    """Runs kernels on a memory.
+
+    Args:
+        memory: the global memory.
+        multiprocessors: what the device reports; kernels run the same with any number.
+        order: of the blocks of a grid, and of the lanes of an atomic instruction: "ascending",
+            "descending", or the seed of a random order.
+        lanes: about how many threads run together.
+        checks: what is checked besides addresses.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        *,
+        multiprocessors: int = 4,
+        order: str | int = "ascending",
+        lanes: int = 1 << 15,
+        checks: Checks | None = None,
+    ) -> None:
+        if isinstance(order, str) and order not in ("ascending", "descending"):
+            raise ValueError(f"order {order!r}: 'ascending', 'descending' or a seed is expected")
+        self.memory, self.multiprocessors, self.order = memory, multiprocessors, order
+        self.lanes = lanes
+        self.checks = checks or Checks()
+
+    def load(self, module: Module) -> LoadedModule:
+        """Allocates the module's variables.
+
+        Raises:
+            OutOfMemory: the memory is too small.
+            Fault: an `extern` variable, or an address of one that is not defined.
+        """
+        loaded = LoadedModule(module, {})
+        own = [one for one in module.variables.values() if one.space in ("global", "const")]
+        for one in own:
+            if one.extern:
+                raise Fault(f"variable {one.name} is not defined in the PTX")
+            address = self.memory.allocate(one.size)
+            # Without an initialiser, variables are zero (PTX ISA, Initializers).
+            self.memory.write(address, one.initial.ljust(one.size, b"\0"))
+            loaded.addresses[one.name] = (one.space, address)
+        for one in own:
+            for position, symbol in one.addresses:
+                value = self._address(loaded, symbol)
+                at = loaded.addresses[one.name][1] + position
+                self.memory.write(at, value.to_bytes(8, "little"))
+        loaded.kernels = {
+            name: LoadedKernel(kernel, loaded) for name, kernel in module.kernels.items()
+        }
+        return loaded
+
+    def unload(self, loaded: LoadedModule) -> None:
+        """Frees the module's variables."""
+        for _, address in loaded.addresses.values():
+            self.memory.free(address)
+        loaded.addresses.clear()
+
+    def _address(self, loaded: LoadedModule, symbol: Symbol) -> int:
+        if symbol.name not in loaded.addresses:
+            raise Fault(f"the address of {symbol.name}, which is no variable")
+        return loaded.addresses[symbol.name][1] + symbol.offset
+
+    def launch(
+        self,
+        kernel: LoadedKernel,
+        grid: Index,
+        block: Index,
+        parameters: Sequence[bytes],
+        *,
+        shared_bytes: int = 0,
+    ) -> Counts:
+        """Runs a kernel to its end.
+
+        Args:
+            kernel: of a loaded module.
+            grid, block: extents, x first.
+            parameters: the bytes of each one.
+            shared_bytes: of dynamic shared memory.
+
+        Raises:
+            Fault: the kernel did something that is undefined or unknown.
+            ValueError: the launch itself is wrong.
+        """
+        program = kernel.program
+        _check_launch(kernel.kernel, grid, block)
+        launch = self._launch(program, grid, block, parameters, shared_bytes)
+        blocks = self._ordered(grid[0] * grid[1] * grid[2])
+        together = max(1, self.lanes // launch.threads)
+        executed = [0] * len(program.blocks)
+        # Overflow, and NaN of NaN or of infinities, are results like others.
+        wavefronts = [0, 0]
+        with np.errstate(all="ignore"):
+            for first in range(0, len(blocks), together):
+                # Within a vector, blocks ascend: a lane's number says what it does first.
+                lanes = Lanes(launch, blocks[first : first + together])
+                Schedule(program, lanes, executed).run()
+                lanes.finish()
+                wavefronts[0] += lanes.wavefronts
+                wavefronts[1] += lanes.ideal_wavefronts
+        result = counts(program.tallies, executed)
+        result.wavefronts, result.ideal_wavefronts = wavefronts
+        return result
+
+    def _ordered(self, count: int) -> np.ndarray:
+        blocks = np.arange(count, dtype=np.int64)
+        if self.order == "ascending":
+            return blocks
+        if self.order == "descending":
+            return blocks[::-1].copy()
+        return np.random.default_rng(int(self.order)).permutation(blocks)
+
+    def _launch(
+        self,
+        program: Program,
+        grid: Index,
+        block: Index,
+        parameters: Sequence[bytes],
+        shared_bytes: int,
+    ) -> Launch:
+        declared = program.kernel.parameters
+        if len(parameters) != len(declared):
+            raise ValueError(f"{len(parameters)} parameters, {len(declared)} are expected")
+        data = bytearray()
+        for one, given in zip(declared, parameters, strict=True):
+            if len(given) != one.size:
+                raise ValueError(f"parameter {one.name} has {one.size} bytes, not {len(given)}")
+            data += bytes(one.offset - len(data)) + given
+        total = program.shared_bytes + shared_bytes
+        checks = self.checks
+        shadow = None
+        if checks.global_races:
+            shadow = Shadow(len(self.memory.data), program.granules["global"], across=True)
+        return Launch(
+            kernel=program.kernel.name,
+            lines=program.lines,
+            grid=grid,
+            block=block,
+            memory=self.memory,
+            parameters=bytes(data),
+            shared_bytes=total,
+            local_bytes=program.local_bytes,
+            shared_granule=program.granules["shared"],
+            checks=checks,
+            global_shadow=shadow,
+            order=self.order,
+        )
+
+
+# CUDA Programming Guide, Compute Capabilities: limits of all devices.
+_MOST_THREADS, _MOST_BLOCK, _MOST_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
+
+
+def _check_launch(kernel: Kernel, grid: Index, block: Index) -> None:
+    threads = block[0] * block[1] * block[2]
+    limits = kernel.limits
+    for extents, most in ((grid, _MOST_GRID), (block, _MOST_BLOCK)):
+        if any(not 1 <= one <= limit for one, limit in zip(extents, most, strict=True)):
+            raise ValueError(f"a launch of {grid} blocks of {block} threads: at most {most}")
+    if threads > _MOST_THREADS:
+        raise ValueError(f"blocks of {threads} threads, at most {_MOST_THREADS}")
+    if limits.reqntid and block != limits.reqntid:
+        raise ValueError(f"blocks of {block} threads, {kernel.name} requires {limits.reqntid}")
+    if limits.maxntid:
+        x, y, z = limits.maxntid
+        if threads > x * y * z:
+            raise ValueError(f"blocks of {threads} threads, {kernel.name} has at most {x * y * z}")
+
+
+__all__ = ["Checks", "LoadedKernel", "LoadedModule", "Machine", "shared_layout"]

@@ -1,0 +1,133 @@
+"""The global memory of the machine: one flat address space, and its allocations."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cuda_machine.faults import OutOfMemory
+
+# Addresses of global memory begin above 4 GiB, so that an address that was truncated to 32 bits is
+# an illegal one.
+BASE: Final = 7 << 32
+ALIGNMENT: Final = 256
+# At least so many bytes between allocations belong to none, so that running over an end is found.
+GAP: Final = 256
+
+
+class Memory:
+    """Global memory of a device.
+
+    Args:
+        size: bytes in total.
+
+    Attributes:
+        used: bytes of all allocations together.
+        data: all bytes; the byte at an address is `data[address - BASE]`.
+        written: whether a byte was written since its allocation.
+    """
+
+    def __init__(self, size: int) -> None:
+        # Whole 16-byte vectors, also for the last allocation.
+        room = -(-size // ALIGNMENT) * ALIGNMENT + GAP
+        self.size = size
+        self.used = 0
+        self.data: npt.NDArray[np.uint8] = np.zeros(room, np.uint8)
+        self.written: npt.NDArray[np.bool_] = np.zeros(room, np.bool_)
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def allocate(self, size: int) -> int:
+        """The address of new memory, aligned to 256 bytes.
+
+        Raises:
+            OutOfMemory: no gap is large enough.
+        """
+        if size < 0:
+            raise ValueError(f"an allocation of {size} bytes")
+        if self.used + size > self.size:
+            raise OutOfMemory(
+                f"{size} bytes asked for, {self.size - self.used} of {self.size} left"
+            )
+        begin, position = 0, 0
+        for position, end in enumerate([*self._begins, len(self.data)]):
+            if begin + size + (GAP if position < len(self._begins) else 0) <= end:
+                break
+            if position < len(self._ends):
+                begin = -(-(self._ends[position] + GAP) // ALIGNMENT) * ALIGNMENT
+        else:
+            position = self._grow(begin, size)
+        self._begins.insert(position, begin)
+        self._ends.insert(position, begin + size)
+        self.used += size
+        # Memory of a GPU is not cleared: nobody may count on zeros.
+        self.data[begin : begin + size] = 0xA5
+        self.written[begin : begin + size] = False
+        return BASE + begin
+
+    def _grow(self, begin: int, size: int) -> int:
+        """Adds address space: gaps between allocations are no part of the device's size."""
+        more = begin + size + GAP - len(self.data)
+        more = -(-more // ALIGNMENT) * ALIGNMENT
+        self.data = np.concatenate([self.data, np.zeros(more, np.uint8)])
+        self.written = np.concatenate([self.written, np.zeros(more, np.bool_)])
+        return len(self._begins)
+
+    def free(self, address: int) -> None:
+        """Gives an allocation back.
+
+        Raises:
+            ValueError: no allocation begins at the address.
+        """
+        offset = address - BASE
+        if offset not in self._begins:
+            raise ValueError(f"no allocation begins at {address:#x}")
+        position = self._begins.index(offset)
+        self.used -= self._ends[position] - offset
+        del self._begins[position], self._ends[position]
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes of one allocation.
+
+        Raises:
+            ValueError: the bytes are not within one allocation.
+        """
+        offset = self._checked(address, size)
+        return self.data[offset : offset + size].tobytes()
+
+    def write(self, address: int, data: bytes | bytearray | memoryview) -> None:
+        """Writes to one allocation.
+
+        Raises:
+            ValueError: the bytes are not within one allocation.
+        """
+        values = np.frombuffer(data, np.uint8)
+        offset = self._checked(address, len(values))
+        self.data[offset : offset + len(values)] = values
+        self.written[offset : offset + len(values)] = True
+
+    def _checked(self, address: int, size: int) -> int:
+        offset = address - BASE
+        begin, end = self.around(offset)
+        if size < 0 or offset < begin or offset + size > end:
+            raise ValueError(f"{size} bytes at {address:#x} are not within one allocation")
+        return offset
+
+    def around(self, offset: int) -> tuple[int, int]:
+        """The first byte and the end of the allocation that an offset is in; (0, -1) if none."""
+        position = bisect_right(self._begins, offset) - 1
+        if position < 0 or offset > self._ends[position]:
+            return 0, -1
+        return self._begins[position], self._ends[position]
+
+    def ends(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """For each offset the end of the allocation that it is in; -1 if it is in none."""
+        if not self._begins:
+            return np.full(offsets.shape, -1, np.int64)
+        begins, ends = np.array(self._begins, np.int64), np.array(self._ends, np.int64)
+        position = np.searchsorted(begins, offsets, "right") - 1
+        found = ends[position]
+        return np.where((position < 0) | (offsets >= found), -1, found)

@@ -1,0 +1,225 @@
+"""Makes a program of a kernel: a Python function for each basic block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+# Importing the families of instructions registers them.
+from cuda_machine import (
+    control as control,
+)
+from cuda_machine import (
+    conversions as conversions,
+)
+from cuda_machine import (
+    floats as floats,
+)
+from cuda_machine import (
+    halves as halves,
+)
+from cuda_machine import (
+    integers as integers,
+)
+from cuda_machine import (
+    memory_access as memory_access,
+)
+from cuda_machine import (
+    moves as moves,
+)
+from cuda_machine.blocks import CARRY, Block, basic_blocks, registers_in
+from cuda_machine.calls import Flat, flat
+from cuda_machine.counts import Tally, tally
+from cuda_machine.faults import Fault
+from cuda_machine.syntax import BITS, Instruction, Kernel, Label, aligned, shared_layout
+from cuda_machine.writer import HELPERS, Writer, canonical
+
+Code = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel that is ready to run.
+
+    Attributes:
+        kernel: its parameters and limits.
+        blocks, codes: basic blocks and their functions (lanes, registers, idx, count).
+        masks: for blocks that wait for lanes of their warp: the function of the mask.
+        registers: the NumPy type of each register.
+        lines: the text of each line with an instruction.
+        granules: bytes of the smallest access of "shared" and "global" memory.
+        shared_bytes, dynamic_align, local_bytes: static shared memory of a block, where dynamic
+            shared memory begins, local memory of a thread.
+        tallies: what each block counts for each lane.
+        source: the Python code, for those who look for a mistake in this machine.
+    """
+
+    kernel: Kernel
+    blocks: list[Block]
+    codes: list[Code]
+    masks: dict[int, Code]
+    registers: list[str]
+    names: list[str]
+    lines: dict[int, str]
+    granules: dict[str, int]
+    shared_bytes: int
+    local_bytes: int
+    tallies: list[Tally]
+    source: str = field(repr=False)
+
+
+def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Program:
+    """The program of a kernel.
+
+    Args:
+        kernel: parsed PTX.
+        addresses: of the module's variables: their space and address.
+
+    Raises:
+        Fault: an instruction is unknown; it names the line.
+    """
+    assert kernel.module is not None
+    flattened = flat(kernel)
+    blocks = basic_blocks(flattened)
+    shared, shared_bytes = shared_layout(kernel)
+    known = dict(addresses)
+    known.update((name, ("shared", offset)) for name, offset in shared.items())
+    local_bytes = 0
+    for name, variable in flattened.local.items():
+        local_bytes = aligned(local_bytes, variable.align)
+        known[name] = ("local", local_bytes)
+        local_bytes += variable.size
+    registers = _registers(flattened)
+    context = _Context(kernel, known, registers)
+    source = "\n".join(context.block(block) for block in blocks)
+    space: dict[str, Any] = {**HELPERS, **context.constants}
+    exec(compile(source, f"<{kernel.name}>", "exec"), space)
+    instructions = [one for block in blocks for one in block.all()]
+    return Program(
+        kernel,
+        blocks,
+        [space[f"b{block.number}"] for block in blocks],
+        {one.number: space[f"mask{one.number}"] for one in blocks if one.mask is not None},
+        list(registers.values()),
+        list(registers),
+        {one.line: one.text for one in instructions},
+        {name: _granule(instructions, name) for name in ("shared", "global")},
+        shared_bytes,
+        local_bytes,
+        [tally(block.all()) for block in blocks],
+        source,
+    )
+
+
+def _registers(flattened: Flat) -> dict[str, str]:
+    """The registers by name, and their NumPy types."""
+    found = {CARRY.name: "b1"}
+    for one in flattened.body:
+        if isinstance(one, Label):
+            continue
+        for operand in (*one.operands, one.guard):
+            for register in registers_in(operand):
+                found[register.name] = canonical(register)
+    return found
+
+
+def _granule(instructions: list[Instruction], space: str) -> int:
+    """Bytes that are always accessed together: the size of the smallest access of a space."""
+    sizes = [16]
+    for one in instructions:
+        if one.name in ("ld", "st", "atom", "red"):
+            spaces = {modifier.partition("::")[0] for modifier in one.modifiers}
+            # A generic access may be to any space.
+            if space in spaces or not spaces & {"shared", "global", "local", "param", "const"}:
+                sizes.append(BITS.get(one.modifiers[-1], 8) // 8)
+        elif one.name == "cp":
+            # A copy may have fewer bytes than its size.
+            sizes.append(1 if len(one.operands) > 3 else 4)
+    return min(sizes)
+
+
+class _Context:
+    """Writes the functions of a kernel's blocks."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        addresses: Mapping[str, tuple[str, int]],
+        registers: Mapping[str, str],
+    ) -> None:
+        self.kernel, self.addresses = kernel, addresses
+        self.numbers = {name: number for number, name in enumerate(registers)}
+        self.offsets = {one.name: (one.offset, one.size) for one in kernel.parameters}
+        self.constants: dict[str, Any] = {}
+
+    def _writer(self) -> Writer:
+        assert self.kernel.module is not None
+        architecture = self.kernel.module.architecture
+        return Writer(self.numbers, self.addresses, self.offsets, architecture, self.constants)
+
+    def block(self, block: Block) -> str:
+        """The source of a block, and of its mask."""
+        writer = self._writer()
+        try:
+            for one in block.instructions:
+                writer.write_instruction(one)
+            result = self._end(writer, block)
+            written = sorted(block.written, key=lambda one: self.numbers[one.name])
+            kept = [(self.numbers[one.name], writer.kept(one)) for one in written]
+            source = _function(f"b{block.number}", writer, kept, result)
+            if block.mask is not None:
+                writer = self._writer()
+                mask = writer.array(block.mask, "u32")
+                source += _function(f"mask{block.number}", writer, [], mask)
+        except Fault as fault:
+            raise Fault(
+                fault.what, kernel=self.kernel.name, line=fault.line, text=fault.text
+            ) from (fault.__cause__)
+        return source
+
+    def _end(self, writer: Writer, block: Block) -> str:
+        """What the function returns: which lanes take a branch, or where a switch leads."""
+        one = block.last
+        if one is None or block.kind in ("exit", "trap"):
+            return "None"
+        if block.kind == "barrier":
+            writer.write_instruction(one)
+            return writer.lines.pop()
+        if block.kind == "switch":
+            return writer.array(one.operands[0], "u32")
+        return "None" if one.guard is None else writer.read(one.guard, "pred")
+
+
+def _function(name: str, writer: Writer, kept: list[tuple[int, str]], result: str) -> str:
+    lines = [f"def {name}(m, R, idx, n):"]
+    if writer.inputs:
+        lines.append("    if idx is None:")
+        lines += [f"        {whole}" for whole, _ in writer.inputs]
+        lines.append("    else:")
+        lines += [f"        {some}" for _, some in writer.inputs]
+    lines += [f"    {line}" for line in writer.lines]
+    if kept:
+        lines.append("    if idx is None:")
+        lines += [f"        R[{number}] = {value}" for number, value in kept]
+        lines.append("    else:")
+        lines += [f"        R.keep({number}, {value}, idx)" for number, value in kept]
+    lines.append(f"    return {result}")
+    return "\n".join(lines) + "\n"
+
+
+class Registers(list[Any]):
+    """The registers of all lanes; None for one that nobody wrote."""
+
+    def __init__(self, types: list[str], count: int) -> None:
+        super().__init__([None] * len(types))
+        self._types = [np.dtype(one) for one in types]
+        self._count = count
+
+    def keep(self, number: int, value: Any, idx: Any) -> None:
+        """Sets a register of some lanes."""
+        if self[number] is None:
+            self[number] = np.zeros(self._count, self._types[number])
+        self[number][idx] = value

@@ -1,0 +1,367 @@
+"""Runs the lanes of a program: those with the lowest block of instructions are run next.
+
+Lanes that diverge wait in `_pending`, by the number of the block where they continue. As the lowest
+number is run first, lanes that skip code wait for those that run it, and join them after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cuda_machine.blocks import WHOLE_WARP
+from cuda_machine.lanes import Integers, Lane, Lanes
+from cuda_machine.program import Program, Registers
+from cuda_machine.syntax import Instruction
+
+_FULL = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Lanes at a barrier.
+
+    Attributes:
+        idx: the lanes.
+        number: of the block that the barrier ends.
+        aligned: whether all threads of a warp must execute this same instruction.
+        name: of the barrier, 0 to 15: of all lanes, or of each.
+        threads: how many threads the barrier is for; None for all of the block.
+        reduction: of bar.red: the operation, the register, and the predicate of each lane.
+    """
+
+    idx: Integers
+    number: int
+    line: int
+    aligned: bool
+    name: Any
+    threads: Any
+    reduction: Any
+
+    def chosen(self, name: int) -> Any:
+        """Which lanes wait at the barrier of this name."""
+        return np.broadcast_to(self.name == name, self.idx.shape)
+
+    def some(self, chosen: Any) -> Waiting:
+        """Some of the lanes."""
+        name, threads, reduction = self.name, self.threads, self.reduction
+        if np.ndim(name):
+            name = name[chosen]
+        if threads is not None and np.ndim(threads):
+            threads = threads[chosen]
+        if reduction is not None:
+            reduction = (*reduction[:2], reduction[2][chosen])
+        return replace(self, idx=self.idx[chosen], name=name, threads=threads, reduction=reduction)
+
+
+class Schedule:
+    """The state of a run: which lanes wait where.
+
+    Args:
+        executed: is increased by the lanes that executed each block.
+    """
+
+    def __init__(self, program: Program, lanes: Lanes, executed: list[int]) -> None:
+        self.program, self.lanes, self.executed = program, lanes, executed
+        self._pending: dict[int, list[Lane]] = {0: [None]}
+        # Lanes that wait for others of their warp, by block of instructions.
+        self._parked: dict[int, list[Integers]] = {}
+        # Lanes that wait at a barrier: where they continue, its line, name, and count of threads.
+        self._waiting: list[Waiting] = []
+        self._retried = 0
+        self.registers = Registers(program.registers, lanes.count)
+
+    def run(self) -> None:
+        """Runs all lanes to their end.
+
+        Raises:
+            Fault: what they did is undefined.
+        """
+        registers = self.registers
+        pending, codes, blocks = self._pending, self.program.codes, self.program.blocks
+        executed, count = self.executed, self.lanes.count
+        masks = self.program.masks
+        while pending or self._waiting or self._parked:
+            if not pending:
+                self._resolve()
+                continue
+            number = min(pending)
+            idx = self._merged(pending.pop(number))
+            lowest = min(pending, default=len(blocks))
+            while True:
+                if number in masks:
+                    idx, some = self._together(number, idx, registers)
+                    if not some:
+                        break
+                n = count if idx is None else len(idx)
+                executed[number] += n
+                try:
+                    result = codes[number](self.lanes, registers, idx, n)
+                except (TypeError, AttributeError):
+                    self._check_written(number, registers)
+                    raise
+                block = blocks[number]
+                if block.kind == "next" or (block.kind == "branch" and result is None):
+                    number = block.successors[0]
+                elif block.kind == "branch":
+                    taken = int(np.count_nonzero(result))
+                    if taken == n:
+                        number = block.successors[0]
+                    elif taken == 0:
+                        number = block.successors[1]
+                    else:
+                        self._push(block.successors[0], result, idx)
+                        self._push(block.successors[1], ~result, idx)
+                        break
+                else:
+                    following = self._special(block.kind, number, result, idx)
+                    if following is None:
+                        break
+                    number = following
+                if number >= lowest:
+                    pending.setdefault(number, []).append(idx)
+                    break
+
+    def _push(self, number: int, chosen: Any, idx: Lane) -> None:
+        lanes = np.flatnonzero(chosen) if idx is None else idx[chosen]
+        if len(lanes):
+            self._pending.setdefault(number, []).append(lanes)
+
+    def _merged(self, groups: list[Lane]) -> Lane:
+        """The lanes of all groups in ascending order; None if these are all lanes."""
+        if len(groups) == 1:
+            return groups[0]
+        lanes = np.sort(np.concatenate([one for one in groups if one is not None]))
+        return None if len(lanes) == self.lanes.count else lanes
+
+    def _check_written(self, number: int, registers: Registers) -> None:
+        block = self.program.blocks[number]
+        numbers = {name: n for n, name in enumerate(self.program.names)}
+        for one in block.live_in:
+            if registers[numbers[one.name]] is None:
+                first = next(i for i in block.all())
+                self.lanes.fault(f"a read of register {one.name}, which is not written", first.line)
+
+    def _special(self, kind: str, number: int, result: Any, idx: Lane) -> int | None:
+        """Ends a block that is no branch; gives the next block if all its lanes continue there."""
+        lanes, block = self.lanes, self.program.blocks[number]
+        assert block.last is not None or kind == "exit"
+        if kind == "exit":
+            self._exit(idx)
+            return None
+        assert block.last is not None
+        if kind == "trap":
+            lanes.fault("a trap", block.last.line, 0 if idx is None else int(idx[0]))
+        if kind == "switch":
+            if int(result.max()) >= len(block.successors):
+                bad = result >= len(block.successors)
+                lanes.fault_where("a branch beyond the list of targets", block.last.line, bad, idx)
+            for position, successor in enumerate(block.successors):
+                self._push(successor, result == position, idx)
+            return None
+        name, threads, reduction = result
+        if idx is None and threads is None and reduction is None:
+            # All threads of all blocks are here.
+            lanes.pass_barrier(None)
+            return block.successors[0]
+        here = np.arange(lanes.count) if idx is None else idx
+        aligned = block.last.name == "bar" or "aligned" in block.last.modifiers
+        self._waiting.append(
+            Waiting(here, number, block.last.line, aligned, name, threads, reduction)
+        )
+        return None
+
+    def _exit(self, idx: Lane) -> None:
+        lanes = self.lanes
+        if idx is None:
+            lanes.exited[:] = True
+            lanes.live[:] = 0
+        else:
+            lanes.exited[idx] = True
+            lanes.live -= np.bincount(lanes.block_of_lane[idx], minlength=len(lanes.live))
+        lanes.exits += 1
+
+    # Warps
+
+    def _together(self, number: int, idx: Lane, registers: Registers) -> tuple[Lane, bool]:
+        """The lanes whose mask names lanes that are all here, and whether there are any.
+
+        The others are parked. PTX ISA, shfl.sync and others: a thread waits until all threads of
+        its mask execute the instruction with the same mask. Threads that have exited are not
+        waited for.
+        """
+        lanes = self.lanes
+        parked = self._parked.pop(number, None)
+        if parked is not None:
+            idx = self._merged([idx, *parked])
+        n = lanes.count if idx is None else len(idx)
+        try:
+            mask = self.program.masks[number](lanes, registers, idx, n)
+        except (TypeError, AttributeError):
+            self._check_written(number, registers)
+            raise
+        one = self.program.blocks[number].all()[0]
+        if idx is None and lanes.threads % 32 == 0 and (mask == _FULL).all():
+            return None, True
+        warp = lanes.warp_of_lane if idx is None else lanes.warp_of_lane[idx]
+        own = lanes.lanemask_eq if idx is None else lanes.lanemask_eq[idx]
+        outside = (mask & own) == 0
+        if outside.any():
+            lanes.fault_where("a thread that its own mask does not name", one.line, outside, idx)
+        present, alive = self._bits(warp, own), self._alive()
+        if one.name in WHOLE_WARP and (absent := alive[warp] != _FULL).any():
+            lanes.fault_where("an instruction of a whole warp without some threads, which have "
+                              "exited or do not exist", one.line, absent, idx)  # fmt: skip
+        ready = (mask & alive[warp] & ~present[warp]) == 0
+        if not ready.all():
+            here = np.arange(lanes.count) if idx is None else idx
+            self._parked[number] = [here[~ready]]
+            idx, warp, mask, own = here[ready], warp[ready], mask[ready], own[ready]
+            if not len(idx):
+                return idx, False
+        self._check_masks(one, warp, mask, own, idx)
+        return idx, True
+
+    def _bits(self, warp: Any, own: Any) -> Any:
+        """For each warp, the sum of bits of its lanes."""
+        count = self.lanes.warps * len(self.lanes.blocks)
+        return np.bincount(warp, weights=own, minlength=count).astype(np.uint32)
+
+    def _alive(self) -> Any:
+        """For each warp, the lanes that have not exited."""
+        lanes = self.lanes
+        here = np.flatnonzero(~lanes.exited)
+        return self._bits(lanes.warp_of_lane[here], lanes.lanemask_eq[here])
+
+    def _check_masks(self, one: Instruction, warp: Any, mask: Any, own: Any, idx: Lane) -> None:
+        """Lanes that name each other must have the same mask."""
+        last = np.zeros(self.lanes.warps * len(self.lanes.blocks), np.uint32)
+        last[warp] = mask
+        for number in np.flatnonzero(last[warp] != mask):
+            named = (warp == warp[number]) & ((mask[number] & own) != 0)
+            bad = named & (mask != mask[number])
+            if bad.any():
+                what = "threads that name each other in different masks"
+                self.lanes.fault_where(what, one.line, bad, idx)
+
+    # Barriers
+
+    def _resolve(self) -> None:
+        """No lane can run on: lets those at complete barriers pass.
+
+        Raises:
+            Fault: no barrier is complete, so the lanes would wait forever.
+        """
+        waiting, self._waiting = self._waiting, []
+        names: set[int] = set()
+        for one in waiting:
+            names |= {int(name) for name in np.unique(one.name)}
+        for name in sorted(names):
+            waiting = self._pass(name, waiting)
+        self._waiting = waiting
+        if self._pending:
+            return
+        if self._parked and self._retried != self.lanes.exits:
+            # Lanes for which they wait may have exited.
+            self._retried = self.lanes.exits
+            for number, groups in self._parked.items():
+                self._pending.setdefault(number, []).extend(groups)
+            self._parked.clear()
+            return
+        self._deadlock()
+
+    def _deadlock(self) -> None:
+        lanes = self.lanes
+        told: list[str] = []
+        stops = [(one.line, one.idx) for one in self._waiting]
+        stops += [
+            (self.program.blocks[number].all()[0].line, lane)
+            for number, groups in self._parked.items()
+            for lane in groups
+        ]
+        block = int(lanes.block_of_lane[stops[0][1][0]])
+        for line, idx in stops:
+            own = idx[lanes.block_of_lane[idx] == block]
+            if len(own):
+                told.append(f"{len(own)} wait in line {line}: {lanes.launch.lines[line]}")
+        live = int(lanes.live[block])
+        lanes.fault(
+            f"a divergent barrier: of {live} threads that have not exited, " + ", ".join(told),
+            stops[0][0],
+            int(stops[0][1][0]),
+        )
+
+    def _pass(self, name: int, waiting: list[Waiting]) -> list[Waiting]:
+        """Lets blocks pass a barrier of this name; gives those that still wait."""
+        lanes = self.lanes
+        count = len(lanes.blocks)
+        arrived = np.zeros(count, np.int64)
+        expected = lanes.live.copy()
+        for one in waiting:
+            chosen = one.chosen(name)
+            own = lanes.block_of_lane[one.idx[chosen]]
+            arrived += np.bincount(own, minlength=count)
+            if one.threads is not None:
+                threads = np.broadcast_to(one.threads, one.idx.shape)[chosen]
+                if (threads % 32).any() or not threads.all():
+                    lanes.fault("a barrier whose number of threads is no multiple of 32", one.line)
+                expected[own] = threads
+        complete = (arrived > 0) & (arrived >= expected)
+        if (arrived > expected).any():
+            lanes.fault("a barrier at which more threads arrive than it names", waiting[0].line)
+        if not complete.any():
+            return waiting
+        if (arrived != lanes.live)[complete].any() and lanes.launch.checks.shared_races:
+            lanes.fault("a barrier of some threads of a block, for which races cannot be checked",
+                        waiting[0].line)  # fmt: skip
+        passing, left = [], []
+        for one in waiting:
+            goes = one.chosen(name) & complete[lanes.block_of_lane[one.idx]]
+            passing += [one.some(goes)] if goes.any() else []
+            left += [one.some(~goes)] if not goes.all() else []
+        self._check_converged(passing)
+        self._reduce(passing, count)
+        everyone = complete[lanes.live > 0].all()
+        lanes.pass_barrier(None if everyone else np.flatnonzero(complete))
+        for one in passing:
+            successor = self.program.blocks[one.number].successors[0]
+            idx = None if len(one.idx) == lanes.count else one.idx
+            self._pending.setdefault(successor, []).append(idx)
+        return left
+
+    def _check_converged(self, passing: list[Waiting]) -> None:
+        """PTX ISA, barrier: with .aligned, all threads of a warp execute the same instruction."""
+        if len(passing) < 2:
+            return
+        lanes = self.lanes
+        lines = np.zeros(lanes.warps * len(lanes.blocks), np.int64)
+        for one in passing:
+            lines[lanes.warp_of_lane[one.idx]] = one.line
+        for one in passing:
+            others = lines[lanes.warp_of_lane[one.idx]]
+            bad = others != one.line
+            if one.aligned and bad.any():
+                other = int(others[bad.argmax()])
+                text = lanes.launch.lines[other]
+                what = f"a divergent barrier: threads of the warp wait in line {other}: {text}"
+                lanes.fault_where(what, one.line, bad, one.idx)
+
+    def _reduce(self, passing: list[Waiting], count: int) -> None:
+        """Sets the results of bar.red."""
+        lanes = self.lanes
+        if all(one.reduction is None for one in passing):
+            return
+        true = np.zeros(count, np.int64)
+        total = np.zeros(count, np.int64)
+        for one in passing:
+            if one.reduction is None:
+                lanes.fault("a barrier with and without a reduction", one.line)
+            own = lanes.block_of_lane[one.idx]
+            true += np.bincount(own, weights=one.reduction[2], minlength=count).astype(np.int64)
+            total += np.bincount(own, minlength=count)
+        for one in passing:
+            operation, number, _ = one.reduction
+            values = {"popc": true, "and": true == total, "or": true > 0}[operation]
+            self.registers.keep(number, values[lanes.block_of_lane[one.idx]], one.idx)

@@ -1,0 +1,240 @@
+"""What a PTX text consists of: records that the parser makes and the code generator reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+# Bits of the fundamental types (PTX ISA, Fundamental Types, and Packed Data Types).
+BITS: Final = {
+    **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
+    "f16": 16,
+    "bf16": 16,
+    "f32": 32,
+    "f64": 64,
+    "tf32": 32,
+    "f16x2": 32,
+    "bf16x2": 32,
+    "pred": 1,
+}
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register; its name is unique within the kernel."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Not:
+    """A negated predicate, `!%p1`."""
+
+    register: Register
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A constant.
+
+    Attributes:
+        bits: its value as an integer, or the bits of a float.
+        kind: "integer", "f32" or "f64".
+    """
+
+    bits: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Special:
+    """A special register, such as `%tid.x`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """The address of a variable plus bytes, or a label, or a function."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Address:
+    """`[base + offset]`; the offset is in bytes."""
+
+    base: Register | Symbol | Immediate
+    offset: int
+
+
+@dataclass(frozen=True)
+class Vector:
+    """`{a, b, ...}`."""
+
+    elements: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two destinations, `%p1|%p2`."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """`(a, b, ...)` of a call."""
+
+    elements: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A destination that nobody reads, `_`."""
+
+
+Operand = Register | Not | Immediate | Special | Symbol | Address | Vector | Pair | Arguments | Sink
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction.
+
+    Attributes:
+        name: up to the first point, such as "ld".
+        modifiers: what follows it, without points.
+        operands: destinations first.
+        guard: the predicate of `@%p`, or its negation.
+        line, text: where it stands.
+    """
+
+    name: str
+    modifiers: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    guard: Register | Not | None
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Label:
+    """Where a branch may lead."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable in a state space.
+
+    Attributes:
+        name: unique within its scope.
+        space: "param", "shared", "local", "const" or "global".
+        size, align: in bytes; the size of `extern` arrays is 0.
+        initial: the first bytes; those after them are zero.
+        addresses: (position in bytes, symbol): addresses of other variables among the bytes.
+    """
+
+    name: str
+    space: str
+    size: int
+    align: int
+    initial: bytes = b""
+    addresses: tuple[tuple[int, Symbol], ...] = ()
+    extern: bool = False
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel; offset and size are in bytes."""
+
+    name: str
+    size: int
+    align: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes of blocks: at most `maxntid` threads; exactly `reqntid`."""
+
+    maxntid: tuple[int, int, int] | None = None
+    reqntid: tuple[int, int, int] | None = None
+
+
+@dataclass
+class Kernel:
+    """A kernel or a function.
+
+    Attributes:
+        results: of a function: parameters that it writes.
+        shared, local: its own variables.
+        targets: the labels of each list of branch targets.
+        shared_bytes: static shared memory of the kernel.
+    """
+
+    name: str
+    entry: bool
+    line: int
+    parameters: list[Parameter] = field(default_factory=list)
+    results: list[Parameter] = field(default_factory=list)
+    shared: dict[str, Variable] = field(default_factory=dict)
+    local: dict[str, Variable] = field(default_factory=dict)
+    registers: dict[str, Register] = field(default_factory=dict)
+    targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    body: list[Instruction | Label] = field(default_factory=list)
+    limits: Limits = field(default_factory=Limits)
+    module: Module | None = field(default=None, repr=False)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory, that of the module included."""
+        assert self.module is not None
+        return shared_layout(self)[1]
+
+
+@dataclass
+class Module:
+    """A PTX text: its target, such as "sm_80", its kernels, functions and variables."""
+
+    target: str = ""
+    version: tuple[int, int] = (0, 0)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    functions: dict[str, Kernel] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+
+    @property
+    def architecture(self) -> int:
+        """The number of the target: 80 for sm_80."""
+        return int("".join(filter(str.isdigit, self.target)))
+
+
+def aligned(offset: int, align: int) -> int:
+    """The next offset of an alignment."""
+    return -(-offset // align) * align
+
+
+def shared_layout(kernel: Kernel) -> tuple[dict[str, int], int]:
+    """The offset of each shared variable, and the bytes of the static ones.
+
+    Dynamic shared memory follows the static one; all `extern` arrays begin there.
+    """
+    assert kernel.module is not None
+    outer = [one for one in kernel.module.variables.values() if one.space == "shared"]
+    variables = [*outer, *kernel.shared.values()]
+    functions = kernel.module.functions.values()
+    variables += [one for function in functions for one in function.shared.values()]
+    offsets: dict[str, int] = {}
+    end = 0
+    for one in variables:
+        if not one.extern:
+            offsets[one.name] = end = aligned(end, one.align)
+            end += one.size
+    dynamic = [one for one in variables if one.extern]
+    begin = aligned(end, max((one.align for one in dynamic), default=1))
+    offsets.update((one.name, begin) for one in dynamic)
+    return offsets, begin if dynamic else end

@@ -1,0 +1,279 @@
+"""Writes the Python source of basic blocks: an instruction becomes a few calls of NumPy.
+
+A block is a function of the running lanes `m`, their registers `R`, the numbers `idx` of the lanes
+that run it (None for all lanes), and their count `n`. Within a block a register is a local variable
+with a value for each of these lanes. Values are kept as bits: `v3_u4` is register 3 as uint32, and
+`v3_f4` the same bits as float32.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from cuda_machine.faults import Fault
+from cuda_machine.syntax import (
+    BITS,
+    Immediate,
+    Instruction,
+    Not,
+    Operand,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+)
+
+# The NumPy type of a PTX type. bfloat16 and packed types are bits.
+DTYPES: Final = {
+    **{f"{kind}{bits}": f"{code}{bits // 8}" for kind, code in (("b", "u"), ("u", "u"), ("s", "i"))
+       for bits in (8, 16, 32, 64)},
+    "f16": "f2", "f32": "f4", "f64": "f8", "bf16": "u2", "f16x2": "u4", "bf16x2": "u4",
+    "tf32": "u4", "pred": "b1",
+}  # fmt: skip
+FLOATS: Final = ("f16", "bf16", "f32", "f64", "tf32", "f16x2", "bf16x2")
+
+# Writes the code of an instruction.
+Handler = Callable[["Writer", Instruction], None]
+HANDLERS: Final[dict[str, Handler]] = {}
+# Functions that the generated code calls.
+HELPERS: Final[dict[str, Any]] = {"np": np}
+
+
+def instruction(*names: str, float: bool = False) -> Callable[[Handler], Handler]:
+    """Registers the function that writes instructions of these names.
+
+    Args:
+        names: of instructions.
+        float: whether the function is for instructions whose last modifier is a floating type.
+    """
+
+    def register(handler: Handler) -> Handler:
+        HANDLERS.update((f"{name}.float" if float else name, handler) for name in names)
+        return handler
+
+    return register
+
+
+def helper(function: Any) -> Any:
+    """Registers a function that generated code calls by its name."""
+    HELPERS[function.__name__] = function
+    return function
+
+
+def unknown(one: Instruction, what: str = "") -> NoReturn:
+    """Raises a fault: the machine does not know this instruction, or this form of it."""
+    raise Fault(f"unknown instruction{': ' if what else ''}{what}", line=one.line, text=one.text)
+
+
+def canonical(register: Register) -> str:
+    """The NumPy type in which the bits of a register are kept between blocks."""
+    bits = BITS[register.type]
+    return "b1" if bits == 1 else f"u{bits // 8}"
+
+
+class Writer:
+    """Writes the body of a block.
+
+    Args:
+        numbers: of all registers of the kernel.
+        addresses: of variables, by name and by the space that the address is in.
+        offsets: of the kernel's parameters.
+        architecture: 80 for sm_80.
+
+    Attributes:
+        lines: the code so far.
+        constants: names of constants in the code, and their values.
+        inputs: code that reads registers (all lanes, some lanes), in the order of first use.
+    """
+
+    def __init__(
+        self,
+        numbers: Mapping[str, int],
+        addresses: Mapping[str, tuple[str, int]],
+        offsets: Mapping[str, tuple[int, int]],
+        architecture: int,
+        constants: dict[str, Any],
+    ) -> None:
+        self.numbers, self.addresses, self.offsets = numbers, addresses, offsets
+        self.architecture = architecture
+        self.constants = constants
+        self.lines: list[str] = []
+        self.inputs: list[tuple[str, str]] = []
+        # The types in which a register's present value is at hand.
+        self._known: dict[str, list[str]] = {}
+        self._specials: set[str] = set()
+        self._temporaries = 0
+
+    def write_instruction(self, one: Instruction) -> None:
+        """Appends the code of an instruction.
+
+        Raises:
+            Fault: the instruction, a modifier or an operand is unknown.
+        """
+        handler = HANDLERS.get(one.name)
+        if one.modifiers and one.modifiers[-1] in FLOATS:
+            handler = HANDLERS.get(f"{one.name}.float", handler)
+        if handler is None:
+            unknown(one)
+        try:
+            handler(self, one)
+        except (ValueError, KeyError, IndexError) as error:
+            # A handler unpacks what it knows; anything else is unknown.
+            raise Fault(
+                f"unknown instruction or operands ({type(error).__name__}: {error})",
+                line=one.line,
+                text=one.text,
+            ) from error
+
+    def emit(self, line: str) -> None:
+        """Appends a line of code."""
+        self.lines.append(line)
+
+    def temporary(self, expression: str) -> str:
+        """A variable of that value."""
+        self._temporaries += 1
+        name = f"t{self._temporaries}"
+        self.emit(f"{name} = {expression}")
+        return name
+
+    def constant(self, value: Any) -> str:
+        """The name of a constant in the code."""
+        key = f"c{len(self.constants)}"
+        if isinstance(value, np.generic):
+            key = f"c_{value.dtype.str[1:]}_{value.tobytes().hex()}"
+        self.constants[key] = value
+        return key
+
+    # Reading
+
+    def read(self, operand: Operand, type: str) -> str:
+        """The code of an operand's value: an array of a value for each lane, or a constant.
+
+        A register may be larger than an integer type: then its low bits are read (PTX ISA, Operand
+        Size Exceeding Instruction-Type Size).
+        """
+        dtype = DTYPES[type]
+        match operand:
+            case Register():
+                return self._register(operand, type)
+            case Not(register):
+                return self.temporary(f"~{self._register(register, 'pred')}")
+            case Immediate():
+                return self.constant(_constant(operand, type))
+            case Special(name):
+                value = self._special(name)
+                return value if dtype == "u4" else f"{value}.astype({self.type(dtype)})"
+            case Symbol(name, offset):
+                if type not in ("b32", "u32", "s32", "b64", "u64", "s64"):
+                    raise ValueError(f"an address as .{type}")
+                return self.constant(np.array(self.address(name) + offset).astype(dtype)[()])
+            case _:
+                raise ValueError(f"an operand of another kind is expected: {operand}")
+
+    def array(self, operand: Operand, type: str) -> str:
+        """Like `read`, but always an array of a value for each lane."""
+        value = self.read(operand, type)
+        if isinstance(operand, Register | Not):
+            return value
+        return self.temporary(f"np.full(n, {value})")
+
+    def bits(self, operand: Operand, bits: int) -> str:
+        """The value of an operand as unsigned bits."""
+        return self.read(operand, f"u{bits}")
+
+    def address(self, name: str) -> int:
+        """The address of a variable within its space."""
+        if name not in self.addresses:
+            raise ValueError(f"unknown variable {name}")
+        return self.addresses[name][1]
+
+    def location(self, one: Instruction) -> str:
+        """The last arguments of the methods of `Lanes`: the line, and the lanes."""
+        return f"{one.line}, idx"
+
+    def type(self, dtype: str) -> str:
+        """The name of a NumPy type in the code."""
+        self.constants[f"T_{dtype}"] = np.dtype(dtype)
+        return f"T_{dtype}"
+
+    def _register(self, register: Register, type: str) -> str:
+        have, want = BITS[register.type], BITS[type]
+        if (have == 1) != (want == 1) or want > have or (want < have and type in FLOATS):
+            raise ValueError(f"{register.name} of .{register.type} as .{type}")
+        if want < have:
+            whole = self._view(register, f"{DTYPES[type][0]}{have // 8}")
+            return self.temporary(f"{whole}.astype({self.type(DTYPES[type])})")
+        return self._view(register, DTYPES[type])
+
+    def _view(self, register: Register, dtype: str) -> str:
+        number = self.numbers[register.name]
+        if register.name not in self._known:
+            own = canonical(register)
+            self.inputs.append(
+                (f"v{number}_{own} = R[{number}]", f"v{number}_{own} = R[{number}][idx]")
+            )
+            self._known[register.name] = [own]
+        known = self._known[register.name]
+        if dtype not in known:
+            self.emit(f"v{number}_{dtype} = v{number}_{known[0]}.view({self.type(dtype)})")
+            known.append(dtype)
+        return f"v{number}_{dtype}"
+
+    def _special(self, name: str) -> str:
+        code = name[1:].replace(".", "_")
+        if name.startswith(("%ntid", "%nctaid", "%nwarpid")):
+            return f"m.{code}"
+        if code not in self._specials:
+            self._specials.add(code)
+            self.inputs.append((f"s_{code} = m.{code}", f"s_{code} = m.{code}[idx]"))
+        return f"s_{code}"
+
+    # Writing
+
+    def write(self, operand: Operand, type: str, value: str) -> None:
+        """Sets a destination to a new array of a value for each lane.
+
+        A register may be larger than an integer type: then it is extended by the sign or by zeros.
+        """
+        if isinstance(operand, Sink):
+            self.emit(value)
+            return
+        if not isinstance(operand, Register):
+            raise ValueError("a destination that is no register")
+        have, want = BITS[operand.type], BITS[type]
+        dtype = DTYPES[type]
+        if (have == 1) != (want == 1) or want > have or (want < have and type in FLOATS):
+            raise ValueError(f"{operand.name} of .{operand.type} as .{type}")
+        if want < have:
+            dtype = f"{dtype[0]}{have // 8}"
+            value = f"({value}).astype({self.type(dtype)})"
+        number = self.numbers[operand.name]
+        self.emit(f"v{number}_{dtype} = {value}")
+        self._known[operand.name] = [dtype]
+
+    def kept(self, register: Register) -> str:
+        """The present value of a register, as it is kept between blocks."""
+        return self._view(register, canonical(register))
+
+
+def _constant(operand: Immediate, type: str) -> Any:
+    bits = BITS[type]
+    if operand.kind == "integer":
+        if type in ("f16", "f32", "f64"):
+            raise ValueError("an integer as a float")
+        if type == "pred":
+            return np.bool_(operand.bits)
+        return np.frombuffer(
+            (operand.bits % (1 << bits)).to_bytes(bits // 8, "little"), DTYPES[type]
+        )[0]
+    if type in ("f32", "f64") and operand.kind != type:
+        # PTX ISA, Constants: literals of 0d may be used for .f32, if they are exact.
+        raise ValueError(f"a constant of .{operand.kind} as .{type}")
+    if bits != (32 if operand.kind == "f32" else 64):
+        raise ValueError(f"a constant of .{operand.kind} as .{type}")
+    code = "<I" if bits == 32 else "<Q"
+    return np.frombuffer(struct.pack(code, operand.bits), DTYPES[type])[0]
