@@ -1,0 +1,80 @@
+"""Doubles of cuda.bindings.driver and cuda.bindings.nvrtc, in front of a machine that runs PTX.
+
+    cuda = CudaDouble([DeviceDescription(), DeviceDescription(capability=(9, 0))])
+    cuda.driver.cuInit(0)
+
+`cuda.driver` and `cuda.nvrtc` are called as the modules are: each function takes the same arguments
+and returns a tuple of the result and the outputs. Enumerations and handles are those of the real
+modules. A function that the double does not have is missing, and a call that CUDA's documentation
+leaves open raises `OutsideTheDouble`.
+
+Operations of streams run in one of the orders that CUDA allows; `operations.py` says which there
+are. A program is right only if it has the same results in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cuda.bindings import driver
+
+from .device_attributes import DeviceDescription
+from .driver_devices import DeviceCalls
+from .driver_graphs import GraphCalls
+from .driver_kernels import KernelCalls
+from .driver_memory import MemoryCalls
+from .driver_state import Context, Device, State
+from .driver_streams import StreamCalls
+from .machine import Machine
+from .memory import Memory
+from .nvrtc_double import NvrtcDouble
+from .operations import Order
+
+LATE = Order("late")
+
+
+class DriverDouble(DeviceCalls, MemoryCalls, KernelCalls, StreamCalls, GraphCalls):
+    """Has the functions of its base classes, and all classes and numbers of the real module."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("CU"):
+            raise AttributeError(f"the double of cuda.bindings.driver has no {name}")
+        return getattr(driver, name)
+
+
+class CudaDouble:
+    """A process with CUDA devices; `driver` and `nvrtc` stand for the modules."""
+
+    def __init__(
+        self, devices: Sequence[DeviceDescription] = (DeviceDescription(),), order: Order = LATE
+    ) -> None:
+        made: list[Device] = []
+        for ordinal, description in enumerate(devices):
+            memory = Memory(description.memory)
+            machine = Machine(memory, multiprocessors=description.multiprocessors)
+            made.append(Device(ordinal, description, memory, machine))
+        self._state = State(made, order)
+        self.driver = DriverDouble(self._state)
+        self.nvrtc = NvrtcDouble()
+
+    @property
+    def faults(self) -> list[Exception]:
+        """What went wrong on the devices, races and uninitialized reads included, in order."""
+        return self._state.faults
+
+    def leaks(self) -> list[str]:
+        """What is still alive, one line each: allocations, and handles of every kind."""
+        state = self._state
+        found = [
+            f"{one.size} bytes on device {one.context.device.ordinal}"
+            for one in state.allocations.values()
+        ]
+        found += [f"{one.size} bytes of page-locked memory" for one in state.pinned.values()]
+        for thing in state.handles.values():
+            if isinstance(thing, Context):
+                device = thing.device
+                found.append(f"context of device {device.ordinal}, retained {device.retained}")
+            else:
+                found.append(f"{type(thing).__name__} {thing.handle:#x}")
+        return found

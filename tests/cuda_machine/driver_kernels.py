@@ -1,0 +1,226 @@
+"""The driver's functions for modules, kernels and launches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from cuda.bindings.driver import (
+    CUfunction,
+    CUfunction_attribute,
+    CUgraphNodeType,
+    CUmodule,
+    CUresult,
+)
+
+from .device_attributes import SHARED_WITHOUT_OPT_IN, DeviceDescription
+from .driver_arguments import image_text, parameter_bytes
+from .driver_state import (
+    Calls,
+    Context,
+    CudaError,
+    OutsideTheDouble,
+    UseAfterRelease,
+    driver_call,
+)
+from .ptx import parse
+
+KERNEL = CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+# The simulated clock's milliseconds for an instruction of a warp.
+MILLISECONDS_PER_INSTRUCTION = 1e-6
+THREADS_PER_BLOCK = 1024
+WARP = 32
+MOST_BLOCK = (1024, 1024, 64)
+MOST_GRID = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(eq=False)
+class LoadedImage:
+    """A module in a context."""
+
+    handle: int
+    context: Context
+    parsed: Any
+    loaded: Any
+    functions: dict[str, Function] = field(default_factory=dict)
+    unloaded: bool = False
+
+
+@dataclass(eq=False)
+class Function:
+    """A kernel of a module, and the dynamic shared memory that its launches may have, in bytes."""
+
+    handle: int
+    context: Context
+    name: str
+    module: LoadedImage
+    kernel: Any
+    most_dynamic_shared: int
+
+    @property
+    def most_threads(self) -> int:
+        """The most threads of a block. That registers may limit them further is not known here."""
+        bounds = self.kernel.required_threads or self.kernel.most_threads
+        return min(THREADS_PER_BLOCK, math.prod(bounds)) if bounds else THREADS_PER_BLOCK
+
+
+class KernelCalls(Calls):
+    """cuModule..., cuFunc..., cuLaunchKernel and cuOccupancy..."""
+
+    @driver_call(1)
+    def cuModuleLoadData(self, image: Any) -> CUmodule:
+        """Loads PTX as a binary: for its architecture and later ones of the same generation."""
+        self.state.check_unsafe_call()
+        context = self.state.current()
+        text = image_text(image)
+        if b".version" not in text:
+            raise CudaError(CUresult.CUDA_ERROR_INVALID_IMAGE)
+        parsed = parse(text.decode())
+        if not _runs_on(parsed.target, context.device.description):
+            raise CudaError(CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU)
+        loaded = context.device.machine.load(parsed)
+        module = LoadedImage(self.state.new_handle(), context, parsed, loaded)
+        return CUmodule(self.state.add(module).handle)
+
+    @driver_call()
+    def cuModuleUnload(self, hmod: Any) -> None:
+        self.state.check_unsafe_call()
+        module = self._module(hmod)
+        module.unloaded = True
+        for function in module.functions.values():
+            del self.state.handles[function.handle]
+        del self.state.handles[module.handle]
+
+    @driver_call(1)
+    def cuModuleGetFunction(self, hmod: Any, name: bytes) -> CUfunction:
+        module = self._module(hmod)
+        found = module.parsed.kernels.get(name.decode())
+        if found is None:
+            raise CudaError(CUresult.CUDA_ERROR_NOT_FOUND)
+        function = module.functions.get(name.decode())
+        if function is None:
+            kernel = module.loaded.kernels[name.decode()]
+            dynamic = max(0, SHARED_WITHOUT_OPT_IN - kernel.shared_bytes)
+            function = Function(
+                self.state.new_handle(), module.context, name.decode(), module, kernel, dynamic
+            )
+            module.functions[name.decode()] = self.state.add(function)
+        return CUfunction(function.handle)
+
+    @driver_call(1)
+    def cuFuncGetAttribute(self, attrib: CUfunction_attribute, hfunc: Any) -> int:
+        function = self._function(hfunc)
+        target = int("".join(filter(str.isdigit, function.module.parsed.target)))
+        attributes = CUfunction_attribute
+        values = {
+            attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: function.most_threads,
+            attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: function.kernel.shared_bytes,
+            attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: (
+                function.most_dynamic_shared
+            ),
+            attributes.CU_FUNC_ATTRIBUTE_PTX_VERSION: target,
+            attributes.CU_FUNC_ATTRIBUTE_BINARY_VERSION: target,
+        }
+        if attrib not in values:
+            raise OutsideTheDouble(f"PTX does not say what {attrib.name} is")
+        return values[attrib]
+
+    @driver_call()
+    def cuFuncSetAttribute(self, hfunc: Any, attrib: CUfunction_attribute, value: int) -> None:
+        function = self._function(hfunc)
+        if attrib != CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+            raise OutsideTheDouble(f"the double cannot set {attrib.name}")
+        most = function.context.device.description.limits.shared_per_block_opt_in
+        if value < 0 or value + function.kernel.shared_bytes > most:
+            raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
+        function.most_dynamic_shared = value
+
+    @driver_call()
+    def cuLaunchKernel(
+        self,
+        f: Any,
+        gridDimX: int,
+        gridDimY: int,
+        gridDimZ: int,
+        blockDimX: int,
+        blockDimY: int,
+        blockDimZ: int,
+        sharedMemBytes: int,
+        hStream: Any,
+        kernelParams: Any,
+        extra: int,
+    ) -> None:
+        """Parameters are read during the call; the kernel runs when its stream does."""
+        if extra != 0:
+            raise OutsideTheDouble("the double takes kernelParams, not extra")
+        function, stream = self._function(f), self.state.find_stream(hStream)
+        if stream.context is not function.context:
+            raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
+        grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
+        _check_launch(function, grid, block, sharedMemBytes)
+        sizes = [parameter.size for parameter in function.kernel.parameters]
+        parameters = parameter_bytes(kernelParams, sizes)
+        machine = function.context.device.machine
+
+        def launch() -> float:
+            if function.module.unloaded:
+                raise UseAfterRelease(f"{function.name} runs after its module was unloaded")
+            counts = machine.launch(
+                function.kernel, grid, block, parameters, shared_bytes=sharedMemBytes
+            )
+            return counts.instructions * MILLISECONDS_PER_INSTRUCTION
+
+        self.state.run_or_capture(stream, KERNEL, function.name, launch)
+
+    @driver_call(1)
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        self, func: Any, blockSize: int, dynamicSMemSize: int
+    ) -> int:
+        """The limit by threads, blocks and shared memory; PTX does not say how many registers."""
+        function = self._function(func)
+        if blockSize <= 0:
+            raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
+        shared = function.kernel.shared_bytes + dynamicSMemSize
+        if blockSize > function.most_threads or dynamicSMemSize > function.most_dynamic_shared:
+            return 0
+        limits = function.context.device.description.limits
+        warps = -(-blockSize // WARP)
+        return min(
+            limits.blocks_per_multiprocessor,
+            limits.threads_per_multiprocessor // (warps * WARP),
+            limits.shared_per_multiprocessor // max(1, shared + limits.shared_reserved_per_block),
+        )
+
+    def _module(self, handle: Any) -> LoadedImage:
+        return self.state.find(LoadedImage, handle, CUresult.CUDA_ERROR_INVALID_VALUE)
+
+    def _function(self, handle: Any) -> Function:
+        function = self.state.find(Function, handle)
+        if function.context is not self.state.current():
+            raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
+        return function
+
+
+def _runs_on(target: str, device: DeviceDescription) -> bool:
+    """Whether a binary for "sm_86" runs on a device: of its generation, not older than it."""
+    digits = target.removeprefix("sm_").rstrip("af")
+    major, minor = int(digits[:-1]), int(digits[-1])
+    if target.endswith("a"):
+        return device.capability == (major, minor)
+    return device.capability[0] == major and device.capability[1] >= minor
+
+
+def _check_launch(
+    function: Function, grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared: int
+) -> None:
+    kernel = function.kernel
+    threads = math.prod(block)
+    within = all(1 <= size <= most for size, most in zip(block, MOST_BLOCK, strict=True))
+    within &= all(1 <= size <= most for size, most in zip(grid, MOST_GRID, strict=True))
+    if not within or threads > THREADS_PER_BLOCK or dynamic_shared > function.most_dynamic_shared:
+        raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
+    if kernel.required_threads and block != kernel.required_threads:
+        raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
+    if threads > function.most_threads:
+        raise CudaError(CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)

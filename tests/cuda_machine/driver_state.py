@@ -1,0 +1,295 @@
+"""What the double of the CUDA driver knows: devices, contexts, handles; and how a call is made."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cuda.bindings.driver import CUgraphNodeType, CUresult
+
+from .capture import Capture, Node
+from .device_attributes import DeviceDescription
+from .faults import Fault
+from .operations import Operation, Order, Scheduler
+from .streams import Event, Stream
+
+Thing = TypeVar("Thing")
+
+
+class CudaError(Exception):
+    """A call fails with a result of CUDA."""
+
+    def __init__(self, result: CUresult) -> None:
+        super().__init__(result.name)
+        self.result = result
+
+
+class OutsideTheDouble(Exception):
+    """The double does not have it, or CUDA's documentation does not say what would happen."""
+
+
+class UseAfterRelease(Exception):
+    """An operation runs after something that it uses was freed, unloaded or destroyed."""
+
+
+@dataclass(eq=False)
+class Device:
+    """A device and the machine that computes for it."""
+
+    ordinal: int
+    description: DeviceDescription
+    memory: Any
+    machine: Any
+    primary: Context | None = None
+    # How many retains of the primary context have no release yet.
+    retained: int = 0
+
+
+@dataclass(eq=False)
+class Context:
+    """A primary context: its streams, and the error of every call in it once it has failed."""
+
+    handle: int
+    device: Device
+    default_stream: Stream = field(init=False)
+    streams: list[Stream] = field(default_factory=list)
+    error: CUresult | None = None
+    # Milliseconds of the simulated clock; see `Event.time`.
+    clock: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.default_stream = Stream(0, self, blocking=True, legacy=True)
+
+    def check(self) -> None:
+        """Raise the error that the context failed with."""
+        if self.error is not None:
+            raise CudaError(self.error)
+
+
+@dataclass(eq=False)
+class Allocation:
+    """Memory of a device."""
+
+    address: int
+    size: int
+    context: Context
+
+
+@dataclass(eq=False)
+class HostAllocation:
+    """Page-locked memory of the host. Arrays may view the buffer after it was freed."""
+
+    address: int
+    size: int
+    context: Context
+    buffer: Any
+    freed: bool = False
+
+
+class State:
+    """All that lives in a process that uses CUDA."""
+
+    def __init__(self, devices: Sequence[Device], order: Order) -> None:
+        self.devices = devices
+        self.initialized = False
+        self.lock = threading.RLock()
+        self.scheduler = Scheduler(order)
+        self.faults: list[Exception] = []
+        self.handles: dict[int, Any] = {}
+        self.allocations: dict[int, Allocation] = {}
+        self.pinned: dict[int, HostAllocation] = {}
+        # Released buffers: an array of the caller may still view them.
+        self.released: list[HostAllocation] = []
+        self.captures: list[Capture] = []
+        self._threads = threading.local()
+        self._numbers = itertools.count(0x10_0000, 0x10)
+
+    @property
+    def stack(self) -> list[Context]:
+        """The calling thread's stack of current contexts."""
+        if not hasattr(self._threads, "stack"):
+            self._threads.stack = []
+        stack: list[Context] = self._threads.stack
+        return stack
+
+    def current(self) -> Context:
+        """The context that is current in the calling thread; otherwise INVALID_CONTEXT."""
+        if not self.stack:
+            raise CudaError(CUresult.CUDA_ERROR_INVALID_CONTEXT)
+        context = self.stack[-1]
+        if self.handles.get(context.handle) is not context:
+            raise CudaError(CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        return context
+
+    def new_handle(self) -> int:
+        """A handle that no other object has had."""
+        return next(self._numbers)
+
+    def add(self, thing: Any) -> Any:
+        """Make an object known by its handle."""
+        self.handles[thing.handle] = thing
+        return thing
+
+    def find(
+        self,
+        kind: type[Thing],
+        handle: Any,
+        error: CUresult = CUresult.CUDA_ERROR_INVALID_HANDLE,
+    ) -> Thing:
+        """The living object of a handle; `error` if there is none of this kind."""
+        found = self.handles.get(0 if handle is None else int(handle))
+        if not isinstance(found, kind):
+            raise CudaError(error)
+        return found
+
+    def find_stream(self, handle: Any) -> Stream:
+        """The stream of a handle; 0 and CU_STREAM_LEGACY are the context's default stream."""
+        number = 0 if handle is None else int(handle)
+        if number in (0, 1):
+            return self.current().default_stream
+        if number == 2:
+            raise OutsideTheDouble("the double has no default stream for each thread")
+        stream = self.find(Stream, number)
+        stream.context.check()
+        return stream
+
+    def find_event(self, handle: Any) -> Event:
+        """The event of a handle."""
+        return self.find(Event, handle)
+
+    def check_unsafe_call(self) -> None:
+        """Refuse a call that a capture prohibits (cuThreadExchangeStreamCaptureMode), and end it.
+
+        The double has no cuThreadExchangeStreamCaptureMode, so each thread's own mode is GLOBAL.
+        """
+        prohibiting = [capture for capture in self.captures if capture.prohibits_unsafe_calls()]
+        for capture in prohibiting:
+            capture.invalidate()
+        if prohibiting:
+            raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+
+    def enqueue(
+        self,
+        stream: Stream,
+        name: str,
+        action: Callable[[], float] | None,
+        after: Sequence[Operation] = (),
+    ) -> Operation:
+        """Add an operation to a stream that is not capturing."""
+        before = (*stream.predecessors(), *after)
+        return self.submit(stream, Operation(name, stream.context, action, before))
+
+    def submit(self, stream: Stream, operation: Operation) -> Operation:
+        """Hand over an operation that is the last one of a stream from now on."""
+        stream.last = operation
+        self.scheduler.submit(operation)
+        return operation
+
+    def guarded(self, context: Context, action: Callable[[], float]) -> Callable[[], float]:
+        """An action whose fault fails its context, in the way that CUDA reports it."""
+
+        def run() -> float:
+            try:
+                return action()
+            except (Fault, UseAfterRelease) as fault:
+                self.faults.append(fault)
+                context.error = result_of(fault)
+                return 0.0
+
+        return run
+
+    def run_or_capture(
+        self, stream: Stream, kind: CUgraphNodeType, name: str, action: Callable[[], float]
+    ) -> None:
+        """Add an operation to a stream, or to the capture that the stream is in."""
+        self.check_implicit_dependency(stream)
+        guarded = self.guarded(stream.context, action)
+        if stream.capture is None:
+            self.enqueue(stream, name, guarded)
+            return
+        self.check_capture(stream)
+        node = Node(self.new_handle(), kind, name, stream.context, guarded, stream.tail)
+        stream.capture.add(stream, node)
+
+    def check_capture(self, stream: Stream) -> None:
+        """Refuse an operation of a stream whose capture has been invalidated."""
+        if stream.capture is not None and stream.capture.invalidated:
+            raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+
+    def check_implicit_dependency(self, stream: Stream) -> None:
+        """Refuse the default stream while a stream that it would wait for is capturing."""
+        if not stream.legacy:
+            return
+        captures = {one.capture for one in stream.context.streams if one.blocking and one.capture}
+        for capture in captures:
+            capture.invalidate()
+        if captures:
+            raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+
+    def wait(self, *operations: Operation) -> None:
+        """Block until the operations have run; raise the error of the first that could not."""
+        for operation in operations:
+            self.scheduler.wait(operation)
+        for operation in operations:
+            operation.context.check()
+
+    def release_pinned(self, allocation: HostAllocation) -> None:
+        """Free page-locked memory; what may still be read there is recognizable."""
+        allocation.freed = True
+        allocation.buffer[:] = 0xA5
+        del self.pinned[allocation.address]
+        self.released.append(allocation)
+
+
+def result_of(fault: Exception) -> CUresult:
+    """The error that CUDA reports for a fault.
+
+    Hardware does not report races and reads of uninitialized memory. The double does, so that no
+    test passes over them.
+    """
+    return getattr(fault, "cuda_result", CUresult.CUDA_ERROR_LAUNCH_FAILED)
+
+
+class Calls:
+    """A part of the driver's functions."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+
+def driver_call(
+    outputs: int = 0, *, context: bool = True, initialized: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A method as a function of cuda.bindings.driver: it returns the result, then the outputs.
+
+    `outputs` is the number of outputs, which are None after an error. `context` says that the call
+    needs a current context and returns its error, once it has one. Results of earlier, asynchronous
+    operations are returned by any call, as the driver documents.
+    """
+
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Calls, *arguments: Any, **named: Any) -> Any:
+            state = self.state
+            with state.lock:
+                try:
+                    if initialized and not state.initialized:
+                        raise CudaError(CUresult.CUDA_ERROR_NOT_INITIALIZED)
+                    if context:
+                        state.current().check()
+                    returned = method(self, *arguments, **named)
+                except CudaError as error:
+                    return (error.result, *(None,) * outputs)
+                finally:
+                    state.scheduler.after_call()
+            if outputs == 0:
+                return (CUresult.CUDA_SUCCESS,)
+            return (CUresult.CUDA_SUCCESS, *(returned if outputs > 1 else (returned,)))
+
+        return call
+
+    return decorate

@@ -1,0 +1,46 @@
+"""The double of cuda.bindings.nvrtc: the real compiler, whose binaries are PTX.
+
+The machine runs PTX. So a compilation's "binary" is the PTX of the same compilation, and all that
+is done with binaries, such as keeping them on disk, is done with these bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuda.bindings import nvrtc
+
+# Functions that the real compiler answers.
+REAL = (
+    "nvrtcVersion",
+    "nvrtcGetSupportedArchs",
+    "nvrtcCreateProgram",
+    "nvrtcCompileProgram",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",
+    "nvrtcGetPTXSize",
+    "nvrtcGetPTX",
+    "nvrtcDestroyProgram",
+    "nvrtcGetErrorString",
+)
+
+
+class NvrtcDouble:
+    """Has the functions that are named here, and all classes of the real module."""
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(nvrtc, name)
+        if name in REAL or isinstance(real, type):
+            return real
+        raise AttributeError(f"the double of cuda.bindings.nvrtc has no {name}")
+
+    def nvrtcGetCUBINSize(self, prog: Any) -> tuple[Any, ...]:
+        """The size of the PTX; that of the real binary, where there is none."""
+        result, size = nvrtc.nvrtcGetCUBINSize(prog)
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS or size == 0:
+            return result, size
+        return nvrtc.nvrtcGetPTXSize(prog)
+
+    def nvrtcGetCUBIN(self, prog: Any, cubin: Any) -> tuple[Any, ...]:
+        """Writes the PTX to a buffer of `nvrtcGetCUBINSize` bytes."""
+        return nvrtc.nvrtcGetPTX(prog, cubin)

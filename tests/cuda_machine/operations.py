@@ -1,0 +1,128 @@
+"""Operations of streams, and the orders in which a device may run them.
+
+An operation depends on others: the one before it in its stream, events that the stream waits for,
+the default stream. CUDA promises nothing else about the order. So a program is right only if its
+results are the same in all of these orders:
+
+- `Order("late")`: an operation runs when something waits for it, and nothing runs that this does
+  not need.
+- `Order("early")`: an operation runs before the call that enqueues it returns.
+- `Order("random", seed)`: after each call some of the operations that may run do so, chosen at
+  random, and so it goes on while something waits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Order:
+    """When operations run."""
+
+    kind: Literal["late", "early", "random"] = "late"
+    seed: int = 0
+
+
+@dataclass(eq=False)
+class Operation:
+    """Something that a stream does; without an action, a point in the stream.
+
+    An action returns its duration on the simulated clock of its context, in milliseconds.
+    """
+
+    name: str
+    context: Any
+    action: Callable[[], float] | None
+    after: tuple[Operation, ...]
+    done: bool = False
+
+    def run(self) -> None:
+        """Run the action, unless its context has failed: then the device does nothing more."""
+        if self.action is not None and self.context.error is None:
+            self.context.clock += self.action()
+        self.done = True
+        # What has run is forgotten, so that a long stream takes no memory.
+        self.action, self.after = None, ()
+
+
+class Scheduler:
+    """Runs operations in an order that their dependences allow."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self._pending: list[Operation] = []
+        self._random = random.Random(order.seed)
+        # How likely it is that another operation runs between two calls: devices are slow or fast.
+        self._speed = self._random.random() ** 2
+
+    def submit(self, operation: Operation) -> None:
+        """Take an operation. Those it depends on have been submitted before."""
+        if self.order.kind == "early":
+            operation.run()
+        else:
+            self._pending.append(operation)
+
+    def pending(self, context: Any) -> list[Operation]:
+        """The operations of a context that have not run."""
+        self._forget_done()
+        return [operation for operation in self._pending if operation.context is context]
+
+    def drop(self, context: Any) -> None:
+        """Forget the operations of a context that ends."""
+        for operation in self.pending(context):
+            operation.action = None
+            operation.run()
+
+    def wait(self, operation: Operation) -> None:
+        """Run operations until this one has run."""
+        if self.order.kind == "random":
+            while not operation.done:
+                self._run_any()
+        else:
+            for one in _needed(operation):
+                one.run()
+
+    def progress(self, operation: Operation) -> None:
+        """Run one of the operations that this one needs: a device makes progress by itself.
+
+        Without it, a program that asks again and again would never end in the late order.
+        """
+        needed = _needed(operation)
+        if needed:
+            needed[0].run()
+
+    def after_call(self) -> None:
+        """Let time pass between two calls of the driver."""
+        if self.order.kind == "random":
+            while self._pending and self._random.random() < self._speed:
+                self._run_any()
+
+    def _run_any(self) -> None:
+        self._forget_done()
+        if self._pending:
+            ready = [one for one in self._pending if all(before.done for before in one.after)]
+            self._random.choice(ready).run()
+
+    def _forget_done(self) -> None:
+        self._pending = [operation for operation in self._pending if not operation.done]
+
+
+def _needed(operation: Operation) -> list[Operation]:
+    """The operation and all that it depends on and that have not run, in an order that may run."""
+    needed: list[Operation] = []
+    seen: set[Operation] = set()
+    # Pairs of an operation and whether those before it have been visited.
+    stack = [(operation, False)]
+    while stack:
+        one, visited = stack.pop()
+        if visited:
+            needed.append(one)
+        elif not one.done and one not in seen:
+            seen.add(one)
+            stack.append((one, True))
+            stack.extend((before, False) for before in reversed(one.after))
+    return needed

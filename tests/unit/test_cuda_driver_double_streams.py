@@ -1,0 +1,463 @@
+"""The double of the CUDA driver: memory, streams, events and faults, in all orders."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from cuda.bindings.driver import CUdeviceptr, CUevent_flags
+from cuda_double_cases import (
+    BLOCKING,
+    DEFAULT_STREAM,
+    EARLY,
+    LATE,
+    NON_BLOCKING,
+    ORDERS,
+    Session,
+)
+from cuda_machine.device_attributes import DeviceDescription
+from cuda_machine.driver_state import OutsideTheDouble
+from cuda_machine.operations import Order
+
+in_all_orders = pytest.mark.parametrize("order", ORDERS, ids=str)
+
+
+@pytest.fixture
+def late() -> Session:
+    return Session(LATE)
+
+
+# Memory.
+
+
+def test_memory_is_counted(late: Session) -> None:
+    free, total = late("cuMemGetInfo")
+    late("cuMemAlloc", 1 << 20)
+    assert late("cuMemGetInfo") == (free - (1 << 20), total)
+
+
+def test_memory_ends() -> None:
+    session = Session(LATE, [DeviceDescription(memory=1 << 20)])
+    assert session.error("cuMemAlloc", 1 << 21) == "OUT_OF_MEMORY"
+
+
+def test_an_allocation_of_nothing_is_an_error(late: Session) -> None:
+    assert late.error("cuMemAlloc", 0) == "INVALID_VALUE"
+    assert late.error("cuMemAllocHost", 0) == "INVALID_VALUE"
+
+
+def test_memory_is_freed_once(late: Session) -> None:
+    pointer, host = late.number(), late("cuMemHostAlloc", 4, 0)
+    late("cuMemFree", pointer)
+    assert late.error("cuMemFree", pointer) == "INVALID_VALUE"
+    late("cuMemFreeHost", host)
+    assert late.error("cuMemFreeHost", host) == "INVALID_VALUE"
+
+
+def test_a_copy_outside_of_an_allocation_is_an_error(late: Session) -> None:
+    pointer = late.number()
+    host = np.zeros(2, np.int32)
+    assert late.error("cuMemcpyDtoH", host, pointer, 8) == "INVALID_VALUE"
+    late("cuMemFree", pointer)
+    assert late.error("cuMemcpyHtoD", pointer, host, 4) == "INVALID_VALUE"
+
+
+def test_a_host_buffer_that_is_too_small_is_an_error_of_the_test(late: Session) -> None:
+    with pytest.raises(OutsideTheDouble, match="a copy of 4 bytes in a host buffer of 2 bytes"):
+        late("cuMemcpyHtoD", late.number(), np.zeros(1, np.int16), 4)
+
+
+def test_host_memory_is_an_address_or_a_buffer(late: Session) -> None:
+    pointer, host = late.number(), np.array([9], np.int32)
+    late("cuMemcpyHtoD", pointer, host.ctypes.data, 4)
+    assert late.read(pointer) == 9
+    late("cuMemcpyHtoD", pointer, host.tobytes(), 4)
+    assert late.read(pointer) == 9
+
+
+def test_fills_write_bytes_or_words(late: Session) -> None:
+    pointer, stream = late.number(), late.stream()
+    late("cuMemsetD8Async", pointer, 1, 4, stream)
+    assert late.read(pointer) == 0x01010101
+    late("cuMemsetD32Async", pointer, 0xFFFFFFFE, 1, stream)
+    assert late.read(pointer) == -2
+    assert late.error("cuMemsetD32Async", int(pointer) + 2, 0, 1, stream) == "INVALID_VALUE"
+
+
+def test_devices_copy_to_each_other() -> None:
+    session = Session(LATE, [DeviceDescription(), DeviceDescription()])
+    source = session.number(5)
+    session("cuCtxSetCurrent", session("cuDevicePrimaryCtxRetain", 1))
+    target = session.number()
+    session("cuMemcpyDtoDAsync", target, source, 4, session.stream())
+    assert session.read(target) == 5
+
+
+# When copies read and write the host's memory.
+
+
+def copied_after_change(order: Order, *, pinned: bool) -> int:
+    """What a copy brings to the device, if the host's memory changes after the call."""
+    session = Session(order)
+    pointer, stream = session.number(), session.stream()
+    host = session.pinned() if pinned else np.zeros(1, np.int32)
+    host[0] = 1
+    session("cuMemcpyHtoDAsync", pointer, host, 4, stream)
+    host[0] = 2
+    return session.read(pointer)
+
+
+def test_page_locked_memory_is_read_when_the_copy_runs() -> None:
+    assert copied_after_change(LATE, pinned=True) == 2
+    assert copied_after_change(EARLY, pinned=True) == 1
+
+
+@in_all_orders
+def test_pageable_memory_is_read_by_the_call(order: Order) -> None:
+    assert copied_after_change(order, pinned=False) == 1
+
+
+def read_without_wait(order: Order, *, pinned: bool) -> int:
+    """What the host finds after an asynchronous copy that it does not wait for."""
+    session = Session(order)
+    pointer, stream = session.number(3), session.stream()
+    host = session.pinned() if pinned else np.zeros(1, np.int32)
+    host[0] = 1
+    session("cuMemcpyDtoHAsync", host, pointer, 4, stream)
+    return int(host[0])
+
+
+def test_page_locked_memory_is_written_when_the_copy_runs() -> None:
+    assert read_without_wait(LATE, pinned=True) == 1
+    assert read_without_wait(EARLY, pinned=True) == 3
+
+
+@in_all_orders
+def test_pageable_memory_is_written_by_the_call(order: Order) -> None:
+    assert read_without_wait(order, pinned=False) == 3
+
+
+def read_by_stream_after_synchronous_copy(order: Order, *, pinned: bool, flags: int) -> int:
+    """What a kernel of a stream reads after cuMemcpyHtoD has returned."""
+    session = Session(order)
+    source, target, stream = session.number(1), session.number(0), session.stream(flags)
+    host = session.pinned() if pinned else np.zeros(1, np.int32)
+    host[0] = 2
+    session("cuMemcpyHtoD", source, host, 4)
+    session.launch("copy_value", stream, target, source)
+    session("cuStreamSynchronize", stream)
+    return session.read(target)
+
+
+def test_a_synchronous_copy_of_pageable_memory_may_return_before_it_is_done() -> None:
+    read = read_by_stream_after_synchronous_copy
+    assert read(LATE, pinned=False, flags=NON_BLOCKING) == 1
+    assert read(EARLY, pinned=False, flags=NON_BLOCKING) == 2
+
+
+@in_all_orders
+def test_a_synchronous_copy_of_page_locked_memory_is_done(order: Order) -> None:
+    read = read_by_stream_after_synchronous_copy
+    assert read(order, pinned=True, flags=NON_BLOCKING) == 2
+
+
+@in_all_orders
+def test_a_blocking_stream_comes_after_a_synchronous_copy(order: Order) -> None:
+    read = read_by_stream_after_synchronous_copy
+    assert read(order, pinned=False, flags=BLOCKING) == 2
+
+
+# The order of streams.
+
+
+def read_by_second_stream(order: Order, *, wait: bool) -> int:
+    """What a second stream reads of a kernel's result, with or without a wait for an event."""
+    session = Session(order)
+    pointer, host = session.number(1), session.pinned()
+    first, second, event = session.stream(), session.stream(), session.event()
+    session.launch("set_value", first, pointer, 7)
+    session("cuEventRecord", event, first)
+    if wait:
+        session("cuStreamWaitEvent", second, event, 0)
+    session("cuMemcpyDtoHAsync", host.ctypes.data, pointer, 4, second)
+    session("cuStreamSynchronize", second)
+    return int(host[0])
+
+
+def test_a_stream_without_a_wait_shows_as_a_wrong_result() -> None:
+    assert read_by_second_stream(LATE, wait=False) == 1
+    assert read_by_second_stream(EARLY, wait=False) == 7
+
+
+def test_random_orders_show_it_for_some_seeds() -> None:
+    seeds = [Order("random", seed) for seed in range(16)]
+    assert {read_by_second_stream(order, wait=False) for order in seeds} == {1, 7}
+
+
+@in_all_orders
+def test_a_stream_waits_for_an_event(order: Order) -> None:
+    assert read_by_second_stream(order, wait=True) == 7
+
+
+def overwritten_too_soon(order: Order, *, wait: bool) -> int:
+    """What a stream reads of memory that another one overwrites, with or without a wait."""
+    session = Session(order)
+    source, target = session.number(1), session.number(0)
+    reader, writer, event = session.stream(), session.stream(), session.event()
+    session.launch("copy_value", reader, target, source)
+    session("cuEventRecord", event, reader)
+    if wait:
+        session("cuStreamWaitEvent", writer, event, 0)
+    session.launch("set_value", writer, source, 2)
+    session("cuStreamSynchronize", writer)
+    return session.read(target)
+
+
+def test_memory_that_is_overwritten_too_soon_shows_as_a_wrong_result() -> None:
+    assert overwritten_too_soon(LATE, wait=False) == 2
+    assert overwritten_too_soon(EARLY, wait=False) == 1
+
+
+@in_all_orders
+def test_memory_is_overwritten_after_a_wait(order: Order) -> None:
+    assert overwritten_too_soon(order, wait=True) == 1
+
+
+@in_all_orders
+def test_a_stream_keeps_its_order(order: Order) -> None:
+    session = Session(order)
+    first, second, stream = session.number(0), session.number(0), session.stream()
+    session.launch("set_value", stream, first, 1)
+    session.launch("add_value", stream, first, 10)
+    session.launch("copy_value", stream, second, first)
+    session.launch("set_value", stream, first, 5)
+    assert (session.read(first), session.read(second)) == (5, 11)
+
+
+def read_by_default_stream(order: Order, flags: int) -> int:
+    """What the default stream reads of a stream's result, without a wait."""
+    session = Session(order)
+    pointer, host, stream = session.number(1), session.pinned(), session.stream(flags)
+    session.launch("set_value", stream, pointer, 7)
+    session("cuMemcpyDtoHAsync", host, pointer, 4, DEFAULT_STREAM)
+    session("cuStreamSynchronize", DEFAULT_STREAM)
+    return int(host[0])
+
+
+@in_all_orders
+def test_the_default_stream_waits_for_blocking_streams(order: Order) -> None:
+    assert read_by_default_stream(order, BLOCKING) == 7
+
+
+def test_the_default_stream_does_not_wait_for_others() -> None:
+    assert read_by_default_stream(LATE, NON_BLOCKING) == 1
+
+
+def test_the_default_stream_waits_for_a_stream_that_is_destroyed(late: Session) -> None:
+    pointer, stream = late.number(1), late.stream(BLOCKING)
+    late.launch("set_value", stream, pointer, 7)
+    late("cuStreamDestroy", stream)
+    target = np.zeros(1, np.int32)
+    late("cuMemcpyDtoH", target, pointer, 4)
+    assert target[0] == 7
+
+
+def test_a_stream_that_is_destroyed_ends_its_work(late: Session) -> None:
+    pointer, stream = late.number(1), late.stream()
+    late.launch("set_value", stream, pointer, 7)
+    late("cuStreamDestroy", stream)
+    assert late.error("cuStreamSynchronize", stream) == "INVALID_HANDLE"
+    assert late.read(pointer) == 7
+
+
+def test_asking_again_and_again_comes_to_an_end(late: Session) -> None:
+    pointer, stream = late.number(), late.stream()
+    late.launch("set_value", stream, pointer, 1)
+    late.launch("set_value", stream, pointer, 2)
+    answers = [late.error("cuStreamQuery", stream) for _ in range(3)]
+    assert answers == ["NOT_READY", "NOT_READY", "SUCCESS"]
+
+
+@in_all_orders
+def test_threads_use_their_own_streams(order: Order) -> None:
+    session = Session(order)
+    pointers = [session.number(0) for _ in range(4)]
+    assert session.module
+
+    def work(pointer: CUdeviceptr) -> None:
+        session("cuCtxSetCurrent", session.context)
+        stream = session.stream()
+        for _ in range(5):
+            session.launch("add_value", stream, pointer, 1)
+        session("cuStreamSynchronize", stream)
+
+    threads = [threading.Thread(target=work, args=(pointer,)) for pointer in pointers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [session.read(pointer) for pointer in pointers] == [5, 5, 5, 5]
+
+
+# Events.
+
+
+def test_an_event_without_a_record_has_nothing_to_wait_for(late: Session) -> None:
+    event, stream = late.event(), late.stream()
+    late("cuEventQuery", event)
+    late("cuEventSynchronize", event)
+    late("cuStreamWaitEvent", stream, event, 0)
+    late("cuStreamQuery", stream)
+
+
+def test_an_event_is_ready_when_what_came_before_has_run(late: Session) -> None:
+    pointer, stream, event = late.number(), late.stream(), late.event()
+    late.launch("set_value", stream, pointer, 1)
+    late("cuEventRecord", event, stream)
+    late.launch("set_value", stream, pointer, 2)
+    assert late.error("cuEventQuery", event) == "NOT_READY"
+    late("cuEventSynchronize", event)
+    late("cuEventQuery", event)
+    # What came later has not run.
+    assert late.error("cuStreamQuery", stream) == "NOT_READY"
+
+
+def test_a_wait_is_for_the_record_before_it(late: Session) -> None:
+    pointer, event = late.number(), late.event()
+    first, second, third = late.stream(), late.stream(), late.stream()
+    late.launch("set_value", first, pointer, 1)
+    late("cuEventRecord", event, first)
+    late("cuStreamWaitEvent", third, event, 0)
+    late.launch("set_value", second, pointer, 2)
+    late("cuEventRecord", event, second)
+    late("cuStreamSynchronize", third)
+    late("cuStreamQuery", first)
+    assert late.error("cuStreamQuery", second) == "NOT_READY"
+
+
+def test_a_destroyed_event_is_still_waited_for(late: Session) -> None:
+    pointer, event = late.number(1), late.event()
+    first, second, host = late.stream(), late.stream(), late.pinned()
+    late.launch("set_value", first, pointer, 7)
+    late("cuEventRecord", event, first)
+    late("cuStreamWaitEvent", second, event, 0)
+    late("cuEventDestroy", event)
+    assert late.error("cuEventQuery", event) == "INVALID_HANDLE"
+    late("cuMemcpyDtoHAsync", host, pointer, 4, second)
+    late("cuStreamSynchronize", second)
+    assert host[0] == 7
+
+
+@in_all_orders
+def test_elapsed_time_grows_with_the_work(order: Order) -> None:
+    session = Session(order)
+    pointer, stream = session.number(), session.stream()
+    events = [session.event() for _ in range(3)]
+    session("cuEventRecord", events[0], stream)
+    session.launch("set_value", stream, pointer, 1)
+    session("cuEventRecord", events[1], stream)
+    for _ in range(3):
+        session.launch("set_value", stream, pointer, 1)
+    session("cuEventRecord", events[2], stream)
+    session("cuStreamSynchronize", stream)
+    one = session("cuEventElapsedTime", events[0], events[1])
+    three = session("cuEventElapsedTime", events[1], events[2])
+    assert one > 0
+    assert three == pytest.approx(3 * one)
+
+
+def test_elapsed_time_needs_records_that_are_done_and_timed(late: Session) -> None:
+    pointer, stream = late.number(), late.stream()
+    start, end = late.event(), late.event()
+    untimed = late.event(CUevent_flags.CU_EVENT_DISABLE_TIMING)
+    assert late.error("cuEventElapsedTime", start, end) == "INVALID_HANDLE"
+    for event in (start, untimed):
+        late("cuEventRecord", event, stream)
+    late.launch("set_value", stream, pointer, 1)
+    late("cuEventRecord", end, stream)
+    late("cuEventSynchronize", start)
+    assert late.error("cuEventElapsedTime", start, end) == "NOT_READY"
+    late("cuStreamSynchronize", stream)
+    late("cuEventElapsedTime", start, end)
+    assert late.error("cuEventElapsedTime", untimed, end) == "INVALID_HANDLE"
+
+
+def test_events_order_the_streams_of_two_devices() -> None:
+    session = Session(LATE, [DeviceDescription(), DeviceDescription()])
+    source, first, event = session.number(1), session.stream(), session.event()
+    session.launch("set_value", first, source, 7)
+    session("cuEventRecord", event, first)
+    session("cuCtxSetCurrent", session("cuDevicePrimaryCtxRetain", 1))
+    target, second = session.number(0), session.stream()
+    session("cuStreamWaitEvent", second, event, 0)
+    session("cuMemcpyDtoDAsync", target, source, 4, second)
+    session("cuStreamSynchronize", second)
+    assert session.read(target) == 7
+
+
+# Faults.
+
+
+def test_a_fault_shows_when_something_waits_and_from_then_on(late: Session) -> None:
+    stream, other = late.stream(), late.stream()
+    late.launch("race", stream, late.number(), threads=2)
+    late("cuStreamSynchronize", other)
+    assert late.error("cuStreamSynchronize", stream) == "LAUNCH_FAILED"
+    assert late.error("cuStreamSynchronize", other) == "LAUNCH_FAILED"
+    assert late.error("cuMemAlloc", 4) == "LAUNCH_FAILED"
+    assert len(late.double.faults) == 1
+    assert "race" in str(late.double.faults[0])
+
+
+def test_a_fault_in_the_early_order_shows_from_the_next_call_on() -> None:
+    session = Session(EARLY)
+    stream = session.stream()
+    session.launch("race", stream, session.number(), threads=2)
+    assert session.error("cuMemGetInfo") == "LAUNCH_FAILED"
+
+
+def test_a_device_does_nothing_after_a_fault(late: Session) -> None:
+    host, stream = late.pinned(), late.stream()
+    host[0] = 1
+    pointer = late.number(2)
+    late.launch("race", stream, late.number(), threads=2)
+    late("cuMemcpyDtoHAsync", host, pointer, 4, stream)
+    assert late.error("cuStreamSynchronize", stream) == "LAUNCH_FAILED"
+    assert host[0] == 1
+
+
+def test_a_fault_leaves_other_devices_alone() -> None:
+    session = Session(LATE, [DeviceDescription(), DeviceDescription()])
+    session.launch("race", DEFAULT_STREAM, session.number(), threads=2)
+    assert session.error("cuCtxSynchronize") == "LAUNCH_FAILED"
+    session("cuCtxSetCurrent", session("cuDevicePrimaryCtxRetain", 1))
+    assert session.read(session.number(3)) == 3
+
+
+def test_memory_that_is_freed_before_a_kernel_runs_is_an_illegal_address(late: Session) -> None:
+    pointer, stream = late.number(), late.stream()
+    late.launch("set_value", stream, pointer, 1)
+    late("cuMemFree", pointer)
+    assert late.error("cuStreamSynchronize", stream) == "ILLEGAL_ADDRESS"
+
+
+def test_an_address_that_is_not_aligned_is_reported(late: Session) -> None:
+    pointer = CUdeviceptr(int(late("cuMemAlloc", 8)) + 1)
+    late.launch("set_value", DEFAULT_STREAM, pointer, 1)
+    assert late.error("cuCtxSynchronize") == "MISALIGNED_ADDRESS"
+
+
+def test_a_kernel_that_runs_after_its_module_was_unloaded_is_a_fault(late: Session) -> None:
+    late.launch("set_value", DEFAULT_STREAM, late.number(), 1)
+    late("cuModuleUnload", late.module)
+    assert late.error("cuCtxSynchronize") == "LAUNCH_FAILED"
+    assert str(late.double.faults[0]) == "set_value runs after its module was unloaded"
+
+
+def test_a_copy_that_runs_after_its_page_locked_memory_was_freed_is_a_fault(late: Session) -> None:
+    pointer, host, stream = late.number(), late("cuMemAllocHost", 4), late.stream()
+    late("cuMemcpyHtoDAsync", pointer, host, 4, stream)
+    late("cuMemFreeHost", host)
+    assert late.error("cuStreamSynchronize", stream) == "LAUNCH_FAILED"
+    assert str(late.double.faults[0]) == "a copy runs after its page-locked memory was freed"
