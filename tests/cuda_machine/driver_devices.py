@@ -23,6 +23,7 @@ ERROR_TEXTS = {
     CUresult.CUDA_ERROR_INVALID_VALUE: "invalid argument",
     CUresult.CUDA_ERROR_OUT_OF_MEMORY: "out of memory",
     CUresult.CUDA_ERROR_NOT_INITIALIZED: "initialization error",
+    CUresult.CUDA_ERROR_NO_DEVICE: "no CUDA-capable device is detected",
     CUresult.CUDA_ERROR_INVALID_DEVICE: "invalid device ordinal",
     CUresult.CUDA_ERROR_INVALID_IMAGE: "device kernel image is invalid",
     CUresult.CUDA_ERROR_INVALID_CONTEXT: "invalid device context",
@@ -100,9 +101,9 @@ class DeviceCalls(Calls):
 
     @driver_call(1, context=False)
     def cuDeviceGetName(self, length: int, dev: Any) -> bytes:
-        # The bindings return all bytes of the buffer, NULs included.
+        # The bindings return all of a buffer of spaces, in which the driver writes up to a NUL.
         name = self._device(dev).description.name.encode()[: length - 1]
-        return name.ljust(length, b"\0")
+        return (name + b"\0").ljust(length)
 
     @driver_call(1, context=False)
     def cuDeviceGetUuid(self, dev: Any) -> CUuuid:
@@ -196,8 +197,7 @@ class DeviceCalls(Calls):
         state.scheduler.drop(context)
         for allocation in list(state.allocations.values()):
             if allocation.context is context:
-                context.device.memory.free(allocation.address)
-                del state.allocations[allocation.address]
+                state.release(allocation)
         for allocation in list(state.pinned.values()):
             if allocation.context is context:
                 state.release_pinned(allocation)

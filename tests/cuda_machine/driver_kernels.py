@@ -49,19 +49,25 @@ class LoadedImage:
 
 @dataclass(eq=False)
 class Function:
-    """A kernel of a module, and the dynamic shared memory that its launches may have, in bytes."""
+    """A kernel of a module.
+
+    `static_shared` is the shared memory of each block, `most_dynamic_shared` what its launches may
+    add to it, in bytes; `sizes` are those of the parameters.
+    """
 
     handle: int
     context: Context
     name: str
     module: LoadedImage
     kernel: Any
+    sizes: tuple[int, ...]
+    static_shared: int
     most_dynamic_shared: int
 
     @property
     def most_threads(self) -> int:
         """The most threads of a block. That registers may limit them further is not known here."""
-        bounds = self.kernel.required_threads or self.kernel.most_threads
+        bounds = self.kernel.limits.reqntid or self.kernel.limits.maxntid
         return min(THREADS_PER_BLOCK, math.prod(bounds)) if bounds else THREADS_PER_BLOCK
 
 
@@ -100,10 +106,16 @@ class KernelCalls(Calls):
             raise CudaError(CUresult.CUDA_ERROR_NOT_FOUND)
         function = module.functions.get(name.decode())
         if function is None:
-            kernel = module.loaded.kernels[name.decode()]
-            dynamic = max(0, SHARED_WITHOUT_OPT_IN - kernel.shared_bytes)
+            static = found.shared_bytes
             function = Function(
-                self.state.new_handle(), module.context, name.decode(), module, kernel, dynamic
+                self.state.new_handle(),
+                module.context,
+                name.decode(),
+                module,
+                module.loaded.kernels[name.decode()],
+                tuple(parameter.size for parameter in found.parameters),
+                static,
+                max(0, SHARED_WITHOUT_OPT_IN - static),
             )
             module.functions[name.decode()] = self.state.add(function)
         return CUfunction(function.handle)
@@ -115,7 +127,7 @@ class KernelCalls(Calls):
         attributes = CUfunction_attribute
         values = {
             attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: function.most_threads,
-            attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: function.kernel.shared_bytes,
+            attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: function.static_shared,
             attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: (
                 function.most_dynamic_shared
             ),
@@ -132,7 +144,7 @@ class KernelCalls(Calls):
         if attrib != CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
             raise OutsideTheDouble(f"the double cannot set {attrib.name}")
         most = function.context.device.description.limits.shared_per_block_opt_in
-        if value < 0 or value + function.kernel.shared_bytes > most:
+        if value < 0 or value + function.static_shared > most:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
         function.most_dynamic_shared = value
 
@@ -159,8 +171,7 @@ class KernelCalls(Calls):
             raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
         grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
         _check_launch(function, grid, block, sharedMemBytes)
-        sizes = [parameter.size for parameter in function.kernel.parameters]
-        parameters = parameter_bytes(kernelParams, sizes)
+        parameters = parameter_bytes(kernelParams, function.sizes)
         machine = function.context.device.machine
 
         def launch() -> float:
@@ -181,7 +192,7 @@ class KernelCalls(Calls):
         function = self._function(func)
         if blockSize <= 0:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-        shared = function.kernel.shared_bytes + dynamicSMemSize
+        shared = function.static_shared + dynamicSMemSize
         if blockSize > function.most_threads or dynamicSMemSize > function.most_dynamic_shared:
             return 0
         limits = function.context.device.description.limits
@@ -214,13 +225,13 @@ def _runs_on(target: str, device: DeviceDescription) -> bool:
 def _check_launch(
     function: Function, grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared: int
 ) -> None:
-    kernel = function.kernel
     threads = math.prod(block)
     within = all(1 <= size <= most for size, most in zip(block, MOST_BLOCK, strict=True))
     within &= all(1 <= size <= most for size, most in zip(grid, MOST_GRID, strict=True))
     if not within or threads > THREADS_PER_BLOCK or dynamic_shared > function.most_dynamic_shared:
         raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-    if kernel.required_threads and block != kernel.required_threads:
+    required = function.kernel.limits.reqntid
+    if required is not None and block != required:
         raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
     if threads > function.most_threads:
         raise CudaError(CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)

@@ -59,8 +59,7 @@ class MemoryCalls(Calls):
         allocation = self.state.allocations.get(int(dptr))
         if allocation is None or allocation.context is not self.state.current():
             raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-        allocation.context.device.memory.free(allocation.address)
-        del self.state.allocations[allocation.address]
+        self.state.release(allocation)
 
     @driver_call(1)
     def cuMemAllocHost(self, bytesize: int) -> int:
@@ -96,10 +95,12 @@ class MemoryCalls(Calls):
     ) -> None:
         stream = self.state.find_stream(hStream)
         target, source = int(dstDevice), int(srcDevice)
-        to, of = self._memory(target, ByteCount), self._memory(source, ByteCount)
+        to, of = self._allocation(target, ByteCount), self._allocation(source, ByteCount)
 
         def copy() -> float:
-            to.write(target, of.read(source, ByteCount))
+            _require_alive(to, of)
+            data = of.context.device.memory.read(source, ByteCount)
+            to.context.device.memory.write(target, data)
             return ByteCount * MILLISECONDS_PER_BYTE
 
         self._run(stream, MEMCPY, "copy on the device", copy)
@@ -145,17 +146,18 @@ class MemoryCalls(Calls):
     def _fill(self, target: int, value: Any, count: int, stream_handle: Any) -> None:
         stream = self.state.find_stream(stream_handle)
         data = np.full(count, value).tobytes()
-        memory = self._memory(target, len(data))
+        to = self._allocation(target, len(data))
 
         def fill() -> float:
-            memory.write(target, data)
+            _require_alive(to)
+            to.context.device.memory.write(target, data)
             return len(data) * MILLISECONDS_PER_BYTE
 
         self._run(stream, MEMSET, "fill", fill)
 
     def _copy_to_device(self, stream: Stream, target: int, source: Any, size: int) -> bool:
         """Enqueue a copy; whether the source is page-locked, so that it is read when this runs."""
-        memory = self._memory(target, size)
+        to = self._allocation(target, size)
         address = host_address(source, size)
         pinned = self._pinned(address, size)
         if pinned is None:
@@ -168,7 +170,8 @@ class MemoryCalls(Calls):
             else:
                 _require_alive(pinned)
                 data = ctypes.string_at(address, size)
-            memory.write(target, data)
+            _require_alive(to)
+            to.context.device.memory.write(target, data)
             return size * MILLISECONDS_PER_BYTE
 
         self._run(stream, MEMCPY, "copy to the device", copy)
@@ -177,7 +180,7 @@ class MemoryCalls(Calls):
     def _copy_to_host(
         self, stream: Stream, target: Any, source: int, size: int, *, wait: bool
     ) -> None:
-        memory = self._memory(source, size)
+        of = self._allocation(source, size)
         address = host_address(target, size)
         pinned = self._pinned(address, size)
         if pinned is None:
@@ -186,7 +189,8 @@ class MemoryCalls(Calls):
         def copy() -> float:
             if pinned is not None:
                 _require_alive(pinned)
-            ctypes.memmove(address, memory.read(source, size), size)
+            _require_alive(of)
+            ctypes.memmove(address, of.context.device.memory.read(source, size), size)
             return size * MILLISECONDS_PER_BYTE
 
         self._run(stream, MEMCPY, "copy to the host", copy)
@@ -204,12 +208,12 @@ class MemoryCalls(Calls):
         self.state.check_unsafe_call()
         return stream
 
-    def _memory(self, address: int, size: int) -> Any:
-        """The memory that has these bytes, which must lie in one allocation."""
+    def _allocation(self, address: int, size: int) -> Allocation:
+        """The allocation that has these bytes, which are of any device (unified addressing)."""
         for allocation in self.state.allocations.values():
             offset = address - allocation.address
             if offset >= 0 and offset + size <= allocation.size:
-                return allocation.context.device.memory
+                return allocation
         raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
 
     def _pinned(self, address: int, size: int) -> HostAllocation | None:
@@ -228,6 +232,13 @@ class MemoryCalls(Calls):
             raise OutsideTheDouble("the capture of a copy of pageable memory")
 
 
-def _require_alive(allocation: HostAllocation) -> None:
-    if allocation.freed:
-        raise UseAfterRelease("a copy runs after its page-locked memory was freed")
+def _require_alive(*allocations: Allocation | HostAllocation) -> None:
+    """Refuse memory that was freed between the call and now."""
+    for allocation in allocations:
+        if allocation.freed and isinstance(allocation, HostAllocation):
+            raise UseAfterRelease("a copy runs after its page-locked memory was freed")
+        if allocation.freed:
+            raise UseAfterRelease(
+                "a copy or fill runs after its memory was freed",
+                CUresult.CUDA_ERROR_ILLEGAL_ADDRESS,
+            )

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from cuda.bindings.driver import CUgraphNodeType, CUresult
 
+from lamina.garbage import Pause
+
 from .capture import Capture, Node
 from .device_attributes import DeviceDescription
 from .faults import Fault
@@ -33,7 +35,13 @@ class OutsideTheDouble(Exception):
 
 
 class UseAfterRelease(Exception):
-    """An operation runs after something that it uses was freed, unloaded or destroyed."""
+    """An operation runs after something that it uses was freed or unloaded."""
+
+    def __init__(
+        self, text: str, cuda_result: CUresult = CUresult.CUDA_ERROR_LAUNCH_FAILED
+    ) -> None:
+        super().__init__(text)
+        self.cuda_result = cuda_result
 
 
 @dataclass(eq=False)
@@ -77,6 +85,7 @@ class Allocation:
     address: int
     size: int
     context: Context
+    freed: bool = False
 
 
 @dataclass(eq=False)
@@ -237,6 +246,12 @@ class State:
         for operation in operations:
             operation.context.check()
 
+    def release(self, allocation: Allocation) -> None:
+        """Free memory of a device."""
+        allocation.freed = True
+        allocation.context.device.memory.free(allocation.address)
+        del self.allocations[allocation.address]
+
     def release_pinned(self, allocation: HostAllocation) -> None:
         """Free page-locked memory; what may still be read there is recognizable."""
         allocation.freed = True
@@ -276,6 +291,8 @@ def driver_call(
         def call(self: Calls, *arguments: Any, **named: Any) -> Any:
             state = self.state
             with state.lock:
+                # A finalizer may call the driver; on a real one, none runs within another call.
+                pause = Pause()
                 try:
                     if initialized and not state.initialized:
                         raise CudaError(CUresult.CUDA_ERROR_NOT_INITIALIZED)
@@ -286,6 +303,7 @@ def driver_call(
                     return (error.result, *(None,) * outputs)
                 finally:
                     state.scheduler.after_call()
+                    pause.end()
             if outputs == 0:
                 return (CUresult.CUDA_SUCCESS,)
             return (CUresult.CUDA_SUCCESS, *(returned if outputs > 1 else (returned,)))

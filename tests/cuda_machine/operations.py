@@ -85,6 +85,7 @@ class Scheduler:
         else:
             for one in _needed(operation):
                 one.run()
+            self._forget_done()
 
     def progress(self, operation: Operation) -> None:
         """Run one of the operations that this one needs: a device makes progress by itself.

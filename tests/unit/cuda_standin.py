@@ -74,8 +74,7 @@ class Kernel:
     name: str
     parameters: tuple
     shared_bytes: int
-    most_threads: tuple | None
-    required_threads: tuple | None
+    limits: object
 
 
 @dataclass
@@ -100,7 +99,7 @@ def parse(text):
             for k, d in re.findall(r"\.(maxntid|reqntid) ([\d, ]+)", m[3])
         }
         sh = sum(int(s) for s in re.findall(r"\.shared .*?\[(\d+)\];", m[4]))
-        kernels[m[1]] = Kernel(m[1], ps, sh, dims.get("maxntid"), dims.get("reqntid"))
+        kernels[m[1]] = Kernel(m[1], ps, sh, types.SimpleNamespace(maxntid=dims.get("maxntid"), reqntid=dims.get("reqntid")))
     return Module(target, kernels)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from ctypes import Structure, addressof, c_float, c_int, c_longlong, c_void_p
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from cuda_double_cases import (
     binary,
     must,
 )
+from cuda_machine import driver_double
 from cuda_machine.device_attributes import DeviceDescription
+from cuda_machine.driver_devices import ERROR_TEXTS
 from cuda_machine.driver_double import CudaDouble, DriverDouble
 from cuda_machine.driver_state import OutsideTheDouble
 from cuda_machine.nvrtc_double import NvrtcDouble
@@ -98,10 +101,17 @@ def test_errors_have_names_and_texts(session: Session) -> None:
     assert session("cuGetErrorString", error) == b"an illegal memory access was encountered"
 
 
+def test_every_error_that_the_double_returns_has_a_text() -> None:
+    folder = Path(driver_double.__file__).parent
+    texts = [path.read_text() for path in folder.glob("driver_*.py")]
+    returned = {name for text in texts for name in re.findall(r"CUDA_ERROR_[A-Z_]*[A-Z]", text)}
+    assert {error.name for error in ERROR_TEXTS} >= returned
+
+
 def test_each_device_has_its_description(two: Session) -> None:
     assert two("cuDeviceGetCount") == 2
     name = two("cuDeviceGetName", 32, two("cuDeviceGet", 1))
-    assert name.rstrip(b"\0") == b"second"
+    assert name.split(b"\0")[0] == b"second"
     major = CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
     assert [two("cuDeviceGetAttribute", major, device) for device in (0, 1)] == [8, 9]
     opt_in = CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN

@@ -442,6 +442,14 @@ def test_memory_that_is_freed_before_a_kernel_runs_is_an_illegal_address(late: S
     assert late.error("cuStreamSynchronize", stream) == "ILLEGAL_ADDRESS"
 
 
+def test_memory_that_is_freed_before_a_copy_runs_is_an_illegal_address(late: Session) -> None:
+    pointer, stream = late.number(), late.stream()
+    late("cuMemsetD8Async", pointer, 0, 4, stream)
+    late("cuMemFree", pointer)
+    assert late.error("cuStreamSynchronize", stream) == "ILLEGAL_ADDRESS"
+    assert str(late.double.faults[0]) == "a copy or fill runs after its memory was freed"
+
+
 def test_an_address_that_is_not_aligned_is_reported(late: Session) -> None:
     pointer = CUdeviceptr(int(late("cuMemAlloc", 8)) + 1)
     late.launch("set_value", DEFAULT_STREAM, pointer, 1)
