@@ -131,7 +131,6 @@ class DeviceCalls(Calls):
         device = self._device(dev)
         if device.primary is None:
             device.primary = self.state.add(Context(self.state.new_handle(), device))
-        device.primary.check()
         device.retained += 1
         return CUcontext(device.primary.handle)
 

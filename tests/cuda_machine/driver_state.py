@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from .operations import Operation, Order, Scheduler
 from .streams import Event, Stream
 
 Thing = TypeVar("Thing")
+# Bytes of page-locked memory that are kept after they were freed.
+KEPT_AFTER_RELEASE = 64 << 20
 
 
 class CudaError(Exception):
@@ -53,19 +56,20 @@ class Device:
     memory: Any
     machine: Any
     primary: Context | None = None
+    # What every later call returns: after a fault a process cannot use its device any more.
+    error: CUresult | None = None
     # How many retains of the primary context have no release yet.
     retained: int = 0
 
 
 @dataclass(eq=False)
 class Context:
-    """A primary context: its streams, and the error of every call in it once it has failed."""
+    """A primary context: its streams, and its clock."""
 
     handle: int
     device: Device
     default_stream: Stream = field(init=False)
     streams: list[Stream] = field(default_factory=list)
-    error: CUresult | None = None
     # Milliseconds of the simulated clock; see `Event.time`.
     clock: float = 0.0
 
@@ -73,9 +77,9 @@ class Context:
         self.default_stream = Stream(0, self, blocking=True, legacy=True)
 
     def check(self) -> None:
-        """Raise the error that the context failed with."""
-        if self.error is not None:
-            raise CudaError(self.error)
+        """Raise the error that the device failed with."""
+        if self.device.error is not None:
+            raise CudaError(self.device.error)
 
 
 @dataclass(eq=False)
@@ -111,8 +115,8 @@ class State:
         self.handles: dict[int, Any] = {}
         self.allocations: dict[int, Allocation] = {}
         self.pinned: dict[int, HostAllocation] = {}
-        # Released buffers: an array of the caller may still view them.
-        self.released: list[HostAllocation] = []
+        # Buffers that were freed last: an array of the caller may still view them.
+        self.released: deque[HostAllocation] = deque()
         self.captures: list[Capture] = []
         self._threads = threading.local()
         self._numbers = itertools.count(0x10_0000, 0x10)
@@ -199,14 +203,16 @@ class State:
         return operation
 
     def guarded(self, context: Context, action: Callable[[], float]) -> Callable[[], float]:
-        """An action whose fault fails its context, in the way that CUDA reports it."""
+        """An action whose fault fails its device. A device that has failed does nothing more."""
 
         def run() -> float:
+            if context.device.error is not None:
+                return 0.0
             try:
                 return action()
             except (Fault, UseAfterRelease) as fault:
                 self.faults.append(fault)
-                context.error = result_of(fault)
+                context.device.error = result_of(fault)
                 return 0.0
 
         return run
@@ -258,6 +264,8 @@ class State:
         allocation.buffer[:] = 0xA5
         del self.pinned[allocation.address]
         self.released.append(allocation)
+        while sum(one.size for one in self.released) > KEPT_AFTER_RELEASE:
+            self.released.popleft()
 
 
 def result_of(fault: Exception) -> CUresult:

@@ -99,7 +99,12 @@ def parse(text):
             for k, d in re.findall(r"\.(maxntid|reqntid) ([\d, ]+)", m[3])
         }
         sh = sum(int(s) for s in re.findall(r"\.shared .*?\[(\d+)\];", m[4]))
-        kernels[m[1]] = Kernel(m[1], ps, sh, types.SimpleNamespace(maxntid=dims.get("maxntid"), reqntid=dims.get("reqntid")))
+        kernels[m[1]] = Kernel(
+            m[1],
+            ps,
+            sh,
+            types.SimpleNamespace(maxntid=dims.get("maxntid"), reqntid=dims.get("reqntid")),
+        )
     return Module(target, kernels)
 
 

@@ -261,7 +261,7 @@ def test_a_stream_that_is_not_joined_is_an_error(late: Session, late_work: bool)
     assert late("cuStreamIsCapturing", second) == NONE
 
 
-def test_a_stream_may_be_joined_by_way_of_another(late: Session) -> None:
+def test_a_stream_may_be_joined_through_another(late: Session) -> None:
     pointer = late.number()
     first, second, third = late.stream(), late.stream(), late.stream()
     late("cuStreamBeginCapture", first, GLOBAL)
@@ -399,7 +399,7 @@ def test_the_default_stream_ends_the_captures_of_blocking_streams(late: Session)
     assert late("cuStreamIsCapturing", stream) == INVALIDATED
 
 
-def test_the_default_stream_works_beside_the_captures_of_other_streams(late: Session) -> None:
+def test_the_default_stream_works_during_captures_of_other_streams(late: Session) -> None:
     pointer, stream = late.number(), late.stream()
     late("cuStreamBeginCapture", stream, GLOBAL)
     late("cuMemsetD8Async", pointer, 0, 4, DEFAULT_STREAM)

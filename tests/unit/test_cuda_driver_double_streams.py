@@ -427,6 +427,14 @@ def test_a_device_does_nothing_after_a_fault(late: Session) -> None:
     assert host[0] == 1
 
 
+def test_a_new_context_does_not_end_a_fault(late: Session) -> None:
+    late.launch("race", DEFAULT_STREAM, late.number(), threads=2)
+    assert late.error("cuCtxSynchronize") == "LAUNCH_FAILED"
+    late("cuDevicePrimaryCtxRelease", 0)
+    late("cuCtxSetCurrent", late("cuDevicePrimaryCtxRetain", 0))
+    assert late.error("cuMemAlloc", 4) == "LAUNCH_FAILED"
+
+
 def test_a_fault_leaves_other_devices_alone() -> None:
     session = Session(LATE, [DeviceDescription(), DeviceDescription()])
     session.launch("race", DEFAULT_STREAM, session.number(), threads=2)
