@@ -25,10 +25,12 @@ from cuda_machine.syntax import (
 # The carry of add.cc and the like (PTX ISA, Extended-Precision Arithmetic Instructions).
 CARRY: Final = Register("%cc", "pred")
 # Instructions whose first operand is no destination.
-_WITHOUT_RESULT: Final = tuple(
-    "st red bra brx bar barrier membar fence cp prefetch prefetchu ret exit trap nanosleep call "
-    "griddepcontrol".split()  # noqa: SIM905
+# fmt: off
+_WITHOUT_RESULT: Final = (
+    "st", "red", "bra", "brx", "bar", "barrier", "membar", "fence", "cp", "prefetch", "prefetchu",
+    "ret", "exit", "trap", "nanosleep", "call", "griddepcontrol",
 )
+# fmt: on
 # Instructions that all named lanes of a warp execute together, and the position of the mask.
 _MASKED: Final = {"shfl": -1, "vote": -1, "match": -1, "redux": -1}
 # PTX ISA: undefined unless all threads of the warp execute them (.aligned).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda_machine.syntax import Instruction, Not, Operand, Register
+from cuda_machine.syntax import Instruction, Register
 from cuda_machine.writer import Writer, instruction, unknown
 
 
@@ -11,7 +11,8 @@ def _bar(writer: Writer, one: Instruction) -> None:
     """Writes the code of (name, threads, reduction); `Schedule` does the waiting."""
     modifiers = [name for name in one.modifiers if name not in ("cta", "aligned")]
     if modifiers == ["warp", "sync"]:
-        writer.emit(f"m.pass_warp_barrier({writer.location(one)})")
+        (mask,) = one.operands
+        writer.emit(f"m.pass_warp_barrier({writer.array(mask, 'u32')}, {writer.location(one)})")
         return
     operands = list(one.operands)
     reduction = "None"
@@ -40,6 +41,3 @@ def _nothing(writer: Writer, one: Instruction) -> None:
     nanosleep waits. griddepcontrol lets the next kernel begin early, or waits for the last one: on
     this machine each kernel ends before the next one begins.
     """
-
-
-__all__ = ["Not", "Operand"]

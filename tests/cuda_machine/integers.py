@@ -75,7 +75,7 @@ def _cnot(writer: Writer, one: Instruction) -> None:
 def _mul(writer: Writer, one: Instruction) -> None:
     result, a, b = one.operands
     type = _type(one, before=1)
-    kind, value = _product(writer, one, one.modifiers[0], type, a, b)
+    kind, value = product_code(writer, one, one.modifiers[0], type, a, b)
     writer.write(result, kind, value)
 
 
@@ -85,11 +85,11 @@ def _mad(writer: Writer, one: Instruction) -> None:
         unknown(one)
     result, a, b, c = one.operands
     type = _type(one, before=1)
-    kind, value = _product(writer, one, one.modifiers[0], type, a, b)
+    kind, value = product_code(writer, one, one.modifiers[0], type, a, b)
     writer.write(result, kind, f"({value}) + {writer.read(c, kind)}")
 
 
-def _product(
+def product_code(
     writer: Writer, one: Instruction, half: str, type: str, a: Any, b: Any
 ) -> tuple[str, str]:
     """The type and code of a product: its low or high bits, or all of them."""

@@ -8,127 +8,44 @@ for faults. Addresses are int64, within their space; global addresses are those 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cuda_machine.faults import Fault, Index
-from cuda_machine.memory import BASE, Memory
-from cuda_machine.shadow import Race, Shadow, block_of, tags_of, thread_of
-
-# Generic addresses of shared and local memory; those of global memory are below. PTX ISA, Generic
-# Addressing: windows within the generic address space, whose addresses nobody may count on.
-SHARED_WINDOW: Final = 1 << 44
-LOCAL_WINDOW: Final = 1 << 45
-
-Array = npt.NDArray[Any]
-Integers = npt.NDArray[np.int64]
-Lane = Integers | None
-
-
-@dataclass(frozen=True)
-class Checks:
-    """What is checked besides addresses.
-
-    Attributes:
-        shared_races, global_races: accesses that no barrier orders.
-        unwritten_global: reads of global memory that nobody wrote since its allocation.
-        bank_conflicts: whether wavefronts of shared memory are counted.
-    """
-
-    shared_races: bool = True
-    global_races: bool = True
-    unwritten_global: bool = False
-    bank_conflicts: bool = False
+from cuda_machine.copies import Copies
+from cuda_machine.faults import Fault
+from cuda_machine.memory import BASE
+from cuda_machine.shadow import MOST_EPOCHS, Access, Race, Shadow, tags_of
+from cuda_machine.threads import (
+    LOCAL_WINDOW,
+    SHARED_WINDOW,
+    Array,
+    Integers,
+    Lane,
+    Launch,
+    Threads,
+    index_of,
+)
 
 
-@dataclass(frozen=True)
-class Launch:
-    """What all blocks of a launch have in common.
-
-    Attributes:
-        lines: the text of each line with an instruction.
-        shared_bytes, local_bytes: of a block, and of a thread.
-        shared_granule: bytes of the smallest access of shared memory.
-        global_shadow: the accesses of global memory in this launch; None if nobody checks.
-    """
-
-    kernel: str
-    lines: dict[int, str]
-    grid: Index
-    block: Index
-    memory: Memory
-    parameters: bytes
-    shared_bytes: int
-    local_bytes: int
-    shared_granule: int
-    checks: Checks
-    global_shadow: Shadow | None
-    order: str | int
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.block[0] * self.block[1] * self.block[2]
-
-
-def index_of(number: int, extents: Index) -> Index:
-    """The coordinates of a block or thread; x is fastest."""
-    x, y, _ = extents
-    return number % x, number // x % y, number // (x * y)
-
-
-class Lanes:
-    """Blocks of a launch that run together.
+class Lanes(Threads):
+    """Threads with their memories; generated code calls these methods.
 
     Args:
         launch: what all blocks have in common.
         blocks: their linear numbers.
 
     Attributes:
-        count: of lanes. Lane `i` is thread `i % threads` of block `i // threads`.
-        live: the threads of each block that have not exited.
-        exited: whether a lane has exited.
-        exits: how often some lanes have exited.
+        copies: asynchronous copies that have not arrived.
+        wavefronts, ideal_wavefronts: of shared memory, if bank conflicts are counted.
     """
 
     def __init__(self, launch: Launch, blocks: Integers) -> None:
-        self.launch, self.blocks = launch, blocks
-        self.threads = threads = launch.threads
-        self.count = count = len(blocks) * threads
-        self.live: Integers = np.full(len(blocks), threads, np.int64)
-        self.exited: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
-        self.exits = 0
+        super().__init__(launch, blocks)
         self.wavefronts = self.ideal_wavefronts = 0
-        self._set_specials()
+        self.copies = Copies(self)
         self._set_memories()
-
-    def _set_specials(self) -> None:
-        launch, blocks = self.launch, self.blocks
-        thread = np.tile(np.arange(self.threads, dtype=np.int64), len(blocks))
-        self.thread_of_lane = thread
-        self.block_of_lane = np.repeat(np.arange(len(blocks), dtype=np.int64), self.threads)
-        self.laneid = (thread & 31).astype(np.uint32)
-        self.warpid = (thread >> 5).astype(np.uint32)
-        self.warps = -(-self.threads // 32)
-        self.nwarpid = np.uint32(self.warps)
-        self.warp_of_lane = self.block_of_lane * self.warps + (thread >> 5)
-        one = np.uint32(1) << self.laneid
-        self.lanemask_eq, self.lanemask_lt = one, one - np.uint32(1)
-        self.lanemask_le = one | self.lanemask_lt
-        self.lanemask_ge, self.lanemask_gt = ~self.lanemask_lt, ~self.lanemask_le
-        for name, extents in (("ntid", launch.block), ("nctaid", launch.grid)):
-            for axis, extent in zip("xyz", extents, strict=True):
-                setattr(self, f"{name}_{axis}", np.uint32(extent))
-        block = np.repeat(blocks, self.threads)
-        for name, numbers, extents in (
-            ("tid", thread, launch.block),
-            ("ctaid", block, launch.grid),
-        ):
-            for axis, value in zip("xyz", index_of(numbers, extents), strict=True):  # type: ignore[arg-type]
-                setattr(self, f"{name}_{axis}", np.asarray(value).astype(np.uint32))
 
     def _set_memories(self) -> None:
         launch = self.launch
@@ -145,12 +62,15 @@ class Lanes:
         self._shift = launch.shared_granule.bit_length() - 1
         self._shared_written = np.zeros(len(shared) >> self._shift, np.bool_)
         self._shared_full = False
+        # Destinations of asynchronous copies that have not arrived.
+        self._pending: npt.NDArray[np.bool_] | None = None
         self._local_stride = -(-launch.local_bytes // 16) * 16
         local = np.zeros(self._local_stride * self.count, np.uint8)
         self._local = {size: local.view(f"u{size}") for size in (1, 2, 4, 8)}
         self._local_base = np.arange(self.count, dtype=np.int64) * self._local_stride
         self._local_written = np.zeros(len(local), np.bool_)
         self.epochs: Integers = np.zeros(len(self.blocks), np.int64)
+        self.warp_epochs: Integers = np.zeros(len(self.blocks) * self.warps, np.int64)
         checks = launch.checks
         self._shared_shadow = (
             Shadow(len(shared), launch.shared_granule, across=False)
@@ -162,47 +82,28 @@ class Lanes:
     def retag(self) -> None:
         """Makes the tags of the lanes those of the present epochs."""
         if self._shared_shadow or self.launch.global_shadow:
-            blocks, epochs = self.blocks[self.block_of_lane], self.epochs[self.block_of_lane]
-            self._tags = tags_of(blocks, epochs, self.thread_of_lane)
-
-    # Faults
-
-    def fault(self, what: str, line: int, lane: int | None = None) -> NoReturn:
-        """Raises a fault of a lane."""
-        launch = self.launch
-        block = thread = None
-        if lane is not None:
-            block = index_of(int(self.blocks[lane // self.threads]), launch.grid)
-            thread = index_of(lane % self.threads, launch.block)
-        raise Fault(
-            what,
-            kernel=launch.kernel,
-            line=line,
-            text=launch.lines.get(line, ""),
-            block=block,
-            thread=thread,
-        )
-
-    def fault_where(self, what: str, line: int, bad: Array, idx: Lane) -> NoReturn:
-        """Raises a fault of the first lane of which `bad` is true."""
-        number = int(np.argmax(bad))
-        self.fault(what, line, number if idx is None else int(idx[number]))
+            if int(self.epochs.max()) >= MOST_EPOCHS or int(self.warp_epochs.max()) >= MOST_EPOCHS:
+                self.fault(f"{MOST_EPOCHS} barriers, beyond which races cannot be checked", 0)
+            self._tags = tags_of(
+                self.blocks[self.block_of_lane],
+                self.epochs[self.block_of_lane],
+                self.warp_epochs[self.warp_of_lane],
+                self.thread_of_lane,
+            )
 
     def _race(self, race: Race | None, space: str) -> None:
         if race is None:
             return
         launch = self.launch
 
-        def told(access: tuple[int, int]) -> str:
-            tag, line = access
-            if block_of(tag) >= launch.grid[0] * launch.grid[1] * launch.grid[2]:
-                return (
-                    f"atomic instructions of several blocks, line {line}: {launch.lines.get(line)}"
-                )
-            thread = thread_of(tag)
-            block = index_of(block_of(tag), launch.grid)
-            who = f"thread {index_of(thread, launch.block)}" if thread < 1024 else "several threads"
-            return f"{who} of block {block}, line {line}: {launch.lines.get(line)}"
+        def told(access: Access) -> str:
+            who = "several threads"
+            if access.thread is not None:
+                who = f"thread {index_of(access.thread, launch.block)}"
+            where = "several blocks"
+            if access.block is not None:
+                where = f"block {index_of(access.block, launch.grid)}"
+            return f"{who} of {where}, line {access.line}: {launch.lines.get(access.line)}"
 
         at = race.position
         where = f"{BASE + at:#x}" if space == "global" else f"{at % max(self._stride, 1):#x}"
@@ -214,7 +115,13 @@ class Lanes:
 
     # Addresses
 
-    def _aligned(self, addresses: Integers, size: int, line: int, idx: Lane, space: str) -> None:
+    def check_alignment(
+        self, addresses: Integers, size: int, line: int, idx: Lane, space: str
+    ) -> None:
+        """Addresses of accesses are multiples of their size."""
+        # Asynchronous copies check the alignment of their whole size.
+        if size & (size - 1):
+            return
         if size > 1 and int(np.bitwise_or.reduce(addresses)) & (size - 1):
             bad = (addresses & (size - 1)) != 0
             at = int(addresses[np.argmax(bad)])
@@ -225,7 +132,7 @@ class Lanes:
     def _global_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
         """The offsets in the memory's bytes of legal addresses."""
         offsets = addresses - BASE
-        self._aligned(offsets, size, line, idx, "global")
+        self.check_alignment(offsets, size, line, idx, "global")
         low, high = int(offsets.min()), int(offsets.max()) + size
         begin, end = self._ranges.get(line, (0, -1))
         if low < begin or high > end:
@@ -246,8 +153,9 @@ class Lanes:
                 idx,
             )
 
-    def _shared_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
-        self._aligned(addresses, size, line, idx, "shared")
+    def shared_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
+        """The offsets in the shared memory of all blocks of legal addresses."""
+        self.check_alignment(addresses, size, line, idx, "shared")
         end = self.launch.shared_bytes
         if int(addresses.min()) < 0 or int(addresses.max()) + size > end:
             bad = (addresses < 0) | (addresses + size > end)
@@ -261,7 +169,7 @@ class Lanes:
         return addresses + (self._shared_base if idx is None else self._shared_base[idx])
 
     def _local_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
-        self._aligned(addresses, size, line, idx, "local")
+        self.check_alignment(addresses, size, line, idx, "local")
         end = self.launch.local_bytes
         bad = (addresses < 0) | (addresses + size > end)
         if bad.any():
@@ -280,6 +188,8 @@ class Lanes:
         self, space: str, addresses: Integers, bits: int, count: int, line: int, idx: Lane
     ) -> list[Array]:
         """`count` neighbouring elements of each lane, as unsigned bits."""
+        if space == "param":
+            return self._load_parameters(addresses, bits, count, line, idx)
         if space == "generic":
             return self._load_generic(addresses, bits, count, line, idx)
         size = bits // 8
@@ -299,6 +209,18 @@ class Lanes:
             for result, values in zip(results, loaded, strict=True):
                 result[chosen] = values
         return results
+
+    def _load_parameters(
+        self, addresses: Integers, bits: int, count: int, line: int, idx: Lane
+    ) -> list[Array]:
+        size = bits // 8
+        self.check_alignment(addresses, size, line, idx, "param")
+        data = np.frombuffer(self.launch.parameters, np.uint8)
+        bad = (addresses < 0) | (addresses + size * count > len(data))
+        if bad.any():
+            self.fault_where("an illegal address in param memory", line, bad, idx)
+        octets = data[addresses[:, None] + np.arange(size * count)]
+        return [one.copy() for one in octets.view(f"u{size}").T]
 
     def windows(self, addresses: Integers) -> Integers:
         """The space of generic addresses: 0 for global, 1 for shared, 2 for local memory."""
@@ -332,7 +254,7 @@ class Lanes:
     ) -> tuple[Integers, dict[int, Array]]:
         """Checks a read; returns the offsets and the memory by size of its elements."""
         if space == "shared":
-            offsets = self._shared_offsets(addresses, size, line, idx)
+            offsets = self.shared_offsets(addresses, size, line, idx)
             self._need_written(offsets, size, line, idx)
             self._note(self._shared_shadow, "shared", offsets, size, line, idx, writes=False)
             return offsets, self._shared
@@ -381,8 +303,10 @@ class Lanes:
     ) -> tuple[Integers, dict[int, Array]]:
         """Checks a write, and notes that it is written; returns like `readable`."""
         if space == "shared":
-            offsets = self._shared_offsets(addresses, size, line, idx)
+            offsets = self.shared_offsets(addresses, size, line, idx)
             self._note(self._shared_shadow, "shared", offsets, size, line, idx, True, atomic)
+            if self._pending is not None:
+                self._need_arrived(offsets, size, line, idx)
             if atomic:
                 self._need_written(offsets, size, line, idx)
             elif not self._shared_full:
@@ -420,6 +344,56 @@ class Lanes:
         if not written:
             self._shared_full = False
 
+    def mark_pending(self, offsets: Integers, size: int, *, pending: bool) -> None:
+        """Notes that an asynchronous copy to shared memory is under way, or has arrived."""
+        if self._pending is None:
+            self._pending = np.zeros(len(self._shared_written), np.bool_)
+        positions = offsets >> self._shift
+        for number in range(max(1, size >> self._shift)):
+            self._pending[positions + number] = pending
+
+    def _need_arrived(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
+        assert self._pending is not None
+        positions = offsets >> self._shift
+        for number in range(max(1, size >> self._shift)):
+            bad = self._pending[positions + number]
+            if bad.any():
+                what = "a write to shared memory where an asynchronous copy has not arrived"
+                self.fault_where(what, line, bad, idx)
+
+    def check_rows(self, space: str, addresses: Integers, line: int, idx: Integers) -> None:
+        """Rows of matrices have 16 bytes each, within the memory."""
+        if space == "generic":
+            for name, _, own, lanes in self.spaces(addresses, idx):
+                if name != "shared":
+                    self.fault(f"a matrix in {name} memory", line, int(np.atleast_1d(lanes)[0]))
+                self.shared_offsets(own, 16, line, lanes)
+        else:
+            self.shared_offsets(addresses, 16, line, idx)
+
+    def _count_wavefronts(self, offsets: Integers, size: int, idx: Lane) -> None:
+        """Counts bank conflicts: 32 banks of 4 bytes, each of which reads one word at a time.
+
+        Accesses of 8 bytes are done by half warps, and those of 16 bytes by quarters of warps.
+        """
+        words = offsets >> 2
+        lanes = 32 // max(1, size // 4)
+        warps = self.warp_of_lane if idx is None else self.warp_of_lane[idx]
+        within = self.laneid if idx is None else self.laneid[idx]
+        groups = warps * 32 + within.astype(np.int64) // lanes
+        if size > 4:
+            count = size // 4
+            words = (words[:, None] + np.arange(count)).reshape(-1)
+            groups = np.repeat(groups, count)
+        # Words of a group that are read by several lanes are read once.
+        both = np.unique(np.stack([groups, words], 1), axis=0)
+        banks = both[:, 0] * 32 + both[:, 1] % 32
+        owners, each = np.unique(banks, return_counts=True)
+        most = np.zeros(int(groups.max()) + 1, np.int64)
+        np.maximum.at(most, owners // 32, each)
+        self.wavefronts += int(most.sum())
+        self.ideal_wavefronts += int(np.count_nonzero(most))
+
     def _note(
         self,
         shadow: Shadow | None,
@@ -431,6 +405,8 @@ class Lanes:
         writes: bool,
         atomic: bool = False,
     ) -> None:
+        if space == "shared" and self.launch.checks.bank_conflicts:
+            self._count_wavefronts(offsets, size, idx)
         if shadow is not None:
             tags = self._tags if idx is None else self._tags[idx]
             race = shadow.access(offsets, size, tags, line, writes=writes, atomic=atomic)
@@ -443,19 +419,29 @@ class Lanes:
             self._race(self._shared_shadow.check(keep=not everyone), "shared")
         if blocks is None:
             self.epochs += 1
+            self.warp_epochs[:] = 0
             self._shared_full = self._shared_full or bool(self._shared_written.all())
         else:
             self.epochs[blocks] += 1
+            self.warp_epochs.reshape(-1, self.warps)[blocks] = 0
         self.retag()
 
-    def pass_warp_barrier(self, line: int, idx: Lane) -> None:
-        """Threads of a warp have waited for each other."""
-        if self.launch.checks.shared_races or self.launch.checks.global_races:
-            self.fault("a barrier of a warp, for which races cannot be checked", line)
+    def pass_warp_barrier(self, mask: Array, line: int, idx: Lane) -> None:
+        """Threads of some warps have waited for each other."""
+        checks = self.launch.checks
+        if not (checks.shared_races or checks.global_races):
+            return
+        warps = self.warp_of_lane if idx is None else self.warp_of_lane[idx]
+        partial = (self.alive()[warps] & ~mask) != 0
+        if partial.any():
+            what = "a barrier of some threads of a warp, for which races cannot be checked"
+            self.fault_where(what, line, partial, idx)
+        self.warp_epochs[np.unique(warps)] += 1
+        self.retag()
 
-    def finish(self) -> None:
-        """All lanes have exited."""
+    def finish(self, *, last: bool) -> None:
+        """All lanes have exited; `last` if no other blocks of the launch follow."""
         if self._shared_shadow:
             self._race(self._shared_shadow.check(keep=False), "shared")
         if self.launch.global_shadow:
-            self._race(self.launch.global_shadow.check(keep=True), "global")
+            self._race(self.launch.global_shadow.check(keep=not last), "global")

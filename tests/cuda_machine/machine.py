@@ -9,12 +9,13 @@ import numpy as np
 
 from cuda_machine.counts import Counts, counts
 from cuda_machine.faults import Fault, Index
-from cuda_machine.lanes import Checks, Lanes, Launch
+from cuda_machine.lanes import Lanes
 from cuda_machine.memory import Memory
 from cuda_machine.program import Program, make_program
 from cuda_machine.schedule import Schedule
-from cuda_machine.shadow import Shadow
+from cuda_machine.shadow import MOST_BLOCKS, Shadow
 from cuda_machine.syntax import Kernel, Module, Symbol, shared_layout
+from cuda_machine.threads import Checks, Launch
 
 
 @dataclass
@@ -149,7 +150,7 @@ class Machine:
                 # Within a vector, blocks ascend: a lane's number says what it does first.
                 lanes = Lanes(launch, blocks[first : first + together])
                 Schedule(program, lanes, executed).run()
-                lanes.finish()
+                lanes.finish(last=first + together >= len(blocks))
                 wavefronts[0] += lanes.wavefronts
                 wavefronts[1] += lanes.ideal_wavefronts
         result = counts(program.tallies, executed)
@@ -184,6 +185,8 @@ class Machine:
         checks = self.checks
         shadow = None
         if checks.global_races:
+            if grid[0] * grid[1] * grid[2] > MOST_BLOCKS:
+                raise ValueError(f"races are checked for at most {MOST_BLOCKS} blocks")
             shadow = Shadow(len(self.memory.data), program.granules["global"], across=True)
         return Launch(
             kernel=program.kernel.name,

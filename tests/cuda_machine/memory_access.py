@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 
-from cuda_machine.lanes import LOCAL_WINDOW, SHARED_WINDOW
 from cuda_machine.syntax import (
     BITS,
     Address,
@@ -17,6 +16,7 @@ from cuda_machine.syntax import (
     Symbol,
     Vector,
 )
+from cuda_machine.threads import LOCAL_WINDOW, SHARED_WINDOW
 from cuda_machine.writer import DTYPES, Writer, instruction, unknown
 
 SPACES = ("global", "shared", "local", "const", "param")

@@ -10,10 +10,19 @@ import numpy as np
 
 # Importing the families of instructions registers them.
 from cuda_machine import (
+    asynchronous as asynchronous,
+)
+from cuda_machine import (
+    atomics as atomics,
+)
+from cuda_machine import (
     control as control,
 )
 from cuda_machine import (
     conversions as conversions,
+)
+from cuda_machine import (
+    extended as extended,
 )
 from cuda_machine import (
     floats as floats,
@@ -25,10 +34,16 @@ from cuda_machine import (
     integers as integers,
 )
 from cuda_machine import (
+    matrices as matrices,
+)
+from cuda_machine import (
     memory_access as memory_access,
 )
 from cuda_machine import (
     moves as moves,
+)
+from cuda_machine import (
+    warps as warps,
 )
 from cuda_machine.blocks import CARRY, Block, basic_blocks, registers_in
 from cuda_machine.calls import Flat, flat
@@ -87,6 +102,7 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
     shared, shared_bytes = shared_layout(kernel)
     known = dict(addresses)
     known.update((name, ("shared", offset)) for name, offset in shared.items())
+    known.update((one.name, ("param", one.offset)) for one in kernel.parameters)
     local_bytes = 0
     for name, variable in flattened.local.items():
         local_bytes = aligned(local_bytes, variable.align)
@@ -136,8 +152,10 @@ def _granule(instructions: list[Instruction], space: str) -> int:
             if space in spaces or not spaces & {"shared", "global", "local", "param", "const"}:
                 sizes.append(BITS.get(one.modifiers[-1], 8) // 8)
         elif one.name == "cp":
-            # A copy may have fewer bytes than its size.
-            sizes.append(1 if len(one.operands) > 3 else 4)
+            # A copy may read fewer bytes than its size, but whole elements of 16 bits.
+            sizes.append(2 if space == "global" and len(one.operands) > 3 else 4)
+        elif one.name == "ldmatrix":
+            sizes.append(2 if "trans" in one.modifiers else 4)
     return min(sizes)
 
 

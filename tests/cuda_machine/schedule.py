@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from cuda_machine.blocks import WHOLE_WARP
-from cuda_machine.lanes import Integers, Lane, Lanes
+from cuda_machine.lanes import Lanes
 from cuda_machine.program import Program, Registers
 from cuda_machine.syntax import Instruction
+from cuda_machine.threads import Integers, Lane
 
 _FULL = 0xFFFFFFFF
 
@@ -210,7 +211,7 @@ class Schedule:
         outside = (mask & own) == 0
         if outside.any():
             lanes.fault_where("a thread that its own mask does not name", one.line, outside, idx)
-        present, alive = self._bits(warp, own), self._alive()
+        present, alive = lanes.bits(warp, own), lanes.alive()
         if one.name in WHOLE_WARP and (absent := alive[warp] != _FULL).any():
             lanes.fault_where("an instruction of a whole warp without some threads, which have "
                               "exited or do not exist", one.line, absent, idx)  # fmt: skip
@@ -223,17 +224,6 @@ class Schedule:
                 return idx, False
         self._check_masks(one, warp, mask, own, idx)
         return idx, True
-
-    def _bits(self, warp: Any, own: Any) -> Any:
-        """For each warp, the sum of bits of its lanes."""
-        count = self.lanes.warps * len(self.lanes.blocks)
-        return np.bincount(warp, weights=own, minlength=count).astype(np.uint32)
-
-    def _alive(self) -> Any:
-        """For each warp, the lanes that have not exited."""
-        lanes = self.lanes
-        here = np.flatnonzero(~lanes.exited)
-        return self._bits(lanes.warp_of_lane[here], lanes.lanemask_eq[here])
 
     def _check_masks(self, one: Instruction, warp: Any, mask: Any, own: Any, idx: Lane) -> None:
         """Lanes that name each other must have the same mask."""

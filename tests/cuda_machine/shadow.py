@@ -1,12 +1,16 @@
 """Finds races: who accessed which bytes of a memory since the last barrier.
 
-Two accesses of a byte are a race if at least one writes, at least one is not atomic, and no barrier
-orders them: they are of different blocks, or of different threads of a block between barriers (PTX
-ISA, Memory Consistency Model: such programs have undefined results).
+Two accesses of a byte are a race if at least one writes, at least one is not atomic, and nothing
+orders them (PTX ISA, Memory Consistency Model: the results of such programs are undefined):
+
+- they are of different blocks;
+- they are of threads of one block, and no barrier of the block is between them; if these are of
+  one warp, no barrier of the warp either.
 
 An access is known by its tag: the number of its block, the epoch of the block (how many barriers it
-has passed), the thread, and whether it is atomic. Accesses are collected and checked together when
-a barrier is passed. If nobody wrote since the last barrier, there is nothing to check.
+has passed), the epoch of the warp since then, the thread, and whether it is atomic. Accesses are
+collected and checked together when a barrier is passed. If nobody wrote since the last barrier,
+there is nothing to check.
 """
 
 from __future__ import annotations
@@ -18,54 +22,87 @@ import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
 
-# Bits of a tag: atomic 1, thread 10 and one more for "many threads", epoch 21, block 31.
-_THREAD_BITS: Final = 12
-_BLOCK_BITS: Final = 32
-_MANY: Final = (1 << _THREAD_BITS - 1) - 1
-_MANY_BLOCKS: Final = (1 << 63 - _BLOCK_BITS) - 1
+# Bits of a tag, from the lowest: atomic 1, thread 10, "several threads of the warp" 1, "several
+# warps" 1, epoch of the warp 15, epoch of the block 15, block 20.
+_ATOMIC: Final = 1
+_THREADS: Final = 0x3FF << 1
+_WARPS: Final = (0x1F << 6) | 1 << 12
+_SEVERAL: Final = 1 << 11
+_SEVERAL_WARPS: Final = _SEVERAL | 1 << 12
+_WARP_EPOCH: Final = 13
+_EPOCH: Final = 28
+_BLOCK: Final = 43
+MOST_EPOCHS: Final = 1 << 15
+MOST_BLOCKS: Final = (1 << 20) - 3
+# As the block of a tag: several blocks.
+_SEVERAL_BLOCKS: Final = ((1 << 20) - 1) << _BLOCK
 # Accesses are checked at the latest when so many have been collected.
 _MOST: Final = 1 << 22
 
 
 @dataclass(frozen=True)
-class Race:
-    """Two accesses that no barrier orders, each a tag and the line of its instruction."""
+class Access:
+    """One access of a race: coordinates of block and thread are None if there are several."""
 
-    one: tuple[int, int]
-    other: tuple[int, int]
+    block: int | None
+    thread: int | None
+    line: int
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two accesses that nothing orders, and the byte."""
+
+    one: Access
+    other: Access
     position: int
 
 
 @dataclass(frozen=True)
-class _Access:
+class _Accesses:
     positions: Integers
     tags: Integers
     line: int
     writes: bool
 
 
-def tags_of(blocks: Integers, epochs: Integers, threads: Integers) -> Integers:
+def tags_of(
+    blocks: Integers, epochs: Integers, warp_epochs: Integers, threads: Integers
+) -> Integers:
     """The tags of accesses that are not atomic."""
-    return (blocks + 1 << _BLOCK_BITS) | (epochs << _THREAD_BITS) | (threads << 1)
+    position = (blocks + 1 << _BLOCK) | (epochs << _EPOCH)
+    return position | (warp_epochs << _WARP_EPOCH) | (threads << 1)
 
 
-def block_of(tag: int) -> int:
-    """The number of the block of a tag."""
-    return (tag >> _BLOCK_BITS) - 1
+def _access(tag: int, line: int) -> Access:
+    block = (tag >> _BLOCK) - 1
+    several = bool(tag & _SEVERAL)
+    thread = None if several else (tag & _THREADS) >> 1
+    return Access(None if block > MOST_BLOCKS else block, thread, line)
 
 
-def thread_of(tag: int) -> int:
-    """The number of the thread of a tag within its block."""
-    return (tag & (1 << _THREAD_BITS) - 1) >> 1
-
-
-def _unordered(one: Integers, other: Integers) -> npt.NDArray[np.bool_]:
+def _unordered(one: Integers, other: Integers) -> Booleans:
     """Whether two accesses, of which one writes, are a race; a tag of zero is no access."""
     differ = one ^ other
-    apart = (differ >> 1 != 0) & (other != 0)
-    close = (differ >> _THREAD_BITS == 0) | (differ >> _BLOCK_BITS != 0)
-    return apart & close & ((one & other & 1) == 0)
+    candidates = (differ > 1) & (other != 0)
+    candidates &= (differ >> _EPOCH == 0) | (differ >> _BLOCK != 0)
+    if not candidates.any():
+        return candidates
+    both = (one & other & _ATOMIC) == 1
+    apart = (differ & (_THREADS | _SEVERAL)) != 0
+    apart &= (differ & _WARPS != 0) | (differ >> _WARP_EPOCH == 0)
+    return candidates & ~both & (apart | (differ >> _BLOCK != 0))
+
+
+def _joined(before: Integers, tags: Integers) -> Integers:
+    """Tags that stand for what was known before too, if that is of this epoch of the block."""
+    differ = before ^ tags
+    present = (differ >> _EPOCH == 0) & (before != 0)
+    warps = present & (((differ & _WARPS) != 0) | ((before & _SEVERAL_WARPS) == _SEVERAL_WARPS))
+    threads = present & ((differ & (_THREADS | _SEVERAL)) != 0) & (differ >> _WARP_EPOCH == 0)
+    return tags | np.where(warps, _SEVERAL_WARPS, np.where(threads, _SEVERAL, 0))
 
 
 class Shadow:
@@ -87,7 +124,7 @@ class Shadow:
         # A reader of another block than that of `_readers`.
         self._others: Integers = np.zeros(count if across else 0, np.int64)
         self._across = across
-        self._accesses: list[_Access] = []
+        self._accesses: list[_Accesses] = []
         self._collected = 0
         self._written = False
 
@@ -101,8 +138,8 @@ class Shadow:
             positions = (positions[:, None] + np.arange(granules)).reshape(-1)
             tags = np.repeat(tags, granules)
         if atomic:
-            tags = tags | 1
-        self._accesses.append(_Access(positions, tags, line, writes))
+            tags = tags | _ATOMIC
+        self._accesses.append(_Accesses(positions, tags, line, writes))
         self._collected += len(positions)
         self._written |= writes
         return self.check(keep=True) if self._collected > _MOST else None
@@ -115,7 +152,6 @@ class Shadow:
                 reads are forgotten.
         """
         accesses, self._accesses, self._collected = self._accesses, [], 0
-        keep = keep or self._across
         if not keep and not self._written:
             return None
         found = None
@@ -129,7 +165,7 @@ class Shadow:
             self._written = False
         return found
 
-    def _write(self, access: _Access) -> Race | None:
+    def _write(self, access: _Accesses) -> Race | None:
         at, tags = access.positions, access.tags
         for known, lines in (
             (self._writers, self._writer_lines),
@@ -143,18 +179,20 @@ class Shadow:
         self._writer_lines[at] = access.line
         if found := self._conflict(access, self._writers, self._writer_lines):
             return found
-        # What is left are atomic accesses of several threads: all of them may race with others.
-        for known in (before, self._writers[at]):
-            differ = known ^ tags
-            several = (known != 0) & (differ != 0)
-            if several.any():
-                blocks = several & (differ >> _BLOCK_BITS != 0)
-                several &= differ >> _THREAD_BITS == 0
-                self._writers[at[several]] = tags[several] | (_MANY << 1)
-                self._writers[at[blocks]] = tags[blocks] | (_MANY_BLOCKS << _BLOCK_BITS)
+        if tags[0] & _ATOMIC:
+            self._join_atomics(at, tags, before)
         return None
 
-    def _read(self, access: _Access, keep: bool) -> Race | None:
+    def _join_atomics(self, at: Integers, tags: Integers, before: Integers) -> None:
+        """Atomic accesses of several threads may be no race, but one with other accesses."""
+        for known in (before, self._writers[at]):
+            joined = _joined(known, tags)
+            apart = (known != 0) & (known >> _BLOCK != tags >> _BLOCK)
+            joined = np.where(apart, joined | _SEVERAL_BLOCKS, joined)
+            changed = joined != tags
+            self._writers[at[changed]] = joined[changed]
+
+    def _read(self, access: _Accesses, keep: bool) -> Race | None:
         at, tags = access.positions, access.tags
         if self._written and (found := self._conflict(access, self._writers, self._writer_lines)):
             return found
@@ -162,21 +200,21 @@ class Shadow:
             return None
         before = self._readers[at]
         self._readers[at] = tags
-        # Threads of one block in one epoch: they are many readers.
         now = self._readers[at]
-        many = (now != tags) | ((before != tags) & (before >> _THREAD_BITS == tags >> _THREAD_BITS))
-        if many.any():
-            self._readers[at[many]] = tags[many] | (_MANY << 1)
+        for known in (before, now):
+            joined = _joined(known, tags)
+            changed = joined != tags
+            if changed.any():
+                self._readers[at[changed]] = joined[changed]
         if self._across:
-            other = (before != 0) & (before >> _BLOCK_BITS != tags >> _BLOCK_BITS)
-            self._others[at[other]] = before[other]
-            lost = now >> _BLOCK_BITS != tags >> _BLOCK_BITS
-            self._others[at[lost]] = tags[lost]
+            for known, kept in ((before, before), (now, tags)):
+                other = (known != 0) & (known >> _BLOCK != tags >> _BLOCK)
+                self._others[at[other]] = kept[other]
         self._reader_lines[at] = access.line
         return None
 
     def _conflict(
-        self, access: _Access, known: Integers, lines: npt.NDArray[np.int32]
+        self, access: _Accesses, known: Integers, lines: npt.NDArray[np.int32]
     ) -> Race | None:
         others = known[access.positions]
         bad = _unordered(access.tags, others)
@@ -185,7 +223,7 @@ class Shadow:
         number = int(bad.argmax())
         at = int(access.positions[number])
         return Race(
-            (int(access.tags[number]), access.line),
-            (int(others[number]), int(lines[at])),
+            _access(int(access.tags[number]), access.line),
+            _access(int(others[number]), int(lines[at])),
             at << self._shift,
         )

@@ -117,6 +117,8 @@ class Writer:
         handler = HANDLERS.get(one.name)
         if one.modifiers and one.modifiers[-1] in FLOATS:
             handler = HANDLERS.get(f"{one.name}.float", handler)
+        if "cc" in one.modifiers:
+            handler = HANDLERS.get(f"{one.name}.cc")
         if handler is None:
             unknown(one)
         try:

@@ -1,0 +1,119 @@
+"""Asynchronous copies from global to shared memory (PTX ISA, cp.async).
+
+The bytes arrive as late as they may: when the thread waits for their group. Until then the
+destination counts as unwritten, so reading it is a fault, and so is writing to it. If the source
+has other bytes then, that is a fault too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class _Copy:
+    """A copy of some lanes: offsets in both memories, bytes that are read, and their values.
+
+    Attributes:
+        groups: the number of each lane's group.
+        pending: whether it has not arrived yet.
+    """
+
+    lanes: Any
+    targets: Any
+    sources: Any
+    size: int
+    counts: Any
+    values: Any
+    groups: Any
+    pending: Any
+    line: int
+
+
+class Copies:
+    """The copies of the lanes `m` that have not arrived."""
+
+    def __init__(self, m: Any) -> None:
+        self._m = m
+        self._copies: list[_Copy] = []
+        # How many groups a lane has committed: the number of the group that is open.
+        self._groups = np.zeros(m.count, np.int64)
+
+    def begin(
+        self, targets: Any, sources: Any, size: int, counts: Any, line: int, idx: Any
+    ) -> None:
+        """Begins copies of `size` bytes, of which only `counts` are read and the rest is zero."""
+        m = self._m
+        lanes = np.arange(m.count) if idx is None else idx
+        if counts is None:
+            counts = np.full(len(lanes), size)
+        elif (counts > size).any():
+            what = f"an asynchronous copy that reads more than its {size} bytes"
+            m.fault_where(what, line, counts > size, idx)
+        if (counts % 2).any() and m.launch.global_shadow:
+            what = "an asynchronous copy of an odd number of bytes, whose races cannot be checked"
+            m.fault_where(what, line, counts % 2 == 1, idx)
+        offsets, values = self._read(sources, size, counts, line, lanes)
+        to, _ = m.writable("shared", targets, size, line, idx)
+        m.mark_shared(to, size, written=False)
+        m.mark_pending(to, size, pending=True)
+        groups = self._groups[lanes]
+        pending = np.ones(len(lanes), np.bool_)
+        copy = _Copy(lanes, targets, offsets, size, counts, values, groups, pending, line)
+        self._copies.append(copy)
+
+    def _read(self, sources: Any, size: int, counts: Any, line: int, lanes: Any) -> tuple[Any, Any]:
+        """Checks sources; returns their offsets and the bytes (lane, size), zeros where unread."""
+        m = self._m
+        m.check_alignment(sources, size, line, lanes, "global")
+        values = np.zeros((len(lanes), size), np.uint8)
+        offsets = np.zeros(len(lanes), np.int64)
+        for count in np.unique(counts):
+            if not count:
+                continue
+            chosen = np.flatnonzero(counts == count)
+            found, data = m.readable("global", sources[chosen], int(count), line, lanes[chosen])
+            offsets[chosen] = found
+            values[chosen, : int(count)] = data[1][found[:, None] + np.arange(int(count))]
+        return offsets, values
+
+    def commit(self, idx: Any) -> None:
+        """Ends the open group of some lanes."""
+        if idx is None:
+            self._groups += 1
+        else:
+            self._groups[idx] += 1
+
+    def wait(self, count: int, line: int, idx: Any) -> None:
+        """Lets all groups arrive but the last `count` that were committed."""
+        if not self._copies:
+            return
+        waiting = np.ones(self._m.count, np.bool_)
+        if idx is not None:
+            waiting[:] = False
+            waiting[idx] = True
+        for copy in self._copies:
+            last = self._groups[copy.lanes] - count
+            arriving = copy.pending & waiting[copy.lanes] & (copy.groups < last)
+            if arriving.any():
+                self._arrive(copy, np.flatnonzero(arriving))
+        self._copies = [copy for copy in self._copies if copy.pending.any()]
+
+    def _arrive(self, copy: _Copy, chosen: Any) -> None:
+        m = self._m
+        lanes, size = copy.lanes[chosen], copy.size
+        inside = np.arange(size) < copy.counts[chosen][:, None]
+        data = m.launch.memory.data
+        now = data[np.where(inside, copy.sources[chosen][:, None] + np.arange(size), 0)]
+        changed = (inside & (now != copy.values[chosen])).any(1)
+        if changed.any():
+            what = "an asynchronous copy whose source was changed before it arrived"
+            m.fault_where(what, copy.line, changed, lanes)
+        targets = copy.targets[chosen]
+        m.mark_pending(m.shared_offsets(targets, size, copy.line, lanes), size, pending=False)
+        to, shared = m.writable("shared", targets, size, copy.line, lanes)
+        shared[1][to[:, None] + np.arange(size)] = copy.values[chosen]
+        copy.pending[chosen] = False

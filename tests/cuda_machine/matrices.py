@@ -1,0 +1,198 @@
+"""Matrix instructions of warps: ldmatrix and mma (PTX ISA, Warp Level Matrix Instructions).
+
+Lane `l` of a warp is in group `l / 4` and is thread `l % 4` of its group; fragments are those of
+the sections "Matrix Fragments for mma.m16n8k4" to "mma.m16n8k16".
+
+A result is the accumulator plus the products in ascending k, each addition rounded to float32. PTX
+does not say the order; GPUs add several products at once. Products of two operands are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from cuda_machine.memory_access import address_code, space_of
+from cuda_machine.moves import from_bfloat16
+from cuda_machine.syntax import Instruction, Operand, Vector
+from cuda_machine.writer import Writer, helper, instruction, unknown
+
+_LANES: Final = np.arange(32)
+_GROUP: Final = _LANES // 4
+_THREAD: Final = _LANES % 4
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """The row and column of element `i` of each lane: arrays of (elements, 32)."""
+
+    rows: Any
+    columns: Any
+
+
+def _fragment(elements: int, row: Any, column: Any) -> Fragment:
+    each = range(elements)
+    shape = (elements, 32)
+    rows = np.array([np.broadcast_to(row(i), 32) for i in each]).reshape(shape)
+    columns = np.array([np.broadcast_to(column(i), 32) for i in each]).reshape(shape)
+    return Fragment(rows, columns)
+
+
+# Operands of 16 bits: two neighbours along k in each register.
+_A16: Final = {
+    16: _fragment(
+        8,
+        lambda i: _GROUP + 8 * (i // 2 % 2),
+        lambda i: _THREAD * 2 + i % 2 + 8 * (i // 4),
+    ),
+    8: _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2),
+}
+_B16: Final = {
+    16: _fragment(4, lambda i: _THREAD * 2 + i % 2 + 8 * (i // 2), lambda i: _GROUP),
+    8: _fragment(2, lambda i: _THREAD * 2 + i, lambda i: _GROUP),
+}
+# tf32: one element in each register.
+_A32: Final = {
+    8: _fragment(4, lambda i: _GROUP + 8 * (i % 2), lambda i: _THREAD + 4 * (i // 2)),
+    4: _fragment(2, lambda i: _GROUP + 8 * i, lambda i: _THREAD),
+}
+_B32: Final = {
+    8: _fragment(2, lambda i: _THREAD + 4 * i, lambda i: _GROUP),
+    4: _fragment(1, lambda i: _THREAD, lambda i: _GROUP),
+}
+_C: Final = _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2)
+
+
+def _registers(operand: Operand, count: int) -> tuple[Operand, ...]:
+    if not isinstance(operand, Vector) or len(operand.elements) != count:
+        raise ValueError(f"{count} registers are expected")
+    return operand.elements
+
+
+@instruction("mma")
+def _mma(writer: Writer, one: Instruction) -> None:
+    sync, aligned, shape, row, column, result, left, right, sum_type = one.modifiers
+    sizes = {"m16n8k4": 4, "m16n8k8": 8, "m16n8k16": 16}
+    if (sync, aligned, row, column) != ("sync", "aligned", "row", "col") or shape not in sizes:
+        unknown(one)
+    k = sizes[shape]
+    if left != right or k not in (_A32 if left == "tf32" else _A16):
+        unknown(one)
+    if left not in ("tf32", "f16", "bf16") or result != sum_type:
+        unknown(one)
+    if result != "f32" and (result, left) != ("f16", "f16"):
+        unknown(one)
+    a, b = (_A32[k], _B32[k]) if left == "tf32" else (_A16[k], _B16[k])
+    each = 1 if left == "tf32" else 2
+    sums = 4 if result == "f32" else 2
+    d_operand, a_operand, b_operand, c_operand = one.operands
+    codes: list[str] = []
+    for operand, count in (
+        (a_operand, len(a.rows) // each),
+        (b_operand, len(b.rows) // each),
+        (c_operand, sums),
+    ):
+        values = [writer.array(register, "b32") for register in _registers(operand, count)]
+        codes.append(f"[{', '.join(values)}]")
+    results = writer.temporary(f"multiplied({k}, {left!r}, {result!r}, {', '.join(codes)})")
+    for number, register in enumerate(_registers(d_operand, sums)):
+        writer.write(register, "b32", f"{results}[{number}]")
+
+
+def _elements(registers: list[Any], kind: str) -> list[Any]:
+    """The float32 of each element of a fragment, in the order of the elements."""
+    if kind == "tf32":
+        # The lower 13 bits of an operand are ignored.
+        return [(one & np.uint32(0xFFFFE000)).view(np.float32) for one in registers]
+    if kind == "f32":
+        return [one.view(np.float32) for one in registers]
+    halves = [one.view(np.uint16)[half::2] for one in registers for half in range(2)]
+    if kind == "bf16":
+        return [from_bfloat16(one) for one in halves]
+    return [one.view(np.float16).astype(np.float32) for one in halves]
+
+
+def _matrix(elements: list[Any], fragment: Fragment, rows: int, columns: int) -> Any:
+    """The matrices (warp, row, column) of fragments."""
+    warps = len(elements[0]) // 32
+    matrix = np.empty((warps, rows, columns), np.float32)
+    for one, at_row, at_column in zip(elements, fragment.rows, fragment.columns, strict=True):
+        matrix[:, at_row, at_column] = one.reshape(warps, 32)
+    return matrix
+
+
+@helper
+def multiplied(
+    k: int, kind: str, result: str, a: list[Any], b: list[Any], c: list[Any]
+) -> list[Any]:
+    """The registers of products of matrices plus accumulators."""
+    fragments = (_A32[k], _B32[k]) if kind == "tf32" else (_A16[k], _B16[k])
+    left = _matrix(_elements(a, kind), fragments[0], 16, k)
+    right = _matrix(_elements(b, kind), fragments[1], k, 8)
+    total = _matrix(_elements(c, result), _C, 16, 8)
+    for number in range(k):
+        total = total + left[:, :, number, None] * right[:, number, None, :]
+    values = [
+        np.ascontiguousarray(total[:, row, column]).reshape(-1)
+        for row, column in zip(_C.rows, _C.columns, strict=True)
+    ]
+    if result == "f32":
+        return [one.view(np.uint32) for one in values]
+    halves = [one.astype(np.float16).view(np.uint16).astype(np.uint32) for one in values]
+    return [halves[0] | halves[1] << np.uint32(16), halves[2] | halves[3] << np.uint32(16)]
+
+
+@instruction("ldmatrix")
+def _ldmatrix(writer: Writer, one: Instruction) -> None:
+    space, rest = space_of(one, one.modifiers)
+    transposed = "trans" in rest
+    names = [name for name in rest if name != "trans"]
+    if space not in ("shared", "generic") or len(names) != 5:
+        unknown(one)
+    sync, aligned, shape, number, type = names
+    counts = {"x1": 1, "x2": 2, "x4": 4}
+    if (sync, aligned, shape, type) != ("sync", "aligned", "m8n8", "b16"):
+        unknown(one)
+    result, address = one.operands
+    registers = _registers(result, counts[number])
+    rows = address_code(writer, address, space)
+    # PTX ISA, ldmatrix: up to sm_75 the addresses of all threads must be valid.
+    every = writer.architecture <= 75
+    code = f"matrix_rows(m, {space!r}, {rows}, {len(registers)}, {transposed}, {every}"
+    values = writer.temporary(f"{code}, {writer.location(one)})")
+    for position, register in enumerate(registers):
+        writer.write(register, "b32", f"{values}[{position}]")
+
+
+@helper
+def matrix_rows(
+    m: Any,
+    space: str,
+    addresses: Any,
+    count: int,
+    transposed: bool,
+    every: bool,
+    line: int,
+    idx: Any,
+) -> list[Any]:
+    """The registers of 8x8 matrices; lane `8 i + r` has the address of row `r` of matrix `i`."""
+    rows = addresses.reshape(-1, 32)
+    used = addresses if every else rows[:, : 8 * count].reshape(-1)
+    lanes = np.arange(len(addresses)) if idx is None else idx
+    owners = lanes if every else lanes.reshape(-1, 32)[:, : 8 * count].reshape(-1)
+    m.check_rows(space, used, line, owners)
+    results: list[Any] = []
+    for number in range(count):
+        if not transposed:
+            at = rows[:, 8 * number + _GROUP] + _THREAD * 4
+            (value,) = m.load(space, at.reshape(-1), 32, 1, line, idx)
+        else:
+            halves: list[Any] = []
+            for half in range(2):
+                at = rows[:, 8 * number + _THREAD * 2 + half] + _GROUP * 2
+                halves += m.load(space, at.reshape(-1), 16, 1, line, idx)
+            value = halves[0] | halves[1].astype(np.uint32) << np.uint32(16)
+        results.append(value)
+    return results
