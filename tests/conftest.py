@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from zlib import crc32
 import pytest
 
 import lamina as lm
+from cuda_machine.engine import machine_without_gpu
 from lamina import verification
 from lamina.compiler.pipeline import compile_graph
 from lamina.derive import default_targets, training_graph
@@ -89,6 +91,8 @@ def pytest_configure(config: pytest.Config) -> None:
     engine, share, part = (config.getoption(f"--{name}") for name in ("engine", "share", "part"))
     if share < 0 or part < 0 or (share and part >= share):
         raise pytest.UsageError(f"--share {share} --part {part}: there are parts 0 to N - 1 of N")
+    if engine.partition(":")[0] == "cuda":
+        machine_without_gpu()
     if engine:
         try:
             open_engine(engine.removesuffix(GPU_KERNELS))
@@ -143,12 +147,27 @@ def _share_of(item: pytest.Item, config: pytest.Config) -> int:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Tests of float64, or of long loops, are skipped on devices that cannot run them."""
     try:
-        yield
+        with _machine_faults(item):
+            yield
     except EngineError as error:
         named = "engine_name" in getattr(item, "fixturenames", ())
         if not named or error.problem not in LACKS:
             raise
         pytest.skip(error.problem)
+
+
+@contextmanager
+def _machine_faults(item: pytest.Item) -> Generator[None]:
+    """On the machine that runs the cuda engine without a GPU, a test with faults fails."""
+    double = machine_without_gpu() if _engine_of(item).startswith("cuda") else None
+    try:
+        yield
+    except BaseException as error:
+        for fault in double.recover() if double is not None else ():
+            error.add_note(f"{type(fault).__name__}: {fault}")
+        raise
+    for fault in double.recover() if double is not None else ():
+        raise fault
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,13 @@ class CudaDouble:
         """What went wrong on the devices, races and uninitialized reads included, in order."""
         return self._state.faults
 
+    def recover(self) -> list[Exception]:
+        """Make failed devices usable again, as a new process would; return what went wrong."""
+        faults, self._state.faults = self._state.faults, []
+        for device in self._state.devices:
+            device.error = None
+        return faults
+
     def leaks(self) -> list[str]:
         """What is still alive, one line each: allocations, and handles of every kind."""
         state = self._state

@@ -67,7 +67,7 @@ class Function:
     @property
     def most_threads(self) -> int:
         """The most threads of a block. That registers may limit them further is not known here."""
-        bounds = self.kernel.limits.reqntid or self.kernel.limits.maxntid
+        bounds = self.kernel.kernel.limits.reqntid or self.kernel.kernel.limits.maxntid
         return min(THREADS_PER_BLOCK, math.prod(bounds)) if bounds else THREADS_PER_BLOCK
 
 
@@ -230,7 +230,7 @@ def _check_launch(
     within &= all(1 <= size <= most for size, most in zip(grid, MOST_GRID, strict=True))
     if not within or threads > THREADS_PER_BLOCK or dynamic_shared > function.most_dynamic_shared:
         raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-    required = function.kernel.limits.reqntid
+    required = function.kernel.kernel.limits.reqntid
     if required is not None and block != required:
         raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
     if threads > function.most_threads:

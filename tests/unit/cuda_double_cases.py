@@ -15,6 +15,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installe
 pytest.importorskip("cuda_standin")
 
 from cuda.bindings.driver import CUresult
+
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble
 from cuda_machine.nvrtc_double import NvrtcDouble

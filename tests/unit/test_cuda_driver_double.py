@@ -20,6 +20,7 @@ from cuda_double_cases import (
     binary,
     must,
 )
+
 from cuda_machine import driver_double
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_devices import ERROR_TEXTS

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cuda.bindings.driver import CUstreamCaptureMode, CUstreamCaptureStatus
 from cuda_double_cases import BLOCKING, DEFAULT_STREAM, EARLY, LATE, ORDERS, Session
+
 from cuda_machine.driver_state import OutsideTheDouble
 from cuda_machine.operations import Order
 

@@ -16,6 +16,7 @@ from cuda_double_cases import (
     ORDERS,
     Session,
 )
+
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_state import OutsideTheDouble
 from cuda_machine.operations import Order

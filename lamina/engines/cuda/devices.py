@@ -138,7 +138,7 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
         named = [one for one in found if one.record.engine == f"cuda:{wanted}"]
     else:
         missing = f"no CUDA device is named {name.partition(':')[2]!r}"
-        named = [one for one in found if wanted in one.record.description.lower()]
+        named = [one for one in found if wanted in one.record.name.lower()]
     for one in named:
         if not one.record.problem:
             return one

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any, final
 
@@ -329,10 +329,14 @@ class CudaDriver:
 
     def destroyed_with(self, owner: object, function: str, handle: Any) -> Callable[[], object]:
         """Destroys a handle with the last reference to its owner, or when the result is called."""
-        return weakref.finalize(owner, self._destroy, function, handle)
+        finalizer = weakref.finalize(owner, self._destroy, function, handle)
+        # The end of a process frees everything; the driver may already have ended then.
+        finalizer.atexit = False
+        return finalizer
 
     def _destroy(self, function: str, handle: Any) -> None:
-        with self.current() as calls:
+        # A device that has failed cannot free anything. Its error was raised before.
+        with suppress(CudaError), self.current() as calls:
             getattr(calls, function)(handle)
 
     # Kernels

@@ -18,6 +18,7 @@ from lamina.engines.gpu.launches import (
     Launch,
     LaunchedCall,
     Launches,
+    Recorder,
     RepeatedLaunches,
     Workspace,
 )
@@ -78,6 +79,8 @@ def _decoded(fields: Mapping[str, Any]) -> Launches:
         workspaces={name: Workspace(**one) for name, one in fields["workspaces"].items()},
         kept=fields["kept"],
         load=tuple(map(_launch, fields["load"])),
+        recorders={name: Recorder(**one) for name, one in fields["recorders"].items()},
+        count=fields["count"],
     )
 
 

@@ -1,0 +1,30 @@
+"""The cuda engine on the machine, where there is no GPU."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from lamina.engines.cuda import calls
+from lamina.engines.discovery import devices
+
+
+@cache
+def machine_without_gpu() -> Any:
+    """The double that the cuda engine uses from now on; None if there is a GPU.
+
+    Raises:
+        pytest.UsageError: if a package is missing.
+    """
+    if any(one.engine.startswith("cuda") and not one.problem for one in devices()):
+        return None
+    try:
+        from cuda_machine.driver_double import CudaDouble
+    except ImportError as error:
+        raise pytest.UsageError(f"the cuda engine needs a package here: {error}") from None
+    double = CudaDouble()
+    calls.cuda.cache_clear()
+    calls.packages = lambda: (double.driver, double.nvrtc)
+    return double

@@ -1,0 +1,384 @@
+"""The cuda engine: devices, errors, compilation, graphs, memory.
+
+It runs on a machine that runs PTX, with doubles of the driver and of NVRTC.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.engines.cuda import build, calls, devices, requirements
+from lamina.engines.cuda import engine as cuda_engine
+from lamina.engines.cuda.build import architecture_of
+from lamina.engines.cuda.driver import CudaDriver
+from lamina.engines.discovery import open_engine
+from lamina.errors import EngineError, InternalError, LaminaError
+
+pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
+
+from cuda.bindings import nvrtc
+
+from cuda_machine.device_attributes import DeviceDescription
+from cuda_machine.driver_double import CudaDouble
+from cuda_machine.operations import Order
+
+try:
+    nvrtc.nvrtcVersion()
+    HAS_NVRTC = True
+except Exception:
+    HAS_NVRTC = False
+needs_nvrtc = pytest.mark.skipif(not HAS_NVRTC, reason="needs NVRTC: pip install nvidia-cuda-nvrtc")
+Use = Callable[..., CudaDouble]
+
+
+class Counted:
+    """A module of the double that counts the calls of its functions."""
+
+    def __init__(self, module: Any, counts: Counter[str]) -> None:
+        self._module, self._counts = module, counts
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if not name.startswith(("cu", "nvrtc")):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            self._counts[name] += 1
+            return found(*arguments)
+
+        return call
+
+
+@pytest.fixture
+def counts() -> Counter[str]:
+    """The calls of each function of the driver and of NVRTC."""
+    return Counter()
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Use]:
+    """Makes devices, which the engine finds."""
+    caches = calls.cuda, devices._found, cuda_engine._opened, build._known
+
+    def forget() -> None:
+        for one in caches:
+            one.cache_clear()
+
+    def made(*described: DeviceDescription, order: str = "late") -> CudaDouble:
+        forget()
+        double = CudaDouble(described or (DeviceDescription(),), Order(order))
+        modules = Counted(double.driver, counts), Counted(double.nvrtc, counts)
+        monkeypatch.setattr(calls, "packages", lambda: modules)
+        return double
+
+    forget()
+    yield made
+    gc.collect()
+    forget()
+
+
+def refusal(call: Callable[[], object], kind: type[LaminaError] = EngineError) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
+
+
+# What is missing
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(requirements.importlib, "import_module", missing)
+    text = refusal(requirements.packages)
+    assert text == (
+        "in cuda: the cuda engine needs the package cuda-bindings\n"
+        "  expected  cuda-bindings 13.0 or later\n"
+        "  found     none\n"
+        "  Install the packages with: pip install 'lamina[cuda]'. It also needs Nvidia's driver, "
+        "but no CUDA toolkit."
+    )
+
+
+def test_a_package_that_cannot_be_imported_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(name: str) -> object:
+        raise ImportError("undefined symbol: x")
+
+    monkeypatch.setattr(requirements.importlib, "import_module", broken)
+    assert "found     one that cannot be imported: undefined symbol: x" in refusal(
+        requirements.packages
+    )
+
+
+def without_library(*arguments: object) -> object:
+    raise RuntimeError("the library cannot be found")
+
+
+def test_a_machine_without_a_driver_gets_one_error(
+    use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    double = use()
+    driver = SimpleNamespace(cuInit=without_library)
+    monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
+    monkeypatch.setattr(requirements, "_KERNEL_DRIVER", tmp_path / "missing")
+    text = refusal(lambda: open_engine("cuda"))
+    assert text == (
+        "in cuda: there is no CUDA device on this machine\n"
+        "  expected  the library of Nvidia's driver, libcuda.so.1 or nvcuda.dll\n"
+        "  found     none that can be loaded\n"
+        "  Install Nvidia's driver of release 580 or later, which supports CUDA 13: docs/cuda.md "
+        "says how. Without an Nvidia GPU, use the cpu engine or the opencl engine."
+    )
+
+
+def test_a_container_without_the_library_is_told_how_to_get_it(
+    use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    double = use()
+    kernel = tmp_path / "version"
+    kernel.write_text("NVRM version: 580.65\nGCC\n", encoding="utf-8")
+    monkeypatch.setattr(requirements, "_KERNEL_DRIVER", kernel)
+    driver = SimpleNamespace(cuInit=without_library)
+    monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
+    text = refusal(lambda: open_engine("cuda"))
+    assert "driver of the kernel  NVRM version: 580.65\n" in text
+    assert "docker run --gpus all" in text
+
+
+def test_a_machine_without_a_gpu_is_told_so(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = use()
+    missing = double.driver.CUresult.CUDA_ERROR_NO_DEVICE
+    driver = SimpleNamespace(
+        cuInit=lambda flags: (missing,), cuGetErrorString=double.driver.cuGetErrorString
+    )
+    monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
+    text = refusal(lambda: open_engine("cuda"))
+    assert text.startswith("in cuda: there is no CUDA device on this machine\n")
+    assert "CUDA_ERROR_NO_DEVICE in cuInit: no CUDA-capable device is detected" in text
+    assert "CUDA_VISIBLE_DEVICES" in text
+
+
+def test_a_driver_that_is_too_old_is_refused(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = use()
+    monkeypatch.setattr(double.driver, "cuDriverGetVersion", lambda: (0, 12040), raising=False)
+    text = refusal(lambda: open_engine("cuda"))
+    assert text == (
+        "in cuda: the CUDA driver is too old\n"
+        "  expected  one that supports CUDA 13.0 or later\n"
+        "  found     CUDA 12.4\n"
+        "  Install Nvidia's driver of release 580 or later, which supports CUDA 13: docs/cuda.md "
+        "says how."
+    )
+
+
+# Devices
+
+
+def test_devices_are_described(use: Use) -> None:
+    use(DeviceDescription("Tesla T4", (7, 5)), DeviceDescription("H100", (9, 0), 80 << 20, 132))
+    first, second = (one for one in lm.devices() if one.engine.startswith("cuda"))
+    assert first.description == "Tesla T4 (compute capability 7.5, CUDA 13.0)"
+    assert (first.has_bfloat16, first.has_float16, first.has_float64) == (False, True, True)
+    assert (second.engine, second.name, second.compute_units) == ("cuda:1", "H100", 132)
+    assert (second.memory_bytes, second.has_bfloat16) == (80 << 20, True)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("cuda", "A"), ("cuda:1", "B"), ("cuda:b", "B")])
+def test_a_device_is_opened_by_number_or_name(use: Use, name: str, expected: str) -> None:
+    use(DeviceDescription("A"), DeviceDescription("B"))
+    assert open_engine(name).device.name == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("cuda:2", "there is no CUDA device number 2\n  cuda:0    A (compute"),
+        ("cuda:radeon", "no CUDA device is named 'radeon'\n  cuda:0  "),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(use: Use, name: str, problem: str) -> None:
+    use(DeviceDescription("A"), DeviceDescription("B"))
+    text = refusal(lambda: open_engine(name))
+    assert text.startswith(f"in {name}: {problem.replace('cuda:0    ', 'cuda:0  ')}")
+    assert "Did you mean 'cuda:0'?" in text
+
+
+def test_an_old_gpu_is_listed_with_the_remedy(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    use()
+    monkeypatch.setattr(devices, "LEAST_CAPABILITY", (8, 9))
+    (found,) = (one for one in lm.devices() if one.engine.startswith("cuda"))
+    assert found.problem == "needs compute capability 8.9, the device has 8.0"
+    text = refusal(lambda: open_engine("cuda:0"))
+    assert text.startswith("in cuda:0: this CUDA device cannot be used\n")
+    assert text.endswith("\n  Use the opencl engine, which runs on older GPUs.")
+
+
+# Compilation
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((8, 6), "sm_86"),
+        ((8, 7), "sm_86"),
+        ((9, 0), "sm_90"),
+        # The driver compiles PTX for devices that NVRTC does not know.
+        ((13, 0), "compute_120"),
+    ],
+)
+def test_kernels_are_compiled_for_the_device(capability: tuple[int, int], expected: str) -> None:
+    assert architecture_of(capability, (75, 80, 86, 89, 90, 100, 120)) == expected
+
+
+@needs_nvrtc
+def test_a_kernel_that_nvrtc_refuses_is_shown(use: Use) -> None:
+    use()
+    driver = cuda_engine.open_device("cuda")
+    text = refusal(lambda: driver.build("int x;\nint y = z;\n"), InternalError)
+    assert text.startswith("in cuda: NVRTC refuses a kernel\n  architecture  sm_80\n")
+    assert 'error: identifier "z" is undefined' in text
+    assert "line 2        int y = z;" in text
+
+
+@needs_nvrtc
+def test_compiled_kernels_are_kept_on_disk(use: Use, counts: Counter[str]) -> None:
+    text = 'extern "C" __global__ void kept_once(int *x) { *x = 7; }'
+    for _ in range(2):
+        use()
+        cuda_engine.open_device("cuda").build(text)
+    assert counts["nvrtcCompileProgram"] == 1
+    assert counts["cuModuleLoadData"] == 2
+
+
+# Running
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(12), lm.Linear(16), lm.ReLU(), lm.Dropout(0.25), lm.Linear(4))
+
+
+def data(count: int = 40) -> tuple[Any, Any]:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((count, 12), "float32")
+    return x, generator.integers(0, 4, count)
+
+
+def fitted(engine: str, **options: Any) -> lm.Model:
+    model = lm.Model(network(), engine=engine, seed=3)
+    model.fit(
+        data(),
+        epochs=2,
+        batch_size=8,
+        loss=lm.CrossEntropy(),
+        optimizer=lm.Adam(1e-2),
+        metrics=[lm.Accuracy()],
+        **options,
+    )
+    return model
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("order", ["late", "early"])
+def test_a_fit_equals_that_of_the_interpreter(use: Use, order: str) -> None:
+    double = use(order=order)
+    found, expected = (fitted(one).parameters() for one in ("cuda", "interpreter"))
+    assert not double.faults
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5)
+
+
+@needs_nvrtc
+def test_an_epoch_is_one_graph_launch_for_each_batch(use: Use, counts: Counter[str]) -> None:
+    use()
+    model = lm.Model(network(), engine="cuda")
+    options = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "batch_size": 8}
+    with model.training(**options) as training:
+        rows = lm.data.Dataset(*data())
+        training.run(rows, steps=5, seed=0)
+        before = Counter(counts)
+        training.run(rows, steps=5, seed=0)
+        used = counts - before
+    assert used["cuGraphLaunch"] == 5
+    assert used["cuLaunchKernel"] == used["cuGraphInstantiate"] == used["cuMemAlloc"] == 0
+
+
+@needs_nvrtc
+def test_a_step_is_one_graph_launch(use: Use, counts: Counter[str]) -> None:
+    use()
+    model = lm.Model(network(), engine="cuda")
+    x, y = data(8)
+    options = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "batch_size": 8}
+    with model.training(**options) as training:
+        for _ in range(20):
+            training.step(x, y)
+        before = Counter(counts)
+        training.step(x, y)
+        used = counts - before
+    assert used["cuGraphLaunch"] == 1
+    assert used["cuLaunchKernel"] == used["cuMemAlloc"] == used["cuStreamSynchronize"] == 0
+
+
+@needs_nvrtc
+def test_all_memory_is_freed(use: Use) -> None:
+    double = use()
+    model = fitted("cuda")
+    model.predict(data()[0])
+    del model
+    gc.collect()
+    assert [one for one in double.leaks() if "bytes on device" in one] == []
+
+
+@needs_nvrtc
+def test_each_gpu_has_a_model_of_its_own(use: Use) -> None:
+    double = use(DeviceDescription("A"), DeviceDescription("B", (9, 0)))
+    x, _ = data()
+    models = [lm.Model(network(), engine=f"cuda:{number}", seed=1) for number in range(2)]
+    first, second = (model.predict(x) for model in models)
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+    assert not double.faults
+
+
+@needs_nvrtc
+def test_a_fault_of_a_kernel_says_that_the_process_must_be_restarted(use: Use) -> None:
+    double = use()
+    driver: CudaDriver = cuda_engine.open_device("cuda")
+    text = 'extern "C" __global__ void beyond(int *x) { x[1 << 20] = 7; }'
+    kernel = driver.kernel(
+        driver.build(text), "beyond", [driver.allocate(4)], 1, numbered=False, group=1
+    )
+
+    def run() -> None:
+        with driver.errors("running a program"):
+            driver.queue.launch(kernel)
+            driver.queue.finish()
+
+    message = refusal(run)
+    assert message.startswith(
+        "in cuda:0: the CUDA driver failed at running a program\n"
+        "  driver reported  CUDA_ERROR_ILLEGAL_ADDRESS in cuStreamSynchronize: "
+    )
+    assert "The device stays unusable in this process: restart the process" in message
+    assert len(double.faults) == 1
+
+
+@needs_nvrtc
+def test_memory_that_does_not_fit_is_refused_before_it_is_allocated(
+    use: Use, counts: Counter[str]
+) -> None:
+    use(DeviceDescription(memory=1 << 20))
+    wide = lm.Sequential(lm.Input(1000), lm.Linear(1000))
+    text = refusal(lambda: lm.Model(wide, engine="cuda"))
+    assert text.startswith("in cuda:0: this model needs more memory in one allocation than")
+    assert counts["cuMemAlloc"] == 0
