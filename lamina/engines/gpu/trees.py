@@ -172,10 +172,11 @@ class _Tree:
     def _store(self, array: Value, at: Index, end: int | None) -> None:
         """Stores the result of a number within the group; only those below the end exist."""
         points, step, tree = self._points, self._step, self._tree
-        result, row, column = unflatten(at, (tree.results, tree.item_m, tree.item_n))
         with ExitStack() as guards:
             if end is not None:
-                guards.enter_context(self._when(at, end))
+                # Only items that store a result may read what it replaces.
+                at = guards.enter_context(self._inside("result", at, end))
+            result, row, column = unflatten(at, (tree.results, tree.item_m, tree.item_n))
             block = self._groups * tree.results + result
             if self._is_ragged:
                 block = guards.enter_context(self._inside("block", block, size_of(self._shape)))
@@ -191,14 +192,6 @@ class _Tree:
                 points.define(step.result, total)
                 axes = {self._batch: batch, self._m: m, self._n: n}
                 points.store_all(Rewrite(axes).stores(step.stores))
-
-    @contextmanager
-    def _when(self, at: Index, end: int) -> Generator[None]:
-        code, points = self._code, self._points
-        inside = code.compare("slt", points.indices(at).start, points.position(end))
-        marker = Axis("guarded", 1)
-        with code.when(inside) as before, points.bound(marker, points.position(0), before=before):
-            yield
 
     @contextmanager
     def _inside(self, name: str, location: Index, extent: int) -> Generator[Index]:
