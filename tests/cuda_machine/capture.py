@@ -9,7 +9,7 @@ from typing import Any
 
 from cuda.bindings.driver import CUgraphNodeType, CUstreamCaptureMode
 
-from .streams import Stream
+from cuda_machine.streams import Stream
 
 
 @dataclass(eq=False)

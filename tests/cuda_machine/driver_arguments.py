@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .driver_state import OutsideTheDouble
+from cuda_machine.driver_state import OutsideTheDouble
 
 # The types that `kernelParams` may name, besides None and c_void_p.
 SCALARS = (

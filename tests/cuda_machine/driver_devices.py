@@ -8,7 +8,7 @@ from typing import Any
 
 from cuda.bindings.driver import CUcontext, CUdevice, CUdevice_attribute, CUresult, CUuuid
 
-from .driver_state import (
+from cuda_machine.driver_state import (
     Calls,
     Context,
     CudaError,

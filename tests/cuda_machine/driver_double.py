@@ -19,19 +19,21 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from .device_attributes import DeviceDescription
-from .driver_devices import DeviceCalls
-from .driver_graphs import GraphCalls
-from .driver_kernels import KernelCalls
-from .driver_memory import MemoryCalls
-from .driver_state import Context, Device, State
-from .driver_streams import StreamCalls
-from .machine import Machine
-from .memory import Memory
-from .nvrtc_double import NvrtcDouble
-from .operations import Order
+from cuda_machine.device_attributes import DeviceDescription
+from cuda_machine.driver_devices import DeviceCalls
+from cuda_machine.driver_graphs import GraphCalls
+from cuda_machine.driver_kernels import KernelCalls
+from cuda_machine.driver_memory import MemoryCalls
+from cuda_machine.driver_state import Context, Device, State
+from cuda_machine.driver_streams import StreamCalls
+from cuda_machine.machine import Checks, Machine
+from cuda_machine.memory import Memory
+from cuda_machine.nvrtc_double import NvrtcDouble
+from cuda_machine.operations import Order
 
 LATE = Order("late")
+# The order of a grid's blocks; in the random order of operations it is random too.
+BLOCKS = {"early": "ascending", "late": "descending"}
 
 
 class DriverDouble(DeviceCalls, MemoryCalls, KernelCalls, StreamCalls, GraphCalls):
@@ -52,7 +54,12 @@ class CudaDouble:
         made: list[Device] = []
         for ordinal, description in enumerate(devices):
             memory = Memory(description.memory)
-            machine = Machine(memory, multiprocessors=description.multiprocessors)
+            machine = Machine(
+                memory,
+                multiprocessors=description.multiprocessors,
+                order=BLOCKS.get(order.kind, order.seed),
+                checks=Checks(unwritten_global=True),
+            )
             made.append(Device(ordinal, description, memory, machine))
         self._state = State(made, order)
         self.driver = DriverDouble(self._state)

@@ -15,9 +15,9 @@ from cuda.bindings.driver import (
     CUstreamCaptureStatus,
 )
 
-from .capture import Capture, Graph, Node
-from .driver_state import Calls, CudaError, OutsideTheDouble, driver_call
-from .operations import Operation
+from cuda_machine.capture import Capture, Graph, Node
+from cuda_machine.driver_state import Calls, CudaError, OutsideTheDouble, driver_call
+from cuda_machine.operations import Operation
 
 INVALID_VALUE = CUresult.CUDA_ERROR_INVALID_VALUE
 

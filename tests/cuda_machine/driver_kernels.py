@@ -14,9 +14,9 @@ from cuda.bindings.driver import (
     CUresult,
 )
 
-from .device_attributes import SHARED_WITHOUT_OPT_IN, DeviceDescription
-from .driver_arguments import image_text, parameter_bytes
-from .driver_state import (
+from cuda_machine.device_attributes import SHARED_WITHOUT_OPT_IN, DeviceDescription
+from cuda_machine.driver_arguments import image_text, parameter_bytes
+from cuda_machine.driver_state import (
     Calls,
     Context,
     CudaError,
@@ -24,10 +24,13 @@ from .driver_state import (
     UseAfterRelease,
     driver_call,
 )
-from .ptx import parse
+from cuda_machine.faults import OutOfMemory
+from cuda_machine.machine import LoadedKernel, LoadedModule
+from cuda_machine.ptx import parse
+from cuda_machine.syntax import Limits, Module
 
 KERNEL = CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
-# The simulated clock's milliseconds for an instruction of a warp.
+# The simulated clock's milliseconds for an instruction of a thread.
 MILLISECONDS_PER_INSTRUCTION = 1e-6
 THREADS_PER_BLOCK = 1024
 WARP = 32
@@ -41,8 +44,8 @@ class LoadedImage:
 
     handle: int
     context: Context
-    parsed: Any
-    loaded: Any
+    parsed: Module
+    loaded: LoadedModule
     functions: dict[str, Function] = field(default_factory=dict)
     unloaded: bool = False
 
@@ -59,7 +62,8 @@ class Function:
     context: Context
     name: str
     module: LoadedImage
-    kernel: Any
+    kernel: LoadedKernel
+    limits: Limits
     sizes: tuple[int, ...]
     static_shared: int
     most_dynamic_shared: int
@@ -67,7 +71,7 @@ class Function:
     @property
     def most_threads(self) -> int:
         """The most threads of a block. That registers may limit them further is not known here."""
-        bounds = self.kernel.kernel.limits.reqntid or self.kernel.kernel.limits.maxntid
+        bounds = self.limits.reqntid or self.limits.maxntid
         return min(THREADS_PER_BLOCK, math.prod(bounds)) if bounds else THREADS_PER_BLOCK
 
 
@@ -85,7 +89,10 @@ class KernelCalls(Calls):
         parsed = parse(text.decode())
         if not _runs_on(parsed.target, context.device.description):
             raise CudaError(CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU)
-        loaded = context.device.machine.load(parsed)
+        try:
+            loaded = context.device.machine.load(parsed)
+        except OutOfMemory as error:
+            raise CudaError(CUresult.CUDA_ERROR_OUT_OF_MEMORY) from error
         module = LoadedImage(self.state.new_handle(), context, parsed, loaded)
         return CUmodule(self.state.add(module).handle)
 
@@ -97,6 +104,7 @@ class KernelCalls(Calls):
         for function in module.functions.values():
             del self.state.handles[function.handle]
         del self.state.handles[module.handle]
+        module.context.device.machine.unload(module.loaded)
 
     @driver_call(1)
     def cuModuleGetFunction(self, hmod: Any, name: bytes) -> CUfunction:
@@ -113,6 +121,7 @@ class KernelCalls(Calls):
                 name.decode(),
                 module,
                 module.loaded.kernels[name.decode()],
+                found.limits,
                 tuple(parameter.size for parameter in found.parameters),
                 static,
                 max(0, SHARED_WITHOUT_OPT_IN - static),
@@ -230,7 +239,7 @@ def _check_launch(
     within &= all(1 <= size <= most for size, most in zip(grid, MOST_GRID, strict=True))
     if not within or threads > THREADS_PER_BLOCK or dynamic_shared > function.most_dynamic_shared:
         raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-    required = function.kernel.kernel.limits.reqntid
+    required = function.limits.reqntid
     if required is not None and block != required:
         raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
     if threads > function.most_threads:

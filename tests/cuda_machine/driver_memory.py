@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from cuda.bindings.driver import CUdeviceptr, CUgraphNodeType, CUresult
 
-from .driver_arguments import host_address
-from .driver_state import (
+from cuda_machine.driver_arguments import host_address
+from cuda_machine.driver_state import (
     Allocation,
     Calls,
     CudaError,
@@ -19,8 +19,8 @@ from .driver_state import (
     UseAfterRelease,
     driver_call,
 )
-from .memory import OutOfMemory
-from .streams import Stream
+from cuda_machine.faults import OutOfMemory
+from cuda_machine.streams import Stream
 
 MEMCPY = CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMCPY
 MEMSET = CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET

@@ -12,17 +12,23 @@ from typing import Any, TypeVar
 
 from cuda.bindings.driver import CUgraphNodeType, CUresult
 
+from cuda_machine.capture import Capture, Node
+from cuda_machine.device_attributes import DeviceDescription
+from cuda_machine.faults import Fault
+from cuda_machine.machine import Machine
+from cuda_machine.memory import Memory
+from cuda_machine.operations import Operation, Order, Scheduler
+from cuda_machine.streams import Event, Stream
 from lamina.garbage import Pause
-
-from .capture import Capture, Node
-from .device_attributes import DeviceDescription
-from .faults import Fault
-from .operations import Operation, Order, Scheduler
-from .streams import Event, Stream
 
 Thing = TypeVar("Thing")
 # Bytes of page-locked memory that are kept after they were freed.
 KEPT_AFTER_RELEASE = 64 << 20
+# How the machine's faults begin for which CUDA has an error of their own.
+FAULTS = {
+    "an illegal address": CUresult.CUDA_ERROR_ILLEGAL_ADDRESS,
+    "a misaligned address": CUresult.CUDA_ERROR_MISALIGNED_ADDRESS,
+}
 
 
 class CudaError(Exception):
@@ -53,8 +59,8 @@ class Device:
 
     ordinal: int
     description: DeviceDescription
-    memory: Any
-    machine: Any
+    memory: Memory
+    machine: Machine
     primary: Context | None = None
     # What every later call returns: after a fault a process cannot use its device any more.
     error: CUresult | None = None
@@ -274,7 +280,12 @@ def result_of(fault: Exception) -> CUresult:
     Hardware does not report races and reads of uninitialized memory. The double does, so that no
     test passes over them.
     """
-    return getattr(fault, "cuda_result", CUresult.CUDA_ERROR_LAUNCH_FAILED)
+    if isinstance(fault, UseAfterRelease):
+        return fault.cuda_result
+    for beginning, result in FAULTS.items():
+        if str(fault).startswith(beginning):
+            return result
+    return CUresult.CUDA_ERROR_LAUNCH_FAILED
 
 
 class Calls:

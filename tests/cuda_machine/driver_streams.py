@@ -6,9 +6,9 @@ from typing import Any
 
 from cuda.bindings.driver import CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags
 
-from .driver_state import Calls, CudaError, OutsideTheDouble, driver_call
-from .operations import Operation
-from .streams import Event, Stream
+from cuda_machine.driver_state import Calls, CudaError, OutsideTheDouble, driver_call
+from cuda_machine.operations import Operation
+from cuda_machine.streams import Event, Stream
 
 EVENT_FLAGS = CUevent_flags.CU_EVENT_BLOCKING_SYNC | CUevent_flags.CU_EVENT_DISABLE_TIMING
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .operations import Operation
+from cuda_machine.operations import Operation
 
 if TYPE_CHECKING:
-    from .capture import Capture, Node, Position
+    from cuda_machine.capture import Capture, Node, Position
 
 
 @dataclass(eq=False)

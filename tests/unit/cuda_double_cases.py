@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
-pytest.importorskip("cuda_standin")
 
 from cuda.bindings.driver import CUresult
 

@@ -436,6 +436,14 @@ def test_a_new_context_does_not_end_a_fault(late: Session) -> None:
     assert late.error("cuMemAlloc", 4) == "LAUNCH_FAILED"
 
 
+def test_a_test_may_go_on_after_a_fault(late: Session) -> None:
+    late.launch("race", DEFAULT_STREAM, late.number(), threads=2)
+    assert late.error("cuCtxSynchronize") == "LAUNCH_FAILED"
+    assert len(late.double.recover()) == 1
+    assert late.double.faults == []
+    assert late.read(late.number(3)) == 3
+
+
 def test_a_fault_leaves_other_devices_alone() -> None:
     session = Session(LATE, [DeviceDescription(), DeviceDescription()])
     session.launch("race", DEFAULT_STREAM, session.number(), threads=2)
