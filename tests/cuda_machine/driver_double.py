@@ -27,11 +27,13 @@ from cuda_machine.driver_memory import MemoryCalls
 from cuda_machine.driver_state import Context, Device, State
 from cuda_machine.driver_streams import StreamCalls
 from cuda_machine.machine import Checks, Machine
-from cuda_machine.memory import Memory
+from cuda_machine.memory import BASE, Memory
 from cuda_machine.nvrtc_double import NvrtcDouble
 from cuda_machine.operations import Order
 
 LATE = Order("late")
+# Between the lowest addresses of two devices.
+ADDRESSES = 1 << 40
 # The order of a grid's blocks; in the random order of operations it is random too.
 BLOCKS = {"early": "ascending", "late": "descending"}
 
@@ -53,7 +55,7 @@ class CudaDouble:
     ) -> None:
         made: list[Device] = []
         for ordinal, description in enumerate(devices):
-            memory = Memory(description.memory)
+            memory = Memory(description.memory, BASE + ordinal * ADDRESSES)
             machine = Machine(
                 memory,
                 multiprocessors=description.multiprocessors,

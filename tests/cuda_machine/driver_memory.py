@@ -99,8 +99,8 @@ class MemoryCalls(Calls):
 
         def copy() -> float:
             _require_alive(to, of)
-            data = of.context.device.memory.read(source, ByteCount)
-            to.context.device.memory.write(target, data)
+            memory = of.context.device.memory
+            to.context.device.memory.copy(target, source, ByteCount, memory)
             return ByteCount * MILLISECONDS_PER_BYTE
 
         self._run(stream, MEMCPY, "copy on the device", copy)

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from cuda_machine.copies import Copies
 from cuda_machine.faults import Fault
-from cuda_machine.memory import BASE
 from cuda_machine.shadow import MOST_EPOCHS, Access, Race, Shadow, tags_of
 from cuda_machine.threads import (
     LOCAL_WINDOW,
@@ -106,7 +105,8 @@ class Lanes(Threads):
             return f"{who} of {where}, line {access.line}: {launch.lines.get(access.line)}"
 
         at = race.position
-        where = f"{BASE + at:#x}" if space == "global" else f"{at % max(self._stride, 1):#x}"
+        base = launch.memory.base
+        where = f"{base + at:#x}" if space == "global" else f"{at % max(self._stride, 1):#x}"
         raise Fault(
             f"a race in {space} memory at {where}: {told(race.one)}; and {told(race.other)}; no "
             "barrier is between them",
@@ -131,7 +131,7 @@ class Lanes(Threads):
 
     def _global_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
         """The offsets in the memory's bytes of legal addresses."""
-        offsets = addresses - BASE
+        offsets = addresses - self.launch.memory.base
         self.check_alignment(offsets, size, line, idx, "global")
         low, high = int(offsets.min()), int(offsets.max()) + size
         begin, end = self._ranges.get(line, (0, -1))
@@ -142,9 +142,11 @@ class Lanes(Threads):
         return offsets
 
     def _allocations(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
-        bad = offsets + size > self.launch.memory.ends(offsets)
+        memory = self.launch.memory
+        # Null pointers, and addresses of other devices, may be below the first address.
+        bad = (offsets < 0) | (offsets + size > memory.ends(offsets))
         if bad.any():
-            at = int(offsets[np.argmax(bad)]) + BASE
+            at = int(offsets[np.argmax(bad)]) + memory.base
             self.fault_where(
                 f"an illegal address: {size} bytes of global memory at {at:#x} are not within one "
                 "allocation",

@@ -23,17 +23,18 @@ class Memory:
 
     Args:
         size: bytes in total.
+        base: the lowest address. Addresses of several devices differ (unified addressing).
 
     Attributes:
         used: bytes of all allocations together.
-        data: all bytes; the byte at an address is `data[address - BASE]`.
+        data: all bytes; the byte at an address is `data[address - base]`.
         written: whether a byte was written since its allocation.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, base: int = BASE) -> None:
         # Whole 16-byte vectors, also for the last allocation.
         room = -(-size // ALIGNMENT) * ALIGNMENT + GAP
-        self.size = size
+        self.size, self.base = size, base
         self.used = 0
         self.data: npt.NDArray[np.uint8] = np.zeros(room, np.uint8)
         self.written: npt.NDArray[np.bool_] = np.zeros(room, np.bool_)
@@ -66,7 +67,7 @@ class Memory:
         # Memory of a GPU is not cleared: nobody may count on zeros.
         self.data[begin : begin + size] = 0xA5
         self.written[begin : begin + size] = False
-        return BASE + begin
+        return self.base + begin
 
     def _grow(self, begin: int, size: int) -> int:
         """Adds address space: gaps between allocations are no part of the device's size."""
@@ -82,7 +83,7 @@ class Memory:
         Raises:
             ValueError: no allocation begins at the address.
         """
-        offset = address - BASE
+        offset = address - self.base
         if offset not in self._begins:
             raise ValueError(f"no allocation begins at {address:#x}")
         position = self._begins.index(offset)
@@ -109,8 +110,18 @@ class Memory:
         self.data[offset : offset + len(values)] = values
         self.written[offset : offset + len(values)] = True
 
+    def copy(self, target: int, source: int, size: int, memory: Memory) -> None:
+        """Copies bytes from a memory, which may be this one; whether they are written, too.
+
+        Raises:
+            ValueError: the bytes are not within one allocation.
+        """
+        to, of = self._checked(target, size), memory._checked(source, size)
+        self.data[to : to + size] = memory.data[of : of + size].copy()
+        self.written[to : to + size] = memory.written[of : of + size].copy()
+
     def _checked(self, address: int, size: int) -> int:
-        offset = address - BASE
+        offset = address - self.base
         begin, end = self.around(offset)
         if size < 0 or offset < begin or offset + size > end:
             raise ValueError(f"{size} bytes at {address:#x} are not within one allocation")

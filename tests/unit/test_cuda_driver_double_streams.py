@@ -411,6 +411,30 @@ def test_a_fault_shows_when_something_waits_and_from_then_on(late: Session) -> N
     assert "race" in str(late.double.faults[0])
 
 
+@in_all_orders
+def test_a_copy_of_memory_that_nobody_wrote_is_still_not_written(order: Order) -> None:
+    session = Session(order)
+    source, copy, target = session.number(), session.number(), session.number()
+    session("cuMemcpyDtoDAsync", copy, source, 4, DEFAULT_STREAM)
+    session.launch("copy_value", DEFAULT_STREAM, target, copy)
+    assert session.error("cuCtxSynchronize") == "LAUNCH_FAILED"
+    assert "a read of global memory that is not written" in str(session.double.faults[0])
+
+
+def test_a_kernel_cannot_access_the_memory_of_another_device() -> None:
+    session = Session(LATE, [DeviceDescription(), DeviceDescription()])
+    pointer = session.number(1)
+    session("cuCtxSetCurrent", session("cuDevicePrimaryCtxRetain", 1))
+    session.__dict__.pop("module", None)
+    session.launch("set_value", DEFAULT_STREAM, pointer, 2)
+    assert session.error("cuCtxSynchronize") == "ILLEGAL_ADDRESS"
+
+
+def test_a_null_pointer_is_an_illegal_address(late: Session) -> None:
+    late.launch("set_value", DEFAULT_STREAM, CUdeviceptr(0), 2)
+    assert late.error("cuCtxSynchronize") == "ILLEGAL_ADDRESS"
+
+
 def test_a_fault_in_the_early_order_shows_from_the_next_call_on() -> None:
     session = Session(EARLY)
     stream = session.stream()
