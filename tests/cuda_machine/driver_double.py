@@ -76,6 +76,9 @@ class CudaDouble:
         """Make failed devices usable again, as a new process would; return what went wrong."""
         faults, self._state.faults = self._state.faults, []
         for device in self._state.devices:
+            if device.error is not None and device.primary is not None:
+                # What the device had still to do is lost.
+                self._state.scheduler.drop(device.primary)
             device.error = None
         return faults
 

@@ -461,11 +461,14 @@ def test_a_new_context_does_not_end_a_fault(late: Session) -> None:
 
 
 def test_a_test_may_go_on_after_a_fault(late: Session) -> None:
-    late.launch("race", DEFAULT_STREAM, late.number(), threads=2)
-    assert late.error("cuCtxSynchronize") == "LAUNCH_FAILED"
+    pointer, stream, other = late.number(1), late.stream(), late.stream()
+    late.launch("race", stream, late.number(), threads=2)
+    late.launch("set_value", other, pointer, 2)
+    assert late.error("cuStreamSynchronize", stream) == "LAUNCH_FAILED"
     assert len(late.double.recover()) == 1
     assert late.double.faults == []
-    assert late.read(late.number(3)) == 3
+    # What had not run is lost.
+    assert late.read(pointer) == 1
 
 
 def test_a_fault_leaves_other_devices_alone() -> None:
