@@ -172,7 +172,11 @@ class KernelCalls(Calls):
         kernelParams: Any,
         extra: int,
     ) -> None:
-        """Parameters are read during the call; the kernel runs when its stream does."""
+        """Parameters are read during the call; the kernel runs when its stream does.
+
+        Raises:
+            Fault: the machine does not know an instruction, which is no error of the caller.
+        """
         if extra != 0:
             raise OutsideTheDouble("the double takes kernelParams, not extra")
         function, stream = self._function(f), self.state.find_stream(hStream)
@@ -182,6 +186,7 @@ class KernelCalls(Calls):
         _check_launch(function, grid, block, sharedMemBytes)
         parameters = parameter_bytes(kernelParams, function.sizes)
         machine = function.context.device.machine
+        _ = function.kernel.program
 
         def launch() -> float:
             if function.module.unloaded:

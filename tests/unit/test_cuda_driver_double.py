@@ -26,6 +26,7 @@ from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_devices import ERROR_TEXTS
 from cuda_machine.driver_double import CudaDouble, DriverDouble
 from cuda_machine.driver_state import OutsideTheDouble
+from cuda_machine.faults import Fault
 from cuda_machine.nvrtc_double import NvrtcDouble
 
 DYNAMIC = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -336,6 +337,13 @@ def test_dynamic_shared_memory_above_48_kib_needs_the_attribute(session: Session
     assert session.error("cuFuncSetAttribute", function, DYNAMIC, 163 * 1024) == "INVALID_VALUE"
     session("cuFuncSetAttribute", function, DYNAMIC, 163 * 1024 - static)
     assert launch(163 * 1024 - static) == "SUCCESS"
+
+
+def test_an_instruction_that_the_machine_does_not_know_is_no_error_of_cuda(
+    session: Session,
+) -> None:
+    with pytest.raises(Fault, match=r"unknown instruction.*pmevent"):
+        session.launch("unknown", DEFAULT_STREAM, session.number())
 
 
 def test_occupancy_is_limited_by_threads_blocks_and_shared_memory(session: Session) -> None:
