@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+
 from cuda.bindings import driver as real_driver
 from cuda.bindings import nvrtc as real_nvrtc
 from cuda.bindings.driver import CUdevice_attribute, CUfunction_attribute, CUresult

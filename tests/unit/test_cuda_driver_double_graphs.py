@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+
 from cuda.bindings.driver import CUstreamCaptureMode, CUstreamCaptureStatus
 from cuda_double_cases import BLOCKING, DEFAULT_STREAM, EARLY, LATE, ORDERS, Session
 
