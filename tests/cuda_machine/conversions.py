@@ -134,14 +134,14 @@ def _to_float(
 def floats_of(value: Any, kind: str, mode: str) -> Any:
     """Integers as floats, rounded once."""
     wide = value.astype(np.float64)
-    # What float64 lacks: both are multiples of the smaller one's last bit.
-    limit = 2.0 ** (64 if value.dtype.kind == "u" else 63)
-    back = np.where(wide >= limit, 0.0, wide).astype(value.dtype)
-    error = (value - back).astype(value.dtype if value.dtype.kind == "i" else np.uint64)
-    signed = error.view(np.int64) if error.dtype.itemsize == 8 else error.astype(np.int64)
+    # What float64 lacks, modulo 2**64: it is less than 2**11.
+    small = wide < 2.0**63
+    back = np.where(small, wide, 0.0).astype(np.int64).view(np.uint64)
+    back += np.where(small | (wide >= 2.0**64), 0.0, wide).astype(np.uint64)
+    error = (value.astype(np.int64).view(np.uint64) - back).view(np.int64).astype(np.float64)
     if kind == "f64":
-        return wide if mode == "rn" else moved(wide, signed.astype(np.float64), mode)
-    odd = to_odd(wide, signed.astype(np.float64))
+        return wide if mode == "rn" else moved(wide, error, mode)
+    odd = to_odd(wide, error)
     return to_bfloat16(odd, mode) if kind == "bf16" else narrowed(odd, DTYPES[kind], mode)
 
 

@@ -127,6 +127,9 @@ def directed_sum(a: Any, b: Any, mode: str) -> Any:
     """float32 or float64 a + b, rounded by mode."""
     if a.dtype == np.float64:
         total, error = two_sum(a, b)
+        # A finite sum is below an infinite result.
+        overflow = np.isinf(total) & np.isfinite(a) & np.isfinite(b)
+        error = np.where(overflow, np.copysign(1.0, -total), error)
         result = moved(total, error, mode)
         return _zero_of_sum(result, a, np.broadcast_to(b, a.shape), mode)
     one = np.ones(1, np.float32)
@@ -139,7 +142,7 @@ def moved(rounded: Any, error: Any, mode: str) -> Any:
         return np.where(error < 0, np.nextafter(rounded, -np.inf), rounded)
     if mode == "rp":
         return np.where(error > 0, np.nextafter(rounded, np.inf), rounded)
-    toward = (error != 0) & ((error < 0) == (rounded > 0))
+    toward = np.where(rounded > 0, error < 0, error > 0)
     return np.where(toward, np.nextafter(rounded, 0.0), rounded)
 
 
