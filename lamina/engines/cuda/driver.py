@@ -10,6 +10,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any, final
 
@@ -27,7 +28,7 @@ from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
 # The work items of a group, if a kernel does not ask for a size.
-_GROUP = 128
+GROUP = 128
 # All memory that the driver allocates is aligned to it. Vectors of 16 bytes need that of their
 # buffers, and accesses are fastest if warps read whole sectors.
 _ALIGNMENT_BYTES = 256
@@ -237,7 +238,9 @@ class CudaDriver:
         self.record = found.record
         self.allocated = Allocated()
         with self.errors("opening the device"):
-            self.traits = _traits(api, found)
+            assert found.record.memory_bytes is not None
+            asked = partial(attribute, api, found.handle)
+            self.traits = traits_of(asked, found.record.memory_bytes)
             self._context = api.driver.cuDevicePrimaryCtxRetain(found.handle)
             self._queue = _Queue(self)
             # Made when it is needed.
@@ -362,7 +365,7 @@ class CudaDriver:
     ) -> _Kernel:
         with self.current() as calls:
             function = calls.cuModuleGetFunction(module.handle, name.encode())
-        group = group or _GROUP
+        group = group or GROUP
         return _Kernel(
             *(module, function, -(-items // group), group),
             *(tuple(buffers), tuple(numbers), numbered),
@@ -406,27 +409,30 @@ class CudaDriver:
             ]
 
 
-def _traits(api: Cuda, found: Found) -> Traits:
-    def of(name: str) -> int:
-        return attribute(api, found.handle, name)
+def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:
+    """The properties of a device for which kernels are written.
 
-    assert found.record.memory_bytes is not None
+    Args:
+        asked: returns an attribute of the device, by its name without `CU_DEVICE_ATTRIBUTE_`.
+        memory_bytes: of the device.
+    """
+    capability = asked("COMPUTE_CAPABILITY_MAJOR"), asked("COMPUTE_CAPABILITY_MINOR")
     return Traits(
         is_processor=False,
         has_float64=True,
         has_float16=True,
         # The widest access of a work item has 16 bytes.
         lanes=4,
-        compute_units=of("MULTIPROCESSOR_COUNT"),
+        compute_units=asked("MULTIPROCESSOR_COUNT"),
         fused=True,
         exact_division=True,
         alignment_bytes=_ALIGNMENT_BYTES,
-        largest_block_bytes=found.record.memory_bytes,
-        local_bytes=min(_STATIC_SHARED_BYTES, of("MAX_SHARED_MEMORY_PER_BLOCK")),
-        largest_group=of("MAX_THREADS_PER_BLOCK"),
-        matrices=_matrices(found.capability),
+        largest_block_bytes=memory_bytes,
+        local_bytes=min(_STATIC_SHARED_BYTES, asked("MAX_SHARED_MEMORY_PER_BLOCK")),
+        largest_group=asked("MAX_THREADS_PER_BLOCK"),
+        matrices=_matrices(capability),
         counts_runs=True,
-        copies_asynchronously=found.capability >= (8, 0),
+        copies_asynchronously=capability >= (8, 0),
     )
 
 
