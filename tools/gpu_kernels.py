@@ -4,7 +4,7 @@
     python tools/gpu_kernels.py mlp --dtype mixed-float16 --totals
 
 For each kernel: its registers, spills, local memory and occupancy, as the compiler counts them.
-For each step: its bytes and operations, as the program states them, and the time that six GPUs
+For each step: its bytes and operations, as the program states them, and the time that eight GPUs
 need at least, by the peak rates that their makers publish. Nothing here is a measurement.
 """
 
@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from amd_compiler import PROCESSORS, Compiled, compiled, is_installed
 from gpu_devices import GPUS
+from kernel_tables import DTYPES, Roofline, kernels_of_contractions, lines_of_steps, program_of
 
 from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines.engine import Device
@@ -29,14 +30,8 @@ from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.target import target_for
-from lamina.network import bill_of
-from lamina.precision import MIXED, Precision
-from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
-from lamina.program.steps import Contraction
-from lamina.protocols import options_or_none
-from lamina.shapes import float32
-from lamina.workloads import Workload, chosen
+from lamina.workloads import chosen
 
 # A large GPU of AMD's, as its driver describes it.
 TRAITS = Traits(
@@ -57,49 +52,24 @@ WORDS = replace(OPENCL, half=NATIVE_HALF)
 TARGET = target_for(TRAITS, "opencl")
 # OpenCL has instructions for float16 only.
 GPU = Device("opencl", "a GPU", None, has_bfloat16=False, has_float16=True)
-DTYPES = ("float32", *(name for name, half in MIXED.items() if half is not None))
-
-
-def program_of(workload: Workload, dtype: str = "float32") -> Program:
-    """The program of a workload for GPUs, in float32 or in mixed precision."""
-    options = options_or_none(workload.loss, workload.optimizer, None, (), workload.name)
-    precision = Precision(float32, MIXED.get(dtype))
-    return bill_of(
-        workload.network(), workload.batch, options, precision, lambda: GPU, TARGET
-    ).program
+ROOFLINES = tuple(Roofline(gpu.name, gpu) for gpu in GPUS)
 
 
 def lines_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
     """The table of a program: its steps, and below each the kernels that it is the first to use."""
     schedule = decide(program, TARGET, TRAITS)
     launches = write_kernels(program, schedule, TRAITS, WORDS)
-    found: dict[str, list[tuple[str, Compiled]]] = {}
+    described: dict[str, list[str]] = {}
     for processor in processors:
         for kernel in compiled(launches.text, processor):
-            found.setdefault(kernel.name, []).append((processor, kernel))
-    totals = [0.0] * len(GPUS)
-    for number, step in enumerate(program.steps):
-        repeat = program.repeated(number)
-        cost = cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
-        seconds = [gpu.seconds(cost.operations, cost.bytes) for gpu in GPUS]
-        totals = [total + own for total, own in zip(totals, seconds, strict=True)]
-        yield f"step {number}: {space_of(step)}; {schedule.steps[number]}"
-        yield f"  {cost.bytes} bytes, {cost.operations} operations; {_times(seconds)}"
-        for launch in launches.launches:
-            if launch.step == number:
-                for processor, kernel in found.pop(launch.kernel, []):
-                    yield f"  {launch.kernel} on {processor}: {text_of(kernel)}"
-    yield f"{len(program.steps)} steps, {len(launches.launches)} launches; {_times(totals)}"
+            described.setdefault(kernel.name, []).append(f"on {processor}: {text_of(kernel)}")
+    return lines_of_steps(program, schedule, launches, ROOFLINES, described)
 
 
 def totals_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
     """For each processor: the kernels of contractions, and what they use; and all spills."""
     launches = write_kernels(program, decide(program, TARGET, TRAITS), TRAITS, WORDS)
-    multiplied = {
-        one.kernel
-        for one in launches.launches
-        if isinstance(program.steps[one.step], Contraction) and one.group
-    }
+    multiplied = kernels_of_contractions(program, launches)
     for processor in processors:
         kernels = compiled(launches.text, processor)
         own = [kernel for kernel in kernels if kernel.name in multiplied]
@@ -110,12 +80,6 @@ def totals_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
             f"  {processor}: {len(kernels)} kernels, {spilled} of them spill; {len(own)} kernels "
             f"of contractions with {registers} VGPRs and {local} bytes of LDS together"
         )
-
-
-def _times(seconds: Sequence[float]) -> str:
-    """The least times on the GPUs, in microseconds."""
-    pairs = zip(GPUS, seconds, strict=True)
-    return ", ".join(f"{gpu.name} {1e6 * one:.1f} us" for gpu, one in pairs)
 
 
 def text_of(kernel: Compiled) -> str:
@@ -140,7 +104,7 @@ def main(
     for workload in chosen(workloads):
         click.echo(f"{workload.name}, {dtype}, a batch of {workload.batch}")
         lines = totals_of if totals else lines_of
-        for line in lines(program_of(workload, dtype), processors or PROCESSORS):
+        for line in lines(program_of(workload, dtype, GPU, TARGET), processors or PROCESSORS):
             click.echo(line)
 
 

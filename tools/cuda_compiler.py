@@ -1,0 +1,167 @@
+"""Compiles CUDA C++ for Nvidia's GPUs without a GPU, and reads what the compilers say.
+
+NVRTC compiles it to PTX; ptxas, of the package nvidia-cuda-nvcc, compiles PTX to machine code and
+counts registers and spills.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from cuda_devices import Architecture
+
+from lamina.engines.cuda.build import compiled as compiled_by_nvrtc
+from lamina.engines.cuda.calls import Cuda, made_of
+from lamina.engines.cuda.requirements import packages
+from lamina.errors import EngineError
+from lamina.records import frozen_dataclass
+
+_HOW = "pip install 'lamina[cuda]' nvidia-cuda-nvcc"
+
+
+@frozen_dataclass
+class Compiled:
+    """What ptxas says of a kernel.
+
+    Attributes:
+        name: of the kernel.
+        registers: of a work item, 32 bits each.
+        stack: bytes of local memory of a work item.
+        spill_stores, spill_loads: bytes that a work item writes there and reads from there,
+            because registers do not suffice.
+        shared_bytes: of a work group.
+    """
+
+    name: str
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    shared_bytes: int
+
+    @property
+    def spills(self) -> bool:
+        """Whether registers do not suffice."""
+        return bool(self.spill_stores or self.spill_loads)
+
+
+@frozen_dataclass
+class Compilation:
+    """A text that was compiled for an architecture.
+
+    Attributes:
+        ptx: by NVRTC.
+        kernels: what ptxas says of them.
+        nvrtc_seconds, ptxas_seconds: how long they took.
+    """
+
+    ptx: str
+    kernels: tuple[Compiled, ...]
+    nvrtc_seconds: float
+    ptxas_seconds: float
+
+
+def missing() -> str:
+    """What is not installed, and how to install it; "" if nothing is missing."""
+    try:
+        _nvrtc().nvrtc.nvrtcVersion()
+    except EngineError as error:
+        return str(error)
+    # The package raises different exceptions if the library is missing.
+    except Exception as error:
+        return f"NVRTC cannot be loaded: {error}. Install it: {_HOW}"
+    return "" if _ptxas() is not None else f"ptxas is not installed. Install it: {_HOW}"
+
+
+@cache
+def _nvrtc() -> Cuda:
+    """The functions of NVRTC; those of the driver need not work.
+
+    Raises:
+        EngineError: if cuda-bindings is missing.
+    """
+    return made_of(*packages())
+
+
+@cache
+def _ptxas() -> Path | None:
+    """The program, in a folder of Nvidia's namespace package, `nvidia/cu13/bin`."""
+    try:
+        folders = importlib.import_module("nvidia").__path__
+    except ImportError:
+        return None
+    found = (one for folder in folders for one in sorted(Path(folder).glob("cu*/bin/ptxas*")))
+    return next((one for one in found if one.stem == "ptxas"), None)
+
+
+def compilation_of(text: str, architecture: Architecture) -> Compilation:
+    """Compiles kernels.
+
+    Args:
+        text: in CUDA C++.
+        architecture: for which.
+
+    Raises:
+        InternalError: if NVRTC refuses the text.
+        SystemExit: if ptxas refuses the PTX.
+    """
+    begin = time.perf_counter()
+    code = compiled_by_nvrtc(_nvrtc(), f"compute_{architecture.capability}", text)
+    # NVRTC ends it with a zero, as strings of C end.
+    ptx = code.rstrip(b"\0").decode()
+    middle = time.perf_counter()
+    log = _log_of(ptx, architecture.name)
+    end = time.perf_counter()
+    return Compilation(ptx, tuple(kernels_in(log)), middle - begin, end - middle)
+
+
+def _log_of(ptx: str, architecture: str) -> str:
+    """What ptxas says."""
+    program = _ptxas()
+    assert program is not None
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernels.ptx"
+        source.write_text(ptx, encoding="utf-8")
+        command = [
+            str(program),
+            "-v",
+            f"-arch={architecture}",
+            "-o",
+            f"{source}.cubin",
+            str(source),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit((done.stderr + done.stdout)[:4000])
+    return done.stderr + done.stdout
+
+
+def kernels_in(log: str) -> Iterator[Compiled]:
+    """What ptxas says of each kernel.
+
+    Args:
+        log: the output of `ptxas -v`.
+    """
+    beginning = r"Compiling entry function '(\w+)' for '\w+'\n"
+    _, *found = re.split(beginning, log)
+    for name, lines in zip(found[::2], found[1::2], strict=True):
+
+        def figure(words: str, lines: str = lines) -> int:
+            match = re.search(rf"(\d+) {words}", lines)
+            return int(match[1]) if match else 0
+
+        yield Compiled(
+            name,
+            figure("registers"),
+            figure("bytes stack frame"),
+            figure("bytes spill stores"),
+            figure("bytes spill loads"),
+            figure("bytes smem"),
+        )

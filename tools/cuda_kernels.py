@@ -1,0 +1,225 @@
+"""Compiles the kernels of the workloads for Nvidia's GPUs without a GPU, and describes them.
+
+    python tools/cuda_kernels.py vgg transformer --architecture sm_80 --architecture sm_90
+    python tools/cuda_kernels.py mlp --dtype mixed-float16 --totals
+
+For each kernel: registers, spills and shared memory, as ptxas counts them; occupancy, by Nvidia's
+rules; vectors and instructions of tensor cores, as PTX has them, each instruction counted once;
+bank conflicts and sectors, by a model of one work group and of the first iteration of its loops.
+For each step: its bytes and operations, as the program states them, and the time that four GPUs
+need at least, by the peak rates that Nvidia publishes. Nothing here is a measurement, except the
+seconds that the compilers take.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import final
+
+import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import ptx_text
+from cuda_compiler import Compilation, Compiled, compilation_of, missing
+from cuda_devices import ARCHITECTURES, Architecture, occupancy_of
+from gpu_devices import NVIDIA
+from kernel_tables import DTYPES, Roofline, kernels_of_contractions, lines_of_steps, program_of
+from ptx_addresses import accesses_of
+from ptx_traffic import Traffic, traffic_of
+
+from lamina.codegen.cuda_words import CUDA
+from lamina.engines.cuda.driver import GROUP
+from lamina.engines.engine import Device
+from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.launches import Launches
+from lamina.program.program import Program
+from lamina.records import frozen_dataclass
+from lamina.workloads import Workload, chosen
+
+
+def family_of(architecture: Architecture) -> GpuFamily:
+    """The family that decides and writes the kernels for a GPU, as the cuda engine does."""
+    return GpuFamily(architecture.traits, CUDA, "cuda")
+
+
+def device_of(architecture: Architecture) -> Device:
+    """The description of a GPU, as far as it decides the type of mixed precision."""
+    has_bfloat16 = architecture.capability >= 80
+    return Device("cuda", "a GPU", None, has_bfloat16=has_bfloat16, has_float16=True)
+
+
+@frozen_dataclass
+class Kernel:
+    """A kernel and what is said of it.
+
+    Attributes:
+        compiled: by ptxas.
+        text: in PTX.
+        group: the number of its work items in a group.
+        groups: the number of groups.
+    """
+
+    compiled: Compiled
+    text: ptx_text.Kernel
+    group: int
+    groups: int
+
+    def traffic(self, *spaces: str) -> list[Traffic]:
+        """The accesses of the group in the middle to some memories."""
+        accesses = accesses_of(self.text, self.group, self.groups // 2, self.groups)
+        return [traffic_of(accesses, space) for space in spaces]
+
+
+@final
+class Written:
+    """The kernels of a program for a GPU.
+
+    Args:
+        program: for the GPU's target.
+        architecture: of the GPU.
+    """
+
+    def __init__(self, program: Program, architecture: Architecture) -> None:
+        self.program, self.architecture = program, architecture
+        family = family_of(architecture)
+        self.schedule = family.decide(program)
+        self.launches: Launches = family.write(program, self.schedule)
+
+    @cached_property
+    def compilation(self) -> Compilation:
+        """What the compilers make of the text."""
+        return compilation_of(self.launches.text, self.architecture)
+
+    @cached_property
+    def kernels(self) -> Mapping[str, Kernel]:
+        """All kernels, by name."""
+        compiled = {one.name: one for one in self.compilation.kernels}
+        texts = {one.name: one for one in ptx_text.kernels_in(self.compilation.ptx)}
+        sizes = {one.kernel: (one.items, one.group or GROUP) for one in self.launches.launches}
+        sizes |= {one.kernel: (one.items, GROUP) for one in self.launches.gathers}
+        return {
+            name: Kernel(compiled[name], texts[name], group, -(-items // group))
+            for name, (items, group) in sizes.items()
+        }
+
+
+def lines_of(workload: Workload, dtype: str, architectures: Sequence[str]) -> Iterator[str]:
+    """The table of a workload, for one architecture after the other.
+
+    The kernels of the architectures differ, because the schedules depend on the GPU.
+    """
+    for name in architectures:
+        architecture = ARCHITECTURES[name]
+        written = written_for(workload, dtype, architecture)
+        yield f"for {name} ({architecture.product})"
+        described = {
+            kernel: [f"on {name}: {line}" for line in text_of(one, architecture)]
+            for kernel, one in written.kernels.items()
+        }
+        yield from lines_of_steps(
+            written.program, written.schedule, written.launches, rooflines_of(dtype), described
+        )
+
+
+def written_for(workload: Workload, dtype: str, architecture: Architecture) -> Written:
+    """The kernels of a workload for a GPU."""
+    target = family_of(architecture).target
+    return Written(program_of(workload, dtype, device_of(architecture), target), architecture)
+
+
+def rooflines_of(dtype: str) -> list[Roofline]:
+    """The rooflines of four GPUs, without and with tensor cores, if they multiply this type."""
+    found: list[Roofline] = []
+    for gpu in NVIDIA:
+        tensor = gpu.tf32_flops if dtype == "float32" else gpu.half_flops
+        found.append(Roofline(gpu.name, gpu))
+        if tensor is not None:
+            found.append(Roofline(f"{gpu.name} with tensor cores", gpu, tensor))
+    return found
+
+
+def text_of(kernel: Kernel, architecture: Architecture) -> Iterator[str]:
+    """What the compilers say of a kernel, and what the models say."""
+    compiled, text = kernel.compiled, kernel.text
+    occupancy = occupancy_of(architecture, kernel.group, compiled.registers, compiled.shared_bytes)
+    limits = " and ".join(occupancy.limits)
+    yield (
+        f"ptxas: {compiled.registers} registers, {compiled.spill_stores} bytes spilled and "
+        f"{compiled.spill_loads} loaded again, a stack of {compiled.stack} bytes, "
+        f"{compiled.shared_bytes} bytes of shared memory; model: {occupancy.warps} of "
+        f"{architecture.warps} warps, limited by {limits}"
+    )
+    (wide, loads), (shared_wide, shared_loads) = text.count("global"), text.count("shared")
+    tensor, multiplications = text.tensor_instructions()
+    others = sum(one.is_other_access for one in text.body)
+    yield (
+        f"PTX: {wide} of {loads} global loads and {shared_wide} of {shared_loads} shared loads "
+        f"have 128 bits, {tensor} of {multiplications} multiply-adds are of tensor cores"
+        + (f", {others} other accesses that no model counts" if others else "")
+    )
+    shared, sectors = kernel.traffic("shared", "global")
+    yield f"model: {_traffic(shared, 'wavefronts of shared memory')}"
+    yield f"model: {_traffic(sectors, 'sectors of global memory')}"
+
+
+def _traffic(traffic: Traffic, kind: str) -> str:
+    parts = [f"{traffic.needed} {kind} for {traffic.least} at least"]
+    if traffic.costly:
+        parts.append(f"because of {traffic.costly} of {traffic.accesses} accesses")
+    if traffic.unknown:
+        parts.append(f"without {traffic.unknown} whose addresses depend on data")
+    if traffic.skipped:
+        parts.append(f"without {traffic.skipped} that are not in a first iteration")
+    return ", ".join(parts)
+
+
+def totals_of(workload: Workload, dtype: str, architectures: Iterable[str]) -> Iterator[str]:
+    """For each architecture: all kernels, those of contractions, and the seconds to compile."""
+    for name in architectures:
+        written = written_for(workload, dtype, ARCHITECTURES[name])
+        kernels, compilation = written.kernels, written.compilation
+        multiplied = kernels_of_contractions(written.program, written.launches)
+        own = [kernels[kernel].compiled for kernel in multiplied]
+        registers = [one.registers for one in own]
+        spilled = sum(one.compiled.spills for one in kernels.values())
+        traffics = [one.traffic("shared", "global") for one in kernels.values()]
+        (waves, least), (sectors, fewest) = (
+            (sum(one.needed for one in column), sum(one.least for one in column))
+            for column in zip(*traffics, strict=True)
+        )
+        yield (
+            f"  {name}: ptxas: {len(kernels)} kernels, {spilled} of them spill; {len(own)} kernels "
+            f"of contractions with {sum(registers)} registers together, at most "
+            f"{max(registers, default=0)}, and {sum(one.shared_bytes for one in own)} bytes of "
+            f"shared memory; model: {waves} wavefronts for {least}, {sectors} sectors for "
+            f"{fewest}; NVRTC {compilation.nvrtc_seconds:.1f} s, ptxas "
+            f"{compilation.ptxas_seconds:.1f} s"
+        )
+
+
+@click.command()
+@click.argument("workloads", nargs=-1)
+@click.option("--architecture", "architectures", multiple=True, type=click.Choice(ARCHITECTURES))
+@click.option("--dtype", default="float32", type=click.Choice(DTYPES))
+@click.option("--totals", is_flag=True, help="print the sums over all kernels only")
+def main(
+    workloads: tuple[str, ...], architectures: tuple[str, ...], dtype: str, *, totals: bool
+) -> None:
+    """Prints the kernels of WORKLOADS, of all of them by default."""
+    problem = missing()
+    if problem:
+        raise click.ClickException(problem)
+    for workload in chosen(workloads):
+        click.echo(f"{workload.name}, {dtype}, a batch of {workload.batch}")
+        lines = totals_of if totals else lines_of
+        for line in lines(workload, dtype, architectures or tuple(ARCHITECTURES)):
+            click.echo(line)
+
+
+if __name__ == "__main__":
+    main()
