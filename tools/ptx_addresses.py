@@ -69,9 +69,9 @@ class _Group:
             "%nctaid.x": self._constant(groups),
         }
         self._parameters: dict[str, Values] = {}
-        for place, (type, name) in enumerate(kernel.parameters):
+        for before, (type, name) in enumerate(kernel.parameters):
             # Buffers are apart; other numbers are 0, like that of a first iteration.
-            value = (place + 1) * _BUFFER_DISTANCE if type == "u64" else 0
+            value = (before + 1) * _BUFFER_DISTANCE if type == "u64" else 0
             self._parameters[name] = self._constant(value)
         begin = 0
         for name, size in kernel.shared:
@@ -123,7 +123,9 @@ class _Group:
             base, offset = match.groups()
             value = self._value(base)
             if value is not None:
-                addresses = value + self._constant(int(offset or "0", 0))
+                # Shared memory has addresses of 32 bits.
+                bits = 32 if one.space == "shared" else 64
+                addresses = value + self._constant(int(offset or "0", 0)) & _mask(bits)
         return Access(one, addresses, self._runs(one, if_unknown=True))
 
     def _value(self, operand: str) -> Values:
@@ -167,8 +169,8 @@ class _Group:
 
 
 # What instructions compute: PTX ISA, sections Integer Arithmetic Instructions, Comparison and
-# Selection, Logic and Shift, Data Movement. Values have as many bits as the type; results are cut
-# to them later.
+# Selection, Logic and Shift, Data Movement. Values have as many bits as the type; the bits
+# of results above them are cleared later.
 
 _Operation = Callable[[Sequence[Array], Sequence[str], int], Values]
 

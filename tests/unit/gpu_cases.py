@@ -7,15 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Traits
 from lamina.graph import Graph, Tensor, leaf
+from lamina.network import bill_of
+from lamina.precision import Precision
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Load, Local
 from lamina.program.steps import Loop, Reduce, Store, Write
 from lamina.program.target import Target
+from lamina.protocols import options_or_none
 from lamina.shapes import Array, DType, bfloat16, float16, float32, float64, int64
 
 # Of a GPU.
@@ -31,6 +36,16 @@ TRAITS = Traits(
     largest_block_bytes=1 << 40,
     fused=True,
 )
+
+
+def trained_convolutions(half: DType | None, device: Device, target: Target) -> Program:
+    """Convolutions with normalisation, a linear layer, attention-like rows, and all gradients."""
+    net = lm.Sequential(
+        *(lm.Input(16, 16, 16), lm.Conv2d(64, 3, padding=1), lm.BatchNorm(), lm.ReLU()),
+        *(lm.MaxPool2d(2), lm.Flatten(), lm.Linear(64), lm.LayerNorm(), lm.Linear(10)),
+    )
+    options = options_or_none(lm.CrossEntropy(), lm.Adam(), None, (), "test")
+    return bill_of(net, 64, options, Precision(float32, half), lambda: device, target).program
 
 
 @dataclass(frozen=True)

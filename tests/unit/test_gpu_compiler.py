@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpu_cases import trained_convolutions
 
-import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 
@@ -22,21 +22,12 @@ from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.schedule import Schedule, TiledSchedule
 from lamina.graph import Graph, leaf
-from lamina.network import bill_of
-from lamina.precision import Precision
 from lamina.program.program import Program
-from lamina.protocols import options_or_none
 from lamina.shapes import DType, bfloat16, float16, float32
 
 
 def program(half: DType | None = None) -> Program:
-    """Convolutions with normalisation, a linear layer, attention-like rows, and all gradients."""
-    net = lm.Sequential(
-        *(lm.Input(16, 16, 16), lm.Conv2d(64, 3, padding=1), lm.BatchNorm(), lm.ReLU()),
-        *(lm.MaxPool2d(2), lm.Flatten(), lm.Linear(64), lm.LayerNorm(), lm.Linear(10)),
-    )
-    options = options_or_none(lm.CrossEntropy(), lm.Adam(), None, (), "test")
-    return bill_of(net, 64, options, Precision(float32, half), lambda: GPU, TARGET).program
+    return trained_convolutions(half, GPU, TARGET)
 
 
 def test_a_gpu_takes_the_longer_of_two_times() -> None:
