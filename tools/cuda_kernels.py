@@ -186,15 +186,16 @@ def totals_of(workload: Workload, dtype: str, architectures: Iterable[str]) -> I
         multiplied = kernels_of_contractions(written.program, written.launches)
         own = [kernels[kernel].compiled for kernel in multiplied]
         registers = [one.registers for one in own]
-        spilled = sum(one.compiled.spills for one in kernels.values())
+        spilled = [kernel for kernel, one in kernels.items() if one.compiled.spills]
+        named = f" ({', '.join(spilled)})" if spilled else ""
         traffics = [one.traffic("shared", "global") for one in kernels.values()]
         (waves, least), (sectors, fewest) = (
             (sum(one.needed for one in column), sum(one.least for one in column))
             for column in zip(*traffics, strict=True)
         )
         yield (
-            f"  {name}: ptxas: {len(kernels)} kernels, {spilled} of them spill; {len(own)} kernels "
-            f"of contractions with {sum(registers)} registers together, at most "
+            f"  {name}: ptxas: {len(kernels)} kernels, {len(spilled)} of them spill{named}; "
+            f"{len(own)} kernels of contractions with {sum(registers)} registers together, at most "
             f"{max(registers, default=0)}, and {sum(one.shared_bytes for one in own)} bytes of "
             f"shared memory; model: {waves} wavefronts for {least}, {sectors} sectors for "
             f"{fewest}; NVRTC {compilation.nvrtc_seconds:.1f} s, ptxas "
