@@ -35,6 +35,7 @@ from lamina.protocols import (
 )
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, float16, float32, shape_text
+from lamina.tf32_products import with_tf32_products
 
 
 class Traceable(Protocol):
@@ -78,7 +79,7 @@ def inference_graph(
         network: the definition.
         dtype: the float type of the parameters.
         input_dtypes: of the data; by default the dtypes of the network's inputs.
-        rounding: in mixed precision, what is rounded.
+        rounding: what is rounded; None for nothing.
     """
     trace = _traced(network, dtype, rounding, training=False, input_dtypes=input_dtypes)
     outputs = tuple((f"output{n}", tensor) for n, tensor in enumerate(trace.outputs))
@@ -94,7 +95,8 @@ def _traced(
     input_dtypes: Sequence[DType] | None,
 ) -> Trace:
     trace = network.trace(dtype=dtype, training=training, input_dtypes=input_dtypes)
-    return trace if rounding is None else with_rounded_activations(trace, rounding.half)
+    half = None if rounding is None else rounding.half
+    return trace if half is None else with_rounded_activations(trace, half)
 
 
 def _compared(trace: Trace) -> Trace:
@@ -115,9 +117,11 @@ def _finished(
     slots: Mapping[str, tuple[Tensor, float]] | None = None,
     untrained: tuple[str, ...] = (),
 ) -> BatchGraph:
-    """The graph of a batch; in mixed precision the operands of its products are rounded."""
-    if rounding is not None:
+    """The graph of a batch, in which the operands of products are rounded."""
+    if rounding is not None and rounding.half is not None:
         graph = with_rounded_products(graph, rounding.half, leaves=rounding.leaves)
+    elif rounding is not None:
+        graph = with_tf32_products(graph)
     return BatchGraph(graph, trace, slots or {}, untrained)
 
 
@@ -183,7 +187,7 @@ def training_graph(
         targets: (shape with the batch, dtype) of each target.
         dtype: the float type of the model.
         input_dtypes: of the data; by default the dtypes of the network's inputs.
-        rounding: in mixed precision, what is rounded.
+        rounding: what is rounded; None for nothing.
 
     Raises:
         DefinitionError: if there is nothing to train, or a pattern matches no parameter.

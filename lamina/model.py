@@ -16,7 +16,7 @@ from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
 from lamina.graph.kinds import Count, FloatType, Instance, ModelType, Number, OrNone, Row
 from lamina.network import Network, bill_of
-from lamina.precision import precision_of
+from lamina.precision import MIXED, precision_of
 from lamina.protocols import (
     BatchSize,
     Clip,
@@ -28,7 +28,8 @@ from lamina.protocols import (
 )
 from lamina.runtime import Function, Inference, Parameters
 from lamina.runtime.arrays import rounded
-from lamina.shapes import Array, DTypeLike
+from lamina.shapes import Array, DTypeLike, as_dtype, float32
+from lamina.tf32_products import ProductPrecision, Products
 from lamina.training.evaluation import BATCH_SIZE, evaluate
 from lamina.training.fit import Fit
 from lamina.training.history import History
@@ -38,6 +39,7 @@ from lamina.training.training import Training
 _ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
 OfNetwork = Annotated[Network, Instance(Network, "a model is made of a network", _ADVICE)]
 OfFile = Annotated[DTypeLike | None, OrNone(ModelType())]
+ProductsOfFile = Annotated[str | None, OrNone(ProductPrecision())]
 Seconds = Annotated[float, Number("(0, 86400]")]
 
 
@@ -55,11 +57,14 @@ class Model:
             float32, activations and operands of products in bfloat16 or float16, the one with which
             the device computes. `"mixed-bfloat16"` and `"mixed-float16"` choose one of them, on any
             device. See docs/precision.md.
+        precision: of products of float32: `"float32"`, or `"tf32"`: devices that multiply TF32
+            round the operands of matrix products, convolutions and attention to 11 bits, and add up
+            the products in float32. On other devices it changes nothing.
 
     Raises:
         EngineError: for an engine that does not exist or cannot be used, or for `"mixed"` if it
             computes with neither.
-        DTypeError: for another dtype.
+        DTypeError: for another dtype, or for `precision="tf32"` if the dtype is not float32.
 
     Example:
         >>> import numpy as np, lamina as lm
@@ -75,20 +80,32 @@ class Model:
         engine: str = DEFAULT_ENGINE,
         seed: int = 0,
         dtype: FloatType = "float32",
+        precision: Products = "float32",
     ) -> None:
         opened = open_engine(engine)
-        precision = precision_of(dtype, lambda: opened.device)
-        self._parameters = Parameters(network, opened, precision, seed)
+        types = precision_of(dtype, lambda: opened.device, precision)
+        self._parameters = Parameters(network, opened, types, seed)
         self._inference = Inference(self._parameters)
 
     @classmethod
-    def from_file(cls, saved: ModelFile, engine: str, dtype: DTypeLike | None = None) -> Model:
+    def from_file(
+        cls,
+        saved: ModelFile,
+        engine: str,
+        dtype: DTypeLike | None = None,
+        products: str | None = None,
+    ) -> Model:
         """The model in a file that was read; `lamina.load` calls it. No initializer is run."""
         model = cls.__new__(cls)
         opened = open_engine(engine)
         precision, values = saved.precision, saved.values
+        if dtype is not None or products is not None:
+            wanted = dtype or precision.name
+            if products is None:
+                # TF32 is for float32 only; the file's does not hold for another dtype.
+                products = precision.products if _is_float32(wanted) else "float32"
+            precision = precision_of(wanted, lambda: opened.device, products)
         if dtype is not None:
-            precision = precision_of(dtype, lambda: opened.device)
             values = {
                 name: rounded(value, precision.dtype, f"parameter {name!r}")
                 for name, value in values.items()
@@ -129,7 +146,7 @@ class Model:
     def __repr__(self) -> str:
         engine = self._parameters.engine.device.engine
         count = f"{self.network.parameter_count():,} parameters"
-        return f"Model({count}, {self._parameters.precision.name}, engine={engine!r})"
+        return f"Model({count}, {self._parameters.precision}, engine={engine!r})"
 
     @property
     def network(self) -> Network:
@@ -425,6 +442,7 @@ def load(
     engine: str = DEFAULT_ENGINE,
     *,
     dtype: OfFile = None,
+    precision: ProductsOfFile = None,
     layers: Annotated[Sequence[type], Row(Instance(type), example="[MyLayer]")] = (),
 ) -> Model:
     """A model from a file; runs no code from it.
@@ -434,14 +452,20 @@ def load(
         engine: of the model, as in `Model`.
         dtype: the precision of the model, as in `Model`: parameters and states are rounded to it.
             By default it is that of the file.
+        precision: of products of float32, as in `Model`; by default that of the file.
         layers: the classes of your own layers, initializers and regularizers, if the network
             contains any.
 
     Raises:
         FileFormatError: if the file is missing, truncated, damaged or of another format.
         DataError: if a parameter is too large for float16.
+        DTypeError: for `precision="tf32"` if the dtype is not float32.
     """
-    return Model.from_file(read_model(path, layers), engine, dtype)
+    return Model.from_file(read_model(path, layers), engine, dtype, precision)
+
+
+def _is_float32(dtype: DTypeLike) -> bool:
+    return dtype not in MIXED and as_dtype(dtype) == float32
 
 
 @checked

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
-from lamina import shapes
 from lamina.bill import Memory, MemoryBill, largest_batch
 from lamina.calls import checked
 from lamina.compiler.expand import expand
@@ -54,7 +53,8 @@ from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.protocols import BatchSize, Clip, Loss, Optimizer, TrainingOptions, options_or_none
 from lamina.reports import bytes_text, table_text
-from lamina.shapes import DType, shape_text, size_of, static
+from lamina.shapes import DType, float32, shape_text, size_of, static
+from lamina.tf32_products import Products
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
@@ -96,7 +96,7 @@ class Network:
         applied = [id(node.attributes["layer"]) for node in self.nodes if node.op is LAYER]
         if len(set(applied)) < len(applied):
             # Only tracing shows whether a layer that is applied twice fits both operands.
-            self.trace(dtype=shapes.float32, training=True)
+            self.trace(dtype=float32, training=True)
 
     def __getstate__(self) -> Graph:
         # A graph is pickled as flat rows, without recursion.
@@ -241,17 +241,17 @@ class Network:
             >>> net.names_of(head)
             ['3.weight', '3.bias']
         """
-        whole, found = self.variables(shapes.float32), part.variables(shapes.float32)
+        whole, found = self.variables(float32), part.variables(float32)
         names = shared_names(whole, found)
         return [names[name] for name in found.parameters]
 
     def parameter_count(self) -> int:
         """The number of trained values."""
-        variables = self.trace(dtype=shapes.float32, training=False).record.parameters.values()
+        variables = self.trace(dtype=float32, training=False).record.parameters.values()
         return sum(size_of(static(variable.tensor.shape)) for variable in variables)
 
     def __str__(self) -> str:
-        traced = self.trace(dtype=shapes.float32, training=False)
+        traced = self.trace(dtype=float32, training=False)
         parameters: dict[str, int] = {}
         for variable in traced.record.parameters.values():
             number = variable.name.split(".", 1)[0]
@@ -281,6 +281,7 @@ class Network:
         optimizer: Optimizer | None = None,
         *,
         dtype: FloatType = "float32",
+        precision: Products = "float32",
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
         engine: str = DEFAULT_ENGINE,
@@ -290,7 +291,7 @@ class Network:
         Args:
             batch_size: the number of examples.
             loss, optimizer: of the training step; without them the bill is for a forward pass.
-            dtype: as in `Model`; a program in mixed precision depends on the device.
+            dtype, precision: as in `Model`; which numbers are rounded may depend on the device.
             clip, frozen: gradient clipping, and patterns of parameters that are not trained, as in
                 `Model.training`.
             engine: the engine for which the program is compiled.
@@ -306,7 +307,7 @@ class Network:
         """
         options = options_or_none(loss, optimizer, clip, frozen, "plan")
         device = partial(device_of, engine)
-        wanted = precision_of(dtype, device)
+        wanted = precision_of(dtype, device, precision)
         return bill_of(self, batch_size, options, wanted, device, target_of(engine))
 
     @checked
@@ -317,6 +318,7 @@ class Network:
         optimizer: Optimizer | None = None,
         *,
         dtype: FloatType = "float32",
+        precision: Products = "float32",
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
         engine: str = DEFAULT_ENGINE,
@@ -327,15 +329,14 @@ class Network:
 
         Args:
             memory: bytes, or text such as `"2 GiB"`; by default what the engine's device has left.
-            loss, optimizer, dtype, clip, frozen, engine: as in `plan`.
+            loss, optimizer, dtype, precision, clip, frozen, engine: as in `plan`.
 
         Raises:
             EngineError: if not even one example fits, or there is no such engine.
         """
         options = options_or_none(loss, optimizer, clip, frozen, "max_batch_size")
         device = partial(device_of, engine)
-        wanted = precision_of(dtype, device)
-        target = target_of(engine)
+        wanted, target = precision_of(dtype, device, precision), target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
         # All needs of the default engine are in the bill.
         count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs
@@ -423,8 +424,7 @@ def bill_of(
     with loading:
         from lamina.compiler.pipeline import compile_graph
 
-    program = compile_graph(graph, batch=batch_size, name=name, target=target)
-    return MemoryBill(batch_size, program)
+    return MemoryBill(batch_size, compile_graph(graph, batch=batch_size, name=name, target=target))
 
 
 PartOfNetwork = Annotated[

@@ -294,7 +294,7 @@ class Runner:
     Args:
         workload: to be run.
         engine: its name.
-        dtype: the precision of the model.
+        dtype, precision: of the model.
 
     Raises:
         EngineError: for an engine that does not exist or cannot be used.
@@ -306,11 +306,16 @@ class Runner:
     """
 
     def __init__(
-        self, workload: Workload, engine: str = DEFAULT_ENGINE, dtype: str = "float32"
+        self,
+        workload: Workload,
+        engine: str = DEFAULT_ENGINE,
+        dtype: str = "float32",
+        precision: str = "float32",
     ) -> None:
         self._x, self._y = workload.data()
         self._timed: Timed = workload.timed
-        self._model = Model(workload.network(), engine=engine, seed=SEED, dtype=dtype)
+        types = {"dtype": dtype, "precision": precision}
+        self._model = Model(workload.network(), engine=engine, seed=SEED, **types)
         self._first = self._model.parameters()
         self._training: Training | None = None
         if workload.loss is not None and workload.optimizer is not None:
@@ -358,6 +363,7 @@ def measure(
     engine: str = DEFAULT_ENGINE,
     seconds: float = 0.3,
     dtype: str = "float32",
+    precision: str = "float32",
 ) -> list[float]:
     """Seconds per training step or forward pass, several samples.
 
@@ -365,12 +371,12 @@ def measure(
         workload: to be measured.
         engine: its name.
         seconds: how long to measure, without compiling and warming up.
-        dtype: the precision of the model.
+        dtype, precision: of the model.
 
     Raises:
         EngineError: for an engine that does not exist or cannot be used.
     """
-    runner = Runner(workload, engine, dtype)
+    runner = Runner(workload, engine, dtype, precision)
 
     def timed(steps: int) -> float:
         started = time.perf_counter()

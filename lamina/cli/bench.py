@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lamina as lm
-from lamina.cli.options import PRECISIONS, engine_option, read_precision
+from lamina.cli.options import (
+    PRECISIONS,
+    PRODUCT_PRECISIONS,
+    engine_option,
+    read_precision,
+    read_products,
+)
 from lamina.reports import seconds_text, table_text
 
 if TYPE_CHECKING:
@@ -37,6 +43,9 @@ class _NamesWorkloads(click.Option):
     metavar="PRECISION",
     callback=read_precision,
     help=f"The precision of the models: {PRECISIONS}.",
+)
+@click.option(
+    "--precision", metavar="PRODUCTS", callback=read_products, help=f"{PRODUCT_PRECISIONS}."
 )
 @click.option(
     "--workload",
@@ -63,6 +72,7 @@ class _NamesWorkloads(click.Option):
 def bench(
     engine: str,
     dtype: DTypeLike | None,
+    precision: str | None,
     names: tuple[str, ...],
     seconds: float,
     json_file: Path | None,
@@ -81,12 +91,12 @@ def bench(
 
     workloads = chosen(names)
     device = open_engine(engine).device
-    precision = precision_of(dtype or "float32", lambda: device).name
-    click.echo(f"lamina {lm.__version__} in {precision} on {device.engine}: {device.description}\n")
+    types = precision_of(dtype or "float32", lambda: device, precision or "float32")
+    click.echo(f"lamina {lm.__version__} in {types} on {device.engine}: {device.description}\n")
     rows: list[tuple[str, ...]] = []
     found: dict[str, Any] = {}
     for workload in workloads:
-        samples = measure(workload, engine, seconds, precision)
+        samples = measure(workload, engine, seconds, types.name, types.products)
         median = statistics.median(samples)
         rate = workload.flops() / median / 1e9
         rows.append(
@@ -110,7 +120,8 @@ def bench(
         report = {
             "lamina": lm.__version__,
             "engine": device.engine,
-            "dtype": precision,
+            "dtype": types.name,
+            "precision": types.products,
             "device": device.description,
             "workloads": found,
         }

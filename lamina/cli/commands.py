@@ -19,6 +19,7 @@ from lamina.cli.options import (
     dtype_option,
     engine_option,
     file_argument,
+    precision_option,
     seed_option,
     targets_option,
 )
@@ -35,7 +36,7 @@ def main(debug: bool) -> None:
     """Train and run neural networks on any processor, with all memory planned in advance.
 
     FILE.py is a Python file that defines `net`, a network, and may define `loss`, `optimizer`,
-    `metrics`, `batch_size`, `epochs` and `dtype`. It is your own code, and it is run.
+    `metrics`, `batch_size`, `epochs`, `dtype` and `precision`. It is your own code, and it is run.
     """
 
 
@@ -86,6 +87,7 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
 )
 @batch_size_option
 @dtype_option
+@precision_option
 @seed_option
 @click.option(
     "--out",
@@ -115,6 +117,7 @@ def train(
     epochs: int | None,
     batch_size: int | None,
     dtype: DTypeLike | None,
+    precision: str | None,
     seed: int,
     out: Path | None,
     curves: Path | None,
@@ -136,8 +139,8 @@ def train(
     if examined is not None:
         click.echo(f"validation  {examined!r}")
     wanted = epochs or definition.epochs
-    precision = dtype or definition.dtype
-    model = lm.Model(definition.network, engine=engine, seed=seed, dtype=precision)
+    types = definition.types(dtype, precision)
+    model = lm.Model(definition.network, engine=engine, seed=seed, **types)
     history = model.fit(
         training,
         validation=examined,
@@ -180,6 +183,7 @@ def check(file: str) -> None:
 @file_argument
 @batch_size_option
 @dtype_option
+@precision_option
 @click.option(
     "--memory", metavar="SIZE", help='Find the largest batch for this memory, such as "2 GiB".'
 )
@@ -195,6 +199,7 @@ def plan(
     file: str,
     batch_size: int | None,
     dtype: DTypeLike | None,
+    precision: str | None,
     memory: str | None,
     buffers: bool,
     plot: Path | None,
@@ -210,14 +215,14 @@ def plan(
     definition = cli.read_definition(file)
     loss = definition.loss
     optimizer = None if loss is None else definition.optimizer
-    network, precision = definition.network, dtype or definition.dtype
+    network, types = definition.network, definition.types(dtype, precision)
     size = batch_size or definition.batch_size
-    bill = network.plan(size, loss, optimizer, dtype=precision, engine=engine)
+    bill = network.plan(size, loss, optimizer, engine=engine, **types)
     click.echo(str(bill))
     if buffers:
         click.echo(f"\n{bill.buffers()}")
     if memory is not None:
-        largest = network.max_batch_size(memory, loss, optimizer, dtype=precision, engine=engine)
+        largest = network.max_batch_size(memory, loss, optimizer, engine=engine, **types)
         click.echo(f"\nlargest batch in {memory}: {largest:,} examples")
     if plot is not None:
         bill.plot(plot)
@@ -270,6 +275,7 @@ def verify(file: str, data: str | None, targets: str | None, batch_size: int, se
     help="A file that defines the layers of the model that are not Lamina's.",
 )
 @dtype_option
+@precision_option
 @engine_option
 def predict(
     model: str,
@@ -278,6 +284,7 @@ def predict(
     out: Path | None,
     layers: str | None,
     dtype: DTypeLike | None,
+    precision: str | None,
     engine: str,
 ) -> None:
     """Run a model file on data."""
@@ -285,7 +292,7 @@ def predict(
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
     own = cli.read_layers(layers) if layers else ()
-    loaded = lm.load(model, engine=engine, dtype=dtype, layers=own)
+    loaded = lm.load(model, engine=engine, dtype=dtype, precision=precision, layers=own)
     dataset = cli.load_data(data, targets, None, 0)[0]
     # The last column of a table may be targets or an input; the model decides.
     whole_table = targets is None and data.lower().endswith(".csv")

@@ -12,12 +12,13 @@ import click
 
 from lamina.cli.errors import USER_FILE
 from lamina.errors import DefinitionError, DTypeError
-from lamina.graph.kinds import ModelType
+from lamina.graph.kinds import Misfit, ModelType, refusal
 from lamina.layers.layer import Layer
 from lamina.network import Network
 from lamina.protocols import Loss, Optimizer
 from lamina.records import frozen_dataclass
 from lamina.shapes import DTypeLike
+from lamina.tf32_products import ProductPrecision
 from lamina.training.metrics import Metric
 from lamina.training.optimizers import Adam
 
@@ -38,6 +39,7 @@ class Definition:
         batch_size: `batch_size`.
         epochs: `epochs`.
         dtype: `dtype`, the precision of the model; float32 by default.
+        precision: `precision`, of products of float32; float32 by default.
     """
 
     path: str
@@ -48,6 +50,11 @@ class Definition:
     batch_size: int
     epochs: int
     dtype: DTypeLike = "float32"
+    precision: str = "float32"
+
+    def types(self, dtype: DTypeLike | None, precision: str | None) -> dict[str, Any]:
+        """The arguments of `Model` that choose its precision; options override the file's."""
+        return {"dtype": dtype or self.dtype, "precision": precision or self.precision}
 
     def required_loss(self) -> Loss:
         """The loss.
@@ -87,6 +94,7 @@ def read_definition(path: str) -> Definition:
         _count(path, "batch_size", names.get("batch_size", BATCH_SIZE)),
         _count(path, "epochs", names.get("epochs", EPOCHS)),
         _precision(path, names.get("dtype", "float32")),
+        _products(path, names.get("precision", "float32")),
     )
 
 
@@ -163,6 +171,13 @@ def _precision(path: str, value: Any) -> DTypeLike:
         return ModelType().read(value)
     except DTypeError as error:
         raise error.at(f"{path}, dtype") from None
+
+
+def _products(path: str, value: Any) -> str:
+    try:
+        return ProductPrecision().read(value)
+    except Misfit as misfit:
+        raise refusal(misfit, "precision", value, where=path) from None
 
 
 def _count(path: str, name: str, value: Any) -> int:

@@ -80,6 +80,7 @@ def _facts_of(device: Device) -> Iterator[tuple[str, str]]:
         ("bfloat16", _yes_or_no(device.has_bfloat16)),
         ("float16", _yes_or_no(device.has_float16)),
         ("float64", _yes_or_no(device.has_float64)),
+        ("TF32", _yes_or_no(device.has_tf32)),
         ("self-test", device.self_test),
         *(("avoided fault", note) for note in device.notes),
         ("state", _state_of(device)),

@@ -13,6 +13,7 @@ from lamina.cli.options import (
     dtype_option,
     engine_option,
     file_argument,
+    precision_option,
     seed_option,
     targets_option,
 )
@@ -31,6 +32,7 @@ _inference_option = click.option(
 @batch_size_option
 @_inference_option
 @dtype_option
+@precision_option
 @engine_option
 @click.option(
     "--step", type=click.IntRange(min=0), help="Show only this step of the program, as text."
@@ -47,6 +49,7 @@ def explain(
     batch_size: int | None,
     inference: bool,
     dtype: DTypeLike | None,
+    precision: str | None,
     engine: str,
     step: int | None,
     language: str | None,
@@ -59,7 +62,8 @@ def explain(
     If FILE.py defines no loss, it is the program of a forward pass.
     """
     definition = cli.read_definition(file)
-    model = lm.Model(definition.network, engine=engine, dtype=dtype or definition.dtype)
+    types = definition.types(dtype, precision)
+    model = lm.Model(definition.network, engine=engine, **types)
     loss, optimizer = _training_of(definition, inference=inference)
     explanation = model.explain(batch_size or definition.batch_size, loss, optimizer)
     if step is None and language is None:
@@ -73,9 +77,15 @@ def explain(
 @batch_size_option
 @_inference_option
 @dtype_option
+@precision_option
 @engine_option
 def tune(
-    file: str, batch_size: int | None, inference: bool, dtype: DTypeLike | None, engine: str
+    file: str,
+    batch_size: int | None,
+    inference: bool,
+    dtype: DTypeLike | None,
+    precision: str | None,
+    engine: str,
 ) -> None:
     """Choose the schedules of a training step by their time on the device.
 
@@ -86,7 +96,8 @@ def tune(
     If FILE.py defines no loss, it is the program of a forward pass.
     """
     definition = cli.read_definition(file)
-    model = lm.Model(definition.network, engine=engine, dtype=dtype or definition.dtype)
+    types = definition.types(dtype, precision)
+    model = lm.Model(definition.network, engine=engine, **types)
     loss, optimizer = _training_of(definition, inference=inference)
     click.echo(str(model.tune(batch_size or definition.batch_size, loss, optimizer)))
 
@@ -105,6 +116,7 @@ def tune(
     help="About how long to run the program untimed, and again with timers.",
 )
 @dtype_option
+@precision_option
 @engine_option
 @seed_option
 def profile(
@@ -115,6 +127,7 @@ def profile(
     targets: str | None,
     seconds: float,
     dtype: DTypeLike | None,
+    precision: str | None,
     engine: str,
     seed: int,
 ) -> None:
@@ -126,8 +139,8 @@ def profile(
     If FILE.py defines no loss, it is the program of a forward pass.
     """
     definition = cli.read_definition(file)
-    precision = dtype or definition.dtype
-    model = lm.Model(definition.network, engine=engine, seed=seed, dtype=precision)
+    types = definition.types(dtype, precision)
+    model = lm.Model(definition.network, engine=engine, seed=seed, **types)
     loss, optimizer = _training_of(definition, inference=inference)
     size = batch_size or definition.batch_size
     examples = None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lamina.shapes import DTypeLike
 
 PRECISIONS = "float32, mixed, mixed-bfloat16, mixed-float16, float64, bfloat16 or float16"
+PRODUCT_PRECISIONS = "The products of float32: float32, or tf32 on devices that multiply TF32"
 FILE_PATH = click.Path(exists=True, dir_okay=False)
 file_argument = click.argument("file", metavar="FILE.py", type=FILE_PATH)
 engine_option = click.option(
@@ -45,6 +46,29 @@ dtype_option = click.option(
     metavar="PRECISION",
     callback=read_precision,
     help=f"{PRECISIONS}; overrides the file's.",
+)
+
+
+def read_products(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The precision of products of float32, as `Model` reads it.
+
+    Raises:
+        DefinitionError: for a word that is none.
+    """
+    from lamina.graph.kinds import Misfit, refusal
+    from lamina.tf32_products import ProductPrecision
+
+    try:
+        return None if value is None else ProductPrecision().read(value)
+    except Misfit as misfit:
+        raise refusal(misfit, "precision", value, where=parameter.opts[0]) from None
+
+
+precision_option = click.option(
+    "--precision",
+    metavar="PRODUCTS",
+    callback=read_products,
+    help=f"{PRODUCT_PRECISIONS}; overrides the file's.",
 )
 seed_option = click.option(
     "--seed",

@@ -10,7 +10,7 @@ from lamina.codegen.primitives import element
 from lamina.codegen.strides import stride_along
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Literal, Load, Scalar
+from lamina.program.scalar import CONVERSIONS, Apply, Literal, Load, Scalar
 from lamina.program.steps import Contraction, Loop, Reduce, Write
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, bfloat16, float32
@@ -73,15 +73,20 @@ class Plain:
 
 @frozen_dataclass
 class Stored:
-    """An operand as it is in memory, and the casts through which it is read.
+    """An operand as it is in memory, and the conversions through which it is read.
 
     Attributes:
         load: its elements.
-        dtypes: of the elements, then after each cast.
+        conversions: in their order.
     """
 
     load: Load
-    dtypes: tuple[DType, ...]
+    conversions: tuple[Apply, ...]
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """The dtypes of the elements in memory, and after each conversion."""
+        return self.load.dtype, *(one.dtype for one in self.conversions)
 
 
 def as_matrix(step: Contraction, *, paired: bool = False) -> Matrix:
@@ -119,12 +124,12 @@ def narrowed(step: Contraction) -> Contraction:
 
 
 def stored(view: Scalar) -> Stored | None:
-    """The view as a load and casts; None if it is anything else."""
-    dtypes = [view.dtype]
-    while isinstance(view, Apply) and view.primitive == "cast":
+    """The view as a load and conversions; None if it is anything else."""
+    conversions: list[Apply] = []
+    while isinstance(view, Apply) and view.primitive in CONVERSIONS:
+        conversions.append(view)
         (view,) = view.operands
-        dtypes.append(view.dtype)
-    return Stored(view, tuple(dtypes[::-1])) if isinstance(view, Load) else None
+    return Stored(view, tuple(conversions[::-1])) if isinstance(view, Load) else None
 
 
 def with_single_axes(step: Contraction, *groups: str) -> Contraction:
@@ -166,17 +171,18 @@ def as_loop(step: Contraction) -> Loop:
 
 
 def as_plain(
-    view: Scalar, outer: Axis, matrix: Matrix, *, below_casts: bool = False
+    view: Scalar, outer: Axis, matrix: Matrix, *, below_conversions: bool = False
 ) -> Plain | None:
-    """The view as a start and strides; None if it has casts, bounds or uneven strides.
+    """The view as a start and strides; None if it has conversions, bounds or uneven strides.
 
     Args:
         view: an operand of the matrix.
         outer: its m or n axis.
         matrix: the contraction.
-        below_casts: whether the view may have casts; the result is in elements before them.
+        below_conversions: whether the view may have conversions; the result is in elements before
+            them.
     """
-    if below_casts:
+    if below_conversions:
         found = stored(view)
         view = view if found is None else found.load
     if not isinstance(view, Load) or view.bounds:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from lamina.codegen import functions, halves
+from lamina.codegen import functions, halves, tf32
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Type, Value, constant, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
-from lamina.program.scalar import Literal
+from lamina.program.scalar import Apply, Literal
 from lamina.shapes import DType, converted, float32
 
 # The element in registers, and in memory where that differs.
@@ -96,6 +96,13 @@ def cast(code: Builder, value: Value, source: DType, target: DType) -> Value:
         return value
     operation = "trunc" if wider < 0 else "zext" if is_unsigned(source) else "sext"
     return code.convert(operation, value, wanted)
+
+
+def conversion(code: Builder, scalar: Apply, value: Value) -> Value:
+    """A primitive of `lamina.program.scalar.CONVERSIONS`, applied to the value of its operand."""
+    if scalar.primitive == "cast":
+        return cast(code, value, scalar.operands[0].dtype, scalar.dtype)
+    return EMITTERS[scalar.primitive](code, scalar.dtype, (value,))
 
 
 def _arithmetic(operation: str) -> Emitter:
@@ -289,5 +296,6 @@ EMITTERS: Mapping[str, Emitter] = {
     "select": _select,
     "random_bits": _random_bits,
     "shift_right": _shift_right,
+    "round_to_tf32": _function(tf32.rounded),
 }
 COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))

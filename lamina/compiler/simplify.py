@@ -16,6 +16,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewrite
+from lamina.ops.conversion import ROUND_TO_TF32
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Scattering
 from lamina.shapes import DType, int64, size_of, static
 
@@ -70,7 +71,7 @@ def _simplified(node: Tensor) -> Tensor:
     if isinstance(node.op.lowering, Elementwise):
         node = _without_broadcasts(node)
     if isinstance(node.op.lowering, Movement):
-        moved = _moved_halves(node)
+        moved = _moved_halves(node) or _moved_roundings(node)
         if moved is not None:
             return moved
     rule = _RULES.get(node.op.name)
@@ -282,6 +283,23 @@ def _moved_halves(node: Tensor) -> Tensor | None:
     return ops.cast(_simplified(rebuild(node, narrow)), node.dtype)
 
 
+def _moved_roundings(node: Tensor) -> Tensor | None:
+    """Numbers that were rounded to TF32 are moved before they are rounded.
+
+    Then the rounding is the last op of the view through which a contraction reads its operand.
+    """
+    if not _keeps_elements(node) or node.operands[0].op is not ROUND_TO_TF32:
+        return None
+    (source,) = node.operands[0].operands
+    return ops.round_to_tf32(_simplified(rebuild(node, (source,))))
+
+
+def _round_to_tf32(node: Tensor) -> Tensor | None:
+    """What is rounded is not rounded again."""
+    (operand,) = node.operands
+    return operand if operand.op is ROUND_TO_TF32 else None
+
+
 def _reshape(node: Tensor) -> Tensor | None:
     (operand,) = node.operands
     if operand.op.name == "reshape":
@@ -372,6 +390,7 @@ _RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
     "neg": _negative,
     "where": _where,
     "cast": _cast,
+    "round_to_tf32": _round_to_tf32,
     "broadcast_to": _unchanged,
     "slice": _unchanged,
     "pad": _unchanged,

@@ -41,6 +41,7 @@ class Device:
         compute_units: the number of threads, or of processors in a GPU, that run at the same time.
         has_bfloat16, has_float16, has_float64: whether the device has instructions for arithmetic
             with these floats.
+        has_tf32: whether it has instructions that multiply TF32.
         shares_memory: whether its memory is the computer's memory.
     """
 
@@ -61,6 +62,7 @@ class Device:
     has_bfloat16: bool | None = None
     has_float16: bool | None = None
     has_float64: bool | None = None
+    has_tf32: bool | None = None
     shares_memory: bool | None = None
 
 

@@ -70,6 +70,9 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
         "seed": str(model.seed),
         "notes": json.dumps(dict(model.notes)),
     }
+    if model.precision.tf32:
+        # Files of models without it can be read by earlier versions.
+        metadata["precision"] = model.precision.products
     metadata["checksum"] = _checksum(metadata, tensors)
     write_atomically(path, save(tensors, metadata))
 
@@ -169,7 +172,7 @@ def _assemble(
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
     network = decode(json.loads(metadata["network"]), with_prefix("constants/"), layers)
-    precision = _precision(metadata["dtype"])
+    precision = _precision(metadata["dtype"], metadata.get("precision", "float32"))
     dtype = precision.dtype
     seed, notes = int(metadata["seed"]), json.loads(metadata["notes"])
     if not dtype.is_float or not -(2**63) <= seed < 2**63 or not isinstance(notes, dict):
@@ -197,8 +200,12 @@ def _assemble(
     return ModelFile(network, precision, seed, values, with_prefix("extra/"), cast(Any, notes))
 
 
-def _precision(name: str) -> Precision:
-    """The precision of this name; `"mixed"`, which depends on the device, is none."""
+def _precision(name: str, products: str) -> Precision:
+    """The precision of these names; `"mixed"`, which depends on the device, is none."""
+    if products == "tf32" and name == "float32":
+        return Precision(float32, tf32=True)
+    if products != "float32":
+        raise ValueError(f"dtype {name}, precision {products}")
     half = MIXED.get(name)
     return Precision(as_dtype(name)) if half is None else Precision(float32, half)
 

@@ -31,6 +31,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.comparison import where as where
     from lamina.ops.conversion import cast as cast
     from lamina.ops.conversion import recomputed as recomputed
+    from lamina.ops.conversion import round_to_tf32 as round_to_tf32
     from lamina.ops.conversion import rounded as rounded
     from lamina.ops.conversion import stop_gradient as stop_gradient
     from lamina.ops.convolution import conv as conv

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from lamina.ops.differentiate import gradients_of_built
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import reshape
 from lamina.program.target import Target
+from lamina.program.tf32 import rounded_to_tf32
 from lamina.shapes import Array, Dim, DType, Shape, bfloat16, bool_, converted
 
 # Shapes -------------------------------------------------------------------------------------------
@@ -129,13 +131,20 @@ def _second_gradient(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
 
 
 def _powers(
-    queries: Array, keys: Array, others: tuple[Array, ...], *, causal: bool, scale: float
+    queries: Array,
+    keys: Array,
+    others: tuple[Array, ...],
+    *,
+    causal: bool,
+    scale: float,
+    tf32: bool,
 ) -> tuple[Array, Array, Array]:
     """The weights before they are divided by the sum of their row, these sums, and the factors.
 
     The sum of a row without keys is 1.
     """
-    scores: Array = np.einsum("bhqd,bhkd->bhqk", queries, keys) * queries.dtype.type(scale)
+    products = _product("bhqd,bhkd->bhqk", queries, keys, tf32=tf32)
+    scores: Array = products * queries.dtype.type(scale)
     allowed = np.tri(*scores.shape[2:], dtype=bool) if causal else np.asarray(True)
     factors = np.asarray(1.0, queries.dtype)
     for other in others:
@@ -157,6 +166,11 @@ def _rounding(products: DType | None) -> Callable[[Array], Array]:
     return lambda x: converted(converted(x, products.numpy), x.dtype)
 
 
+def _product(spec: str, left: Array, right: Array, *, tf32: bool) -> Array:
+    operands = map(rounded_to_tf32, (left, right)) if tf32 else (left, right)
+    return np.asarray(np.einsum(spec, *operands))
+
+
 def _reference(
     queries: Array,
     keys: Array,
@@ -166,9 +180,11 @@ def _reference(
     scale: float,
     blocks: int | None = None,
     products: DType | None = None,
+    tf32: bool = False,
 ) -> Array:
-    powers, total, factors = _powers(queries, keys, others, causal=causal, scale=scale)
-    return np.einsum("bhqk,bhkd->bhqd", _rounding(products)(powers * factors), values) / total
+    powers, total, factors = _powers(queries, keys, others, causal=causal, scale=scale, tf32=tf32)
+    weights = _rounding(products)(powers * factors)
+    return _product("bhqk,bhkd->bhqd", weights, values, tf32=tf32) / total
 
 
 def _gradient_reference(
@@ -183,13 +199,14 @@ def _gradient_reference(
     operand: int,
     blocks: int | None = None,
     products: DType | None = None,
+    tf32: bool = False,
 ) -> Array:
-    rounded = _rounding(products)
-    powers, total, factors = _powers(queries, keys, others, causal=causal, scale=scale)
+    rounded, product = _rounding(products), partial(_product, tf32=tf32)
+    powers, total, factors = _powers(queries, keys, others, causal=causal, scale=scale, tf32=tf32)
     weights = powers / total
     if operand == 2:
-        return np.einsum("bhqk,bhqd->bhkd", rounded(weights * factors), upstream)
-    of_weights: Array = np.einsum("bhqd,bhkd->bhqk", upstream, values)
+        return product("bhqk,bhqd->bhkd", rounded(weights * factors), upstream)
+    of_weights = product("bhqd,bhkd->bhqk", upstream, values)
     if operand > 2:
         axes = tuple(axis for axis, extent in enumerate(factors.shape) if extent == 1)
         return (weights * of_weights).sum(axes, keepdims=True)
@@ -197,7 +214,7 @@ def _gradient_reference(
     of_scores = weights * (of_weights * factors - mean) * queries.dtype.type(scale)
     of_scores = np.where(weights == 1, 0, of_scores)
     formula, other = ("bhqk,bhkd->bhqd", keys) if operand == 0 else ("bhqk,bhqd->bhkd", queries)
-    return np.einsum(formula, rounded(of_scores), other)
+    return product(formula, rounded(of_scores), other)
 
 
 def _sample(
@@ -205,6 +222,7 @@ def _sample(
     causal: bool = False,
     blocks: int | None = None,
     products: DType | None = None,
+    tf32: bool = False,
     dtypes: str = "",
 ) -> Sample:
     attributes: dict[str, object] = {"causal": causal, "scale": 0.5}
@@ -212,7 +230,9 @@ def _sample(
         attributes["products"] = products
     if blocks is not None:
         attributes["blocks"] = blocks
-    every = ("float",) * 3 + tuple(dtypes.split())
+    if tf32:
+        attributes["tf32"] = True
+    every = ("float32" if tf32 else "float",) * 3 + tuple(dtypes.split())
     # Gradients are differences of sums of products, so rounding errors grow with the numbers.
     return Sample(shapes, attributes, -1.0, 1.0, dtypes=every)
 
@@ -220,7 +240,7 @@ def _sample(
 def _gradient_sample(sample: Sample, operand: int) -> Sample:
     result = (*sample.shapes[0][:3], sample.shapes[2][3])
     attributes = {**sample.attributes, "operand": operand}
-    dtypes = ("float", "float", *sample.dtypes)
+    dtypes = (sample.dtypes[0], sample.dtypes[0], *sample.dtypes)
     shapes = (result, result, *sample.shapes)
     return replace(sample, shapes=shapes, attributes=attributes, dtypes=dtypes)
 
@@ -242,6 +262,10 @@ _SAMPLES = (
         _sample(_QUERIES, _KEYS, _VALUES, causal=True, blocks=2, products=bfloat16),
         differentiable=False,
     ),
+    replace(
+        _sample(_QUERIES, _KEYS, _VALUES, causal=True, blocks=2, tf32=True),
+        differentiable=False,
+    ),
 )
 
 _KINDS = {
@@ -250,6 +274,8 @@ _KINDS = {
     "blocks": MayLack(whole(1, most=1024)),
     # The dtype to which weights and gradients of scores are rounded before they are multiplied.
     "products": MayLack(ElementType(("float",))),
+    # Whether the operands of all products, which are float32, are rounded to TF32.
+    "tf32": MayLack(Flag()),
 }
 
 ATTENTION = Op(

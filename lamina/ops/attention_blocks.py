@@ -16,7 +16,7 @@ from lamina.graph import Attributes, Tensor
 from lamina.ops import reduce
 from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, greater_equal, logical_and, where
-from lamina.ops.conversion import recomputed, rounded
+from lamina.ops.conversion import recomputed, round_to_tf32, rounded
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import exp, log, reciprocal
 from lamina.ops.joining import concat
@@ -41,6 +41,7 @@ class AttentionArguments:
         requested_blocks: the number of blocks that the user chose; None for the target's.
         products: the dtype to which weights and gradients of scores are rounded before they are
             multiplied; None: they are not rounded.
+        tf32: whether the operands of all products are rounded to TF32.
     """
 
     queries: Tensor
@@ -52,6 +53,12 @@ class AttentionArguments:
     scale: float
     requested_blocks: int | None
     products: DType | None
+    tf32: bool
+
+    def product(self, spec: str, left: Tensor, right: Tensor) -> Tensor:
+        """A product of matrices, as `einsum` writes it."""
+        operands = map(round_to_tf32, (left, right)) if self.tf32 else (left, right)
+        return einsum(spec, *operands)
 
     def rounded(self, x: Tensor) -> Tensor:
         """Computed weights, or gradients of scores, as they are multiplied."""
@@ -76,8 +83,8 @@ def attention_arguments(operands: tuple[Tensor, ...], attributes: Attributes) ->
     mask = next((x for x in others if x.dtype == bool_), None)
     factors = next((x for x in others if x.dtype != bool_), None)
     causal, scale = attributes["causal"], attributes["scale"]
-    requested_blocks = attributes.get("blocks")
-    rest = causal, scale, requested_blocks, attributes.get("products")
+    blocks, products = attributes.get("blocks"), attributes.get("products")
+    rest = causal, scale, blocks, products, attributes.get("tf32", False)
     return AttentionArguments(queries, keys, values, mask, factors, *rest)
 
 
@@ -114,8 +121,8 @@ class _Block:
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         """The scaled products, -infinity where masked: [batch, heads, queries, keys]."""
-        products = einsum("bhqd,bhkd->bhqk", self.at_queries(queries), self.at_keys(keys))
-        products = products * self.whole.scale
+        operands = self.at_queries(queries), self.at_keys(keys)
+        products = self.whole.product("bhqd,bhkd->bhqk", *operands) * self.whole.scale
         allowed = self.at_weights(self.whole.mask)
         if self.whole.causal:
             query_count, key_count = products.shape[2:]
@@ -158,7 +165,8 @@ def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
         factors = block.at_weights(given.factors)
         weights = powers if factors is None else powers * factors
         # The axes are in the order in which a layer joins the heads, so nothing is transposed.
-        sums = einsum("bhqk,bhkd->bqhd", given.rounded(weights), block.at_keys(given.values))
+        values = block.at_keys(given.values)
+        sums = given.product("bhqk,bhkd->bqhd", given.rounded(weights), values)
         share = where(equal(total, 0), 0, reciprocal(total))
         found.append(sums * expand_dims(transpose(share, (0, 2, 1)), 3))
     return transpose(concat(found, 1), (0, 2, 1, 3))
@@ -182,7 +190,7 @@ def gradients_of(
 
     def products_of(block: _Block) -> Tensor:
         arriving = block.at_queries(upstream)
-        return einsum("bhqd,bhkd->bhqk", arriving, block.at_keys(given.values))
+        return given.product("bhqd,bhkd->bhqk", arriving, block.at_keys(given.values))
 
     of_queries: list[Tensor] = []
     totals: list[Tensor] = []
@@ -197,9 +205,11 @@ def gradients_of(
         # The gradient of a query with one key is zero: the two terms cancel. But they sum the same
         # products in different orders, and the remaining rounding error would move parameters.
         of_scores = given.rounded(where(equal(weights, 1), 0, of_scores))
-        of_queries.append(einsum("bhqk,bhkd->bqhd", of_scores, block.at_keys(given.keys)))
-        of_keys = einsum("bhqk,bhqd->bkhd", of_scores, block.at_queries(given.queries))
-        of_values = einsum("bhqk,bhqd->bkhd", given.rounded(changed), block.at_queries(upstream))
+        keys, queries = block.at_keys(given.keys), block.at_queries(given.queries)
+        of_queries.append(given.product("bhqk,bhkd->bqhd", of_scores, keys))
+        of_keys = given.product("bhqk,bhqd->bkhd", of_scores, queries)
+        arriving = block.at_queries(upstream)
+        of_values = given.product("bhqk,bhqd->bkhd", given.rounded(changed), arriving)
         parts = [block.padded_keys(of_keys), block.padded_keys(of_values)]
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
     found = [transpose(x, (0, 2, 1, 3)) for x in (concat(of_queries, 1), *totals)]

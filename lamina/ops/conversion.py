@@ -11,7 +11,17 @@ import numpy as np
 
 from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, LaminaError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, located
+from lamina.graph import (
+    Attributes,
+    Op,
+    Sample,
+    Tensor,
+    TensorLike,
+    apply,
+    constant,
+    described,
+    located,
+)
 from lamina.graph.kinds import ElementType
 from lamina.ops.arguments import as_tensor, dtype_of
 from lamina.ops.factories import (
@@ -22,6 +32,7 @@ from lamina.ops.factories import (
     scalar_primitive,
 )
 from lamina.ops.lowering_rules import Decomposition, Elementwise, Movement
+from lamina.program.tf32 import rounded_to_tf32
 from lamina.shapes import (
     Array,
     DType,
@@ -115,6 +126,45 @@ def rounded(x: TensorLike, to: DTypeLike) -> Tensor:
     x = floating(x)
     wanted = dtype_of(to)
     return x if x.dtype == wanted else apply(ROUNDED, x, to=wanted)
+
+
+def _infer_round_to_tf32(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+    (x,) = operands
+    if x.dtype != float32:
+        raise DTypeError(
+            "round_to_tf32: only float32 is rounded to TF32",
+            facts=(("expected", "float32"), ("found", described(x))),
+            advice="Convert with ops.cast.",
+        )
+    return x.shape, x.dtype
+
+
+def _tf32_sample(*shape: int, low: float = -2.0, high: float = 2.0) -> Sample:
+    return Sample((shape,), low=low, high=high, dtypes=("float32",), differentiable=False)
+
+
+ROUND_TO_TF32 = Op(
+    "round_to_tf32",
+    _infer_round_to_tf32,
+    lambda result, upstream: (upstream,),
+    rounded_to_tf32,
+    scalar_primitive("round_to_tf32"),
+    (
+        *(_tf32_sample(3, 5), _tf32_sample(), _tf32_sample(0, 2), _tf32_sample(1, 17)),
+        # Subnormal numbers, and numbers that may become infinite.
+        *(_tf32_sample(40, low=-1e-38, high=1e-38), _tf32_sample(40, low=3.4e38, high=3.402e38)),
+    ),
+)
+
+
+@checked
+def round_to_tf32(x: TensorLike) -> Tensor:
+    """Float32 rounded to 10 bits of fraction, as tensor cores for TF32 multiply it.
+
+    The gradient is not rounded. The operands of products need no storage of their own if they are
+    rounded.
+    """
+    return apply(ROUND_TO_TF32, floating(x))
 
 
 def _unchanged(x: Array) -> Array:

@@ -53,10 +53,14 @@ class Axes:
             for size, stride, dilation, (low, high) in rows
         ]
 
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel has its own kernel."""
+        return self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
+
     def is_loop(self, target: Target) -> bool:
-        """Whether it is a loop on the target: each channel has its own kernel (depthwise)."""
-        depthwise = self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
-        return depthwise and target.depthwise_loops
+        """Whether it is a loop on the target."""
+        return self.is_depthwise and target.depthwise_loops
 
     def layout(self, target: Target) -> Layout:
         """The layout in which it is computed on a target."""

@@ -24,6 +24,7 @@ from lamina.program.scalar import (
     Scalar,
     Within,
     postorder,
+    unconverted,
 )
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
@@ -216,9 +217,7 @@ def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) ->
         return inside
     if any(_never(bound) for bound in needed):
         return outside
-    bare = inside
-    while isinstance(bare, Apply) and bare.primitive == "cast":
-        bare = bare.operands[0]
+    bare = unconverted(inside)
     zeros_outside = isinstance(outside, Literal) and repr(outside.value) in _ZEROS
     if zeros_outside and isinstance(bare, Load) and (bare.index.terms or bare.bounds):
         return guarded(inside, needed)

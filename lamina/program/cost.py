@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lamina.program.index import Axis, Index, axes_of
 from lamina.program.program import Buffer
-from lamina.program.scalar import Apply, Load, Scalar, postorder
+from lamina.program.scalar import CONVERSIONS, Apply, Load, Scalar, postorder
 from lamina.program.steps import (
     Contraction,
     Reduce,
@@ -22,8 +22,8 @@ from lamina.program.steps import (
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
 
-# Primitives that only move or choose numbers.
-_NO_ARITHMETIC = frozenset(("cast", "select"))
+# Primitives that only convert or choose numbers.
+_NO_ARITHMETIC = frozenset((*CONVERSIONS, "select"))
 
 
 @frozen_dataclass

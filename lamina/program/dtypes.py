@@ -35,7 +35,7 @@ from lamina.program.steps import (
     stage_stores,
     stage_values,
 )
-from lamina.shapes import DType, bool_, int64, uint32
+from lamina.shapes import DType, bool_, float32, int64, uint32
 
 # Whether a primitive may have these operand dtypes and this result dtype.
 _Rule = Callable[[Sequence[DType], DType], bool]
@@ -77,6 +77,10 @@ def _bits(operands: Sequence[DType], dtype: DType) -> bool:
     return dtype == uint32 and _of_one_dtype(operands, uint32)
 
 
+def _of_float32(operands: Sequence[DType], dtype: DType) -> bool:
+    return dtype == float32 and _of_one_dtype(operands, float32)
+
+
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("add", "subtract", "multiply", "maximum", "minimum"), _of_numbers),
     **dict.fromkeys(("negative", "absolute", "sign", "floor"), _of_numbers),
@@ -88,6 +92,7 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_not"), _logical),
     "select": _select,
     "cast": _any,
+    "round_to_tf32": _of_float32,
     "random_bits": _random,
     "shift_right": _bits,
 }

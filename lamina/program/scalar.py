@@ -15,6 +15,9 @@ Floats of 16 bits are loaded, stored, selected and cast; no other primitive take
 rounds to the nearest number, and keeps subnormal numbers. The operands of a contraction may be
 floats of 16 bits that were cast to float32: their products are exact in float32, so engines may
 multiply them as they are. Processors that do so may take subnormal numbers as zero.
+
+The operands of a contraction may also be float32 that were rounded to TF32. Their products are
+exact in float32, so engines may multiply them with instructions for TF32.
 """
 
 from __future__ import annotations
@@ -66,10 +69,17 @@ PRIMITIVES: dict[str, int] = {
     "logical_not": 1,
     "select": 3,  # condition, value where true, value where false
     "cast": 1,
+    # of float32: to 10 bits of fraction, to the nearest, ties away from zero (see tf32.py)
+    "round_to_tf32": 1,
     # seed (i64), step (i64), position (i64), stream (i64): 32 random bits (u32), Philox 4x32-10
     "random_bits": 4,
     "shift_right": 2,  # of u32
 }
+
+
+# The primitives that change an element to one that another format has, and zero to zero. The view
+# of a contraction's operand is a load through any number of them.
+CONVERSIONS = frozenset(("cast", "round_to_tf32"))
 
 
 @frozen_dataclass
@@ -349,6 +359,13 @@ def indices(*roots: Scalar) -> Iterator[Index]:
     """Every index expression within the roots."""
     for scalar in postorder(*roots):
         yield from indices_of(scalar)
+
+
+def unconverted(scalar: Scalar) -> Scalar:
+    """The scalar inside all conversions."""
+    while isinstance(scalar, Apply) and scalar.primitive in CONVERSIONS:
+        (scalar,) = scalar.operands
+    return scalar
 
 
 def loads(*roots: Scalar) -> tuple[Load, ...]:

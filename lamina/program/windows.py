@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axes_of, axis_index
-from lamina.program.scalar import Apply, Bound, Load, Scalar, indices
+from lamina.program.scalar import Bound, Load, Scalar, indices, unconverted
 from lamina.records import cached_property, frozen_dataclass
 
 # How a contraction uses the windows of an operand. A convolution sums over kernel elements. The
@@ -126,9 +126,8 @@ def fitted(window: Window, view: Scalar) -> Window | None:
 
 
 def loaded(view: Scalar) -> Load | None:
-    """The load inside the casts of a view; None if the view contains anything else."""
-    while isinstance(view, Apply) and view.primitive == "cast":
-        view = view.operands[0]
+    """The load inside the conversions of a view; None if the view contains anything else."""
+    view = unconverted(view)
     return view if isinstance(view, Load) else None
 
 

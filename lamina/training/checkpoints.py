@@ -86,7 +86,8 @@ class Checkpoint:
         return History(dict(notes["history"]), list(notes["seconds"]))
 
     def _require_same_options(self, before: Mapping[str, Any]) -> None:
-        options = self._options
+        # Checkpoints of earlier versions have no precision of products.
+        options, before = self._options, {"precision": "float32", **before}
         differing = [name for name, value in options.items() if before.get(name) != value]
         if differing:
             raise DefinitionError(
@@ -97,13 +98,14 @@ class Checkpoint:
                 ),
                 where=os.fspath(self._path),
                 advice="Resume with the options in the file, or start a new fit from its "
-                f"parameters: lm.load(path{_dtype_argument(differing, options['dtype'])}).",
+                f"parameters: lm.load(path{_converting(differing, options)}).",
             )
 
 
-def _dtype_argument(differing: Collection[str], dtype: str) -> str:
-    """The argument of `load` that converts a model, if its precision differs."""
-    return f", dtype={dtype!r}" if "dtype" in differing else ""
+def _converting(differing: Collection[str], options: Mapping[str, Any]) -> str:
+    """The arguments of `load` that convert a model whose precision differs."""
+    names = [name for name in ("dtype", "precision") if name in differing]
+    return "".join(f", {name}={options[name]!r}" for name in names)
 
 
 def kind_of_optimizer(optimizer: Optimizer) -> str:

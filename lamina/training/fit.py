@@ -100,6 +100,7 @@ class Fit:
             "seed": str(self.seed),
             "drop_last": self.drop_last,
             "dtype": self.parameters.precision.name,
+            "precision": self.parameters.precision.products,
         }
 
     def _begin(self, training: Training, checkpoint: Checkpoint | None) -> History:

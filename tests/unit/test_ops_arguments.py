@@ -64,6 +64,7 @@ CALLS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("zeros_like", "recomputed"), _ONE),
     **dict.fromkeys(["all", "any", "max", "mean", "min", "prod", "sum", "logsumexp"], _REDUCED),
     **dict.fromkeys(["argmax", "argmin", "cumsum", "softmax", "log_softmax", "unstack"], _ALONG),
+    "round_to_tf32": {"x": X},
     "rounded": {"x": X, "to": "bfloat16"},
     "multiply_add": {**_TWO, "added": 0.5},
     "argmax": {**_ALONG, "keepdims": True},

@@ -13,6 +13,7 @@ from lamina.compiler.fusion.groups import bytes_of
 from lamina.compiler.fusion.views import is_widened
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.graph import Tensor
+from lamina.ops.conversion import ROUND_TO_TF32
 from lamina.ops.lowering_rules import Elementwise, Movement
 from lamina.ops.movement import RESHAPE
 from lamina.records import frozen_dataclass
@@ -44,7 +45,10 @@ def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
         below = max((depth[operand] for operand in node.operands), default=0)
         depth[node] = _own_depth(node) + below
         too_deep = depth[node] > DEEPEST_EXPRESSION // 2
-        if too_deep or _is_worth_storing(node, demand, found, operations):
+        is_worth = node.op is not ROUND_TO_TF32 and _is_worth_storing(
+            node, demand, found, operations
+        )
+        if too_deep or is_worth:
             found[node] = None
             depth[node] = 0
     return found

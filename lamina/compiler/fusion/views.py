@@ -10,6 +10,7 @@ from lamina.compiler.fusion.signature import SubgraphSignatures
 from lamina.compiler.lowering.contractions import is_view
 from lamina.compiler.lowering.pull import Location
 from lamina.graph import Tensor, reached_ends
+from lamina.ops.conversion import ROUND_TO_TF32
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 from lamina.shapes import size_of, static
 
@@ -32,9 +33,19 @@ def is_widened(node: Tensor) -> bool:
     return is_wide and node.op.name == "cast" and node.operands[0].dtype.is_half
 
 
+def is_read_converted(node: Tensor) -> bool:
+    """Whether the tensor is not stored: its operand is, and is converted when it is read.
+
+    So floats of 16 bits are cast to wider ones, and float32 are rounded to TF32.
+    """
+    return is_widened(node) or node.op is ROUND_TO_TF32
+
+
 def as_stored(node: Tensor) -> Tensor:
-    """The floats of 16 bits of which a tensor is a cast: they are stored, and cast when read."""
-    return node.operands[0] if is_widened(node) else node
+    """The tensor that is stored, if another one may be converted when it is read."""
+    while is_read_converted(node):
+        (node,) = node.operands
+    return node
 
 
 def is_number(node: Tensor) -> bool:

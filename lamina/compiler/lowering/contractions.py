@@ -18,7 +18,7 @@ from lamina.compiler.lowering.sliding import windows_of
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Reduction, Sliding
 from lamina.program.index import Axis, Gathered, Index, Quotient
-from lamina.program.scalar import Apply, Load, Local, Scalar
+from lamina.program.scalar import Load, Local, Scalar, unconverted
 from lamina.program.steps import Contraction, Store
 from lamina.shapes import size_of, static
 
@@ -149,13 +149,12 @@ def is_view(node: Tensor, locations: Mapping[Tensor, Location]) -> bool:
 
 
 def load_of_view(scalar: Scalar) -> Load:
-    """The load of a view, without casts.
+    """The load of a view, without conversions.
 
     Raises:
-        NotOneStep: if the scalar is more than a load with casts, or an axis has no constant stride.
+        NotOneStep: if the scalar is more than a converted load, or an axis has no constant stride.
     """
-    while isinstance(scalar, Apply) and scalar.primitive == "cast":
-        scalar = scalar.operands[0]
+    scalar = unconverted(scalar)
     if not isinstance(scalar, Load) or not _has_constant_strides(scalar):
         raise NotOneStep
     return scalar

@@ -14,8 +14,8 @@ from lamina.engines.gpu.own_process import OwnProcess
 from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 
-# The first compute capabilities whose tensor cores multiply float16 and bfloat16.
-_FLOAT16, _BFLOAT16 = (7, 5), (8, 0)
+# The first compute capabilities whose tensor cores multiply float16, bfloat16 and TF32.
+_FLOAT16, _BFLOAT16, _TF32 = (7, 5), (8, 0), (8, 0)
 
 own_process = OwnProcess("CUDA", "cuda")
 _asking = Lock()
@@ -82,6 +82,7 @@ def _device(api: Cuda, number: int, version: int) -> Found:
             has_bfloat16=capability >= _BFLOAT16,
             has_float16=capability >= _FLOAT16,
             has_float64=True,
+            has_tf32=capability >= _TF32,
             shares_memory=bool(attribute(api, handle, "INTEGRATED")),
         )
     except CudaError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lamina.program.philox import random_bits
+from lamina.program.tf32 import rounded_to_tf32
 from lamina.shapes import Array
 
 
@@ -75,6 +76,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "select": np.where,
     "random_bits": random_bits,
     "shift_right": np.right_shift,
+    "round_to_tf32": rounded_to_tf32,
 }
 
 REDUCTIONS: dict[str, np.ufunc] = {

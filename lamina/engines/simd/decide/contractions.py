@@ -106,7 +106,7 @@ def panels_of(step: Contraction, processor: Processor) -> Panels:
 
 def _is_plain(matrix: Matrix) -> bool:
     """Whether the left operand is contiguous along M or along K."""
-    plain = as_plain(matrix.left, matrix.m, matrix, below_casts=True)
+    plain = as_plain(matrix.left, matrix.m, matrix, below_conversions=True)
     return plain is not None and 1 in (plain.stride, plain.k_stride)
 
 
@@ -145,7 +145,7 @@ def can_be_direct(matrix: Matrix) -> bool:
 
 def packed_left(matrix: Matrix) -> str:
     """How a left operand is packed: along K if it is contiguous there, otherwise in tiles."""
-    plain = as_plain(matrix.left, matrix.m, matrix, below_casts=True)
+    plain = as_plain(matrix.left, matrix.m, matrix, below_conversions=True)
     return ALONG_K if plain is not None and plain.k_stride == 1 else PACKED
 
 

@@ -60,7 +60,7 @@ def can_be_read_in_vectors(matrix: Matrix) -> bool:
 
 def can_be_transposed(matrix: Matrix) -> bool:
     """Whether the right operand is contiguous along K and not along N."""
-    plain = as_plain(matrix.right, matrix.n, matrix, below_casts=True)
+    plain = as_plain(matrix.right, matrix.n, matrix, below_conversions=True)
     return plain is not None and plain.k_stride == 1 and plain.stride != 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lamina.engines.simd.processor import Processor
-from lamina.program.scalar import Apply, Scalar, postorder
+from lamina.program.scalar import CONVERSIONS, Apply, Scalar, postorder
 from lamina.program.target import EXPENSIVE
 
 # The most operations of a short expression.
@@ -33,11 +33,12 @@ def are_wide(values: Iterable[Scalar], processor: Processor) -> bool:
     """Whether expressions are short enough for vectors of several registers."""
     if processor.registers_at_once == 1:
         return False
-    # Casts are not counted: most are those of floats of 16 bits, after a load or before a store.
+    # Conversions are not counted: most are those of floats of 16 bits, after a load or before a
+    # store.
     operations = [
         scalar
         for scalar in postorder(*values)
-        if isinstance(scalar, Apply) and scalar.primitive != "cast"
+        if isinstance(scalar, Apply) and scalar.primitive not in CONVERSIONS
     ]
     expensive = any(scalar.primitive in EXPENSIVE for scalar in operations)
     return len(operations) <= SHORT_EXPRESSION and not expensive

@@ -2,21 +2,20 @@
 
 The right operand is packed in panels, which are contiguous along N for each k. The left operand is
 packed in tiles, which are contiguous along M for each k, or contiguous along K as a whole. Both are
-read through their views, so transposes, gathers, casts and padding need no additional pass. A
+read through their views, so transposes, gathers, conversions and padding need no additional pass. A
 *step* along K is one k, or a pair of them if operands are multiplied in pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from lamina.codegen.builder import BasicBlock, Builder, Module
-from lamina.codegen.matrix import Matrix, as_plain, stored
-from lamina.codegen.primitives import cast, element, from_memory, memory_element
+from lamina.codegen.matrix import Matrix, Stored, as_plain, stored
+from lamina.codegen.primitives import conversion, element, from_memory, memory_element
 from lamina.codegen.strides import stride_along
 from lamina.codegen.values import I64, NUMBERS, POINTER, Type, Value, constant
 from lamina.engines.simd.decide.packing import Packing, k_axes_in_memory_order
@@ -27,7 +26,7 @@ from lamina.engines.simd.processor import LINE_BYTES
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Scalar, loads
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, bfloat16, float32, size_of
+from lamina.shapes import bfloat16, float32, size_of
 
 # The number of the current tile in a loop over tiles; no expression depends on it.
 TILE = Axis("tile", 1 << 40)
@@ -152,7 +151,7 @@ class RightPanel:
     def _transpose(self, start: Value, count: int) -> None:
         """Packs `count` contiguous k by register transposes."""
         code, matrix = self.points.code, self.matrix
-        plain = as_plain(matrix.right, matrix.n, matrix, below_casts=True)
+        plain = as_plain(matrix.right, matrix.n, matrix, below_conversions=True)
         assert plain is not None
         first = self.points.indices(plain.start).start
         first = code.add(first, code.multiply(self.n_start, constant(plain.stride, I64)))
@@ -167,7 +166,7 @@ class RightPanel:
         """How vectors along K are read."""
         view = stored(self.matrix.right)
         assert view is not None
-        return Reading(view.dtypes, self.panel.lanes, self.matrix.paired)
+        return Reading(view, self.panel.lanes, self.matrix.paired)
 
     def _transpose_panel(
         self, source: Value, stride: int, numbers: Sequence[Value], *, listed: bool
@@ -234,40 +233,44 @@ class Reading:
     """How a vector along K is read.
 
     Attributes:
-        dtypes: of the elements in memory, then after each cast.
+        view: the elements in memory, and their conversions.
         lanes: of the vector; with `paired`, pairs.
         paired: whether neighbouring elements become pairs of bfloat16.
     """
 
-    dtypes: tuple[DType, ...]
+    view: Stored
     lanes: int
     paired: bool
 
     @property
     def element(self) -> str:
         """The element in memory."""
-        return memory_element(self.dtypes[0])
+        return memory_element(self.view.dtypes[0])
 
     @property
     def name(self) -> str:
         """The name in functions that read so."""
-        texts = [dtype.short for dtype in self.dtypes]
+        names = (
+            one.dtype.short if one.primitive == "cast" else one.primitive
+            for one in self.view.conversions
+        )
+        texts = [self.view.dtypes[0].short, *names]
         return "_".join([*texts, str(self.lanes), *(["pairs"] if self.paired else [])])
 
     @property
     def type(self) -> Type:
         """The type of the vector."""
-        return Type("i32" if self.paired else element(self.dtypes[-1]), self.lanes)
+        return Type("i32" if self.paired else element(self.view.dtypes[-1]), self.lanes)
 
     def read(self, code: Builder, address: Value) -> Value:
         """The vector at an address."""
         vector = Type(self.element, self.lanes * (2 if self.paired else 1))
         value = code.load(address, vector)
-        value = from_memory(code, value, self.dtypes[0])
-        if self.paired and self.dtypes == (float32, bfloat16):
+        value = from_memory(code, value, self.view.dtypes[0])
+        if self.paired and self.view.dtypes == (float32, bfloat16):
             return pairs.neighbours(code, value)
-        for before, after in pairwise(self.dtypes):
-            value = cast(code, value, before, after)
+        for one in self.view.conversions:
+            value = conversion(code, one, value)
         return pairs.neighbours(code, value) if self.paired else value
 
 

@@ -1,0 +1,44 @@
+"""TF32: float32 with 10 bits of fraction instead of 23, the operands of some tensor cores.
+
+Numbers are rounded to the nearest, ties away from zero, like `cvt.rna.tf32.f32` (PTX ISA, "Data
+Movement and Conversion Instructions: cvt"). Subnormal numbers are rounded and kept. Numbers beyond
+the largest one become infinite. Infinities stay, and so do all bits of a NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lamina.program.scalar import Apply, Scalar
+from lamina.program.steps import Contraction
+from lamina.shapes import Array
+
+# Half of the last digit that is kept, and the bits that are kept.
+HALF_DIGIT, KEPT_BITS = 0x1000, 0xFFFFE000
+
+
+def rounded_to_tf32(x: Array) -> Array:
+    """Float32 rounded to TF32."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    # A carry out of the fraction enlarges the exponent: of the largest number, to infinity.
+    nearest = ((bits + np.uint32(HALF_DIGIT)) & np.uint32(KEPT_BITS)).view(np.float32)
+    return np.where(np.isnan(x), x, nearest)
+
+
+def unrounded(step: Contraction) -> Contraction | None:
+    """The contraction with the float32 of which both operands are rounded to TF32.
+
+    Returns:
+        The contraction of equal result if a device rounds both operands to TF32 before it
+        multiplies them; None if an operand is not rounded.
+    """
+    left, right = _unrounded(step.left), _unrounded(step.right)
+    return None if left is None or right is None else replace(step, left=left, right=right)
+
+
+def _unrounded(view: Scalar) -> Scalar | None:
+    if isinstance(view, Apply) and view.primitive == "round_to_tf32":
+        return view.operands[0]
+    return None
