@@ -13,6 +13,8 @@ from lamina import reports
 from lamina.calls import checked
 from lamina.graph.kinds import Kind, Misfit, Number, Operands
 from lamina.program.program import Program
+from lamina.program.steps import Contraction
+from lamina.program.tf32 import unrounded
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import shape_text
@@ -96,8 +98,12 @@ class MemoryBill:
         total = ("peak", bytes_text(self.peak_bytes))
         overview = table_text(("memory", "bytes"), rows, align="lr", footer=total)
         bound = f"lower bound {bytes_text(self.lower_bound_bytes)}"
-        steps = len(self.program.steps)
-        return f"{overview}\n{bound}; {steps} steps"
+        steps = f"{len(self.program.steps)} steps"
+        products = [step for step in self.program.steps if isinstance(step, Contraction)]
+        rounded = sum(unrounded(step) is not None for step in products)
+        if rounded:
+            steps += f"; {rounded} of {len(products)} contractions in TF32"
+        return f"{overview}\n{bound}; {steps}"
 
     def buffers(self) -> str:
         """Every buffer of the arena as a table: size, offset, and the steps that need it.

@@ -14,6 +14,7 @@ from lamina.errors import DefinitionError, EngineError
 from lamina.program.cost import Cost, cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
+from lamina.program.tf32 import unrounded
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, count_text, seconds_text, table_text
 
@@ -223,6 +224,8 @@ def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:
     """Number, name, kind and extents of each step."""
     for number, step in enumerate(program.steps):
         kind = "contraction" if isinstance(step, Contraction) else "loop"
+        if isinstance(step, Contraction) and unrounded(step) is not None:
+            kind = "contraction in TF32"
         # Names begin with their number, which makes them unique.
         repeat = program.repeated(number)
         iterations = f"{repeat.axis.extent} times " if repeat is not None else ""

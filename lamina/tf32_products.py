@@ -23,7 +23,7 @@ FLOAT32, TF32 = "float32", "tf32"
 
 # The names of `torch.set_float32_matmul_precision`, and others.
 _ELSEWHERE = {
-    **dict.fromkeys(("highest", "fp32", "ieee", "single", "full"), FLOAT32),
+    **dict.fromkeys(("highest", "float32", "fp32", "single", "ieee"), FLOAT32),
     **dict.fromkeys(("high", "tf32", "tensorfloat32", "tfloat32", "default"), TF32),
 }
 
@@ -46,7 +46,13 @@ def _advice(value: object) -> str:
         return f"To allow TF32, write {{name}}={TF32!r}."
     if value is False:
         return f"For products in true float32 write {{name}}={FLOAT32!r}."
-    text = str(value).rpartition(".")[2].lower().replace("_", "").replace("-", "")
+    text = (
+        str(getattr(value, "__name__", value))
+        .rpartition(".")[2]
+        .lower()
+        .replace("_", "")
+        .replace("-", "")
+    )
     if text in _ELSEWHERE:
         return f"Write {{name}}={_ELSEWHERE[text]!r}."
     if text in ("medium", "bf16", "bfloat16", "float16", "float64", "mixed"):

@@ -71,9 +71,10 @@ def _simplified(node: Tensor) -> Tensor:
     if isinstance(node.op.lowering, Elementwise):
         node = _without_broadcasts(node)
     if isinstance(node.op.lowering, Movement):
-        moved = _moved_halves(node) or _moved_roundings(node)
-        if moved is not None:
-            return moved
+        for move in (_moved_halves, _moved_roundings):
+            moved = move(node)
+            if moved is not None:
+                return moved
     rule = _RULES.get(node.op.name)
     simpler = rule(node) if rule else None
     if simpler is None:

@@ -86,7 +86,7 @@ def rounding_error(value: Array, half: DType) -> Array:
 
 
 class Samples:
-    """An op applied to all of its samples in float32 that name no float of 16 bits.
+    """An op applied to all of its samples in float32 that round no operands of products.
 
     Attributes:
         leaves: the operands.
@@ -98,7 +98,8 @@ class Samples:
         self.leaves, self.samples = Leaves(), list[Sample]()
         self.results: list[tuple[list[Tensor], Tensor]] = []
         for sample in op.samples:
-            if "float64" in sample.dtypes or sample.attributes.get("products") is not None:
+            rounds = {"products", "tf32"} & sample.attributes.keys()
+            if "float64" in sample.dtypes or rounds:
                 continue
             operands = [self.leaves.add(array) for array in values_of(sample, float32)]
             result = apply(op, *operands, **sample.attributes)
@@ -121,7 +122,8 @@ LINEAR = frozenset(PRODUCTS) - {"attention", "attention_gradient"}
 # Others with products, and how many tensors they round, one after the other: queries, keys, values,
 # weights, the result and its gradient; the states and the matrix, in three iterations.
 SEVERAL = {"attention": 6, "attention_gradient": 6, "recurrence": 6}
-FLOATS = {op.name: op for op in ops.ALL if Samples(op).results}
+# `round_to_tf32` has no result in float64.
+FLOATS = {op.name: op for op in ops.ALL if op.name != "round_to_tf32" and Samples(op).results}
 WITHOUT_PRODUCTS = sorted({*FLOATS} - LINEAR - {*SEVERAL})
 DIFFERENTIABLE = [name for name in WITHOUT_PRODUCTS if Samples(FLOATS[name]).gradients()]
 

@@ -46,8 +46,11 @@ Values = Mapping[str, Array]
 RUNS = 8
 FACTOR = 6.0
 # Perturbations are scaled by this factor, as perturbations of a unit would be lost in rounding. If
-# a graph rounds to 16 bits they are not: a unit of 16 bits is large enough, and 64 too many.
-ENLARGED, ENLARGED_HALVES = 64.0, 1.0
+# a graph rounds to 16 bits or to TF32 they are not: a unit of these is large enough, and 64 too
+# many.
+ENLARGED, ENLARGED_COARSE = 64.0, 1.0
+# A unit in the last place of TF32, in units of float32.
+TF32_UNITS = 2.0**13
 FUNCTIONS = frozenset(
     (
         *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
@@ -88,8 +91,8 @@ def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = Fal
     leaves = dict(feeds)
     # Iterations of recurrences contain ops that stand for others, too.
     simple = expand(unroll(expand(widen(graph), DEFAULT_TARGET)), DEFAULT_TARGET)
-    has_halves = any(node.dtype.is_half for node in simple.nodes())
-    enlarged = ENLARGED_HALVES if has_halves else ENLARGED
+    is_coarse = any(n.dtype.is_half or n.op.name == "round_to_tf32" for n in simple.nodes())
+    enlarged = ENLARGED_COARSE if is_coarse else ENLARGED
     found, current = dict[str, _Repeated](), {name: [value] for name, value in feeds.items()}
     for _ in range(runs):
         outputs, updates = evaluate(graph, leaves)
@@ -191,6 +194,8 @@ def _bound(node: Tensor, operands: list[Array], value: Array, is_perturbed: bool
         if primitives & FUNCTIONS or (is_perturbed and primitives & ROUNDED):
             # Where a result is zero, it is exact.
             bound = units * np.where(value == 0, 0, _spacing(value))
+        if is_perturbed and "round_to_tf32" in primitives:
+            bound = TF32_UNITS * np.where(value == 0, 0, _spacing(value))
         if "multiply_add" in primitives:
             bound = eps * _of_absolute_values(node, operands)
     elif isinstance(lowering, Contracting):
@@ -260,7 +265,7 @@ def _is_rounded(operand: Tensor) -> bool:
 def _amplification(operand: Tensor, *, is_rounded: bool) -> float:
     """The amplification of Winograd's algorithm if it may be used for the operand; otherwise 0."""
     while operand.op not in (LEAF, CONSTANT) and operand.op.name != "shear":
-        if operand.op.name not in ("reshape", "transpose", "cast", "slice"):
+        if operand.op.name not in ("reshape", "transpose", "cast", "round_to_tf32", "slice"):
             return 0.0
         (operand,) = operand.operands
     if operand.op.name != "shear":

@@ -36,7 +36,8 @@ IMAGES = leaf("images", "input", (2, 2, 5, 5), as_dtype("float64"))
 WEIGHT = leaf("weight", "input", (3, 2, 2, 2), as_dtype("float64"))
 WHOLE = leaf("whole", "input", (2, 3, 4), as_dtype("int64"))
 ROW = leaf("row", "input", (3,), as_dtype("float64"))
-LEAVES = (X, IMAGES, WEIGHT, WHOLE, ROW)
+SINGLE = leaf("single", "input", (2, 3), as_dtype("float32"))
+LEAVES = (X, IMAGES, WEIGHT, WHOLE, ROW, SINGLE)
 WINDOWS = [ops.Window(2), ops.Window(2, 2)]
 
 
@@ -64,7 +65,7 @@ CALLS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("zeros_like", "recomputed"), _ONE),
     **dict.fromkeys(["all", "any", "max", "mean", "min", "prod", "sum", "logsumexp"], _REDUCED),
     **dict.fromkeys(["argmax", "argmin", "cumsum", "softmax", "log_softmax", "unstack"], _ALONG),
-    "round_to_tf32": {"x": X},
+    "round_to_tf32": {"x": SINGLE},
     "rounded": {"x": X, "to": "bfloat16"},
     "multiply_add": {**_TWO, "added": 0.5},
     "argmax": {**_ALONG, "keepdims": True},
@@ -257,6 +258,7 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
     (lambda: ops.full((-2,), 1), DefinitionError, "shape[0] must be a whole number of at least 0"),
     (lambda: ops.full((2,), 1.5, "int32"), DefinitionError, "a number that int32 holds"),
     (lambda: ops.clip(X, np.zeros(4)), DefinitionError, "low must be a number"),
+    (lambda: ops.round_to_tf32(X), DTypeError, "only float32 is rounded to TF32"),
     (lambda: ops.hardtanh(X, 1.0, 1.0), DefinitionError, "hardtanh: low must be below high"),
     (lambda: ops.hardtanh(X, 0.0, float("nan")), DefinitionError, "low must be below high"),
     (

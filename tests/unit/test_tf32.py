@@ -1,0 +1,470 @@
+"""Products in TF32: the rounding itself, where it is in programs, and how users ask for it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_cases import DIGITS, fail, namespace, succeed, write
+
+import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.engine import Device
+from lamina.errors import DefinitionError, DTypeError, FileFormatError
+from lamina.files.model_file import ModelFile, read_model, write_model
+from lamina.graph import Graph, leaf
+from lamina.ops.differentiate import gradients
+from lamina.precision import TF32_PRODUCTS, Precision, precision_of, rounding_of
+from lamina.program.program import Program
+from lamina.program.scalar import Apply, postorder
+from lamina.program.steps import Contraction, Step, scalars_of
+from lamina.program.tf32 import rounded_to_tf32, unrounded
+from lamina.runtime import Function
+from lamina.shapes import Array, bfloat16, float32, float64
+from lamina.tf32_products import with_tf32_products
+
+LOSS, OPTIMIZER = lm.CrossEntropy(), lm.SGD(0.1)
+
+
+def device(*, has_tf32: bool | None) -> Device:
+    return Device("cpu", "a device with tensor cores", None, has_tf32=has_tf32)
+
+
+@pytest.fixture
+def tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cpu engine says that it multiplies TF32, so the pass is run."""
+    monkeypatch.setattr(CpuEngine, "device", device(has_tf32=True))
+
+
+# The rounding -------------------------------------------------------------------------------------
+
+
+def every_exponent() -> Array:
+    """All exponents and signs: next to each tie, at the ends of the fraction, and random."""
+    generator = np.random.default_rng(1)
+    kept = np.concatenate([np.arange(4), np.arange(1020, 1024), generator.integers(0, 1024, 8)])
+    rest = np.array([0, 1, 2, 0xFFE, 0xFFF, 0x1000, 0x1001, 0x1002, 0x1FFE, 0x1FFF])
+    fractions = (kept[:, None] << 13 | rest).reshape(-1)
+    return (np.arange(512)[:, None] << 23 | fractions).reshape(-1).astype("u4").view("f4")
+
+
+def nearest_with_ten_bits(x: Array) -> Array:
+    """By arithmetic: a multiple of the last digit that is kept, which is exact in float64."""
+    wide = x.astype("float64")
+    _, exponent = np.frexp(wide)
+    # Subnormal numbers all have the last digit of the smallest normal ones.
+    digit = np.ldexp(1.0, np.maximum(exponent, -125) - 11)
+    nearest = np.copysign(np.floor(np.abs(wide) / digit + 0.5) * digit, wide)
+    return np.where(np.abs(nearest) < 2.0**128, nearest, np.copysign(np.inf, wide))
+
+
+def test_the_nearest_number_is_taken_and_of_two_the_one_away_from_zero() -> None:
+    x = every_exponent()
+    x = x[np.isfinite(x)]
+    wanted = nearest_with_ten_bits(x)
+    found = rounded_to_tf32(x)
+    assert np.array_equal(found.astype("float64"), wanted)
+    assert np.array_equal(np.signbit(found), np.signbit(x))
+    assert np.isinf(found).any()
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted"),
+    [
+        (0x3F801000, 0x3F802000),  # a tie
+        (0xBF801000, 0xBF802000),
+        (0x3F800FFF, 0x3F800000),
+        (0x3FFFF000, 0x40000000),  # a carry into the exponent
+        (0x7F7FEFFF, 0x7F7FE000),  # the largest number
+        (0x7F7FF000, 0x7F800000),
+        (0xFF7FFFFF, 0xFF800000),
+        (0x7F800000, 0x7F800000),
+        (0x00000FFF, 0x00000000),  # subnormal numbers
+        (0x00001000, 0x00002000),
+        (0x807FF000, 0x80800000),
+        (0x80000000, 0x80000000),
+    ],
+)
+def test_bits_of_rounded_numbers(number: int, wanted: int) -> None:
+    found = rounded_to_tf32(np.array(number, np.uint32).view(np.float32))
+    assert hex(int(found.view(np.uint32))) == hex(wanted)
+
+
+NANS = np.array([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF801FFF, 0xFFFFFFFF], np.uint32)
+
+
+def test_the_bits_of_a_nan_stay() -> None:
+    assert np.array_equal(rounded_to_tf32(NANS.view(np.float32)).view(np.uint32), NANS)
+
+
+def test_the_cpu_engine_rounds_to_the_same_bits() -> None:
+    x = np.concatenate([every_exponent(), NANS.view(np.float32)])
+    given = lm.Input()
+    (found,) = Function(given, ops.round_to_tf32(given), CpuEngine())(x)
+    assert np.array_equal(found.view(np.uint32), rounded_to_tf32(x).view(np.uint32))
+
+
+def test_the_gradient_is_not_rounded() -> None:
+    x, weight = lm.Input(3), lm.Input(3)
+    (gradient,) = gradients(ops.sum(ops.round_to_tf32(x) * weight), [x])
+    given = np.array([[1 + 2**-20, 2**-30, 7.123456]], "float32")
+    assert np.array_equal(lm.compile([x, weight], gradient)(given, given)[0], given)
+
+
+def test_only_float32_is_rounded() -> None:
+    with pytest.raises(DTypeError, match="only float32 is rounded to TF32"):
+        ops.round_to_tf32(leaf("x", "input", (3,), float64))
+
+
+# Where it is in programs --------------------------------------------------------------------------
+
+
+def program_of(graph: Graph) -> Program:
+    return compile_graph(graph, batch=8, name="test", target=DEFAULT_TARGET)
+
+
+def roundings_in(step: Step) -> int:
+    found = postorder(*scalars_of(step))
+    return sum(isinstance(one, Apply) and one.primitive == "round_to_tf32" for one in found)
+
+
+def contractions_of(program: Program) -> Iterator[Contraction]:
+    return (step for step in program.steps if isinstance(step, Contraction))
+
+
+def images() -> lm.Network:
+    return lm.Sequential(
+        lm.Input(4, 12, 12),
+        *(lm.Conv2d(8, 3, padding="same", bias=False), lm.BatchNorm(), lm.ReLU()),
+        *(lm.Conv2d(8, 3, stride=2), lm.GELU(), lm.ConvTranspose2d(4, 2), lm.MaxPool2d(2)),
+        *(lm.Flatten(), lm.Linear(5)),
+    )
+
+
+def sequences() -> lm.Network:
+    heads = lm.MultiHeadAttention(2, causal=True)
+    return lm.Sequential(lm.Input(6, 8), lm.LSTM(8), heads, lm.Flatten(), lm.Linear(5))
+
+
+@pytest.mark.parametrize("network", [images, sequences])
+@pytest.mark.usefixtures("tensor_cores")
+def test_all_operands_are_rounded_in_their_views_and_nothing_else_changes(network: Any) -> None:
+    before, after = (
+        network().plan(8, LOSS, OPTIMIZER, precision=precision).program
+        for precision in ("float32", "tf32")
+    )
+    assert [step.name for step in after.steps] == [step.name for step in before.steps]
+    assert after.plan == before.plan
+    assert list(contractions_of(after))
+    for old, new in zip(before.steps, after.steps, strict=True):
+        assert roundings_in(old) == 0
+        if isinstance(new, Contraction):
+            # Without the roundings, the step is that of float32.
+            assert unrounded(new) == old
+            assert all(roundings_in(step) == 2 for step in [new])
+        else:
+            assert new == old
+
+
+def test_a_rounded_tensor_is_stored_once_for_all_products() -> None:
+    """In float32, also where views move it before or after it is rounded."""
+    x, weight = lm.Input(6), leaf("weight", "parameter", (6, 6), float32)
+    hidden = ops.tanh(x)
+    outputs = [
+        ops.matmul(hidden, weight),
+        ops.matmul(weight, ops.transpose(hidden, (1, 0))),
+        ops.matmul(ops.reshape(hidden, (-1, 2, 3)), ops.reshape(weight, (3, 12))),
+    ]
+    graph = Graph((x,), tuple((f"y{n}", one) for n, one in enumerate(outputs)))
+    program = program_of(with_tf32_products(graph))
+    results = {buffer for _, buffer in program.outputs}
+    (only,) = [one for one in program.of_kind("temporary") if one.name not in results]
+    assert only.size == 48
+    assert [unrounded(step) is not None for step in contractions_of(program)] == [True] * 3
+    assert [roundings_in(step) for step in program.steps] == [0, 2, 2, 2]
+
+
+def test_roundings_move_out_of_windows() -> None:
+    x, weight = leaf("x", "input", (8, 3, 9, 9), float32), leaf("w", "input", (4, 3, 3, 3), float32)
+    graph = Graph((x, weight), (("y", ops.conv(ops.relu(x), weight, 1, 1, 1)),))
+    (*_, step) = program_of(with_tf32_products(graph)).steps
+    assert isinstance(step, Contraction)
+    assert len(step.windows) == 2
+    assert unrounded(step) is not None
+
+
+def test_what_is_rounded_is_not_rounded_again() -> None:
+    x, y = (leaf(name, "input", (8, 8), float32) for name in "xy")
+    rounded = ops.round_to_tf32(ops.round_to_tf32(x))
+    graph = with_tf32_products(Graph((x, y), (("z", ops.matmul(rounded, y)),)))
+    (step,) = program_of(graph).steps
+    assert roundings_in(step) == 2
+
+
+def test_depthwise_convolutions_are_not_rounded() -> None:
+    x, weight = leaf("x", "input", (2, 6, 9, 9), float32), leaf("w", "input", (6, 1, 3, 3), float32)
+    result = ops.conv(x, weight, 1, 1, 1, 6)
+    both = [result, *gradients(ops.sum(result * result), [x, weight])]
+    graph = Graph((x, weight), tuple((f"y{n}", one) for n, one in enumerate(both)))
+    assert sum(map(roundings_in, program_of(with_tf32_products(graph)).steps)) == 0
+
+
+def test_products_of_other_dtypes_are_not_rounded() -> None:
+    x, y = (leaf(name, "input", (8, 8), float64) for name in "xy")
+    graph = with_tf32_products(Graph((x, y), (("z", ops.matmul(x, y)),)))
+    (step,) = program_of(graph).steps
+    assert roundings_in(step) == 0
+
+
+@pytest.mark.parametrize("rounded", [(), ("left",), ("right",), ("left", "right")], ids="".join)
+def test_a_contraction_is_in_tf32_if_both_operands_are_rounded(rounded: tuple[str, ...]) -> None:
+    operands = {name: leaf(name, "input", (8, 8), float32) for name in ("left", "right")}
+    given = {n: ops.round_to_tf32(x) if n in rounded else x for n, x in operands.items()}
+    (step,) = program_of(
+        Graph(tuple(operands.values()), (("y", ops.matmul(given["left"], given["right"])),))
+    ).steps
+    assert isinstance(step, Contraction)
+    found = unrounded(step)
+    if len(rounded) < 2:
+        assert found is None
+        return
+    (plain,) = program_of(
+        Graph(tuple(operands.values()), (("y", ops.matmul(*operands.values())),))
+    ).steps
+    assert found == plain
+
+
+# How users ask for it -----------------------------------------------------------------------------
+
+
+def classifier() -> lm.Network:
+    return lm.Sequential(lm.Input(20), lm.Linear(16), lm.ReLU(), lm.Linear(5))
+
+
+def data() -> tuple[Array, Array]:
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((64, 20), "float32"), generator.integers(0, 5, 64)
+
+
+@pytest.mark.parametrize("has", [True, False, None])
+def test_only_devices_that_multiply_tf32_round(has: bool | None) -> None:
+    precision = precision_of("float32", lambda: device(has_tf32=has), "tf32")
+    assert precision == Precision(float32, tf32=True)
+    assert rounding_of(precision, lambda: device(has_tf32=has)) == (TF32_PRODUCTS if has else None)
+
+
+def test_without_the_option_no_device_rounds() -> None:
+    def fails() -> Device:
+        raise AssertionError
+
+    assert rounding_of(precision_of("float32", fails), fails) is None
+    assert precision_of("bfloat16", fails, "float32") == Precision(bfloat16)
+
+
+@pytest.mark.parametrize("dtype", ["mixed", "mixed-bfloat16", "bfloat16", "float16", "float64"])
+def test_tf32_of_another_dtype_is_refused(dtype: str) -> None:
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(classifier(), dtype=dtype, precision="tf32")
+    assert str(caught.value) == (
+        "only products of float32 are rounded to TF32\n"
+        "  expected  dtype='float32'\n"
+        f"  found     dtype='{dtype}'\n"
+        "  Leave precision='tf32' out: other dtypes have products of their own."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (True, "To allow TF32, write precision='tf32'."),
+        (False, "For products in true float32 write precision='float32'."),
+        ("TF32", "Write precision='tf32'."),
+        ("high", "Write precision='tf32'."),
+        ("highest", "Write precision='float32'."),
+        ("medium", "That is a dtype: write dtype='mixed-bfloat16'."),
+        ("bfloat16", "That is a dtype: write dtype='bfloat16'."),
+        (np.float32, "Write precision='float32'."),
+        (32, ""),
+    ],
+    ids=str,
+)
+def test_other_spellings_are_refused_with_the_right_one(given: Any, advice: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(classifier(), precision=given)
+    text = str(caught.value)
+    assert "precision must be 'float32' or 'tf32'\n" in text
+    assert text.splitlines()[3:] == ([f"  {advice}"] if advice else [])
+
+
+@pytest.mark.usefixtures("tensor_cores")
+def test_a_model_in_tf32_rounds_and_one_in_float32_does_not() -> None:
+    x, _ = data()
+    models = [
+        lm.Model(classifier(), precision=precision, seed=1) for precision in ("float32", "tf32")
+    ]
+    exact, found = (model.predict(x) for model in models)
+    assert 0 < np.abs(found - exact).max() < 2**-9 * np.abs(exact).max()
+    assert "float32 with products in TF32" in repr(models[1])
+    assert "TF32" not in repr(models[0])
+
+
+def test_on_other_devices_a_model_in_tf32_has_the_bits_of_float32() -> None:
+    x, y = data()
+    found: list[Any] = []
+    for precision in ("float32", "tf32"):
+        model = lm.Model(classifier(), precision=precision)
+        model.fit((x, y), loss=LOSS, optimizer=OPTIMIZER, batch_size=16)
+        found.append(model.predict(x).tolist())
+    assert found[0] == found[1]
+
+
+def test_a_pickled_model_rounds_if_the_new_device_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pickle.dumps(lm.Model(classifier(), precision="tf32"))
+    for has in (False, True):
+        monkeypatch.setattr(CpuEngine, "device", device(has_tf32=has))
+        model = pickle.loads(packed)
+        assert model._parameters.rounding == (TF32_PRODUCTS if has else None)
+
+
+@pytest.mark.usefixtures("tensor_cores")
+def test_bill_and_explanation_show_it() -> None:
+    net, batch = classifier(), 32
+    bills = [
+        str(net.plan(batch, LOSS, OPTIMIZER, precision=precision))
+        for precision in ("float32", "tf32")
+    ]
+    assert "TF32" not in bills[0]
+    assert bills[1] == f"{bills[0]}; 5 of 5 contractions in TF32"
+    table = str(lm.Model(net, precision="tf32").explain(batch, LOSS, OPTIMIZER))
+    assert table.count("contraction in TF32") == 5
+    assert net.max_batch_size("1 MiB", LOSS, OPTIMIZER) == net.max_batch_size(
+        "1 MiB", LOSS, OPTIMIZER, precision="tf32"
+    )
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+def precision_after(path: Path, **how: Any) -> Precision:
+    return lm.load(path, **how)._parameters.precision
+
+
+def test_a_model_is_saved_with_it_and_loaded_with_it_or_another(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    lm.Model(classifier(), precision="tf32").save(path)
+    tf32, wide = Precision(float32, tf32=True), Precision(float32)
+    assert precision_after(path) == tf32
+    assert precision_after(path, precision="float32") == wide
+    assert precision_after(path, dtype="float32") == tf32
+    # Models of other dtypes have no products of float32.
+    assert precision_after(path, dtype="bfloat16") == Precision(bfloat16)
+    with pytest.raises(DTypeError, match="only products of float32 are rounded to TF32"):
+        lm.load(path, dtype="bfloat16", precision="tf32")
+    lm.load(path, precision="float32").save(path)
+    assert precision_after(path) == wide
+    assert precision_after(path, precision="tf32") == tf32
+
+
+def test_a_file_with_products_that_do_not_fit_its_dtype_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    lm.Model(classifier(), dtype="float64").save(path)
+    saved = read_model(path)
+    precision = Precision(float64, tf32=True)
+    write_model(path, ModelFile(saved.network, precision, saved.seed, saved.values))
+    with pytest.raises(FileFormatError):
+        lm.load(path)
+
+
+@pytest.mark.usefixtures("tensor_cores")
+def test_a_checkpoint_resumes_in_tf32_to_the_same_bits(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"loss": LOSS, "optimizer": lm.Adam(1e-2), "batch_size": 16}
+    whole = lm.Model(classifier(), precision="tf32")
+    whole.fit(data(), epochs=2, **how)
+    path = tmp_path / "checkpoint.safetensors"
+    lm.Model(classifier(), precision="tf32").fit(data(), epochs=1, checkpoint=path, **how)
+    resumed = lm.load(path)
+    resumed.fit(data(), epochs=2, checkpoint=path, resume=True, **how)
+    for name, value in whole.parameters().items():
+        assert np.array_equal(resumed.parameters()[name], value), name
+
+
+@pytest.mark.parametrize(("before", "here"), [("tf32", "float32"), ("float32", "tf32")])
+def test_a_checkpoint_does_not_resume_in_another_precision(
+    before: str, here: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    how: dict[str, Any] = {"loss": LOSS, "optimizer": OPTIMIZER, "checkpoint": path}
+    lm.Model(classifier(), precision=before).fit(data(), epochs=1, **how)
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(classifier(), precision=here).fit(data(), epochs=2, resume=True, **how)
+    text = str(caught.value)
+    assert f"precision  {before} in the file, {here} here" in text
+    assert f"lm.load(path, precision='{here}')" in text
+
+
+def test_a_checkpoint_of_an_earlier_version_resumes_in_float32(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    how: dict[str, Any] = {"loss": LOSS, "optimizer": OPTIMIZER, "checkpoint": path}
+    lm.Model(classifier()).fit(data(), epochs=1, **how)
+    saved = read_model(path)
+    del saved.notes["terms"]["precision"]
+    write_model(path, saved)
+    lm.Model(classifier()).fit(data(), epochs=2, resume=True, **how)
+
+
+# The command line ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.usefixtures("_in_an_empty_folder", "tensor_cores")
+def test_the_file_may_ask_for_tf32_and_the_option_overrides_it() -> None:
+    path = write("digits.py", DIGITS + "precision = 'tf32'\n")
+    net, loss = namespace(DIGITS)["net"], lm.CrossEntropy()
+    for options, precision in (((), "tf32"), (("--precision", "float32"), "float32")):
+        bill = net.plan(100, loss, lm.Adam(1e-2), precision=precision)
+        assert succeed("plan", path, *options).output == f"{bill}\n"
+
+
+@pytest.mark.usefixtures("_in_an_empty_folder", "tensor_cores")
+def test_commands_take_the_option() -> None:
+    path = write("digits.py", DIGITS)
+    tf32 = ("--precision", "tf32")
+    assert "contraction in TF32" in succeed("explain", path, *tf32).output
+    succeed("profile", path, "--seconds", "0.01", *tf32)
+    succeed("train", path, "--data", "digits", "--epochs", 1, *tf32)
+    assert "products in TF32" in repr(lm.load("digits.safetensors"))
+    predict = ("predict", "digits.safetensors", "--data", "digits", "--precision")
+    assert succeed(*predict, "tf32").output != succeed(*predict, "float32").output
+    bench = ("bench", "--workload", "tiny-step", "--seconds", "0.01", "--json", "bench.json")
+    assert "in float32 with products in TF32 on cpu" in succeed(*bench, *tf32).output
+    assert json.loads(Path("bench.json").read_text())["precision"] == "tf32"
+
+
+@pytest.mark.usefixtures("_in_an_empty_folder")
+def test_wrong_precisions_are_refused_on_the_command_line() -> None:
+    path = write("digits.py", DIGITS)
+    assert fail("plan", path, "--precision", "high") == (
+        "DefinitionError in --precision: precision must be 'float32' or 'tf32'\n"
+        "  expected  'float32' or 'tf32'\n"
+        "  found     'high'\n"
+        "  Write precision='tf32'.\n"
+    )
+    message = fail("plan", write("wrong.py", DIGITS + "precision = True\n"))
+    assert message.startswith("DefinitionError in wrong.py: precision must be 'float32' or 'tf32'")
+    assert "To allow TF32, write precision='tf32'." in message
+    message = fail("plan", path, "--precision", "tf32", "--dtype", "mixed-bfloat16")
+    assert "only products of float32 are rounded to TF32" in message
