@@ -282,8 +282,8 @@ class Loop(_Cached):
 class Contraction(_Cached):
     """C[b, m, n] = epilogue(sum over k of left[b, m, k] * right[b, k, n]).
 
-    The operands are views: loads through an index expression with bounds, possibly cast. So
-    transposes, windows, gathers and padding are read without a copy.
+    The operands are views: loads through an index expression with bounds, possibly cast or rounded
+    to TF32. So transposes, windows, gathers and padding are read without a copy.
 
     Attributes:
         name: for people; unique in its program.

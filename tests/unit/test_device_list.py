@@ -7,7 +7,13 @@ import pytest
 from lamina import cli
 from lamina.engines.engine import Device
 
-CPU = Device("cpu", "Ryzen 9", 64 << 30, name="Ryzen 9", compute_units=32, has_float64=True)
+CPU = Device(
+    *("cpu", "Ryzen 9", 64 << 30),
+    name="Ryzen 9",
+    compute_units=32,
+    has_float64=True,
+    has_tf32=False,
+)
 RADEON = Device(
     "opencl:0",
     "AMD Radeon RX 7900 XTX (radeonsi, navi31, LLVM 19.1.7, DRM 3.61, 6.12.10-amd64) (rusticl, 25)",
@@ -68,6 +74,7 @@ def test_details_are_all_known_properties() -> None:
         "  memory         64 GiB",
         "  compute units  32",
         "  float64        yes",
+        "  TF32           no",
         "  state          ready",
         "",
         "opencl:0",

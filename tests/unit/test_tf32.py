@@ -7,7 +7,8 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cuda.devices import _device
 from lamina.engines.engine import Device
 from lamina.errors import DefinitionError, DTypeError, FileFormatError
 from lamina.files.model_file import ModelFile, read_model, write_model
@@ -260,6 +262,29 @@ def test_only_devices_that_multiply_tf32_round(has: bool | None) -> None:
     precision = precision_of("float32", lambda: device(has_tf32=has), "tf32")
     assert precision == Precision(float32, tf32=True)
     assert rounding_of(precision, lambda: device(has_tf32=has)) == (TF32_PRODUCTS if has else None)
+
+
+@pytest.mark.parametrize(
+    ("capability", "has"), [((7, 5), False), ((8, 0), True), ((8, 9), True), ((12, 1), True)]
+)
+def test_nvidia_gpus_multiply_tf32_since_compute_capability_8(
+    capability: tuple[int, int], has: bool
+) -> None:
+    attributes = dict(zip(("MAJOR", "MINOR"), capability, strict=True))
+
+    class Attributes:
+        def __getattr__(self, name: str) -> int:
+            return attributes.get(name.rpartition("_")[2], 0)
+
+    driver = SimpleNamespace(
+        module=SimpleNamespace(CUdevice_attribute=Attributes()),
+        cuDeviceGet=lambda number: number,
+        cuDeviceGetName=lambda *_: b"a GPU\0",
+        cuDeviceTotalMem=lambda _: 1 << 30,
+        cuDeviceGetAttribute=lambda value, _: value,
+    )
+    found = _device(cast(Any, SimpleNamespace(driver=driver)), 0, 13000)
+    assert found.record.has_tf32 is has
 
 
 def test_without_the_option_no_device_rounds() -> None:
