@@ -166,6 +166,7 @@ USUAL: dict[str, Accepted] = {
     "network": NOTHING,
     "optimizer": NOTHING,
     "power": POSITIVE,
+    "precision": NOTHING,
     "probability": FRACTION,
     "rate": NOT_NEGATIVE | FUNCTION,
     "reduction": NOTHING,
@@ -696,7 +697,7 @@ ROWS |= {
     "load": Row(
         {"path": "model.safetensors", "engine": "interpreter"},
         # There is no file named "a".
-        {"path": NOTHING, "layers": some("()"), "dtype": OPTIONAL},
+        {"path": NOTHING, "layers": some("()"), "dtype": OPTIONAL, "precision": OPTIONAL},
         call=lambda **o: (model().save("model.safetensors"), lm.load(**o))[1],
     ),
     "compile": Row(
