@@ -137,6 +137,13 @@ def _rounded(half: DType) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, weight: ops.matmul(ops.rounded(x, half), ops.cast(weight, float32))
 
 
+def _tf32(
+    product: Callable[[Tensor, Tensor], Tensor],
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The product of numbers that are rounded to TF32."""
+    return lambda x, weight: product(ops.round_to_tf32(x), ops.round_to_tf32(weight))
+
+
 def _conv_of_halves(x: Tensor, weight: Tensor) -> Tensor:
     return ops.cast(_conv(ops.cast(x, float32), ops.rounded(weight, bfloat16)), bfloat16)
 
@@ -206,6 +213,9 @@ CONTRACTIONS = (
     Case("matmul-f16", ((7, 13), (13, 5)), _rounded(float16), (float32, float16)),
     Case("transposed-bf16", ((16, 8), (24, 16)), _transposed, (bfloat16, bfloat16)),
     Case("batched-f16", ((3, 5, 4), (3, 4, 6)), ops.matmul, (float16, float16)),
+    Case("matmul-tf32", ((7, 13), (13, 5)), _tf32(ops.matmul)),
+    Case("transposed-tf32", ((16, 8), (24, 16)), _tf32(_transposed)),
+    Case("conv-tf32", ((2, 3, 5, 4), (4, 3, 3, 3)), _tf32(_conv)),
     Case("conv-bf16", ((2, 8, 4, 4), (8, 8, 3, 3)), _conv_of_halves, (bfloat16, float32)),
 )
 LOOPS = (
@@ -237,6 +247,8 @@ LARGE = (
     Case("matmul-batched", ((16, 64, 32), (16, 32, 48)), ops.matmul),
     Case("matmul-large-bf16", ((128, 256), (256, 64)), _rounded(bfloat16), (float32, bfloat16)),
     Case("matmul-large-f16", ((130, 257), (257, 70)), _rounded(float16), (float32, float16)),
+    Case("matmul-large-tf32", ((130, 257), (257, 70)), _tf32(ops.matmul)),
+    Case("conv-large-tf32", ((4, 16, 20, 20), (32, 16, 3, 3)), _tf32(_conv)),
     Case("conv-large", ((4, 16, 20, 20), (32, 16, 3, 3)), _conv),
     Case("conv-3x3-large", ((4, 64, 30, 30), (64, 64, 3, 3)), _conv_3x3),
     Case("normalized-large", ((8192, 12),), _normalized),
