@@ -15,6 +15,7 @@ import pytest
 from float64_runs import root_mean_square
 from harness import Leaves, check, compare, run_program
 from layer_cases import LAYERS, LayerCase, network_of, random_network, values_for
+from random_graphs import random_graph
 from test_mixed_float64 import (
     CANCELLED,
     FLOATS,
@@ -158,3 +159,11 @@ def test_a_random_network(seed: int, engine: Engine) -> None:
     network, roundings = random_network(seed)
     feeds = values_for(LayerCase(lm.Tanh(), ()), differentiated(network, float32), seed)
     check_errors(errors_in_units(network, feeds, roundings, engine))
+
+
+# Every fourth random graph is float32.
+@pytest.mark.parametrize("seed", range(3, 120, 4))
+@pytest.mark.sampled
+def test_a_random_graph_agrees_with_the_oracle(seed: int, engine: Engine) -> None:
+    made = random_graph(seed)
+    check(with_tf32_products(made.graph), engine, made.feeds)
