@@ -407,3 +407,29 @@ def dot4(a: Any, a_signed: bool, b: Any, b_signed: bool) -> Any:
         return np.ascontiguousarray(value).view(np.int8 if signed else np.uint8).reshape(-1, 4)
 
     return (octets(a, a_signed).astype(np.int64) * octets(b, b_signed)).sum(1)
+
+
+@instruction("dp2a")
+def _dp2a(writer: Writer, one: Instruction) -> None:
+    """Two halves of `a` by the two low or high bytes of `b` (PTX ISA, dp2a)."""
+    if len(one.modifiers) != 3:
+        unknown(one)
+    half, left, right = one.modifiers
+    result, a, b, c = one.operands
+    if half not in ("lo", "hi") or {left, right} - {"u32", "s32"}:
+        unknown(one)
+    kind = "s32" if "s32" in (left, right) else "u32"
+    values = [writer.array(operand, "u32") for operand in (a, b)]
+    first = 2 if half == "hi" else 0
+    code = f"dot2({values[0]}, {left == 's32'}, {values[1]}, {right == 's32'}, {first})"
+    writer.write(
+        result, kind, f"{code}.astype({writer.type(DTYPES[kind])}) + {writer.read(c, kind)}"
+    )
+
+
+@helper
+def dot2(a: Any, a_signed: bool, b: Any, b_signed: bool, first: int) -> Any:
+    """Sums of products of the two halves of `a` and two bytes of `b`, as int64."""
+    halves = np.ascontiguousarray(a).view(np.int16 if a_signed else np.uint16).reshape(-1, 2)
+    octets = np.ascontiguousarray(b).view(np.int8 if b_signed else np.uint8).reshape(-1, 4)
+    return (halves.astype(np.int64) * octets[:, first : first + 2]).sum(1)

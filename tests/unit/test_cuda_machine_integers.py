@@ -252,6 +252,20 @@ def test_sums_of_absolute_differences_and_of_products_of_bytes() -> None:
     np.testing.assert_array_equal(found, _expected(dot, [a, b, c], "i4"))
 
 
+@pytest.mark.parametrize("half", ["lo", "hi"])
+def test_products_of_halves_and_bytes(half: str) -> None:
+    a, b, c = _tuples(["i4", "i4", "i4"])
+    found = calculate(f"dp2a.{half}.s32.u32 d, a, b, c;", a, b, c, result="i4")
+
+    def dot(x: int, y: int, z: int) -> int:
+        bits = x % 2**32
+        left = [one - 2**16 if one >= 2**15 else one for one in (bits % 2**16, bits >> 16)]
+        right = (y % 2**32).to_bytes(4, "little")[2 * (half == "hi") :]
+        return z + left[0] * right[0] + left[1] * right[1]
+
+    np.testing.assert_array_equal(found, _expected(dot, [a, b, c], "i4"))
+
+
 @pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
 def test_comparisons(name: str) -> None:
     function = {"eq": "__eq__", "ne": "__ne__", "lt": "__lt__"}
