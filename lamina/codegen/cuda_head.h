@@ -241,6 +241,13 @@ INLINE Vector<float, 4> multiply_float16(Vector<U32, 4> a, U32 low, U32 high,
         : "r"(a.lanes[0]), "r"(a.lanes[1]), "r"(a.lanes[2]), "r"(a.lanes[3]), "r"(low), "r"(high));
     return c;
 }
+INLINE Vector<float, 4> multiply_tf32(Vector<U32, 4> a, U32 low, U32 high, Vector<float, 4> c) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : SUMS
+        : "r"(a.lanes[0]), "r"(a.lanes[1]), "r"(a.lanes[2]), "r"(a.lanes[3]), "r"(low), "r"(high));
+    return c;
+}
 INLINE void copy_async(U8 *target, const U8 *source, bool inside) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :

@@ -93,18 +93,18 @@ class GroupWords:
 class MatrixWords:
     """The functions of a language with which the 32 work items of a warp multiply matrices.
 
-    A matrix of 8 x 8 elements of 16 bits is held by a warp: each item has two neighbours of a row,
-    in 32 bits. Item `4 r + c` has elements `2 c` and `2 c + 1` of row `r`.
+    A matrix of eight rows of 16 bytes is held by a warp: each item has 32 bits, two neighbours of
+    16 bits or one element of TF32. Item `4 r + c` has word `c` of row `r`.
 
     Attributes:
         loaded: loads four such matrices from local memory. Items 8 i to 8 i + 7 give the addresses
             of the rows of matrix i, which are aligned to 16 bytes. The result is a vector of four
             i32.
         loaded_transposed: the same; the matrices are transposed.
-        multiplied: adds a product of 16 x 16 and 16 x 8 elements to 16 x 8 floats, by elements of
-            16 bits. Operands: the left one in four i32 (rows 0 to 7 of the first 8 of K, rows 8 to
-            15 of these, then the same for the last 8 of K), the right one, transposed, in two i32,
-            and the sums in four floats (two neighbours of rows 0 to 7, and of rows 8 to 15).
+        multiplied: adds a product to 16 x 8 floats, by kinds of elements; K is 16, or 8 for TF32.
+            Operands: the left one in four i32 (rows 0 to 7 of the first half of K, rows 8 to 15 of
+            it, then the same for the last half of K), the right one, transposed, in two i32, and
+            the sums in four floats (two neighbours of rows 0 to 7, and of rows 8 to 15).
         copied: begins to copy 16 bytes to local memory. Operands: the address there, the address
             in a buffer, and an i1: whether the bytes are copied; otherwise they become zero.
         committed: ends a batch of copies.

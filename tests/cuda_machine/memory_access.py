@@ -49,7 +49,10 @@ def address_code(writer: Writer, address: Operand, space: str) -> str:
             signed = BITS[type] == 64
             value = writer.read(address.base, "s64" if signed else "u32")
             if not signed:
-                value = f"{value}.astype({writer.type('i8')})"
+                # The sum has the width of the register: NVRTC relies on a negative base.
+                if address.offset:
+                    value = f"{value} + {writer.constant(np.uint32(address.offset % (1 << 32)))}"
+                return writer.temporary(f"({value}).astype({writer.type('i8')})")
             if not address.offset:
                 return writer.temporary(value)
             return writer.temporary(f"{value} + {offset}")

@@ -444,4 +444,4 @@ def _matrices(capability: tuple[int, int]) -> tuple[tuple[str, int], ...]:
     if capability < (8, 0):
         return (("float16", 512),)
     rate = 1024 if capability in ((8, 0), (9, 0), (10, 0), (10, 3)) else 512
-    return (("bfloat16", rate), ("float16", rate))
+    return (("bfloat16", rate), ("float16", rate), ("tf32", rate // 2))

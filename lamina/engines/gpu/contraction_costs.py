@@ -154,7 +154,7 @@ def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: 
         moved += count * _moved_bytes(side, along_k=load.along_k)
         loads += count / load.lanes / (4 if load.is_asynchronous else 1)
         # Each warp along the other axis reads the tile.
-        local += count * (warps + 1) * HALF_BYTES / LOCAL_BYTES
+        local += count * (warps + 1) * decided.element_bytes / LOCAL_BYTES
     other = loads * OPERATIONS_OF_LOAD / LANES
     stored = results * one.element_bytes / MEMORY_BYTES
     busy = max(arithmetic, other, local, moved / CACHE_BYTES) + stored
@@ -182,10 +182,7 @@ def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
 
 
 def rate_of(one: Product, traits: Traits) -> int | None:
-    """The multiply-adds of a compute unit in a clock, if matrices of the operands are multiplied.
-
-    Both operands must be floats of the same 16 bits, and their sums float32.
-    """
+    """The multiply-adds of a compute unit in a clock, if it multiplies matrices of the operands."""
     return dict(traits.matrices).get(one.matrix_kind or "")
 
 

@@ -17,7 +17,7 @@ class Traits:
         has_float64: whether the device computes with float64.
         has_float16: whether its language has a type for float16 (`cl_khr_fp16`).
         matrices: the multiply-adds of a compute unit in a clock by instructions on matrices, for
-            each kind of elements that has some: `"bfloat16"`, `"float16"`.
+            each kind of elements that has some: `"bfloat16"`, `"float16"`, `"tf32"`.
         counts_runs: whether it counts the runs over a data set itself, so that all of them are the
             same launches.
         copies_asynchronously: whether it copies to local memory without registers.

@@ -1,8 +1,9 @@
 """Tiles of operands for instructions on matrices: from buffers to local memory, and to registers.
 
 A tile has rows along K, or along m (n for the right operand), as its vectors are read from the
-buffer. A warp loads four matrices of 8 x 8 elements at once, transposed if rows do not run along K;
-so each kind of tile is stored without exchanging elements.
+buffer. A warp loads four matrices at once: 8 of m or n, and 16 bytes of K. Matrices of 16 bits are
+transposed if rows do not run along K; elements of TF32 are loaded one by one then. So each kind of
+tile is stored without exchanging elements.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from contextlib import ExitStack
 from typing import final
 
 from lamina.codegen.primitives import memory_element
-from lamina.codegen.values import I1, I32, Value, constant
+from lamina.codegen.values import I1, I32, Value, constant, undefined
 from lamina.codegen.words import MatrixWords
-from lamina.engines.gpu.schedule import WARP, MatrixLoad, MatrixSchedule
+from lamina.engines.gpu.schedule import HALF_BYTES, WARP, MatrixLoad, MatrixSchedule
 from lamina.engines.gpu.tile_operands import Batch, Side, TileVectors
 from lamina.engines.gpu.work_item import ItemPoints
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Load, Scalar
 
-# The elements of a matrix in each direction, and those that an instruction multiplies.
+# The m or n of a matrix, and those of a left operand that an instruction multiplies.
 EDGE, STEP = 8, 16
+_ROW_BYTES = 16
 
 
 @final
@@ -31,7 +33,7 @@ class MatrixOperand:
     Args:
         points: the kernel.
         side: of the contraction.
-        view: the operand as floats of 16 bits.
+        view: the operand as it is kept in local memory.
         batch: its batch axis.
         k: its k axis.
         load: how its tiles are copied.
@@ -59,8 +61,11 @@ class MatrixOperand:
         bound: ExitStack,
     ) -> None:
         self._points, self._code = points, points.code
-        self._load, self._words = load, words
+        self._load, self._words, self._is_left = load, words, is_left
         self._element = memory_element(view.dtype)
+        self._bytes = schedule.element_bytes
+        # The k of a matrix.
+        self._edge = _ROW_BYTES // self._bytes
         self._row = (schedule.tile_k if load.along_k else side.tile) + load.padding
         self.size = self._row * (side.tile if load.along_k else schedule.tile_k)
         self._array = self._code.local(self._element, schedule.stages * self.size)
@@ -85,11 +90,14 @@ class MatrixOperand:
         """
         lane = axis_index(item) % WARP
         row, number = lane % EDGE, lane // EDGE
-        early, late = number % 2 * EDGE, number // 2 * EDGE
+        if not self._load.along_k and self._bytes > HALF_BYTES:
+            # The item loads its own element of each matrix.
+            return first + lane // self._edge, lane % self._edge
+        early, late = number % 2, number // 2
         outer, k = (early, late) if is_left else (late, early)
         if self._load.along_k:
-            return first + outer + row, k
-        return first + outer, k + row
+            return first + outer * EDGE + row, k * self._edge
+        return first + outer * EDGE, k * self._edge + row
 
     # To local memory
 
@@ -129,7 +137,7 @@ class MatrixOperand:
     # To registers
 
     def matrices(self, stage: Value, number: int, k: int) -> Value:
-        """Four matrices: 16 of m or n, and 16 of K.
+        """Four matrices: 16 of m or n, and 32 bytes of K.
 
         Args:
             stage: the element at which the tile begins.
@@ -142,5 +150,20 @@ class MatrixOperand:
         beyond = outer * self._row + k if along_k else k * self._row + outer
         address = code.offset(self._array, begin, self._element)
         address = code.offset(address, beyond, self._element)
+        if not along_k and self._bytes > HALF_BYTES:
+            return self._each(address)
         name = self._words.loaded if along_k else self._words.loaded_transposed
         return code.call(name, I32.wide(4), address)
+
+    def _each(self, address: Value) -> Value:
+        """The item's element of four matrices, from its element of the first one."""
+        code = self._code
+        beyond_k = self._edge * self._row
+        order = (0, EDGE, beyond_k, EDGE + beyond_k)
+        if not self._is_left:
+            order = (0, beyond_k, EDGE, EDGE + beyond_k)
+        found = undefined(I32.wide(4))
+        for lane, beyond in enumerate(order):
+            loaded = code.load(code.offset(address, beyond, self._element), I32)
+            found = code.insert(found, loaded, lane)
+        return found

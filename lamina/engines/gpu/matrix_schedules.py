@@ -11,8 +11,6 @@ from lamina.engines.gpu.schedule import MatrixLoad, MatrixSchedule
 
 # Vectors of 16 bytes.
 _LANES = 8
-# With it, eight rows that are read together are in different banks.
-_PADDING = 8
 # The tiles that are compared: m and n, and the warps along each.
 _TILES = (
     *((128, 128, 2, 4), (128, 128, 2, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2)),
@@ -79,7 +77,9 @@ def _load(side: Operand, traits: Traits) -> MatrixLoad:
     # Vectors of up to 16 bytes are read from buffers, and written to local memory.
     lanes = min(along_k if is_along_k else outer, 16 // side.loaded_bytes, _LANES)
     copies = traits.copies_asynchronously and lanes == _LANES
-    return MatrixLoad(is_along_k, lanes, _PADDING, copies and side.can_copy(is_along_k, lanes))
+    # With it, rows that are read together are in different banks: eight of 16 bytes, or four of 32.
+    padding = 4 if is_along_k and side.half is None else 8
+    return MatrixLoad(is_along_k, lanes, padding, copies and side.can_copy(is_along_k, lanes))
 
 
 def legal_matrices(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:

@@ -1,4 +1,4 @@
-"""Kernels of contractions whose warps multiply matrices of floats of 16 bits.
+"""Kernels of contractions whose warps multiply matrices of floats of 16 bits, or of TF32.
 
 A work group computes a tile of the result. While a tile of the operands is multiplied, later ones
 are copied to local memory: asynchronously, or through registers, which are read before the
@@ -111,7 +111,7 @@ class _Matrices:
             (self._left, self._schedule.left, self._first_m),
             (self._right, self._schedule.right, self._first_n),
         ):
-            view = half_of(side.view)
+            view = side.view if self._schedule.kind == "tf32" else half_of(side.view)
             assert view is not None
             found.append(
                 MatrixOperand(
@@ -182,7 +182,8 @@ class _Matrices:
         code, points = self._code, self._points
         multiplied = self._words.multiplied[self._schedule.kind]
         begins = [code.multiply(stage, points.position(one.size)) for one in operands]
-        for k in range(0, self._schedule.tile_k, STEP):
+        # Two matrices of 16 bytes each.
+        for k in range(0, self._schedule.tile_k, 32 // self._schedule.element_bytes):
             lefts, rights = (
                 [one.matrices(begin, number, k) for number in range(count // STEP)]
                 for one, begin, count in zip(

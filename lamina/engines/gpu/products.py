@@ -12,6 +12,7 @@ from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Scalar, loads
 from lamina.program.steps import Contraction
+from lamina.program.tf32 import unrounded
 from lamina.program.windows import loaded
 from lamina.records import cached_property
 from lamina.shapes import float32
@@ -85,7 +86,12 @@ class Product:
 
     @property
     def matrix_kind(self) -> str | None:
-        """The elements, if both operands are floats of the same 16 bits and sums are float32."""
+        """The elements that instructions on matrices multiply; None if there are no such ones.
+
+        Both operands are floats of the same 16 bits, or rounded to TF32. Sums are float32.
+        """
+        if unrounded(self.step) is not None:
+            return "tf32"
         left, right = self.left.half, self.right.half
         is_one_kind = left is not None and right is not None and left.dtype == right.dtype
         return left.dtype.name if is_one_kind and left is not None else None

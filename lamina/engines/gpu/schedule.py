@@ -251,7 +251,7 @@ class TreeSchedule:
 
 @frozen_dataclass
 class MatrixLoad:
-    """How a tile of floats of 16 bits is copied to local memory, for instructions on matrices.
+    """How a tile is copied to local memory, for instructions on matrices.
 
     Attributes:
         along_k: whether rows in local memory run along K, as vectors do that are read from the
@@ -279,7 +279,7 @@ class MatrixSchedule:
     """The warps of a work group compute a tile of a contraction by instructions on matrices.
 
     Attributes:
-        kind: the elements of the operands, `"bfloat16"` or `"float16"`. Sums are float32.
+        kind: the elements of the operands, `"bfloat16"`, `"float16"` or `"tf32"`. Sums are float32.
         swapped: whether left and right are exchanged, so that results are stored without gaps
             along n.
         tile_m, tile_n: the tile of a group.
@@ -310,6 +310,11 @@ class MatrixSchedule:
         return WARP * self.warps_m * self.warps_n
 
     @property
+    def element_bytes(self) -> int:
+        """The bytes of an element in local memory."""
+        return 4 if self.kind == "tf32" else HALF_BYTES
+
+    @property
     def local_bytes(self) -> int:
         """The bytes in local memory."""
         sides = ((self.left, self.tile_m), (self.right, self.tile_n))
@@ -319,7 +324,7 @@ class MatrixSchedule:
             else self.tile_k * (tile + load.padding)
             for load, tile in sides
         )
-        return self.stages * HALF_BYTES * sum(sizes)
+        return self.stages * self.element_bytes * sum(sizes)
 
     def __str__(self) -> str:
         tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"

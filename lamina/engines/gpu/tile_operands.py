@@ -228,7 +228,11 @@ class TileVectors:
             return
         points = self._points
         end, number = points.position(self.count), points.indices(vector.number).start
-        with self._code.when(self._code.compare("slt", number, end)):
+        own, first = Axis("owned", 1), points.position(0)
+        with (
+            self._code.when(self._code.compare("slt", number, end)) as before,
+            points.bound(own, first, before=before),
+        ):
             yield
 
 

@@ -1,0 +1,97 @@
+"""Kernels of every schedule for Nvidia's GPUs, on the machine that runs PTX."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from gpu_cases import CASES, LARGE, Case, assert_close, compiled
+from harness import run_program
+
+from lamina.engines.cuda import calls
+from lamina.engines.cuda.build import compiled as compiled_text
+from lamina.engines.cuda.devices import found_devices
+from lamina.engines.cuda.driver import CudaDriver
+from lamina.engines.gpu.engine import GpuEngine
+from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, Schedule
+from lamina.engines.interpreter.engine import InterpreterEngine
+
+pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
+try:
+    compiled_text(calls.made_of(*calls.packages()), "sm_80", "")
+except Exception as error:
+    pytest.skip(f"needs NVRTC: pip install nvidia-cuda-nvrtc ({error})", allow_module_level=True)
+
+from cuda_machine.device_attributes import DeviceDescription
+from cuda_machine.driver_double import CudaDouble
+from cuda_machine.operations import Order
+
+# These always run; the others if `--share` chooses them.
+FIRST = ("matmul-bf16", "transposed-bf16", "matmul-f16", "conv-bf16", "matmul-tf32", "conv-tf32")
+EVERY = [
+    pytest.param(one, id=one.name, marks=() if one.name in FIRST else pytest.mark.sampled)
+    for one in CASES
+]
+
+
+@cache
+def engine(capability: tuple[int, int] = (8, 0)) -> tuple[GpuEngine, CudaDouble]:
+    """The engine on a device of that compute capability, and the double of its driver."""
+    double = CudaDouble((DeviceDescription(capability=capability),), Order("late"))
+    packages, calls.packages = calls.packages, lambda: (double.driver, double.nvrtc)
+    try:
+        calls.cuda.cache_clear()
+        driver = CudaDriver(calls.cuda(), found_devices()[0])
+    finally:
+        calls.packages = packages
+        calls.cuda.cache_clear()
+    family = GpuFamily(driver.traits, driver.words, "cuda")
+    return GpuEngine("cuda", lambda: driver, lambda _: family), double
+
+
+def check(case: Case, schedules: str, tolerance: float, capability: tuple[int, int]) -> set[str]:
+    """Runs a case with its own schedule, or with every one; returns the kinds of matrices."""
+    own, double = engine(capability)
+    program = compiled(case, own.target)
+    feeds = case.feeds()
+    expected, _ = run_program(program, InterpreterEngine(), feeds)
+    others = own.schedules(program) if schedules == "every" else ()
+    kinds: set[str] = set()
+    for schedule in (None, *others):
+        found, _ = run_program(program, own, feeds, schedule=schedule)
+        faults = double.recover()
+        assert not faults, f"{faults[0]}\n{schedule}"
+        for name, value in expected.items():
+            assert_close(found[name], value, tolerance, f"{name}\n{schedule}")
+        kinds |= _kinds(schedule)
+    return kinds
+
+
+def _kinds(schedule: Schedule | None) -> set[str]:
+    """The elements of matrices that warps multiply."""
+    kernels = [
+        kernel
+        for step in (schedule.steps if schedule is not None else ())
+        for kernel in (step.passes[0].kernels if isinstance(step, PassesSchedule) else (step,))
+    ]
+    return {kernel.kind for kernel in kernels if isinstance(kernel, MatrixSchedule)}
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_every_schedule_gives_the_results_of_the_interpreter(case: Case) -> None:
+    kinds = check(case, "every", 2e-5, (8, 0))
+    named = {"bf16": "bfloat16", "f16": "float16", "tf32": "tf32"}
+    if case.name in FIRST:
+        assert kinds == {named[case.name.rpartition("-")[2]]}
+
+
+@pytest.mark.parametrize("case", LARGE, ids=lambda case: case.name)
+@pytest.mark.sampled
+def test_the_decided_schedules_give_the_results_of_the_interpreter(case: Case) -> None:
+    check(case, "decided", 1e-4, (8, 0))
+
+
+def test_the_oldest_gpus_multiply_matrices_of_float16() -> None:
+    case = next(one for one in CASES if one.name == "matmul-f16")
+    assert check(case, "every", 2e-5, (7, 5)) == {"float16"}
