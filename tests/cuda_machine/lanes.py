@@ -143,8 +143,9 @@ class Lanes(Threads):
 
     def _allocations(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
         memory = self.launch.memory
+        ends = memory.ends(offsets)
         # Null pointers, and addresses of other devices, may be below the first address.
-        bad = (offsets < 0) | (offsets + size > memory.ends(offsets))
+        bad = (offsets < 0) | (ends < 0) | (offsets + size > ends)
         if bad.any():
             at = int(offsets[np.argmax(bad)]) + memory.base
             self.fault_where(

@@ -326,16 +326,17 @@ class Schedule:
         if len(passing) < 2:
             return
         lanes = self.lanes
-        lines = np.zeros(lanes.warps * len(lanes.blocks), np.int64)
+        numbers = np.zeros(lanes.warps * len(lanes.blocks), np.int64)
         for one in passing:
-            lines[lanes.warp_of_lane[one.idx]] = one.line
+            numbers[lanes.warp_of_lane[one.idx]] = one.number
         for one in passing:
-            others = lines[lanes.warp_of_lane[one.idx]]
-            bad = others != one.line
+            others = numbers[lanes.warp_of_lane[one.idx]]
+            bad = others != one.number
             if one.aligned and bad.any():
-                other = int(others[bad.argmax()])
-                text = lanes.launch.lines[other]
-                what = f"a divergent barrier: threads of the warp wait in line {other}: {text}"
+                last = self.program.blocks[int(others[bad.argmax()])].last
+                assert last is not None
+                where = f"in line {last.line}: {last.text}"
+                what = f"a divergent barrier: threads of one warp wait {where}"
                 lanes.fault_where(what, one.line, bad, one.idx)
 
     def _reduce(self, passing: list[Waiting], count: int) -> None:

@@ -64,7 +64,8 @@ def _three(extents: int | tuple[int, ...]) -> tuple[int, int, int]:
 def kernel(
     body: str, parameters: Sequence[str] = (), *, target: str = "sm_80", before: str = ""
 ) -> str:
-    """The PTX text of a kernel `k`."""
+    """The PTX text of a kernel `k`, with each statement in its own line."""
+    body = body.replace("; ", ";\n").replace(": ", ":\n")
     listed = ", ".join(f".param .{type} p{number}" for number, type in enumerate(parameters))
     return f"{HEADER.format(target=target)}{before}\n.visible .entry k({listed})\n{{\n{body}\n}}\n"
 

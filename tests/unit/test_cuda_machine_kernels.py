@@ -35,8 +35,8 @@ template <class F> __device__ float tree(float* shared, float value, F combine) 
   shared[threadIdx.x] = value;
   __syncthreads();
   for (int d = blockDim.x / 2; d; d >>= 1) {
-    if (threadIdx.x < d)
-      shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + d]);
+    int i = threadIdx.x;
+    if (i < d) shared[i] = combine(shared[i], shared[i + d]);
     __syncthreads();
   }
   value = shared[0];
