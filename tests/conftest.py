@@ -7,6 +7,7 @@ The conformance suite runs on every engine that works on the machine; `pytest te
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -66,6 +67,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="which of the N parts of these tests, from 0 on; each test is in one of them",
     )
     parser.addoption(
+        "--sample",
+        action="store_true",
+        help="run one case of each op, gradient and layer, and the tests of the engine itself: for "
+        "engines on which all conformance tests take hours",
+    )
+    parser.addoption(
         "--pocl-cache",
         default="",
         metavar="FOLDER",
@@ -113,17 +120,50 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects the tests that are not in the share of `--share`."""
+    """Deselects the tests that are not in the share of `--share`, or not in the sample."""
     part = config.getoption("--part")
+    sampled: set[str] = set()
 
     def is_chosen(item: pytest.Item) -> bool:
+        if config.getoption("--sample") and "conformance" in item.path.parts:
+            key = _sample_key(item)
+            is_first = bool(key) and key not in sampled
+            sampled.add(key)
+            return is_first
         share = _share_of(item, config)
         name = item.nodeid.replace(_engine_of(item), "")
         return crc32(name.encode()) % share == part % share
 
-    deselected = [item for item in items if not is_chosen(item)]
-    config.hook.pytest_deselected(items=deselected)
-    items[:] = [item for item in items if is_chosen(item)]
+    chosen = [is_chosen(item) for item in items]
+    rows = list(zip(items, chosen, strict=True))
+    config.hook.pytest_deselected(items=[item for item, is_run in rows if not is_run])
+    items[:] = [item for item, is_run in rows if is_run]
+
+
+# Of these tests, `--sample` runs the first case of each op or layer.
+_SAMPLED = (
+    "test_halves.py::test_a_training_step_in_mixed_precision",
+    "test_mixed_float64.py::test_products_round_their_operands",
+    "test_ops.py::test_gradient_equals_its_evaluation",
+    "test_ops.py::test_op_equals_its_reference",
+    "test_schedules.py::test_contraction_is_right_with_every_schedule",
+    "test_schedules.py::test_loops_are_right_with_every_schedule",
+    "test_tf32.py::test_a_layer_between_products",
+)
+# Of these, whose cases are random, it runs the first ones.
+_RANDOM, _RANDOM_CASES = "test_random_graphs.py", 12
+
+
+def _sample_key(item: pytest.Item) -> str:
+    """What the sample has one test of: an op, a layer, or the test itself; "" if it has none."""
+    function, _, case = item.nodeid.rpartition("/")[2].partition("[")
+    number = re.search(r"\d+", case)
+    is_early = number is not None and int(number[0]) < _RANDOM_CASES
+    if function.startswith("test_engine.py") or (function.startswith(_RANDOM) and is_early):
+        return item.nodeid
+    if function not in _SAMPLED:
+        return ""
+    return f"{function} {re.split(r'-[0-9]', case.rstrip(']'))[0]}"
 
 
 def _engine_of(item: pytest.Item) -> str:
