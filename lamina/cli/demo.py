@@ -36,20 +36,7 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
         ) from error
     open_engine(engine)
     train, test = lm.data.digits().split(0.8, seed=seed)
-    network = lm.Sequential(
-        lm.Input(1, 8, 8),
-        lm.Rescale(1 / 16),
-        lm.Conv2d(16, 3, padding="same", bias=False),
-        lm.BatchNorm(),
-        lm.ReLU(),
-        lm.MaxPool2d(2),
-        lm.Conv2d(32, 3, padding="same", bias=False),
-        lm.BatchNorm(),
-        lm.ReLU(),
-        lm.Flatten(),
-        lm.Dropout(0.2),
-        lm.Linear(10),
-    )
+    network = network_of_demo()
     loss, optimizer = lm.CrossEntropy(), lm.Adam(5e-3)
     click.echo(f"{len(train)} handwritten digits to learn from, {len(test)} held out.\n")
     click.echo(f"{network}\n")
@@ -83,6 +70,24 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
     measured = model.evaluate(test, loss=loss, metrics=[lm.Accuracy()])
     right = round(measured["accuracy"] * len(test))
     click.echo(f"accuracy on held-out digits: {measured['accuracy']:.1%} ({right} of {len(test)})")
+
+
+def network_of_demo() -> lm.Network:
+    """A small convolutional network for the digits."""
+    return lm.Sequential(
+        lm.Input(1, 8, 8),
+        lm.Rescale(1 / 16),
+        lm.Conv2d(16, 3, padding="same", bias=False),
+        lm.BatchNorm(),
+        lm.ReLU(),
+        lm.MaxPool2d(2),
+        lm.Conv2d(32, 3, padding="same", bias=False),
+        lm.BatchNorm(),
+        lm.ReLU(),
+        lm.Flatten(),
+        lm.Dropout(0.2),
+        lm.Linear(10),
+    )
 
 
 def _examples(images: Array, predicted: Array, labels: Array) -> str:
