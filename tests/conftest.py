@@ -56,8 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         metavar="N",
         help="run one in N of the conformance tests that take an engine and of the tests that are "
-        "marked as sampled (default: all with --engine; else one in 8, and one in 64 of those that "
-        "are sampled or on OpenCL, where drivers take a quarter of a second to compile each)",
+        "marked as sampled (default: all with --engine; else one in 16, and one in 64 of those "
+        "that are sampled or on OpenCL, where drivers take a quarter of a second to compile each)",
     )
     parser.addoption(
         "--part",
@@ -180,7 +180,7 @@ def _share_of(item: pytest.Item, config: pytest.Config) -> int:
         return 1
     if chosen or config.getoption("--engine"):
         return chosen or 1
-    return 64 if takes_long else 8
+    return 64 if takes_long else 16
 
 
 @pytest.hookimpl(wrapper=True)

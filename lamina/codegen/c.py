@@ -84,6 +84,7 @@ class Module(Types):
         numbers: Sequence[tuple[str, Type]],
         *,
         group: int = 0,
+        has_tiles: bool = False,
     ) -> Function:
         """Begins a function that the host calls.
 
@@ -92,11 +93,16 @@ class Module(Types):
             buffers: the name and the element of each buffer.
             numbers: further parameters.
             group: the number of work items in a work group; 0 if it may have any size.
+            has_tiles: whether its work items keep many values in registers.
         """
         words = [f"{self.pointer(element)}{label}" for label, element in buffers]
         words += [f"{self.type(type)} {label}" for label, type in numbers]
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers]
-        kernel = self.groups.kernel.format(size=group) if group else self.words.kernel
+        kernel = self.words.kernel
+        if group:
+            groups = self.groups
+            kernel = groups.kernel_of_tiles if has_tiles else groups.kernel
+            kernel = kernel.format(size=group)
         qualifiers, _, result = kernel.rpartition(" ")
         head = Head(qualifiers, result, name, tuple(words))
         made = Function(self, parameters, head, is_called=False)

@@ -70,6 +70,8 @@ class GroupWords:
 
     Attributes:
         kernel: the qualifiers of a kernel whose groups have a fixed size; field `size`.
+        kernel_of_tiles: the same for kernels with many values in registers. Compilers may otherwise
+            spill some of them, so that one more group is resident.
         group: the number of the work group, of 64 bits.
         item: the number of the work item in its group, of 64 bits.
         declared: the declaration of an array in local memory, which the items of a group share,
@@ -81,6 +83,7 @@ class GroupWords:
     """
 
     kernel: str
+    kernel_of_tiles: str
     group: str
     item: str
     declared: str
@@ -229,6 +232,7 @@ OPENCL = Words(
     ),
     groups=GroupWords(
         kernel="__kernel __attribute__((reqd_work_group_size({size}, 1, 1))) void",
+        kernel_of_tiles="__kernel __attribute__((reqd_work_group_size({size}, 1, 1))) void",
         group="(ulong)get_group_id(0)",
         item="(ulong)get_local_id(0)",
         declared="__local {element} {name}[{count}] __attribute__((aligned(16)))",

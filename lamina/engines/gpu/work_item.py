@@ -11,9 +11,12 @@ from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import I32, I64, Type, Value, constant
-from lamina.engines.gpu.schedule import KernelSchedule
+from lamina.engines.gpu.schedule import KernelSchedule, RowSchedule, TiledSchedule
 from lamina.program.index import Axis
 from lamina.shapes import size_of
+
+# The sums of a work item that take many registers.
+_LARGE_BLOCK = 32
 
 # Points of a kernel.
 ItemPoints = Points[Function]
@@ -42,7 +45,11 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
     numbers: list[tuple[str, Type]] = (
         [("iteration", I32)] if signature.iteration is not None else []
     )
-    code = module.kernel(name, buffers, numbers, group=group)
+    # Without this, ptxas spills some large blocks; with it, it unrolls loops over small ones.
+    decided = signature.decided
+    block = decided.item_m * decided.item_n if isinstance(decided, TiledSchedule) else 0
+    has_tiles = block >= _LARGE_BLOCK or isinstance(decided, RowSchedule)
+    code = module.kernel(name, buffers, numbers, group=group, has_tiles=has_tiles)
     bases = {one.name: code.parameters[n] for n, one in enumerate(signature.buffers)}
     sizes = {one.name: one.size for one in signature.buffers}
     points = Points(code, bases, sizes, whole_vectors=True, position=position)
