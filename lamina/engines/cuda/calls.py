@@ -1,7 +1,9 @@
-"""Calls of CUDA's driver and of NVRTC: a status that is no success becomes an exception.
+"""Calls of CUDA's driver, of NVRTC and of cuBLASLt: a failure becomes an exception of ours.
 
 `cuda-bindings` has a function for each function of CUDA, which returns the status and the results.
-All of Lamina's calls pass through a `Calls`, so tests can give it functions of a device of theirs.
+`nvmath-python` has one for each function of cuBLASLt, which raises an exception. All of Lamina's
+calls pass through a `Calls` or `RaisingCalls`, so tests can give them functions of a device of
+theirs.
 """
 
 from __future__ import annotations
@@ -10,8 +12,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, final
 
-from lamina.engines.cuda.requirements import no_driver, packages
-from lamina.records import frozen_dataclass
+from lamina.engines.cuda.requirements import (
+    cublaslt_package,
+    no_cublaslt,
+    no_driver,
+    packages,
+)
+from lamina.records import cached_property, frozen_dataclass
 
 
 class CudaError(Exception):
@@ -54,6 +61,46 @@ class Calls:
         return call
 
 
+@final
+class RaisingCalls:
+    """The functions of a module like `nvmath.bindings.cublasLt`, as attributes.
+
+    The module is loaded when the first of them is called.
+
+    Args:
+        load: returns the module. Its functions raise its `cuBLASLtError` if cuBLASLt fails.
+    """
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
+
+    @cached_property
+    def module(self) -> Any:
+        """The module, with its enumerations.
+
+        Raises:
+            EngineError: if the package is missing.
+        """
+        return self._load()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        module = self.module
+        function = getattr(module, name)
+
+        def call(*arguments: Any) -> Any:
+            try:
+                return function(*arguments)
+            except module.cuBLASLtError as error:
+                status = module.get_status_name(error.status)
+                raise CudaError(name, status, "") from error
+            # The package has other exceptions if it cannot load the library.
+            except RuntimeError as error:
+                raise no_cublaslt(str(error)) from error
+
+        setattr(self, name, call)
+        return call
+
+
 @frozen_dataclass
 class Cuda:
     """What the engine calls.
@@ -61,14 +108,22 @@ class Cuda:
     Attributes:
         driver: functions of the driver, `cuMemAlloc` and others.
         nvrtc: functions of the compiler, `nvrtcCompileProgram` and others.
+        cublaslt: functions of cuBLASLt, `matmul` and others.
     """
 
     driver: Calls
     nvrtc: Calls
+    cublaslt: RaisingCalls
 
 
-def made_of(driver: Any, nvrtc: Any) -> Cuda:
-    """The calls of two modules like `cuda.bindings.driver` and `cuda.bindings.nvrtc`."""
+def made_of(driver: Any, nvrtc: Any, cublaslt: Callable[[], Any]) -> Cuda:
+    """The calls of modules.
+
+    Args:
+        driver: a module like `cuda.bindings.driver`.
+        nvrtc: a module like `cuda.bindings.nvrtc`.
+        cublaslt: returns a module like `nvmath.bindings.cublasLt`, when that is needed.
+    """
 
     def of_driver(status: Any) -> str:
         failed, text = driver.cuGetErrorString(status)
@@ -78,7 +133,7 @@ def made_of(driver: Any, nvrtc: Any) -> Cuda:
         failed, text = nvrtc.nvrtcGetErrorString(status)
         return "" if int(failed) or text is None else text.decode()
 
-    return Cuda(Calls(driver, of_driver), Calls(nvrtc, of_nvrtc))
+    return Cuda(Calls(driver, of_driver), Calls(nvrtc, of_nvrtc), RaisingCalls(cublaslt))
 
 
 @cache
@@ -88,7 +143,7 @@ def cuda() -> Cuda:
     Raises:
         EngineError: if a package is missing, or the driver.
     """
-    found = made_of(*packages())
+    found = made_of(*packages(), cublaslt_package)
     try:
         found.driver.cuInit(0)
     except CudaError as error:

@@ -19,9 +19,11 @@ import numpy as np
 from lamina.codegen.cuda_words import CUDA
 from lamina.engines.cuda.build import build
 from lamina.engines.cuda.calls import Cuda, CudaError
+from lamina.engines.cuda.cublaslt import CublasLt, addresses_of
 from lamina.engines.cuda.devices import Found, attribute, own_process
 from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.errors import EngineError
 from lamina.garbage import without_collections
 from lamina.records import frozen_dataclass
@@ -105,8 +107,30 @@ class _Kernel:
         types = (ctypes.c_void_p,) * len(addresses) + (ctypes.c_int,) * len(numbers)
         return (*addresses, *numbers), types
 
+    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
+        calls.cuLaunchKernel(
+            *(self.function, self.groups, 1, 1, self.group, 1, 1),
+            *(0, stream, self.arguments(number), 0),
+        )
 
-_Launches = tuple[tuple[_Kernel, int | None], ...]
+
+@frozen_dataclass
+class _Product:
+    """A product by cuBLASLt that has its arguments.
+
+    Attributes:
+        call: enqueues it in a stream.
+        buffers: that it uses.
+    """
+
+    call: Callable[[int], None]
+    buffers: tuple[_Buffer | None, ...]
+
+    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
+        self.call(int(stream))
+
+
+_Launches = tuple[tuple[_Kernel | _Product, int | None], ...]
 
 
 @final
@@ -158,16 +182,9 @@ class _Queue:
             flags = calls.module.CUstream_flags.CU_STREAM_NON_BLOCKING
             self.handle = calls.cuStreamCreate(int(flags))
 
-    def launch(self, kernel: _Kernel, number: int | None = None) -> None:
+    def launch(self, kernel: _Kernel | _Product, number: int | None = None) -> None:
         with self._driver.current() as calls:
-            self.enqueue(calls, kernel, number)
-
-    def enqueue(self, calls: Any, kernel: _Kernel, number: int | None) -> None:
-        """Launches a kernel; the context is current."""
-        calls.cuLaunchKernel(
-            *(kernel.function, kernel.groups, 1, 1, kernel.group, 1, 1),
-            *(0, self.handle, kernel.arguments(number), 0),
-        )
+            kernel.enqueue(calls, self.handle, number)
 
     def run(self, sequence: _Sequence) -> None:
         if sequence.graph is not None:
@@ -245,6 +262,7 @@ class CudaDriver:
             self._queue = _Queue(self)
             # Made when it is needed.
             self._uploads: _Queue | None = None
+            self._cublaslt: CublasLt | None = None
 
     @contextmanager
     def current(self) -> Generator[Any]:
@@ -371,8 +389,43 @@ class CudaDriver:
             *(tuple(buffers), tuple(numbers), numbered),
         )
 
+    def _library(self) -> CublasLt:
+        """The library on this device; the context is current."""
+        if self._cublaslt is None:
+            self._cublaslt = CublasLt(self._api.cublaslt, self._found.capability)
+        return self._cublaslt
+
+    def library_workspace_bytes(self, product: MatrixProduct) -> int | None:
+        """The workspace that cuBLASLt needs for a product; None if it cannot compute it.
+
+        Raises:
+            EngineError: if the library is missing.
+        """
+        with self.errors("looking for an algorithm of cuBLASLt"), self.current():
+            return self._library().workspace_bytes(product)
+
+    def product(
+        self, product: MatrixProduct, buffers: Sequence[_Buffer | None], workspace_bytes: int
+    ) -> _Product:
+        *matrices, workspace = (0 if one is None else one.address for one in buffers)
+        addresses = addresses_of(product, matrices)
+        with self.current():
+            found = self._library().call_of(product, addresses, workspace, workspace_bytes)
+        if found is None:
+            raise EngineError(
+                "cuBLASLt has no algorithm for a product",
+                facts=(
+                    ("product", str(product)),
+                    ("workspace", f"{workspace_bytes} bytes"),
+                    ("device", self.record.description),
+                ),
+                where=self.record.engine,
+                advice="Update the library: pip install --upgrade nvidia-cublas.",
+            )
+        return _Product(found, tuple(buffers))
+
     @without_collections
-    def sequence(self, launches: Sequence[tuple[_Kernel, int | None]]) -> _Sequence:
+    def sequence(self, launches: Sequence[tuple[_Kernel | _Product, int | None]]) -> _Sequence:
         # No garbage is collected: destroying a handle could end the capture.
         row = tuple(launches)
         if not row:
@@ -383,7 +436,7 @@ class CudaDriver:
             calls.cuStreamBeginCapture(queue.handle, mode)
             try:
                 for kernel, number in row:
-                    queue.enqueue(calls, kernel, number)
+                    kernel.enqueue(calls, queue.handle, number)
             finally:
                 graph = calls.cuStreamEndCapture(queue.handle)
             try:
@@ -400,7 +453,7 @@ class CudaDriver:
         with self.current() as calls:
             calls.cuEventRecord(events[0].handle, queue.handle)
             for (kernel, number), event in zip(launches, events[1:], strict=True):
-                queue.enqueue(calls, kernel, number)
+                kernel.enqueue(calls, queue.handle, number)
                 calls.cuEventRecord(event.handle, queue.handle)
             calls.cuStreamSynchronize(queue.handle)
             return [

@@ -8,9 +8,9 @@ from threading import Lock
 from lamina.engines.cuda.calls import cuda
 from lamina.engines.cuda.devices import Found, chosen, found_devices
 from lamina.engines.cuda.driver import CudaDriver
+from lamina.engines.cuda.family import CudaFamily
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
-from lamina.engines.gpu.gpus import GpuFamily
 
 
 def cuda_engine(name: str = "cuda") -> GpuEngine:
@@ -45,5 +45,6 @@ def _opened(found: Found) -> CudaDriver:
 _opening = Lock()
 
 
-def _family_for(driver: Driver) -> GpuFamily:
-    return GpuFamily(driver.traits, driver.words, "cuda")
+def _family_for(driver: Driver) -> CudaFamily:
+    assert isinstance(driver, CudaDriver)
+    return CudaFamily(driver)

@@ -57,6 +57,38 @@ def no_compiler(found: str) -> EngineError:
     )
 
 
+def cublaslt_package() -> Any:
+    """The module of `nvmath-python` that has the functions of cuBLASLt.
+
+    Raises:
+        EngineError: with the package to install.
+    """
+    try:
+        return importlib.import_module("nvmath.bindings.cublasLt")
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        found = "none" if missing else f"one that cannot be imported: {error}"
+        raise _no_products("nvmath-python", "0.6", found) from error
+
+
+def no_cublaslt(found: str) -> EngineError:
+    """The error if the library cuBLASLt cannot be loaded.
+
+    Args:
+        found: what the package says.
+    """
+    return _no_products("nvidia-cublas", f"{LEAST_CUDA}.0", found)
+
+
+def _no_products(package: str, version: str, found: str) -> EngineError:
+    return EngineError(
+        f"the cuda engine needs the package {package}, for products of large matrices",
+        facts=(("expected", f"{package} {version} or later"), ("found", found)),
+        where="cuda",
+        advice=_INSTALL,
+    )
+
+
 def no_driver(found: str, status: str) -> EngineError:
     """The error for a machine on which CUDA's driver does not start.
 

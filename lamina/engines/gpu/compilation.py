@@ -22,6 +22,7 @@ from lamina.engines.gpu.launches import (
     RepeatedLaunches,
     Workspace,
 )
+from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
 from lamina.engines.gpu.single_steps import Choices, forced_by
 from lamina.garbage import without_collections
 from lamina.program.encoding import checksum
@@ -88,9 +89,22 @@ def _launch(fields: dict[str, Any]) -> Launch:
     buffers: list[str] = fields.pop("buffers")
     numbers: list[int] = fields.pop("numbers")
     calls = tuple(map(_call, fields.pop("calls")))
-    return Launch(buffers=tuple(buffers), numbers=tuple(numbers), calls=calls, **fields)
+    product = _product(fields.pop("product"))
+    return Launch(
+        buffers=tuple(buffers), numbers=tuple(numbers), calls=calls, product=product, **fields
+    )
 
 
 def _call(fields: dict[str, Any]) -> LaunchedCall:
     buffers: list[str] = fields.pop("buffers")
     return LaunchedCall(buffers=tuple(buffers), **fields)
+
+
+def _product(fields: dict[str, Any] | None) -> MatrixProduct | None:
+    if fields is None:
+        return None
+    matrices: dict[str, Any] = {
+        name: None if fields[name] is None else Matrix(**fields[name])
+        for name in ("left", "right", "result", "added")
+    }
+    return MatrixProduct(**{**fields, **matrices})

@@ -21,11 +21,11 @@ from lamina.engines.gpu.schedule import (
     MatrixSchedule,
     Pass,
     PassesSchedule,
-    StepSchedule,
     TiledSchedule,
     TileLoad,
     TreeSchedule,
     WinogradSchedule,
+    WrittenSchedule,
 )
 from lamina.engines.gpu.winograd import convolution_of, winograd_steps
 from lamina.program.steps import Contraction
@@ -54,7 +54,9 @@ LEAST_GROUP = 64
 MOST_GROUP = 256
 
 
-def contraction_schedules(step: Contraction, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+def contraction_schedules(
+    step: Contraction, bits: int, traits: Traits
+) -> Iterator[WrittenSchedule]:
     """Schedules of a contraction, the one that is expected to be the fastest first."""
     one = Product(step)
     if not one.batch * one.m * one.n * one.k or traits.largest_group < LEAST_GROUP:
@@ -65,7 +67,9 @@ def contraction_schedules(step: Contraction, bits: int, traits: Traits) -> Itera
     found += _tiles(one, bits, traits)
     found += matrix_schedules(one, bits, traits)
     found += _split(one, bits, traits, found)
-    costs: dict[StepSchedule, float] = {each: contraction_cost(one, each, traits) for each in found}
+    costs: dict[WrittenSchedule, float] = {
+        each: contraction_cost(one, each, traits) for each in found
+    }
     for decided in _winograd(step, bits, traits):
         costs[decided] = winograd_cost(step, decided, traits)
     yield from sorted(costs, key=lambda each: costs[each])
@@ -266,7 +270,7 @@ def fits(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> bool:
     return small and tiled.local_bytes(element_bytes) <= traits.local_bytes
 
 
-def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator[WrittenSchedule]:
     """Correct schedules: some of every kind."""
     one = Product(step)
     yield direct_schedule(one, bits)

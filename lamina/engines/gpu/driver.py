@@ -21,6 +21,7 @@ from lamina.codegen.words import Words
 from lamina.engines.engine import Device
 from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.shapes import Array
 
 Buffer = Any
@@ -185,4 +186,25 @@ class Driver(Protocol):
 
     def timed(self, sequence: LaunchSequence) -> list[float]:
         """Runs a sequence after all commands so far and waits; returns seconds of each launch."""
+        ...
+
+
+class LibraryDriver(Driver, Protocol):
+    """A driver of a device that has a library for products of matrices."""
+
+    def product(
+        self, product: MatrixProduct, buffers: Sequence[Buffer], workspace_bytes: int
+    ) -> Kernel:
+        """A call of the library with its arguments, which is launched as a kernel is.
+
+        The sum of equal products is always the same, bit by bit.
+
+        Args:
+            product: what is computed.
+            buffers: of the left, the right, the result, the bias, what is added, and the workspace.
+            workspace_bytes: the size of the workspace.
+
+        Raises:
+            EngineError: if the library is missing, or cannot compute the product.
+        """
         ...

@@ -168,6 +168,11 @@ class GpuEngine:
         lines: list[str] = []
         shown: set[str] = set()
         for one in (*launches.load, *launches.launches):
+            if one.product is not None:
+                if step in (None, one.step):
+                    used = ", ".join(filter(None, one.buffers))
+                    lines.append(f"// step {one.step}: the library's {one.product}: {used}")
+                continue
             whole = LaunchedCall(one.kernel, one.buffers, one.items, one.step)
             for call in one.calls or (whole,):
                 if step not in (None, call.step):

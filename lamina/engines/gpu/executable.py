@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import final
+from typing import cast, final
 
 import numpy as np
 
 from lamina.engines.engine import Memory
 from lamina.engines.gpu.arena import DeviceArena
 from lamina.engines.gpu.arena_layout import arena_layout
-from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
+from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, LibraryDriver
 from lamina.engines.gpu.launches import Launch, Launches
 from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer
 from lamina.engines.gpu.recording import KeptScalars, Recording
@@ -142,10 +142,17 @@ class GpuProgram:
             self._sequence = driver.sequence(self._ordered)
 
     def _kernel(self, launch: Launch, *, numbered: bool) -> Kernel:
+        buffers = [self._buffers[name] for name in launch.buffers]
+        if launch.product is not None:
+            # Families have products only for drivers of devices that have a library.
+            library = cast("LibraryDriver", self._driver)
+            workspace = self._launches.workspaces.get(launch.buffers[-1])
+            size = 0 if workspace is None else workspace.bytes
+            return library.product(launch.product, buffers, size)
         return self._driver.kernel(
             self._module,
             launch.kernel,
-            [self._buffers[name] for name in launch.buffers],
+            buffers,
             launch.items,
             numbers=launch.numbers,
             numbered=numbered,

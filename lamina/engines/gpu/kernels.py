@@ -17,12 +17,14 @@ from lamina.engines.gpu.gather import write_gathers, write_recorders
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.matrix_tiles import write_matrices
-from lamina.engines.gpu.passes import passes_of
+from lamina.engines.gpu.passes import StepWorkspaces, passes_of, without_epilogue
+from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.rows import write_rows
 from lamina.engines.gpu.scans import write_scan
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
     KernelSchedule,
+    LibrarySchedule,
     LoopSchedule,
     MatrixSchedule,
     PassesSchedule,
@@ -41,7 +43,8 @@ from lamina.engines.gpu.trees import write_tree_contraction
 from lamina.engines.gpu.work_item import StepSignature
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
-from lamina.program.steps import Step
+from lamina.program.steps import Contraction, Step
+from lamina.shapes import uint8
 
 # The schedules whose work items are independent of each other.
 _ITEM_SCHEDULES = (LoopSchedule, SortSchedule, ContractionSchedule)
@@ -119,6 +122,8 @@ class _Writer:
         self, number: int, step: Step, decided: StepSchedule, iteration: Axis | None
     ) -> list[Launch]:
         """The launches that run a step."""
+        if isinstance(decided, LibrarySchedule):
+            return self._library(number, step, decided, iteration)
         if not isinstance(decided, PassesSchedule | WinogradSchedule):
             return self._launches(number, f"step{number}", [step], decided, iteration, ())
         passes = passes_of(step, decided)
@@ -130,6 +135,31 @@ class _Writer:
                 *(number, f"step{number}_{share}", own, schedule, iteration, passes.workspaces)
             )
         ]
+
+    def _library(
+        self, number: int, step: Step, decided: LibrarySchedule, iteration: Axis | None
+    ) -> list[Launch]:
+        """The call of a library that runs a contraction, and the kernel for its epilogue."""
+        assert isinstance(step, Contraction)
+        workspaces = StepWorkspaces(step.name)
+        sums, epilogue = step, None
+        if decided.epilogue is not None:
+            sums, epilogue = without_epilogue(step, workspaces.add)
+        size = decided.workspace_bytes
+        workspace = workspaces.add(size, uint8) if size else ""
+        self.workspaces |= workspaces_in_blocks(workspaces.made(), self._traits)
+        found = plain_product(sums)
+        assert found is not None
+        assert found.product == decided.product
+        results = found.product.batch * found.product.result.rows * found.product.result.columns
+        name, buffers = f"step{number}_product", (*found.buffers, workspace)
+        launches = [Launch(name, buffers, results, number, product=found.product)]
+        if epilogue is not None and decided.epilogue is not None:
+            launches += self._launches(
+                *(number, f"step{number}", [epilogue], decided.epilogue, iteration),
+                workspaces.made(),
+            )
+        return launches
 
     def _launches(
         self,

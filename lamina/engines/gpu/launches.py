@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.records import frozen_dataclass
 
 
@@ -76,7 +77,7 @@ class LaunchedCall:
 
 @frozen_dataclass
 class Launch:
-    """One kernel of one step, or one that calls functions of several steps.
+    """One kernel of one step, one that calls functions of several steps, or a call of a library.
 
     Attributes:
         kernel: the name of its function in the text.
@@ -88,6 +89,9 @@ class Launch:
             needs a size has only whole groups.
         numbers: the arguments after the buffers, ints.
         calls: the functions that do the work, if several launches share the kernel.
+        product: what a library of the device computes instead of a kernel. Then the buffers are
+            those of the left, the right and the result, of the bias, of what is added, and the
+            library's workspace, and `kernel` is the name of the step's call for people.
     """
 
     kernel: str
@@ -97,6 +101,7 @@ class Launch:
     group: int = 0
     numbers: tuple[int, ...] = ()
     calls: tuple[LaunchedCall, ...] = ()
+    product: MatrixProduct | None = None
 
 
 @frozen_dataclass

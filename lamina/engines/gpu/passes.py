@@ -54,7 +54,7 @@ class Passes:
 
 def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule) -> Passes:
     """The passes of a step."""
-    workspaces = _Workspaces(step.name)
+    workspaces = StepWorkspaces(step.name)
     found: Iterable[tuple[tuple[Step, ...], KernelSchedule]]
     if isinstance(decided, WinogradSchedule):
         assert isinstance(step, Contraction)
@@ -75,8 +75,12 @@ def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule) -> Passes:
 
 
 @final
-class _Workspaces:
-    """The workspaces of a step."""
+class StepWorkspaces:
+    """The workspaces of a step.
+
+    Args:
+        step: its name.
+    """
 
     def __init__(self, step: str) -> None:
         self._step = step
@@ -89,6 +93,7 @@ class _Workspaces:
         return name
 
     def made(self) -> tuple[Buffer, ...]:
+        """All of them, in order."""
         return tuple(self._made)
 
 
@@ -116,8 +121,26 @@ def split_contraction(step: Contraction, splits: int, workspace: Workspace) -> t
     return shares, Loop(step.name, (batch, m, n), (total, Write((), single.stores)))
 
 
+def without_epilogue(step: Contraction, workspace: Workspace) -> tuple[Contraction, Loop]:
+    """A contraction that stores its sums only, and the loop that does its stores.
+
+    Args:
+        step: the contraction.
+        workspace: makes a workspace.
+    """
+    single = with_single_axes(step, "batch", "m", "n", "k")
+    axes = (*single.batch, *single.m, *single.n)
+    shape = [axis.extent for axis in axes]
+    location = flatten([axis_index(axis) for axis in axes], shape)
+    name = workspace(size_of(shape), step.dtype)
+    store = Store(name, location, Local(step.result, step.dtype))
+    kept = Rewrite(locals={step.result: Load(name, location, step.dtype)})
+    sums = replace(single, name=f"{step.name}.sums", stores=(store,))
+    return sums, Loop(step.name, axes, (Write((), kept.stores(single.stores)),))
+
+
 def _loop_passes(
-    loop: Loop, passes: Sequence[Pass], workspaces: _Workspaces
+    loop: Loop, passes: Sequence[Pass], workspaces: StepWorkspaces
 ) -> Iterator[tuple[Step, KernelSchedule]]:
     """The passes of a loop; locals that later passes use are kept in workspaces."""
     shape = [axis.extent for axis in loop.axes]
@@ -181,7 +204,7 @@ def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loo
 
 
 def _sort_passes(
-    loop: Loop, sort: Sort, kernels: Sequence[KernelSchedule], workspaces: _Workspaces
+    loop: Loop, sort: Sort, kernels: Sequence[KernelSchedule], workspaces: StepWorkspaces
 ) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
     """Each pass orders the elements of the pass before, of which it knows the positions."""
     axes = (*loop.axes, sort.axis)
@@ -208,7 +231,7 @@ _COMBINING = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimu
 
 
 def _scan_passes(
-    loop: Loop, scan: Scan, decided: Pass, workspaces: _Workspaces
+    loop: Loop, scan: Scan, decided: Pass, workspaces: StepWorkspaces
 ) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
     """Blocks are reduced, the results scanned, and each block begins with those before it."""
     block = Axis("block", decided.splits)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.records import frozen_dataclass
 
 # Positions up to this fit into 32 bits, intermediate sums included.
@@ -410,7 +411,32 @@ class WinogradSchedule:
         return f"Winograd F(2x2, 3x3): {', then '.join(map(str, self.kernels))}"
 
 
-StepSchedule = KernelSchedule | PassesSchedule | WinogradSchedule
+# Schedules of steps whose kernels are all written by us.
+WrittenSchedule = KernelSchedule | PassesSchedule | WinogradSchedule
+
+
+@frozen_dataclass
+class LibrarySchedule:
+    """A library of the device computes a contraction, a plain product of matrices.
+
+    Attributes:
+        product: the matrices, and what is added to their product.
+        workspace_bytes: the memory that the library may use besides.
+        epilogue: of the kernel that does the stores of the step, if the library stores only the
+            sums, in a workspace; None if it does the stores itself.
+    """
+
+    product: MatrixProduct
+    workspace_bytes: int
+    epilogue: LoopSchedule | None
+
+    def __str__(self) -> str:
+        workspace = f"; a workspace of {self.workspace_bytes} bytes" if self.workspace_bytes else ""
+        then = "" if self.epilogue is None else f", then {self.epilogue}"
+        return f"the library's product {self.product}{workspace}{then}"
+
+
+StepSchedule = WrittenSchedule | LibrarySchedule
 
 
 @frozen_dataclass

@@ -1,0 +1,250 @@
+"""Products of matrices by cuBLASLt: descriptors, algorithms, and calls.
+
+Sections in quotation marks are those of Nvidia's documentation of cuBLAS. All products have the
+compute type CUBLAS_COMPUTE_32F: float32 is multiplied and added up as such, and never rounded to
+TF32; floats of 16 bits are multiplied exactly, and added up in float32 ("cublasComputeType_t").
+
+Equal products have equal results, bit by bit, on equal GPUs with one version of the library, since
+each call has a workspace of its own ("Results Reproducibility"): it says that all routines do, and
+that only workspaces which the library chooses for several streams are an exception. Sums that are
+split along K are combined in a fixed order ("GEMM Algorithms Numerical Behavior").
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, final
+
+import numpy as np
+
+from lamina.engines.cuda.calls import CudaError, RaisingCalls
+from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
+from lamina.records import frozen_dataclass
+
+# "cudaDataType_t", "cublasComputeType_t" and "cublasOperation_t"
+_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
+_COMPUTE_32F = 68
+_AS_IT_IS, _TRANSPOSED = 0, 1
+# The largest alignment that algorithms ask for ("cublasLtMatmulPreferenceAttributes_t"), and the
+# one that workspaces need ("cublasLtMatmul()").
+_ALIGNMENT_BYTES = 256
+_NOT_SUPPORTED = "CUBLAS_STATUS_NOT_SUPPORTED"
+
+
+@frozen_dataclass
+class Addresses:
+    """Where the matrices of a product begin on the device.
+
+    Attributes:
+        left, right, result: of the first matrices.
+        bias, added: of what is added; 0 for none.
+    """
+
+    left: int
+    right: int
+    result: int
+    bias: int
+    added: int
+
+
+def addresses_of(product: MatrixProduct, buffers: Sequence[int]) -> Addresses:
+    """Where the matrices begin.
+
+    Args:
+        product: of the matrices.
+        buffers: the addresses of the left, the right, the result, the bias and what is added.
+    """
+    left, right, result, bias, added = buffers
+    bias_bytes = (product.bias_start or 0) * np.dtype(np.float32).itemsize
+    return Addresses(
+        *(_begin(product.left, left), _begin(product.right, right)),
+        *(_begin(product.result, result), bias + bias_bytes),
+        0 if product.added is None else _begin(product.added, added),
+    )
+
+
+def _begin(matrix: Matrix, buffer: int) -> int:
+    itemsize = 4 if matrix.dtype == "float32" else 2
+    return buffer + matrix.start * itemsize
+
+
+@final
+class CublasLt:
+    """cuBLASLt on a device, whose context is current in all calls.
+
+    Its handle is never destroyed: it is used until the process ends, as the context is.
+
+    Args:
+        calls: the library's functions.
+        capability: the compute capability of the device.
+
+    Raises:
+        EngineError: if the library is missing.
+    """
+
+    def __init__(self, calls: RaisingCalls, capability: tuple[int, int]) -> None:
+        self._calls = calls
+        self._handle = calls.create()
+        # The sizes that "cublasSetWorkspace()" recommends, also for "cublasLtMatmul()".
+        self._most_workspace_bytes = 32 << 20 if capability >= (9, 0) else 4 << 20
+        self._workspaces: dict[MatrixProduct, int | None] = {}
+
+    def workspace_bytes(self, product: MatrixProduct) -> int | None:
+        """The workspace that a product needs; None if there is no algorithm for it.
+
+        All buffers are expected to be aligned to 256 bytes.
+        """
+        if product not in self._workspaces:
+            buffers = addresses_of(product, (_ALIGNMENT_BYTES,) * 5)
+            with _Description(self._calls, product, buffers) as described:
+                found = self._algorithm(described, buffers, self._most_workspace_bytes)
+            self._workspaces[product] = None if found is None else int(found.workspace_size)
+        return self._workspaces[product]
+
+    def call_of(
+        self, product: MatrixProduct, buffers: Addresses, workspace: int, workspace_bytes: int
+    ) -> Callable[[int], None] | None:
+        """The function that enqueues a product in a stream; None if there is no algorithm for it.
+
+        Args:
+            product: what is computed.
+            buffers: where its matrices are.
+            workspace: the address of the workspace, aligned to 256 bytes; 0 for none.
+            workspace_bytes: its size.
+        """
+        described = _Description(self._calls, product, buffers)
+        found = self._algorithm(described, buffers, workspace_bytes)
+        if found is None:
+            described.destroy()
+            return None
+        # They are read in the call, and become a part of a captured graph ("CUDA Graphs Support").
+        alpha, beta = (
+            np.array([value], np.float32) for value in (1.0, float(product.added is not None))
+        )
+        # If beta is 0, C is not read ("cublasGemmStridedBatchedEx()").
+        added = buffers.added or buffers.result
+
+        def enqueue(stream: int) -> None:
+            # This function keeps the descriptors, the algorithm and the scalars alive.
+            left, right, third, result = described.layouts
+            self._calls.matmul(
+                *(self._handle, described.operation, alpha.ctypes.data),
+                *(buffers.left, left, buffers.right, right),
+                *(beta.ctypes.data, added, third, buffers.result, result),
+                *(found.ptr, workspace, workspace_bytes, stream),
+            )
+
+        return enqueue
+
+    def _algorithm(self, described: _Description, buffers: Addresses, workspace_bytes: int) -> Any:
+        """The library's first choice for a product, with its `workspace_size`; None if none."""
+        module = self._calls.module
+        result, count = module.MatmulHeuristicResult(1), np.zeros(1, np.int32)
+        with ExitStack() as stack:
+            preference = self._preference(stack, described, buffers, workspace_bytes)
+            try:
+                self._calls.matmul_algo_get_heuristic(
+                    *(self._handle, described.operation, *described.layouts, preference),
+                    *(1, result.ptr, count.ctypes.data),
+                )
+            except CudaError as error:
+                if error.status != _NOT_SUPPORTED:
+                    raise
+                return None
+        return result if count[0] and int(result.state) == 0 else None
+
+    def _preference(
+        self, stack: ExitStack, described: _Description, buffers: Addresses, workspace_bytes: int
+    ) -> int:
+        """Limits on algorithms, destroyed with the stack."""
+        names = self._calls.module.MatmulPreferenceAttribute
+        preference = self._calls.matmul_preference_create()
+        stack.callback(self._calls.matmul_preference_destroy, preference)
+        set_attribute = self._calls.matmul_preference_set_attribute
+        _set(set_attribute, preference, names.MAX_WORKSPACE_BYTES, workspace_bytes, np.uint64)
+        pointers = (buffers.left, buffers.right, buffers.added or buffers.result, buffers.result)
+        for matrix, pointer in zip("ABCD", pointers, strict=True):
+            name = getattr(names, f"MIN_ALIGNMENT_{matrix}_BYTES")
+            aligned = min(pointer & -pointer, _ALIGNMENT_BYTES)
+            _set(set_attribute, preference, name, aligned, np.uint32)
+        if described.product.result.dtype != "float32":
+            # Parts of a sum that is split along K would be rounded to 16 bits otherwise
+            # ("cublasLtReductionScheme_t").
+            allowed = self._calls.module.ReductionScheme.COMPUTE_TYPE
+            _set(set_attribute, preference, names.REDUCTION_SCHEME_MASK, allowed, np.uint32)
+        return preference
+
+
+@final
+class _Description:
+    """The descriptors of a product, destroyed with the last reference or by `destroy`.
+
+    Attributes:
+        product: what is computed.
+        operation: the descriptor of the operation.
+        layouts: the descriptors of the left, the right, what is added, and the result. The last two
+            are the same one if their matrices have the same layout.
+    """
+
+    def __init__(self, calls: RaisingCalls, product: MatrixProduct, buffers: Addresses) -> None:
+        self.product = product
+        with ExitStack() as stack:
+            self.operation = _operation(calls, stack, product, buffers.bias)
+            left, right, result = (
+                _layout(calls, stack, one, product.batch)
+                for one in (product.left, product.right, product.result)
+            )
+            added = result
+            if product.added is not None and _shape(product.added) != _shape(product.result):
+                added = _layout(calls, stack, product.added, product.batch)
+            self.layouts = left, right, added, result
+            self.destroy = weakref.finalize(self, stack.pop_all().close)
+
+    def __enter__(self) -> _Description:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+
+def _shape(matrix: Matrix) -> tuple[object, ...]:
+    sizes = matrix.rows, matrix.columns, matrix.leading, matrix.batch_stride
+    return (matrix.dtype, *sizes)
+
+
+def _operation(calls: RaisingCalls, stack: ExitStack, product: MatrixProduct, bias: int) -> int:
+    names = calls.module.MatmulDescAttribute
+    operation = calls.matmul_desc_create(_COMPUTE_32F, _TYPES["float32"])
+    stack.callback(calls.matmul_desc_destroy, operation)
+    transposed = {names.TRANSA: product.left_transposed, names.TRANSB: product.right_transposed}
+    for name, is_transposed in transposed.items():
+        value = _TRANSPOSED if is_transposed else _AS_IT_IS
+        _set(calls.matmul_desc_set_attribute, operation, name, value, np.int32)
+    if product.bias_start is not None:
+        epilogue = calls.module.Epilogue.BIAS
+        _set(calls.matmul_desc_set_attribute, operation, names.EPILOGUE, epilogue, np.uint32)
+        # Heuristics read the alignment of this address ("cublasLtMatmulDescAttributes_t").
+        _set(calls.matmul_desc_set_attribute, operation, names.BIAS_POINTER, bias, np.uint64)
+    return operation
+
+
+def _layout(calls: RaisingCalls, stack: ExitStack, matrix: Matrix, batch: int) -> int:
+    size = matrix.rows, matrix.columns, matrix.leading
+    layout = calls.matrix_layout_create(_TYPES[matrix.dtype], *size)
+    stack.callback(calls.matrix_layout_destroy, layout)
+    if batch > 1:
+        names = calls.module.MatrixLayoutAttribute
+        set_attribute, stride = calls.matrix_layout_set_attribute, matrix.batch_stride
+        _set(set_attribute, layout, names.BATCH_COUNT, batch, np.int32)
+        _set(set_attribute, layout, names.STRIDED_BATCH_OFFSET, stride, np.int64)
+    return layout
+
+
+def _set(
+    set_attribute: Callable[..., Any], descriptor: int, name: Any, value: int, dtype: type[Any]
+) -> None:
+    """Sets an attribute of a descriptor, which copies it."""
+    buffer = np.array([value], dtype)
+    set_attribute(descriptor, int(name), buffer.ctypes.data, buffer.nbytes)

@@ -1,0 +1,134 @@
+"""The family of kernels for Nvidia's GPUs: that for GPUs, with products by cuBLASLt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import final
+
+from lamina.cache import Sources
+from lamina.codegen.signatures import Signatures
+from lamina.engines.cuda.driver import CudaDriver
+from lamina.engines.gpu.decisions import position_bits
+from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.launches import Launches
+from lamina.engines.gpu.loop_schedules import point_schedule
+from lamina.engines.gpu.passes import without_epilogue
+from lamina.engines.gpu.plain_products import plain_product
+from lamina.engines.gpu.schedule import LibrarySchedule, Schedule, StepSchedule
+from lamina.program.program import Program
+from lamina.program.steps import Contraction, Step
+from lamina.shapes import DType
+
+SOURCES = Sources(
+    "lamina", "lamina.program", "lamina.codegen", "lamina.engines.gpu", "lamina.engines.cuda"
+)
+# The packages whose versions decide which products cuBLASLt computes, and how fast.
+_PACKAGES = ("nvmath-python", "nvidia-cublas")
+# The least multiplications of a step, and the least M, N and K, for which cuBLASLt is expected to
+# be faster than our kernels. No GPU was measured for it: tuning decides on each device.
+LEAST_MULTIPLICATIONS, LEAST_EXTENT = 2**27, 128
+
+
+@final
+class CudaFamily:
+    """Kernels for GPUs; large plain products are computed by cuBLASLt.
+
+    Args:
+        driver: of the device.
+    """
+
+    def __init__(self, driver: CudaDriver) -> None:
+        self._own = GpuFamily(driver.traits, driver.words, "cuda")
+        self._driver, self._traits = driver, driver.traits
+        self.target = self._own.target
+        versions = tuple(map(_version, _PACKAGES))
+        self.key = repr((self._own.key, driver.record.version, versions))
+        self.sources = SOURCES
+
+    def decide(
+        self, program: Program, forced: Mapping[int, StepSchedule] | None = None
+    ) -> Schedule:
+        return self._own.decide(program, {**self._expected(program), **(forced or {})})
+
+    def _expected(self, program: Program) -> dict[int, StepSchedule]:
+        """The steps that cuBLASLt is expected to run fastest, by their numbers."""
+        signatures = Signatures(program)
+        # Equal steps are decided once.
+        known: dict[Step, LibrarySchedule | None] = {}
+        for step in program.steps:
+            (own,), _ = signatures.numbered(step)
+            if own not in known:
+                known[own] = self._library(own) if is_large(own) else None
+        found: dict[int, StepSchedule] = {}
+        for number, step in enumerate(program.steps):
+            decided = known[signatures.numbered(step)[0][0]]
+            if decided is not None:
+                found[number] = decided
+        return found
+
+    def candidates(self, program: Program) -> Sequence[StepSchedule]:
+        (step,) = program.steps
+        own, library = self._own.candidates(program), self._library(step)
+        if library is None:
+            return own
+        return [library, *own] if is_large(step) else [*own, library]
+
+    def _library(self, step: Step) -> LibrarySchedule | None:
+        """The schedule of a step by cuBLASLt: alone, or with a kernel for the epilogue.
+
+        None if the step is no plain product, or cuBLASLt has no algorithm for it.
+        """
+        if not isinstance(step, Contraction):
+            return None
+        epilogue = None
+        found = plain_product(step)
+        if found is None:
+            sums, loop = without_epilogue(step, _workspace)
+            found = plain_product(sums)
+            epilogue = point_schedule(loop, position_bits(step, self.target), self._traits)
+        if found is None:
+            return None
+        size = self._driver.library_workspace_bytes(found.product)
+        return None if size is None else LibrarySchedule(found.product, size, epilogue)
+
+    def text_of_candidate(self, candidate: StepSchedule) -> str:
+        return self._own.text_of_candidate(candidate)
+
+    def text_of_step(self, schedule: Schedule, step: int) -> str:
+        return self._own.text_of_step(schedule, step)
+
+    def step_that_runs(self, schedule: Schedule, step: int) -> int:
+        return self._own.step_that_runs(schedule, step)
+
+    def legal_schedules(self, program: Program) -> Iterator[Schedule]:
+        """Those for GPUs, and one in which cuBLASLt computes all products that it can."""
+        yield from self._own.legal_schedules(program)
+        found = {number: self._library(step) for number, step in enumerate(program.steps)}
+        forced = {number: one for number, one in found.items() if one is not None}
+        if forced:
+            yield self.decide(program, forced)
+
+    def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
+        return self._own.write(program, schedule, separate=separate)
+
+
+def is_large(step: Step) -> bool:
+    """Whether cuBLASLt is expected to run a step fastest, if it can."""
+    if not isinstance(step, Contraction):
+        return False
+    batch, m, n, k = step.extents
+    is_wide = min(m, n, k) >= LEAST_EXTENT
+    return is_wide and batch * m * n * k >= LEAST_MULTIPLICATIONS
+
+
+def _workspace(size: int, dtype: DType) -> str:
+    return "workspace"
+
+
+def _version(package: str) -> str:
+    """The version of a package; "" if it is not installed. Nothing is imported for that."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,188 @@
+"""Contractions that are plain products of matrices, as libraries of BLAS compute them.
+
+A contraction qualifies if its operands and its result are matrices with a leading dimension: their
+elements are neighbours along one axis, and a constant distance apart along the other one. Products
+of a batch are a constant distance apart, too. `plain_product` says what the epilogue may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lamina.codegen.matrix import stored, with_single_axes
+from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
+from lamina.program.index import Axis, Index
+from lamina.program.scalar import Apply, Load, Local, Scalar
+from lamina.program.steps import Contraction, Store
+from lamina.records import frozen_dataclass
+from lamina.shapes import DType, float32
+
+# Libraries support sizes that fit into 32 bits; strides are limited likewise.
+_LARGEST = 2**31 - 1
+
+
+@frozen_dataclass
+class PlainProduct:
+    """A contraction as a product of matrices.
+
+    Attributes:
+        product: the product.
+        left, right, result: the buffers of its matrices.
+        bias, added: the buffers of what is added; "" for none.
+    """
+
+    product: MatrixProduct
+    left: str
+    right: str
+    result: str
+    bias: str = ""
+    added: str = ""
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The buffers, in the order in which drivers take them."""
+        return self.left, self.right, self.result, self.bias, self.added
+
+
+@frozen_dataclass
+class _Strided:
+    """Elements of a buffer whose indices are sums of axes.
+
+    Attributes:
+        buffer: their buffer.
+        dtype: of the elements.
+        start: the constant part of the indices.
+        strides: of the axes on which the indices depend.
+    """
+
+    buffer: str
+    dtype: DType
+    start: int
+    strides: Mapping[Axis, int]
+
+    def matrix(self, rows: Axis, columns: Axis, batch: Axis) -> Matrix | None:
+        """The elements as a matrix in column-major order; None if they are none.
+
+        Along an axis of extent 1 there are no neighbours, so its stride does not matter.
+        """
+        apart = [
+            self.strides.get(axis, 0) if axis.extent > 1 else default
+            for axis, default in ((rows, 1), (columns, rows.extent), (batch, 0))
+        ]
+        along_rows, leading, batch_stride = apart
+        if along_rows != 1 or leading < rows.extent or (batch.extent > 1 and batch_stride < 1):
+            return None
+        if max(rows.extent, columns.extent, batch.extent, *apart) > _LARGEST:
+            return None
+        size = rows.extent, columns.extent
+        return Matrix(self.start, *size, leading, batch_stride, self.dtype.name)
+
+    def vector(self, rows: Axis, columns: Axis, batch: Axis) -> bool:
+        """Whether the elements are a vector along rows, the same one in each column."""
+        others = [self.strides.get(axis, 0) for axis in (columns, batch)]
+        return not any(others) and (rows.extent == 1 or self.strides.get(rows, 0) == 1)
+
+
+def plain_product(step: Contraction) -> PlainProduct | None:
+    """The contraction as a product of matrices; None if it is none.
+
+    Sums are float32. The factors are float32, or floats of 16 bits of one dtype. There is one
+    store, of one of these:
+
+    - the sum;
+    - the sum, rounded to the factors' dtype;
+    - the sum plus a vector along the columns of the result, or plus a matrix, all float32.
+
+    Other epilogues do not qualify: libraries do not document where they round, and what becomes
+    of NaN in them. So a ReLU is none of these.
+    """
+    if step.dtype != float32 or len(step.stores) != 1 or not all(step.extents):
+        return None
+    one = with_single_axes(step, "batch", "m", "n", "k")
+    (batch,), (m,), (n,), (k,) = one.batch, one.m, one.n, one.k
+    (store,) = one.stores
+    target = _strided(store.buffer, store.index, store.value.dtype, (batch, m, n))
+    left, right = (_elements(view, (batch, m, n, k)) for view in (one.left, one.right))
+    if left is None or right is None or target is None or left.dtype != right.dtype:
+        return None
+    if store.buffer in (left.buffer, right.buffer):
+        return None
+    rows, columns = n, m
+    if target.matrix(rows, columns, batch) is None:
+        rows, columns = m, n
+    else:
+        left, right = right, left
+    result = target.matrix(rows, columns, batch)
+    first, second = _factor(left, rows, k, batch), _factor(right, k, columns, batch)
+    if result is None or first is None or second is None:
+        return None
+    product = MatrixProduct(batch.extent, first[0], second[0], first[1], second[1], result)
+    found = PlainProduct(product, left.buffer, right.buffer, store.buffer)
+    return _with_epilogue(found, one, store, (rows, columns, batch))
+
+
+def _elements(view: Scalar, axes: tuple[Axis, ...]) -> _Strided | None:
+    """What an operand reads, if it is a load, or casts of floats of 16 bits to float32."""
+    found = stored(view)
+    if found is None or found.load.bounds:
+        return None
+    dtype = found.load.dtype
+    is_exact = found.dtypes == (float32,) or (dtype.is_half and found.dtypes == (dtype, float32))
+    return _strided(found.load.buffer, found.load.index, dtype, axes) if is_exact else None
+
+
+def _strided(buffer: str, index: Index, dtype: DType, axes: tuple[Axis, ...]) -> _Strided | None:
+    """Elements at an index; None if it is more than a sum of these axes."""
+    strides: dict[Axis, int] = {}
+    for atom, coefficient in index.terms:
+        if not isinstance(atom, Axis) or atom not in axes:
+            return None
+        strides[atom] = coefficient
+    return _Strided(buffer, dtype, index.constant, strides)
+
+
+def _factor(
+    elements: _Strided, rows: Axis, columns: Axis, batch: Axis
+) -> tuple[Matrix, bool] | None:
+    """A factor as it is in memory, and whether that is the transpose of rows x columns."""
+    found = elements.matrix(rows, columns, batch)
+    if found is not None:
+        return found, False
+    found = elements.matrix(columns, rows, batch)
+    return None if found is None else (found, True)
+
+
+def _with_epilogue(
+    found: PlainProduct, step: Contraction, store: Store, axes: tuple[Axis, Axis, Axis]
+) -> PlainProduct | None:
+    """The product with what is added to it; None if the epilogue is another one."""
+    total, value = Local(step.result, step.dtype), store.value
+    target = Load(store.buffer, store.index, float32)
+    if store.accumulate:
+        if value.dtype != float32:
+            return None
+        value = Apply("add", (target, value), float32)
+    if value == total:
+        return found
+    if not isinstance(value, Apply):
+        return None
+    if value.primitive == "cast" and value.operands == (total,):
+        return found if value.dtype.name == found.product.left.dtype else None
+    if value.primitive != "add" or total not in value.operands:
+        return None
+    other = value.operands[value.operands[0] == total]
+    if not isinstance(other, Load) or other.bounds or other.dtype != float32:
+        return None
+    rows, columns, batch = axes
+    elements = _strided(other.buffer, other.index, float32, (batch, rows, columns))
+    if elements is None:
+        return None
+    if elements.vector(rows, columns, batch) and other.buffer != store.buffer:
+        product = replace(found.product, bias_start=elements.start)
+        return replace(found, product=product, bias=other.buffer)
+    added = elements.matrix(rows, columns, batch)
+    # A part of the result that is read elsewhere than it is written may have been written before.
+    if added is None or (other.buffer == store.buffer and other != target):
+        return None
+    return replace(found, product=replace(found.product, added=added), added=other.buffer)
