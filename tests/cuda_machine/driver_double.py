@@ -15,7 +15,8 @@ are. A program is right only if it has the same results in all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
 
@@ -30,6 +31,9 @@ from cuda_machine.machine import Checks, Machine
 from cuda_machine.memory import BASE, Memory
 from cuda_machine.nvrtc_double import NvrtcDouble
 from cuda_machine.operations import Order
+
+if TYPE_CHECKING:
+    from cuda_machine.cublaslt_double import CublasLtDouble
 
 LATE = Order("late")
 # Between the lowest addresses of two devices.
@@ -66,6 +70,13 @@ class CudaDouble:
         self._state = State(made, order)
         self.driver = DriverDouble(self._state)
         self.nvrtc = NvrtcDouble()
+
+    @cached_property
+    def cublaslt(self) -> CublasLtDouble:
+        """Stands for `nvmath.bindings.cublasLt`, whose numbers it has: the package is needed."""
+        from cuda_machine.cublaslt_double import CublasLtDouble
+
+        return CublasLtDouble(self._state)
 
     @property
     def faults(self) -> list[Exception]:

@@ -27,4 +27,5 @@ def machine_without_gpu() -> Any:
     double = CudaDouble()
     calls.cuda.cache_clear()
     calls.packages = lambda: (double.driver, double.nvrtc)
+    calls.cublaslt_package = lambda: double.cublaslt
     return double

@@ -78,6 +78,7 @@ def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Use]:
         double = CudaDouble(described or (DeviceDescription(),), Order(order))
         modules = Counted(double.driver, counts), Counted(double.nvrtc, counts)
         monkeypatch.setattr(calls, "packages", lambda: modules)
+        monkeypatch.setattr(calls, "cublaslt_package", lambda: double.cublaslt)
         return double
 
     forget()

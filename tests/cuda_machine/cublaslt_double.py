@@ -1,0 +1,315 @@
+"""The double of nvmath.bindings.cublasLt, on the memory of the driver's double.
+
+    cuda = CudaDouble()
+    handle = cuda.cublaslt.create()
+
+Each function takes the arguments of the module's, and raises `cuBLASLtError` where cuBLASLt
+documents a status. A call that the documentation leaves open raises `OutsideTheDouble`. Numbers and
+classes are those of the real module. Products run when their stream does, and can be captured.
+
+Sections in quotation marks are those of Nvidia's documentation of cuBLAS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from cuda.bindings.driver import CUgraphNodeType
+from nvmath.bindings import cublasLt
+
+from cuda_machine.cublaslt_descriptors import (
+    INVALID_VALUE,
+    NOT_INITIALIZED,
+    NOT_SUPPORTED,
+    STATUSES,
+    CublasLtError,
+    Description,
+    Descriptor,
+    DescriptorCalls,
+    Preference,
+)
+from cuda_machine.cublaslt_problem import Bytes, Layouted, Problem, problem_of
+from cuda_machine.driver_state import Context, OutsideTheDouble, State
+from cuda_machine.faults import Fault
+
+KERNEL = CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+# The simulated clock's milliseconds for a multiplication.
+MILLISECONDS_PER_MULTIPLICATION = 1e-9
+WORKSPACE_ALIGNMENT = 256
+_ALIGNMENTS = (
+    Preference.MIN_ALIGNMENT_A_BYTES,
+    Preference.MIN_ALIGNMENT_B_BYTES,
+    Preference.MIN_ALIGNMENT_C_BYTES,
+    Preference.MIN_ALIGNMENT_D_BYTES,
+)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm that a heuristic has found.
+
+    Attributes:
+        problem: for which it was found.
+        alignments: of A, B, C, D and the bias that it may count on, in bytes.
+        workspace: the bytes that it needs.
+        schemes: how it may combine parts of sums.
+    """
+
+    problem: Problem
+    alignments: tuple[int, ...]
+    workspace: int
+    schemes: int
+
+
+class CublasLtDouble(DescriptorCalls):
+    """Has the functions that are named here, and all classes and numbers of the real module.
+
+    Attributes:
+        workspace: the bytes of a workspace that its algorithms use if they may.
+        failure: how heuristics fail: with a status, without a result, or with a result that is no
+            success; "" if they do not.
+        problems: the problems of all products, in the order of the calls.
+    """
+
+    cuBLASLtError = CublasLtError
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.workspace = 0
+        self.failure: Literal["", "status", "empty", "state"] = ""
+        self.problems: list[Problem] = []
+        self._handles: dict[int, Context] = {}
+        self._algorithms: dict[int, Algorithm] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        # Besides classes, the module has functions for the types of attributes.
+        if not name[:1].isupper() and not name.endswith("_dtype"):
+            raise AttributeError(f"the double of nvmath.bindings.cublasLt has no {name}")
+        return getattr(cublasLt, name)
+
+    def alive(self) -> list[str]:
+        """What was created and not destroyed, one line each."""
+        found = [f"{one.kind} {one.handle:#x}" for one in self.descriptors.values()]
+        return [*found, *(f"handle {handle:#x}" for handle in self._handles)]
+
+    def get_status_name(self, status: int) -> str:
+        return STATUSES[status]
+
+    def create(self) -> int:
+        """A handle for the current context ("cublasLtCreate()")."""
+        if not self.state.stack:
+            raise CublasLtError(NOT_INITIALIZED, "no context is current")
+        handle = self.state.new_handle()
+        self._handles[handle] = self.state.current()
+        return handle
+
+    def destroy(self, light_handle: int) -> None:
+        self._check_handle(light_handle)
+        del self._handles[light_handle]
+
+    def matmul_algo_get_heuristic(
+        self,
+        light_handle: int,
+        operation_desc: int,
+        adesc: int,
+        bdesc: int,
+        cdesc: int,
+        ddesc: int,
+        preference: int,
+        requested_algo_count: int,
+        heuristic_results_array: int,
+        return_algo_count: int,
+    ) -> None:
+        self._check_handle(light_handle)
+        operation = self.find("operation", operation_desc)
+        layouts = tuple(self.find("layout", one) for one in (adesc, bdesc, cdesc, ddesc))
+        wanted = self.find("preference", preference)
+        if requested_algo_count < 1 or not heuristic_results_array or not return_algo_count:
+            raise CublasLtError(INVALID_VALUE, "no room for results")
+        problem = problem_of(operation, layouts)
+        if self.failure == "status":
+            raise CublasLtError(NOT_SUPPORTED, "no heuristic")
+        found = self.failure != "empty"
+        ctypes.c_int.from_address(return_algo_count).value = int(found)
+        if found:
+            self._write(heuristic_results_array, self._algorithm(problem, operation, wanted))
+
+    def _algorithm(self, problem: Problem, operation: Descriptor, wanted: Descriptor) -> Algorithm:
+        bias = operation[Description.BIAS_POINTER]
+        alignments = (*(wanted[name] for name in _ALIGNMENTS), min(bias & -bias, 256))
+        most, mask = (
+            wanted[Preference.MAX_WORKSPACE_BYTES],
+            wanted[Preference.REDUCTION_SCHEME_MASK],
+        )
+        workspace = self.workspace if self.workspace <= most else 0
+        return Algorithm(problem, alignments, workspace, mask)
+
+    def _write(self, address: int, algorithm: Algorithm) -> None:
+        """Writes a cublasLtMatmulHeuristicResult_t."""
+        number = self.state.new_handle()
+        self._algorithms[number] = algorithm
+        dtype = cublasLt.matmul_heuristic_result_dtype
+        result = np.zeros(1, dtype)
+        result["algo"]["data_"][0, 0] = number
+        result["workspace_size"] = algorithm.workspace
+        result["state"] = NOT_SUPPORTED if self.failure == "state" else 0
+        result["waves_count"] = 1.0
+        ctypes.memmove(address, result.tobytes(), dtype.itemsize)
+
+    def matmul(
+        self,
+        light_handle: int,
+        compute_desc: int,
+        alpha: int,
+        a: int,
+        adesc: int,
+        b: int,
+        bdesc: int,
+        beta: int,
+        c: int,
+        cdesc: int,
+        d: int,
+        ddesc: int,
+        algo: int,
+        workspace: int,
+        workspace_size_in_bytes: int,
+        stream: int,
+    ) -> None:
+        self._check_handle(light_handle)
+        operation = self.find("operation", compute_desc)
+        layouts = tuple(self.find("layout", one) for one in (adesc, bdesc, cdesc, ddesc))
+        problem = problem_of(operation, layouts)
+        if not all((alpha, beta, a, b, c, d)):
+            raise CublasLtError(INVALID_VALUE, "a null pointer")
+        scale, kept = (ctypes.c_float.from_address(one).value for one in (alpha, beta))
+        if scale != 1.0 or kept not in (0.0, 1.0):
+            raise OutsideTheDouble(f"alpha {scale} and beta {kept}")
+        # In place, C == D and Cdesc == Ddesc ("cublasLtMatmul()").
+        if c == d and cdesc != ddesc:
+            raise CublasLtError(INVALID_VALUE, "C is D, but their layouts are not the same")
+        algorithm = self._chosen(algo, problem)
+        bias = operation[Description.BIAS_POINTER] if problem.has_bias else 0
+        _check_addresses(algorithm, (a, b, c, d, bias))
+        _check_workspace(algorithm, workspace, workspace_size_in_bytes)
+        product = _Product(self.state, problem, a, b, c if kept else 0, d, bias)
+        product.check_overlaps(workspace, workspace_size_in_bytes)
+        self.problems.append(problem)
+        found = self.state.find_stream(stream)
+        if found.context is not self._handles[light_handle]:
+            raise OutsideTheDouble("a stream of another context than the handle's")
+
+        def run() -> float:
+            return product.run(algorithm, workspace)
+
+        self.state.run_or_capture(found, KERNEL, "cublasLtMatmul", run)
+
+    def _check_handle(self, handle: int) -> None:
+        context = self._handles.get(handle)
+        if context is None:
+            raise CublasLtError(NOT_INITIALIZED, "no such handle")
+        # "cublasLtCreate()": a handle is tied to the device that was current.
+        if not self.state.stack or self.state.current() is not context:
+            raise OutsideTheDouble("a handle of another context than the current one")
+
+    def _chosen(self, algo: int, problem: Problem) -> Algorithm:
+        if not algo:
+            # The implicit heuristic allows no workspace; the double has none.
+            raise OutsideTheDouble("a product without an algorithm")
+        number = ctypes.c_uint64.from_address(algo).value
+        algorithm = self._algorithms.get(number)
+        if algorithm is None:
+            raise OutsideTheDouble("an algorithm that no heuristic has found")
+        if algorithm.problem != problem:
+            raise OutsideTheDouble("an algorithm that was found for another product")
+        return algorithm
+
+
+def _check_addresses(algorithm: Algorithm, addresses: tuple[int, ...]) -> None:
+    """Heuristics exclude algorithms that need larger alignments than they were promised."""
+    for name, address, alignment in zip("ABCD", addresses, algorithm.alignments, strict=False):
+        if address % alignment:
+            raise OutsideTheDouble(f"{name} is not aligned to {alignment} bytes, as was promised")
+    if algorithm.problem.has_bias and addresses[4] % algorithm.alignments[4]:
+        raise OutsideTheDouble("the bias is not aligned as the heuristic saw it")
+    problem = algorithm.problem
+    for name, address, one in zip(
+        "ABCD", addresses, (problem.a, problem.b, problem.c, problem.d), strict=False
+    ):
+        if address % one.dtype.itemsize:
+            raise OutsideTheDouble(f"{name} is not aligned to its elements")
+
+
+def _check_workspace(algorithm: Algorithm, address: int, size: int) -> None:
+    """ "cublasLtMatmul()": at least as large as the algorithm needs, aligned to 256 bytes."""
+    if size < algorithm.workspace or (algorithm.workspace and not address):
+        raise CublasLtError(INVALID_VALUE, f"a workspace of {size} bytes")
+    if address % WORKSPACE_ALIGNMENT:
+        raise CublasLtError(INVALID_VALUE, "a workspace that is not aligned to 256 bytes")
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product with its addresses; 0 for a C that is not read, and for no bias."""
+
+    state: State
+    problem: Problem
+    a: int
+    b: int
+    c: int
+    d: int
+    bias: int
+
+    def check_overlaps(self, workspace: int, workspace_bytes: int) -> None:
+        """The result overlaps no factor, and the workspace overlaps nothing."""
+        one = self.problem
+        result = range(self.d, self.d + one.d.bytes)
+        scratch = range(workspace, workspace + workspace_bytes)
+        for name, address, matrix in (("A", self.a, one.a), ("B", self.b, one.b)):
+            own = range(address, address + matrix.bytes)
+            if _meet(own, result):
+                raise OutsideTheDouble(f"D overlaps {name}")
+            if _meet(own, scratch):
+                raise OutsideTheDouble(f"the workspace overlaps {name}")
+        if _meet(result, scratch):
+            raise OutsideTheDouble("the workspace overlaps D")
+        if self.c and self.c != self.d and _meet(range(self.c, self.c + one.c.bytes), result):
+            raise OutsideTheDouble("D overlaps C, but is not C")
+
+    def run(self, algorithm: Algorithm, workspace: int) -> float:
+        """Computes the product, and leaves the workspace without meaning."""
+        one = self.problem
+        a, b = self._read(self.a, one.a), self._read(self.b, one.b)
+        c = self._read(self.c, one.c) if self.c else None
+        bias = None
+        if self.bias:
+            bias = self._bytes(self.bias, one.d.rows * one.d.dtype.itemsize)
+        result = one.compute(a, b, c, bias, algorithm.schemes)
+        for batch, matrix in enumerate(result):
+            for column in range(one.d.columns):
+                element = batch * one.d.stride + column * one.d.leading
+                address = self.d + element * one.d.dtype.itemsize
+                data = np.ascontiguousarray(matrix[:, column]).tobytes()
+                self._memory(address, len(data)).write(address, data)
+        size = algorithm.workspace
+        if size:
+            self._memory(workspace, size).write(workspace, b"\xa5" * size)
+        return result.size * one.inner * MILLISECONDS_PER_MULTIPLICATION
+
+    def _read(self, address: int, matrix: Layouted) -> Bytes:
+        return self._bytes(address, matrix.bytes)
+
+    def _bytes(self, address: int, size: int) -> Bytes:
+        return np.frombuffer(self._memory(address, size).read(address, size), np.uint8)
+
+    def _memory(self, address: int, size: int) -> Any:
+        for one in self.state.allocations.values():
+            if one.address <= address and address + size <= one.address + one.size:
+                return one.context.device.memory
+        raise Fault(f"cublasLtMatmul accesses {size} bytes at {address:#x}, in no allocation")
+
+
+def _meet(one: range, other: range) -> bool:
+    return bool(one) and bool(other) and one.start < other.stop and other.start < one.stop
