@@ -1,0 +1,284 @@
+"""Products of matrices for the tests of cuBLASLt, and a CUDA engine on doubles of all libraries."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath-python is not installed")
+
+from cuda_machine.cublaslt_double import CublasLtDouble
+from cuda_machine.device_attributes import DeviceDescription
+from cuda_machine.driver_double import CudaDouble
+from lamina.engines.cuda.calls import made_of
+from lamina.engines.cuda.devices import Found, chosen
+from lamina.engines.cuda.driver import CudaDriver
+from lamina.engines.cuda.family import CudaFamily
+from lamina.engines.gpu.engine import GpuEngine
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.program import Buffer, Plan, Program
+from lamina.program.scalar import Apply, Load, Local, Scalar
+from lamina.program.steps import Contraction, Store
+from lamina.shapes import Array, DType, float32
+
+RESULT = Local("sum", float32)
+
+
+class DoubledDevice:
+    """A device of doubles: the driver of our engine on it, its family of kernels, and an engine.
+
+    Args:
+        capability: of the device.
+    """
+
+    def __init__(self, capability: tuple[int, int] = (8, 0)) -> None:
+        self.double = CudaDouble([DeviceDescription(capability=capability)])
+        self.library: CublasLtDouble = self.double.cublaslt
+        api = made_of(self.double.driver, self.double.nvrtc, lambda: self.library)
+        api.driver.cuInit(0)
+        from lamina.engines.cuda import devices
+
+        found: tuple[Found, ...] = devices._found(api)
+        self.driver = CudaDriver(api, chosen("cuda:0", found))
+        self.family = CudaFamily(self.driver)
+
+    @functools.cached_property
+    def engine(self) -> GpuEngine:
+        return GpuEngine("cuda", lambda: self.driver, lambda driver: self.family)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a matrix is in memory: its elements are neighbours along `unit`.
+
+    Attributes:
+        unit: the axis along which elements are neighbours.
+        start: the element of the buffer with which it begins.
+        gap: the unused elements after each column, and after each matrix of a batch.
+    """
+
+    unit: str
+    start: int = 0
+    gap: int = 0
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction [b, m, n] whose matrices have given locations."""
+
+    batch: int = 1
+    m: int = 5
+    n: int = 7
+    k: int = 6
+    left: Stored = Stored("k")
+    right: Stored = Stored("n")
+    result: Stored = Stored("n")
+    factors: DType = float32
+    stored: DType = float32
+
+    @property
+    def axes(self) -> dict[str, Axis]:
+        sizes = {"b": self.batch, "m": self.m, "n": self.n, "k": self.k}
+        return {name: Axis(name, size) for name, size in sizes.items()}
+
+    def index(self, stored: Stored, outer: str, inner: str) -> Index:
+        """The index of a matrix with these axes."""
+        other = outer if stored.unit == inner else inner
+        axes = self.axes
+        leading = axes[stored.unit].extent + stored.gap
+        whole = leading * axes[other].extent + stored.gap
+        found = axis_index(axes[stored.unit]) + axis_index(axes[other]) * leading + stored.start
+        return found + axis_index(axes["b"]) * whole if self.batch > 1 else found
+
+    def step(self, value: Scalar = RESULT, *, accumulate: bool = False) -> Contraction:
+        """The contraction, which stores a value."""
+        axes = self.axes
+        views = [
+            Load("left", self.index(self.left, "m", "k"), self.factors),
+            Load("right", self.index(self.right, "k", "n"), self.factors),
+        ]
+        if self.factors != float32:
+            views = [Apply("cast", (one,), float32) for one in views]
+        if value == RESULT and self.stored != float32:
+            value = Apply("cast", (RESULT,), self.stored)
+        store = Store("result", self.index(self.result, "m", "n"), value, accumulate)
+        batch = (axes["b"],) if self.batch > 1 else ()
+        return Contraction(
+            *("0.product", batch, (axes["m"],), (axes["n"],), (axes["k"],)),
+            *(*views, "sum", float32, (store,)),
+        )
+
+    def feeds(self, **more: int) -> dict[str, Array]:
+        """Random values of all buffers, from a fixed seed; `more` has the sizes of further ones."""
+        generator = np.random.default_rng(7)
+        indices = {
+            "left": self.index(self.left, "m", "k"),
+            "right": self.index(self.right, "k", "n"),
+            "result": self.index(self.result, "m", "n"),
+        }
+        sizes = {name: one.bounds[1] + 3 for name, one in indices.items()} | more
+        dtypes = {"left": self.factors, "right": self.factors, "result": self.stored}
+        return {
+            name: generator.normal(size=size).astype(dtypes.get(name, float32).numpy)
+            for name, size in sizes.items()
+        }
+
+    def program(self, step: Contraction, feeds: dict[str, Array]) -> Program:
+        """The step as a program, whose buffers are all states."""
+        buffers = {
+            name: Buffer(name, "state", one.shape, _dtype(one)) for name, one in feeds.items()
+        }
+        return Program("product", buffers, (step,), (), {}, Plan((), 0, ()))
+
+    def expected(self, step: Contraction, feeds: dict[str, Array]) -> Array:
+        """The result's buffer after the step, in float64 but for the final rounding."""
+        grids = np.meshgrid(*(np.arange(one.extent) for one in self.axes.values()), indexing="ij")
+        points = dict(zip(self.axes.values(), grids, strict=True))
+
+        def at(index: Index) -> Array:
+            terms = [points[atom] * factor for atom, factor in index.terms]  # type: ignore[index]
+            return np.asarray(sum(terms, np.full(grids[0].shape, index.constant)))
+
+        def value(scalar: Scalar) -> Array:
+            if scalar == RESULT:
+                return total
+            if isinstance(scalar, Load):
+                return feeds[scalar.buffer].astype(np.float64)[at(scalar.index)[..., :1]]
+            assert isinstance(scalar, Apply)
+            operands = [value(one) for one in scalar.operands]
+            computed = {"add": np.add, "maximum": np.maximum, "cast": np.positive}
+            return computed[scalar.primitive](*operands)
+
+        left, right = (
+            feeds[name].astype(np.float64)[at(index)]
+            for name, index in (
+                ("left", self.index(self.left, "m", "k")),
+                ("right", self.index(self.right, "k", "n")),
+            )
+        )
+        total = (left * right).sum(-1, keepdims=True)
+        (store,) = step.stores
+        found = feeds["result"].astype(np.float64)
+        where = at(store.index)[..., :1]
+        found[where] = value(store.value) + (found[where] if store.accumulate else 0.0)
+        return found.astype(feeds["result"].dtype)
+
+
+def _dtype(array: Array) -> DType:
+    from lamina.shapes import as_dtype
+
+    return as_dtype(array.dtype)
+
+
+@dataclass
+class RawProduct:
+    """Calls of the double for a valid product, of which a test changes one argument.
+
+    Attributes:
+        sizes: the type, the rows, the columns and the leading dimension of each matrix.
+    """
+
+    device: DoubledDevice
+    sizes: dict[str, tuple[int, int, int, int]] = field(
+        default_factory=lambda: {
+            "a": (0, 4, 2, 4),
+            "b": (0, 2, 3, 2),
+            "c": (0, 4, 3, 4),
+            "d": (0, 4, 3, 4),
+        }
+    )
+
+    def __post_init__(self) -> None:
+        self.library = library = self.device.library
+        self.driver = self.device.double.driver
+        self.context = self.driver.cuDevicePrimaryCtxRetain(0)[1]
+        self.driver.cuCtxSetCurrent(self.context)
+        self.handle = library.create()
+        self.operation = library.matmul_desc_create(68, 0)
+        self.layouts = {
+            name: library.matrix_layout_create(*size)
+            for name, size in self.sizes.items()
+            if name != "c"
+        }
+        self.layouts["c"] = self.layouts["d"]
+        if self.sizes["c"] != self.sizes["d"]:
+            self.layouts["c"] = library.matrix_layout_create(*self.sizes["c"])
+        self.preference = library.matmul_preference_create()
+        self.pointers = {name: self.allocated(1024) for name in "abd"}
+        self.pointers["c"] = self.pointers["d"]
+        self.workspace, self.workspace_bytes = 0, 0
+        self.alpha, self.beta = np.ones(1, np.float32), np.zeros(1, np.float32)
+        self.result, self.count = library.MatmulHeuristicResult(1), np.zeros(1, np.int32)
+        self.stream = int(self.driver.cuStreamCreate(1)[1])
+
+    def allocated(self, size: int) -> int:
+        return int(self.driver.cuMemAlloc(size)[1])
+
+    def set(self, kind: str, descriptor: int, name: Any, value: int, dtype: Any = None) -> None:
+        """Sets an attribute of a descriptor."""
+        functions = {
+            "operation": self.library.matmul_desc_set_attribute,
+            "layout": self.library.matrix_layout_set_attribute,
+            "preference": self.library.matmul_preference_set_attribute,
+        }
+        types = {
+            "operation": self.library.get_matmul_desc_attribute_dtype,
+            "layout": self.library.get_matrix_layout_attribute_dtype,
+            "preference": self.library.get_matmul_preference_attribute_dtype,
+        }
+        buffer = np.array([value], types[kind](name) if dtype is None else dtype)
+        functions[kind](descriptor, int(name), buffer.ctypes.data, buffer.nbytes)
+
+    def batch(self, count: int, **strides: int) -> None:
+        """Makes it a batch."""
+        names = self.library.MatrixLayoutAttribute
+        for name, stride in strides.items():
+            self.set("layout", self.layouts[name], names.BATCH_COUNT, count)
+            self.set("layout", self.layouts[name], names.STRIDED_BATCH_OFFSET, stride)
+
+    def find(self, requested: int = 1, results: int | None = None) -> None:
+        """Asks for an algorithm."""
+        self.library.matmul_algo_get_heuristic(
+            *(self.handle, self.operation, *(self.layouts[name] for name in "abcd")),
+            *(self.preference, requested, self.result.ptr if results is None else results),
+            self.count.ctypes.data,
+        )
+
+    def multiply(self, **changed: int) -> None:
+        """Calls the product, with some arguments changed."""
+        arguments = {
+            "handle": self.handle,
+            "operation": self.operation,
+            "alpha": self.alpha.ctypes.data,
+            "a": self.pointers["a"],
+            "a layout": self.layouts["a"],
+            "b": self.pointers["b"],
+            "b layout": self.layouts["b"],
+            "beta": self.beta.ctypes.data,
+            "c": self.pointers["c"],
+            "c layout": self.layouts["c"],
+            "d": self.pointers["d"],
+            "d layout": self.layouts["d"],
+            "algorithm": self.result.ptr,
+            "workspace": self.workspace,
+            "bytes": self.workspace_bytes,
+            "stream": self.stream,
+        }
+        self.library.matmul(*(arguments | changed).values())
+
+    def write(self, address: int, values: Array) -> None:
+        """Copies an array to the device, column after column."""
+        flat = np.ascontiguousarray(values.ravel(order="F"))
+        self.driver.cuMemcpyHtoDAsync(address, flat, flat.nbytes, self.stream)
+
+    def read(self, address: int, shape: tuple[int, int], dtype: Any = np.float32) -> Array:
+        """A matrix on the device."""
+        flat = np.zeros(shape[0] * shape[1], dtype)
+        self.driver.cuMemcpyDtoHAsync(flat, address, flat.nbytes, self.stream)
+        self.driver.cuStreamSynchronize(self.stream)
+        return flat.reshape(shape, order="F")
