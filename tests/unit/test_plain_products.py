@@ -17,7 +17,7 @@ from lamina.engines.gpu.target import target_for
 from lamina.graph import Tensor
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Literal, Load, Local
+from lamina.program.scalar import Apply, Bound, Literal, Load, Local
 from lamina.program.steps import Contraction, Store
 from lamina.shapes import DType, bfloat16, float16, float32, float64, int64
 
@@ -188,6 +188,38 @@ def test_steps_that_depend_on_an_iteration_are_no_plain_products() -> None:
     moved = replace(step, left=replace(left, index=left.index + iteration))
     assert plain_product(step) is not None
     assert plain_product(moved) is None
+
+
+@pytest.mark.parametrize("leading", [0, 2, 4])
+def test_columns_that_overlap_are_no_plain_product(leading: int) -> None:
+    step = step_of(ops.matmul, A, B)
+    left = step.left
+    assert isinstance(left, Load)
+    (m,), (k,) = step.m, step.k
+    index = axis_index(m) * leading + axis_index(k)
+    assert plain_product(replace(step, left=replace(left, index=index))) is None
+
+
+def test_loads_with_bounds_are_no_plain_product() -> None:
+    step = step_of(lambda x, y, z: ops.matmul(x, y) + z, A, B, (6, 7))
+    left, (store,) = step.left, step.stores
+    assert isinstance(left, Load)
+    assert isinstance(store.value, Apply)
+    (m,) = step.m
+    bounds = (Bound(axis_index(m), 0, 4),)
+    assert plain_product(replace(step, left=replace(left, bounds=bounds))) is None
+    total, added = store.value.operands
+    assert isinstance(added, Load)
+    value = replace(store.value, operands=(total, replace(added, bounds=bounds)))
+    assert plain_product(replace(step, stores=(replace(store, value=value),))) is None
+
+
+def test_a_row_of_the_result_is_no_bias() -> None:
+    step = step_of(ops.matmul, A, B)
+    (store,), (n,) = step.stores, step.n
+    row = Load(store.buffer, axis_index(n), float32)
+    value = Apply("add", (store.value, row), float32)
+    assert plain_product(replace(step, stores=(replace(store, value=value),))) is None
 
 
 def test_a_result_that_is_an_operand_is_no_plain_product() -> None:

@@ -117,7 +117,6 @@ class CublasLt:
         described = _Description(self._calls, product, buffers)
         found = self._algorithm(described, buffers, workspace_bytes)
         if found is None:
-            described.destroy()
             return None
         # They are read in the call, and become a part of a captured graph ("CUDA Graphs Support").
         alpha, beta = (

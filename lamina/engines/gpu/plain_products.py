@@ -97,7 +97,7 @@ def plain_product(step: Contraction) -> PlainProduct | None:
     Other epilogues do not qualify: libraries do not document where they round, and what becomes
     of NaN in them. So a ReLU is none of these.
     """
-    if step.dtype != float32 or len(step.stores) != 1 or not all(step.extents):
+    if len(step.stores) != 1 or not all(step.extents):
         return None
     one = with_single_axes(step, "batch", "m", "n", "k")
     (batch,), (m,), (n,), (k,) = one.batch, one.m, one.n, one.k
@@ -172,7 +172,7 @@ def _with_epilogue(
     if value.primitive != "add" or total not in value.operands:
         return None
     other = value.operands[value.operands[0] == total]
-    if not isinstance(other, Load) or other.bounds or other.dtype != float32:
+    if not isinstance(other, Load) or other.bounds:
         return None
     rows, columns, batch = axes
     elements = _strided(other.buffer, other.index, float32, (batch, rows, columns))
