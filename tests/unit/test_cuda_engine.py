@@ -301,6 +301,24 @@ def test_a_fit_equals_that_of_the_interpreter(use: Use, order: str) -> None:
 
 
 @needs_nvrtc
+@pytest.mark.parametrize("order", ["late", "random"])
+def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(
+    use: Use, order: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("nvmath.bindings.cublasLt", reason="needs nvmath-python")
+    monkeypatch.setattr("lamina.engines.cuda.family.is_large", lambda step: True)
+    # Programs that are kept on disk have the schedules of the true rule.
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    double = use(order=order)
+    found, expected = (fitted(one).parameters() for one in ("cuda", "interpreter"))
+    assert not double.faults
+    # All contractions of a training step: two forward, three backward.
+    assert len({*double.cublaslt.problems}) == 5
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5)
+
+
+@needs_nvrtc
 def test_an_epoch_is_one_graph_launch_for_each_batch(use: Use, counts: Counter[str]) -> None:
     use()
     model = lm.Model(network(), engine="cuda")

@@ -2,56 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product as combinations
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from cublaslt_cases import RESULT, DoubledDevice, Product, Stored
-from gpu_cases import Case, compiled
 
 from cuda_machine.driver_state import OutsideTheDouble
-from lamina import ops
-from lamina.engines.cuda import requirements
-from lamina.engines.cuda.calls import made_of
-from lamina.engines.cuda.driver import CudaDriver
-from lamina.engines.cuda.family import LEAST_EXTENT, is_large
-from lamina.engines.engine import Candidate
-from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.engines.gpu.plain_products import plain_product
-from lamina.engines.gpu.schedule import LibrarySchedule, Schedule
-from lamina.engines.gpu.single_steps import with_memories
-from lamina.engines.gpu.trials import timed_candidates
 from lamina.errors import EngineError
 from lamina.program.index import axis_index
-from lamina.program.program import Program
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction
 from lamina.shapes import Array, DType, bfloat16, float16, float32
 
 Change = Callable[[MatrixProduct], MatrixProduct]
-LAYER = Case("layer", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.matmul(x, w) + b)
-RELU = Case("relu", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.relu(ops.matmul(x, w) + b))
-
-
-@pytest.fixture(scope="module")
-def shared() -> DoubledDevice:
-    return DoubledDevice()
 
 
 @pytest.fixture
-def device(shared: DoubledDevice) -> DoubledDevice:
-    shared.library.failure, shared.library.workspace = "", 0
-    shared.library.problems.clear()
-    # Its answers depend on what the library says.
-    if shared.driver._cublaslt is not None:
-        shared.driver._cublaslt._workspaces.clear()
-    return shared
+def device() -> DoubledDevice:
+    return DoubledDevice()
 
 
 def computed(
@@ -234,279 +208,3 @@ def test_columns_that_overlap_are_refused(device: DoubledDevice, matrix: str) ->
         computed(device, step, feeds, change)
     # All descriptors were destroyed.
     assert {line.split()[0] for line in device.library.alive()} == {"handle"}
-
-
-# Schedules and the engine
-
-
-def by_library(device: DoubledDevice, program: Program) -> Schedule:
-    """The last legal schedule: cuBLASLt computes all that it can."""
-    *_, last = device.family.legal_schedules(program)
-    return last
-
-
-def run(device: DoubledDevice, case: Case, schedule: Schedule | None = None) -> Array:
-    program = compiled(case, device.engine.target)
-    executable = device.engine.compile(program, {}, schedule=schedule)
-    try:
-        executable.run(list(case.feeds().values()))
-        return executable.output("y")
-    finally:
-        executable.release()
-
-
-def test_a_program_calls_the_library_and_gives_everything_back(device: DoubledDevice) -> None:
-    schedule = by_library(device, compiled(LAYER, device.engine.target))
-    assert str(schedule) == "0: the library's product 7 x 6 x 5 of float32, plus a bias"
-    feeds = LAYER.feeds()
-    expected = feeds["x0"] @ feeds["x1"] + feeds["x2"]
-    np.testing.assert_allclose(run(device, LAYER, schedule), expected, rtol=1e-5, atol=1e-6)
-    assert len(device.library.problems) == 1
-    assert {line.split()[0] for line in device.library.alive()} == {"handle"}
-
-
-def test_other_epilogues_have_a_kernel_of_their_own(device: DoubledDevice) -> None:
-    program = compiled(RELU, device.engine.target)
-    schedule = by_library(device, program)
-    assert str(schedule) == (
-        "0: the library's product 7 x 6 x 5 of float32, then a point for each work item; "
-        "positions of 32 bits"
-    )
-    launches = device.family.write(program, schedule)
-    product, epilogue = launches.launches
-    assert product.product is not None
-    assert product.buffers[2] == "workspace 0 of 0.relu"
-    assert "workspace 0 of 0.relu" in epilogue.buffers
-    assert launches.workspace_bytes == 6 * 7 * 4
-
-
-def test_a_relu_keeps_nan(device: DoubledDevice) -> None:
-    feeds = RELU.feeds()
-    feeds["x2"][3] = np.nan
-    program = compiled(RELU, device.engine.target)
-    executable = device.engine.compile(program, {}, schedule=by_library(device, program))
-    executable.run(list(feeds.values()))
-    found = executable.output("y")
-    executable.release()
-    assert np.isnan(found[:, 3]).all()
-    expected = np.maximum(feeds["x0"] @ feeds["x1"] + feeds["x2"], 0)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_workspace_of_the_library_is_in_the_bill(device: DoubledDevice) -> None:
-    device.library.workspace = 4096
-    program = compiled(LAYER, device.engine.target)
-    schedule = by_library(device, program)
-    assert "; a workspace of 4096 bytes" in str(schedule)
-    launches = device.family.write(program, schedule)
-    assert launches.workspace_bytes == 4096
-    (name,) = launches.workspaces
-    assert launches.launches[0].buffers[-1] == name == "workspace 0 of 0.add"
-    feeds = LAYER.feeds()
-    expected = feeds["x0"] @ feeds["x1"] + feeds["x2"]
-    np.testing.assert_allclose(run(device, LAYER, schedule), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_workspace_is_one_of_its_step(device: DoubledDevice) -> None:
-    device.library.workspace = 4096
-    program = compiled(RELU, device.engine.target)
-    launches = device.family.write(program, by_library(device, program))
-    sizes = {name: one.bytes for name, one in launches.workspaces.items()}
-    assert sizes == {"workspace 0 of 0.relu": 168, "workspace 1 of 0.relu": 4096}
-
-
-@pytest.mark.parametrize(("capability", "most"), [((8, 9), 4 << 20), ((9, 0), 32 << 20)])
-def test_the_workspace_is_at_most_the_recommended_one(
-    capability: tuple[int, int], most: int
-) -> None:
-    device = DoubledDevice(capability)
-    found = plain_product(Product().step())
-    assert found is not None
-    device.library.workspace = most
-    assert device.driver.library_workspace_bytes(found.product) == most
-    device.library.workspace = most + 1
-    other = replace(found.product, right=replace(found.product.right, start=64))
-    assert device.driver.library_workspace_bytes(other) == 0
-
-
-@pytest.mark.parametrize("failure", ["status", "empty", "state"])
-def test_without_an_algorithm_our_kernels_run_a_step(
-    device: DoubledDevice, failure: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lamina.engines.cuda.family.is_large", lambda step: True)
-    program = compiled(LAYER, device.engine.target)
-    assert "the library's product" in str(device.family.decide(program))
-    assert isinstance(device.family.candidates(program)[0], LibrarySchedule)
-    device.library.failure = failure
-    device.driver._library()._workspaces.clear()
-    assert "the library's product" not in str(device.family.decide(program))
-    assert not any(isinstance(one, LibrarySchedule) for one in device.family.candidates(program))
-    assert "the library's product" not in str(by_library(device, program))
-    assert "the library's product" not in device.engine.listing(program, 0, "schedule")
-
-
-@pytest.mark.parametrize("failure", ["status", "empty", "state"])
-def test_without_an_algorithm_a_forced_schedule_is_an_error(
-    device: DoubledDevice, failure: Any
-) -> None:
-    schedule = by_library(device, compiled(LAYER, device.engine.target))
-    device.library.failure = failure
-    with pytest.raises(EngineError) as caught:
-        run(device, LAYER, schedule)
-    assert str(caught.value).splitlines()[0] == (
-        "in cuda:0: cuBLASLt has no algorithm for a product"
-    )
-    assert "product    7 x 6 x 5 of float32, plus a bias" in str(caught.value)
-    assert "pip install --upgrade nvidia-cublas" in str(caught.value)
-
-
-def test_a_candidate_without_an_algorithm_is_not_chosen(device: DoubledDevice) -> None:
-    program = with_memories(compiled(LAYER, device.engine.target))
-    own, *_, library = device.family.candidates(program)
-    assert isinstance(library, LibrarySchedule)
-    family = SimpleNamespace(
-        candidates=lambda program: [library, own],
-        text_of_candidate=str,
-        decide=device.family.decide,
-        write=device.family.write,
-    )
-    device.library.failure = "empty"
-
-    def timer(schedule: str, repeat: Callable[[int], None], runs: int) -> float:
-        repeat(runs)
-        return 1e-3
-
-    found, complete = timed_candidates(
-        *(program, family, lambda: device.driver, timer, math.inf)  # type: ignore[arg-type]
-    )
-    assert complete
-    assert found[0] == Candidate(str(library), None, "cuBLASLt has no algorithm for a product")
-    assert found[1].seconds == 1e-3
-
-
-def test_large_products_are_computed_by_the_library_by_default(device: DoubledDevice) -> None:
-    def product(m: int, n: int, k: int) -> Program:
-        return compiled(Case("product", ((m, k), (k, n)), ops.matmul), device.engine.target)
-
-    large, small = product(512, 512, 512), product(512, 512, 511)
-    assert str(device.family.decide(large)) == (
-        "0: the library's product 512 x 512 x 512 of float32"
-    )
-    assert "the library's product" in device.engine.listing(large, None, "schedule")
-    assert "the library's product" not in str(device.family.decide(small))
-    assert isinstance(device.family.candidates(large)[0], LibrarySchedule)
-    assert isinstance(device.family.candidates(small)[-1], LibrarySchedule)
-    narrow = product(4096, 4096, LEAST_EXTENT - 1)
-    assert not is_large(narrow.steps[0])
-    assert is_large(product(4096, 4096, LEAST_EXTENT).steps[0])
-
-
-def test_convolutions_are_no_candidates_for_the_library(device: DoubledDevice) -> None:
-    def conv(x: Any, weight: Any) -> Any:
-        return ops.conv(x, weight, strides=1, padding=1, dilations=1, groups=1)
-
-    program = compiled(Case("conv", ((2, 3, 6, 6), (4, 3, 3, 3)), conv), device.engine.target)
-    assert not any(isinstance(one, LibrarySchedule) for one in device.family.candidates(program))
-
-
-def test_forced_schedules_replace_the_default(device: DoubledDevice) -> None:
-    case = Case("product", ((512, 512), (512, 512)), ops.matmul)
-    program = compiled(case, device.engine.target)
-    own = device.family.candidates(program)[1]
-    assert device.family.decide(program, {0: own}).steps == (own,)
-
-
-def test_calls_of_the_library_are_listed(device: DoubledDevice) -> None:
-    case = Case("product", ((512, 512), (512, 512)), ops.matmul)
-    program = compiled(case, device.engine.target)
-    line = "// step 0: the library's 512 x 512 x 512 of float32: x1, x0, contract"
-    assert device.engine.listing(program, 0, "cuda") == line
-    assert device.engine.listing(program, None, "cuda").splitlines()[0] == line
-
-
-def test_calls_of_the_library_are_kept_in_the_cache(device: DoubledDevice) -> None:
-    device.library.workspace = 256
-    for case in (LAYER, RELU, Case("added", ((3, 4), (4, 5), (3, 5)), _added)):
-        program = compiled(case, device.engine.target)
-        schedule = by_library(device, program)
-        assert "the library's product" in str(schedule)
-        first = compile_program(program, device.family, schedule)
-        assert compile_program(program, device.family, schedule) == first
-        assert first == device.family.write(program, schedule)
-
-
-def _added(x: Any, y: Any, z: Any) -> Any:
-    return ops.matmul(x, y) + z
-
-
-def test_steps_with_calls_of_the_library_are_timed(device: DoubledDevice) -> None:
-    program = compiled(LAYER, device.engine.target)
-    schedule = by_library(device, program)
-    executable = device.engine.compile(program, {}, timed=True, schedule=schedule)
-    executable.run(list(LAYER.feeds().values()))
-    assert executable.step_seconds()[0] > 0
-    executable.release()
-
-
-# Missing packages and libraries
-
-
-def missing(load: Callable[[], Any]) -> CudaDriver:
-    """A driver that loads cuBLASLt by this function."""
-    device = DoubledDevice()
-    device.driver._api = made_of(device.double.driver, device.double.nvrtc, load)
-    return device.driver
-
-
-def asked(driver: CudaDriver) -> None:
-    found = plain_product(Product().step())
-    assert found is not None
-    driver.library_workspace_bytes(found.product)
-
-
-def test_a_missing_package_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> Any:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(requirements.importlib, "import_module", absent)
-    with pytest.raises(EngineError) as caught:
-        asked(missing(requirements.cublaslt_package))
-    assert str(caught.value) == (
-        "in cuda: the cuda engine needs the package nvmath-python, for products of large matrices\n"
-        "  expected  nvmath-python 0.6 or later\n"
-        "  found     none\n"
-        "  Install the packages with: pip install 'lamina[cuda]'."
-    )
-
-
-def test_a_missing_library_is_an_error_with_the_remedy() -> None:
-    def create() -> int:
-        raise RuntimeError("libcublasLt.so.13: cannot open shared object file")
-
-    module = SimpleNamespace(create=create, cuBLASLtError=KeyError)
-    with pytest.raises(EngineError) as caught:
-        asked(missing(lambda: module))
-    assert str(caught.value) == (
-        "in cuda: the cuda engine needs the package nvidia-cublas, for products of large matrices\n"
-        "  expected  nvidia-cublas 13.0 or later\n"
-        "  found     libcublasLt.so.13: cannot open shared object file\n"
-        "  Install the packages with: pip install 'lamina[cuda]'."
-    )
-
-
-def test_the_package_is_loaded_only_when_it_is_needed() -> None:
-    device = DoubledDevice()
-    loaded: list[None] = []
-
-    def load() -> Any:
-        loaded.append(None)
-        return device.library
-
-    device.driver._api = made_of(device.double.driver, device.double.nvrtc, load)
-    sums = Case("sum", ((6, 5),), lambda x: ops.sum(x, 0))
-    run(device, sums)
-    program = compiled(LAYER, device.engine.target)
-    device.family.decide(program)
-    assert not loaded
-    device.family.candidates(program)
-    assert len(loaded) == 1
