@@ -141,6 +141,9 @@ NONE: dict[str, Callable[[], PlainProduct | None]] = {
     "rounded operand": lambda: product_of(
         lambda x, y: ops.matmul(ops.rounded(x, bfloat16), y), A, B
     ),
+    "rounded to TF32": lambda: product_of(
+        lambda x, y: ops.matmul(ops.round_to_tf32(x), ops.round_to_tf32(y)), A, B
+    ),
     "rounded result": lambda: product_of(lambda x, y: ops.cast(ops.matmul(x, y), float16), A, B),
     "rounded with a bias": lambda: product_of(
         lambda x, y, z: ops.matmul(x, y) + z, A, B, BIAS, dtypes=(float16,) * 3
