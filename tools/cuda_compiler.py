@@ -19,7 +19,7 @@ from cuda_devices import Architecture
 
 from lamina.engines.cuda.build import compiled as compiled_by_nvrtc
 from lamina.engines.cuda.calls import Cuda, made_of
-from lamina.engines.cuda.requirements import packages
+from lamina.engines.cuda.requirements import cublaslt_package, packages
 from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 
@@ -87,7 +87,7 @@ def _nvrtc() -> Cuda:
     Raises:
         EngineError: if cuda-bindings is missing.
     """
-    return made_of(*packages())
+    return made_of(*packages(), cublaslt_package)
 
 
 @cache

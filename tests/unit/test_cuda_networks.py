@@ -1,4 +1,4 @@
-"""Whole networks on the cuda engine, on the machine that runs PTX, beside the interpreter."""
+"""Whole networks on the cuda engine, on the machine that runs PTX: the interpreter's results."""
 
 from __future__ import annotations
 
