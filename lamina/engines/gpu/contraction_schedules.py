@@ -151,7 +151,7 @@ def _trees(one: Product, bits: int, traits: Traits) -> Iterator[TreeSchedule]:
             fewest = max(LEAST_GROUP // items, 1)
             for results, own, is_along_k in ((fewest, lanes, True), (16, 1, False)):
                 group = items * results
-                local = group * item_m * item_n * one.element_bytes
+                local = (group + 1) * item_m * item_n * one.element_bytes
                 if group <= most and local <= traits.local_bytes:
                     yield TreeSchedule(items, results, item_m, item_n, own, is_along_k, bits)
 

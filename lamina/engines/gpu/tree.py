@@ -43,19 +43,21 @@ def write_tree(
     items: int,
     values: Sequence[Value],
     combine: Combine = added,
+    *,
+    apart: int = 1,
 ) -> None:
     """Combines the values of items: the combined ones are then in the first rows of arrays.
 
     Args:
         points: the kernel; all items of the group are here.
-        arrays: in local memory, the array of each value, with a row for each of the items. Values
-            of one array follow each other.
+        arrays: in local memory, the array of each value, with a row for each of the items.
         share: the number of the item among those whose values are combined.
         first: the location of the item's values in the arrays.
         stride: the distance between rows.
         items: how many items have values to be combined, a power of two.
         values: of this item.
         combine: two rows of values.
+        apart: the distance between an item's values in one array.
     """
     code = points.code
     locations = [list(arrays[:number]).count(array) for number, array in enumerate(arrays)]
@@ -63,7 +65,7 @@ def write_tree(
     def address(row: Value, number: int) -> Value:
         type = kept_type(values[number])
         begin = code.offset(arrays[number], row, type.element)
-        return code.offset(begin, locations[number], type.element)
+        return code.offset(begin, locations[number] * apart, type.element)
 
     for number, value in enumerate(values):
         keep(code, value, address(first, number))

@@ -72,15 +72,19 @@ class _Tree:
         if self._k.extent:
             with ExitStack() as bound:
                 totals = self._summed(totals, bound)
-        stride = tree.results * block
-        array = self._code.local(self._type.element, tree.items * stride)
+        # One value of all items after the other, so that neighbours access neighbouring banks; and
+        # an element more, so that the values of one item are in different banks.
+        apart, count = tree.group + 1, tree.results * block
+        array = self._code.local(self._type.element, block * apart)
         share = self._points.indices(self._share).start
-        first = self._points.indices(self._share * stride + self._result * block).start
+        first = self._points.indices(self._share * tree.results + self._result).start
         arrays = [array] * block
-        write_tree(self._points, arrays, share, first, stride, tree.items, totals)
-        for number in range(-(-stride // tree.group)):
+        write_tree(
+            *(self._points, arrays, share, first, tree.results, tree.items, totals), apart=apart
+        )
+        for number in range(-(-count // tree.group)):
             at = self._item + number * tree.group
-            self._store(array, at, stride if (number + 1) * tree.group > stride else None)
+            self._store(array, at, count if (number + 1) * tree.group > count else None)
 
     # The work item's share of K
 
@@ -186,7 +190,8 @@ class _Tree:
                 m = guards.enter_context(self._inside("m_inside", m, self._m.extent))
             if self._n.extent % tree.item_n:
                 n = guards.enter_context(self._inside("n_inside", n, self._n.extent))
-            address = self._code.offset(array, points.indices(at).start, self._type.element)
+            location = (row * tree.item_n + column) * (tree.group + 1) + result
+            address = self._code.offset(array, points.indices(location).start, self._type.element)
             total = self._code.load(address, self._type)
             with points.bound(Axis("stored", 1), points.position(0)):
                 points.define(step.result, total)
