@@ -1,0 +1,322 @@
+"""What the cuda engine waits for, on a device whose streams run as late or as early as they may."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.engines.cuda import build, calls, devices
+from lamina.engines.cuda import engine as cuda_engine
+from lamina.engines.cuda.build import compiled
+from lamina.engines.cuda.driver import CudaDriver
+from lamina.engines.gpu.memory import DeviceMemory
+from lamina.engines.gpu.staging import DeviceStaging
+from lamina.runtime import data_sets, streaming
+
+pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
+try:
+    compiled(calls.made_of(*calls.packages()), "sm_80", "")
+except Exception as error:
+    pytest.skip(f"needs NVRTC: pip install nvidia-cuda-nvrtc ({error})", allow_module_level=True)
+
+from cuda.bindings.driver import CUresult
+
+from cuda_machine.device_attributes import DeviceDescription
+from cuda_machine.driver_double import CudaDouble
+from cuda_machine.operations import Order
+
+ORDERS = (Order("late"), Order("early"), Order("random", 1), Order("random", 6))
+Use = Callable[..., CudaDouble]
+BATCH = 8
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
+    """Makes devices, which the engine finds."""
+
+    def forget() -> None:
+        for one in (calls.cuda, devices._found, cuda_engine._opened, build._known):
+            one.cache_clear()
+
+    def made(order: Order = ORDERS[0], *described: DeviceDescription) -> CudaDouble:
+        forget()
+        double = CudaDouble(described or (DeviceDescription(),), order)
+        monkeypatch.setattr(calls, "packages", lambda: (double.driver, double.nvrtc))
+        return double
+
+    yield made
+    gc.collect()
+    forget()
+
+
+def opened() -> CudaDriver:
+    driver = cuda_engine.open_device("cuda")
+    assert isinstance(driver, CudaDriver)
+    return driver
+
+
+def read(driver: CudaDriver, buffer: Any, count: int = 4) -> list[int]:
+    found = np.zeros(count, np.int32)
+    driver.queue.read(found, buffer)
+    return found.tolist()
+
+
+def host(driver: CudaDriver, values: list[int]) -> Any:
+    array = driver.host_array(4 * len(values)).view(np.int32)
+    array[:] = values
+    return array
+
+
+def added(driver: CudaDriver, target: Any, source: Any, number: int) -> Any:
+    """A kernel that writes the sums of a source and a number to a target."""
+    text = (
+        'extern "C" __global__ __launch_bounds__(4) void added(int *to, const int *from, int n) '
+        "{ to[threadIdx.x] = from[threadIdx.x] + n; }"
+    )
+    module = driver.build(text)
+    return driver.kernel(
+        *(module, "added", [target, source], 4), numbers=[number], numbered=False, group=4
+    )
+
+
+# The driver
+
+
+def test_memory_of_the_host_is_free_after_its_transfer(use: Use) -> None:
+    use()
+    driver = opened()
+    buffer, array = driver.allocate(16), host(driver, [1, 2, 3, 4])
+    driver.queue.send(buffer, array).wait()
+    array[:] = 0
+    assert read(driver, buffer) == [1, 2, 3, 4]
+
+
+def test_a_transfer_is_done_before_later_commands_of_its_queue(use: Use) -> None:
+    double = use()
+    driver = opened()
+    buffer, array = driver.allocate(16), host(driver, [1, 2, 3, 4])
+    transfer = driver.upload_queue.send(buffer, array)
+    driver.upload_queue.fill(buffer, 16)
+    transfer.wait()
+    assert read(driver, buffer) == [0, 0, 0, 0]
+    assert double.faults == []
+
+
+def test_memory_of_the_host_is_free_after_its_queue_finishes(use: Use) -> None:
+    use()
+    driver = opened()
+    buffer, array = driver.allocate(16), host(driver, [1, 2, 3, 4])
+    driver.queue.send(buffer, array)
+    driver.queue.finish()
+    array[:] = 0
+    assert read(driver, buffer) == [1, 2, 3, 4]
+
+
+def test_an_array_is_written_when_the_call_returns(use: Use) -> None:
+    use()
+    driver = opened()
+    buffer, array = driver.allocate(16), host(driver, [1, 2, 3, 4])
+    driver.queue.write(buffer, array)
+    array[:] = 0
+    assert read(driver, buffer) == [1, 2, 3, 4]
+
+
+def test_an_array_is_read_when_the_call_returns(use: Use) -> None:
+    use()
+    driver = opened()
+    buffer, array = driver.allocate(16), host(driver, [1, 2, 3, 4])
+    driver.queue.read(array, buffer)
+    assert array.tolist() == [0, 0, 0, 0]
+
+
+def test_new_memory_is_filled_before_another_queue_writes_to_it(use: Use) -> None:
+    use()
+    driver = opened()
+    buffer, array = driver.allocate(16), host(driver, [1, 2, 3, 4])
+    driver.upload_queue.send(buffer, array).wait()
+    assert read(driver, buffer) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_a_queue_waits_for_transfers_of_another_one(use: Use, order: Order) -> None:
+    double = use(order)
+    driver = opened()
+    buffer, target = driver.allocate(16), driver.allocate(16)
+    kernel, array = added(driver, target, buffer, 10), host(driver, [1, 2, 3, 4])
+    driver.queue.wait_for([driver.upload_queue.send(buffer, array)])
+    driver.queue.launch(kernel)
+    assert read(driver, target) == [11, 12, 13, 14]
+    assert double.faults == []
+
+
+@pytest.mark.parametrize("uploads", [False, True])
+def test_memory_is_freed_after_the_commands_that_use_it(use: Use, uploads: bool) -> None:
+    double = use()
+    driver = opened()
+    source, target = driver.allocate(16), driver.allocate(16)
+    kernel, array = added(driver, target, source, 10), host(driver, [1, 2, 3, 4])
+    if uploads:
+        driver.upload_queue.send(source, array)
+    else:
+        driver.queue.launch(kernel)
+    driver.release(source)
+    driver.queue.finish()
+    driver.upload_queue.finish()
+    assert double.faults == []
+
+
+def test_released_memory_is_free_at_once(use: Use) -> None:
+    double = use()
+    driver = opened()
+    buffer = driver.allocate(1 << 10)
+    driver.release(buffer)
+    assert not any(one.startswith("1024 bytes on") for one in double.leaks())
+
+
+def test_released_staging_waits_for_its_copies(use: Use) -> None:
+    double = use()
+    driver = opened()
+    staging = DeviceStaging(driver, {"x": 16})
+    staging.arrays["x"][:] = 1
+    staging.send({"x": 16})
+    staging.release()
+    del staging
+    gc.collect()
+    driver.upload_queue.finish()
+    assert double.faults == []
+    assert [one for one in double.leaks() if "page-locked" in one or "bytes on" in one] == []
+
+
+def test_a_sequence_keeps_its_buffers(use: Use) -> None:
+    double = use()
+    driver = opened()
+    source, target = driver.allocate(16), driver.allocate(16)
+    sequence = driver.sequence([(added(driver, target, source, 10), None)] * 2)
+    del source
+    gc.collect()
+    driver.queue.run(sequence)
+    assert read(driver, target) == [10] * 4
+    assert double.faults == []
+
+
+def test_a_part_of_a_buffer_keeps_the_whole(use: Use) -> None:
+    use()
+    driver = opened()
+    part = driver.sub_buffer(driver.allocate(32), 16, 16)
+    gc.collect()
+    driver.queue.write(part, np.arange(4, dtype=np.int32))
+    assert read(driver, part) == [0, 1, 2, 3]
+
+
+def test_launches_of_a_sequence_have_their_numbers(use: Use) -> None:
+    use()
+    driver = opened()
+    text = 'extern "C" __global__ void put(int *to, int first, int n) { to[n] += first + n; }'
+    module, target = driver.build(text), driver.allocate(16)
+    kernel = driver.kernel(module, "put", [target], 1, numbers=[7], numbered=True, group=1)
+    sequence = driver.sequence([(kernel, 2), (kernel, 0)])
+    for _ in range(2):
+        driver.queue.run(sequence)
+    assert read(driver, target) == [14, 0, 18, 0]
+
+
+def test_the_context_of_another_library_stays_current(use: Use) -> None:
+    double = use(ORDERS[0], DeviceDescription("A"), DeviceDescription("B"))
+    driver = opened()
+    _, other = double.driver.cuDevicePrimaryCtxRetain(1)
+    double.driver.cuCtxPushCurrent(other)
+    memory = DeviceMemory(driver, (4,), np.dtype(np.int32))
+    memory.write(np.arange(4, dtype=np.int32))
+    assert memory.read().tolist() == [0, 1, 2, 3]
+    assert double.driver.cuCtxGetCurrent() == (CUresult.CUDA_SUCCESS, other)
+
+
+def test_launches_are_timed_one_by_one(use: Use) -> None:
+    use()
+    driver = opened()
+    source, target = driver.allocate(16), driver.allocate(16)
+    sequence = driver.sequence([(added(driver, target, source, n), None) for n in (1, 2, 3)])
+    found = driver.timed(sequence)
+    assert len(found) == 3
+    assert all(seconds > 0 for seconds in found)
+    assert read(driver, target) == [3] * 4
+
+
+def test_each_architecture_has_its_own_compiled_kernels(use: Use) -> None:
+    use()
+    api = calls.cuda()
+    text = 'extern "C" __global__ void of_an_architecture(int *x) { *x = __CUDA_ARCH__; }'
+    found = [build.build(api, capability, text) for capability in ((8, 0), (9, 0))]
+    assert found[0] != found[1]
+
+
+# Models
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(12), lm.Linear(16), lm.ReLU(), lm.Linear(4))
+
+
+def data(count: int) -> tuple[Any, Any]:
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((count, 12), "float32"), generator.integers(0, 4, count)
+
+
+def losses(engine: str) -> list[float]:
+    """The losses of steps, read after the last one; each step's arrays are overwritten."""
+    rows, targets = data(40 * BATCH)
+    x, y = np.zeros((BATCH, 12), "float32"), np.zeros(BATCH, np.int64)
+    model = lm.Model(network(), engine=engine, seed=3)
+    with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
+        kept = []
+        for start in range(0, len(rows), BATCH):
+            x[:], y[:] = rows[start : start + BATCH], targets[start : start + BATCH]
+            kept.append(training.step(x, y))
+        x[:] = 0
+        return [float(one) for one in kept]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_losses_that_are_read_late_are_those_of_their_steps(use: Use, order: Order) -> None:
+    double = use(order)
+    np.testing.assert_allclose(losses("cuda"), losses("interpreter"), rtol=1e-4, atol=1e-5)
+    assert double.faults == []
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_a_data_set_that_does_not_fit_is_streamed(
+    use: Use, order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = use(order)
+    monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
+    monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
+    # Two batches of twelve floats and an index.
+    monkeypatch.setattr(streaming, "_CHUNK_BYTES", 2 * BATCH * (12 * 4 + 8))
+    begun: list[int] = []
+    begin = streaming.Streamed.begin
+    monkeypatch.setattr(
+        streaming.Streamed, "begin", lambda *given: (begun.append(1), begin(*given))[1]
+    )
+    found, expected = (streamed(engine) for engine in ("cuda", "interpreter"))
+    assert begun
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5)
+    assert double.faults == []
+
+
+def streamed(engine: str) -> dict[str, Any]:
+    model = lm.Model(network(), engine=engine, seed=3)
+    model.fit(
+        data(11 * BATCH),
+        loss=lm.CrossEntropy(),
+        optimizer=lm.Adam(1e-2),
+        epochs=2,
+        batch_size=BATCH,
+        progress=False,
+    )
+    return dict(model.parameters())
