@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import pytest
 from gpu_cases import CASES, LARGE, Case, assert_close, compiled
 from harness import run_program
 
+from lamina import ops
 from lamina.engines.cuda import calls
 from lamina.engines.cuda.build import compiled as compiled_text
 from lamina.engines.cuda.devices import found_devices
@@ -16,6 +18,7 @@ from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, Schedule
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.shapes import int32
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 try:
@@ -95,3 +98,12 @@ def test_the_decided_schedules_give_the_results_of_the_interpreter(case: Case) -
 def test_the_oldest_gpus_multiply_matrices_of_float16() -> None:
     case = next(one for one in CASES if one.name == "matmul-f16")
     assert check(case, "every", 2e-5, (7, 5)) == {"float16"}
+
+
+def test_floats_beyond_the_integers_become_the_nearest_one() -> None:
+    own, double = engine()
+    program = compiled(Case("cast", ((5,),), lambda x: ops.cast(x, int32)), own.target)
+    x = np.asarray([3e9, 2147483648.0, 1.5, -3e9, -np.inf], np.float32)
+    found, _ = run_program(program, own, {"x0": x})
+    assert double.recover() == []
+    assert found["y"].tolist() == [2**31 - 1, 2**31 - 1, 1, -(2**31), -(2**31)]
