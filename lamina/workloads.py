@@ -192,6 +192,7 @@ def _decayed(features: int) -> Linear:
 _TINY = Stack((2,), (_decayed(40), Tanh(), _decayed(10), ReLU(), _decayed(1), Sigmoid()))
 _SOFTMAX = Stack((784,), (Linear(10),))
 _MLP = Stack((784,), (Linear(256), ReLU(), Linear(128), ReLU(), Linear(10)))
+_SEED = Stack((2000,), (Linear(1000), ReLU(), Linear(200), ReLU(), Linear(10)))
 _CONTROL = Stack((8,), (Linear(64), ReLU(), Linear(64), ReLU(), Linear(4)))
 _TABLE = Stack(
     (54,),
@@ -274,6 +275,16 @@ PRODUCTS: dict[str, Workload] = {
     for workload in (
         Workload("product-1024", Stack((1024,), (Linear(1024, bias=False),)), 1024, "forward"),
         Workload("product-2000", Stack((2000,), (Linear(2000, bias=False),)), 2000, "forward"),
+    )
+}
+
+# The layers of `wide-step` with ReLU between them. On a GPU it is measured with all others
+# (`benchmarks/gpu.py`), elsewhere only if it is named.
+SEEDS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        Workload("seed-forward", _SEED, 2000, "forward"),
+        Workload("seed-step", _SEED, 2000, "step", MSE(), SGD(0.01)),
     )
 }
 
@@ -423,12 +434,14 @@ def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) ->
 
 
 def chosen(names: Sequence[str]) -> list[Workload]:
-    """The workloads of these names, products included; all of `WORKLOADS` if no name is given.
+    """The workloads of these names; all of `WORKLOADS` if no name is given.
+
+    Names may be those of `WORKLOADS`, `PRODUCTS` and `SEEDS`.
 
     Raises:
         DefinitionError: for an unknown name.
     """
-    known = WORKLOADS | PRODUCTS
+    known = WORKLOADS | PRODUCTS | SEEDS
     for name in names:
         if name not in known:
             raise DefinitionError(

@@ -18,6 +18,7 @@ from lamina.shapes import float32
 from lamina.workloads import (
     LONGEST_RUN,
     PRODUCTS,
+    SEEDS,
     WORKLOADS,
     Ready,
     Runner,
@@ -29,7 +30,7 @@ from lamina.workloads import (
 # Records ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", WORKLOADS | PRODUCTS)
+@pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | SEEDS)
 def test_the_network_and_the_data_of_a_workload_fit_each_other(name: str) -> None:
     (workload,) = chosen([name])
     x, y = workload.data()
@@ -128,6 +129,15 @@ def test_a_product_is_that_of_two_square_matrices_and_nothing_else(name: str, ex
     (workload,) = chosen([name])
     assert workload.flops() == 2 * extent**3
     assert workload.network().parameter_count() == extent**2
+
+
+def test_a_seed_is_the_wide_network_with_relu() -> None:
+    for name in SEEDS:
+        seed, wide = SEEDS[name], WORKLOADS[name.replace("seed", "wide")]
+        assert (seed.flops(), seed.batch) == (wide.flops(), wide.batch)
+        assert (seed.loss, seed.optimizer) == (wide.loss, wide.optimizer)
+    layers = SEEDS["seed-step"].record()["architecture"]["layers"]
+    assert [layer["kind"] for layer in layers] == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
 
 
 def test_products_are_measured_only_if_they_are_named() -> None:
