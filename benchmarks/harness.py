@@ -34,6 +34,8 @@ OURS_ON_CPU = "lamina-cpu"
 OURS_IN_FLOAT32 = "lamina-float32"
 # The kinds of engines on which Lamina is measured.
 ENGINES = ("cpu", "opencl")
+# What may follow the name of an engine that has several devices.
+NAMES = ("NUMBER", "NAME")
 # The environment variable that names the engine of Lamina's worker.
 ENGINE = "BENCHMARK_ENGINE"
 # The environment variable with the precision of Lamina's models.
@@ -85,6 +87,7 @@ class Worker:
         engine: on which Lamina runs.
         dtype: the precision of Lamina's models.
         limit: the seconds that it may take for a command, or to start; then it is ended.
+        script: how it is started; that of `SCRIPTS` by default.
 
     Raises:
         Unavailable: if it cannot be started.
@@ -97,8 +100,9 @@ class Worker:
         engine: str = "cpu",
         limit: float = LIMIT_SECONDS,
         dtype: str = "float32",
+        script: Script | None = None,
     ) -> None:
-        script = SCRIPTS[name]
+        script = script or SCRIPTS[name]
         self._command = [sys.executable, str(FOLDER / script.file), *script.arguments]
         self._variables = environment(threads) | {ENGINE: engine, DTYPE: dtype}
         self._variables |= dict(script.settings)
@@ -191,14 +195,15 @@ def kind_of(engine: str) -> str:
     return engine.partition(":")[0]
 
 
-def engine_name(text: str) -> str:
-    """The name of an engine on the command line.
+def engine_name(text: str, kinds: Sequence[str] = ENGINES) -> str:
+    """The name of an engine on the command line, of one of the kinds.
 
     Raises:
         argparse.ArgumentTypeError: for an engine that the benchmarks do not measure.
     """
-    if kind_of(text) not in ENGINES:
-        expected = " or ".join((*ENGINES, "opencl:NUMBER", "opencl:NAME"))
+    if kind_of(text) not in kinds:
+        devices = [f"{kind}:{what}" for kind in kinds if kind != "cpu" for what in NAMES]
+        expected = " or ".join((*kinds, *devices))
         raise argparse.ArgumentTypeError(f"must be {expected}, not {text!r}")
     return text
 

@@ -112,6 +112,16 @@ def measured(
             except Unavailable as problem:
                 problems[name] = str(problem)
                 del peers[name]
+    return summary(workload, peers, problems, tolerance)
+
+
+def summary(
+    workload: Workload,
+    peers: dict[str, dict[str, Any]],
+    problems: dict[str, str],
+    tolerance: float,
+) -> dict[str, Any]:
+    """The results of one workload from the samples of its peers, `rounds`."""
     for peer in peers.values():
         peer["median"] = middle(peer["rounds"])
     medians = {name: peer["median"] for name, peer in peers.items()}

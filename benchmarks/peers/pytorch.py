@@ -26,28 +26,34 @@ LOSSES = {"MSE": nn.MSELoss, "BCE": nn.BCELoss, "CrossEntropy": nn.CrossEntropyL
 
 class PyTorch:
     def __init__(
-        self, workload: Workload, data: Data, *, compiled: bool, mixed: bool = False
+        self,
+        workload: Workload,
+        data: Data,
+        *,
+        compiled: bool,
+        mixed: bool = False,
+        device: str = "cpu",
     ) -> None:
         torch.set_num_threads(threads())
         self._workload = workload
-        self._model = network(workload.architecture)
+        self._model = network(workload.architecture).to(device)
         # The module's parameters, or slices of them, in Lamina's order.
         in_order = getattr(self._model, "in_order", self._model.parameters)
         with torch.no_grad():
             for parameter, value in zip(in_order(), data.parameters, strict=True):
                 parameter.copy_(torch.from_numpy(value))
         self._first = {name: value.clone() for name, value in self._model.state_dict().items()}
-        self._x = torch.from_numpy(data.x)
+        self._x = torch.from_numpy(data.x).to(device)
         if mixed and self._x.ndim == 4:
             self._model = self._model.to(memory_format=torch.channels_last)
             self._x = self._x.contiguous(memory_format=torch.channels_last)
-        self._autocast = torch.autocast("cpu", torch.bfloat16, enabled=mixed)
+        self._autocast = torch.autocast(self._x.device.type, torch.bfloat16, enabled=mixed)
         if workload.loss is None:
             self._forward = torch.compile(self._model) if compiled else self._model
             return
         assert data.y is not None
-        self._y = torch.from_numpy(data.y)
-        self._rows = None if data.rows is None else torch.from_numpy(data.rows)
+        self._y = torch.from_numpy(data.y).to(device)
+        self._rows = None if data.rows is None else torch.from_numpy(data.rows).to(device)
         loss = LOSSES[workload.loss.kind]()
 
         def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -86,8 +92,8 @@ class PyTorch:
 
     def result(self) -> list[np.ndarray]:
         if self._workload.timed == "forward":
-            return [self._outputs.float().numpy()]
-        return [parameter.detach().numpy().copy() for parameter in self._model.parameters()]
+            return [self._outputs.float().cpu().numpy()]
+        return [parameter.detach().cpu().numpy().copy() for parameter in self._model.parameters()]
 
 
 def network(architecture: Any) -> nn.Module:

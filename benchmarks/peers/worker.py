@@ -2,14 +2,18 @@
 
 Each framework runs in its own process, so that threads and libraries are not shared. A worker
 gets workloads as plain data and the same arrays as all others. Only Lamina's worker imports Lamina.
-It answers five commands in JSON lines:
+It answers seven commands in JSON lines:
 
-    {"prepare": WORKLOAD, "data": PATH}   builds, compiles, warms up -> {"fingerprint": NUMBER}
+    {"prepare": WORKLOAD, "data": PATH}   builds, compiles, warms up -> {"fingerprint": NUMBER,
+                                              "prepared_seconds": NUMBER, and what the peer notes}
     {"reset": NAME}                       back to the initial parameters -> {}
     {"run": NAME, "steps": COUNT}         -> {"seconds": until the last one is finished,
                                               "cpu_seconds": of all threads}
     {"mixed": NAME, "steps": COUNT}       the same; PyTorch computes a product before each one
                                           -> {"seconds": without the products}
+    {"resident": NAME, "steps": COUNT}    the peers of gpu.py: on inputs that stay on the device
+                                          -> {"seconds": until the last one is finished}
+    {"release": NAME}                     -> {}
     {"peak": true}                        Lamina's worker: the processor's measured peaks
                                           -> {"gflops": NUMBER, ...}
 
@@ -129,8 +133,16 @@ def serve(
     def answer(command: Workload) -> dict[str, Any]:
         if hasattr(command, "prepare"):
             workload = command.prepare
-            peer = peers[workload.name] = make(workload, read_data(command.data))
-            return {"fingerprint": fingerprint(workload, peer)}
+            data, started = read_data(command.data), time.perf_counter()
+            peer = peers[workload.name] = make(workload, data)
+            found = {"fingerprint": fingerprint(workload, peer)}
+            found["prepared_seconds"] = time.perf_counter() - started
+            return found | getattr(peer, "notes", dict)()
+        if hasattr(command, "release"):
+            getattr(peers.pop(command.release), "release", lambda: None)()
+            return {}
+        if hasattr(command, "resident"):
+            return {"seconds": peers[command.resident].resident_seconds(command.steps)}
         if hasattr(command, "reset"):
             peers[command.reset].reset()
             return {}

@@ -1,0 +1,385 @@
+"""Lamina on a GPU beside PyTorch and CuPy on the same one, after a check of its results.
+
+    python benchmarks/gpu.py [--engine cuda:0] [--workload NAME]... [--rounds 7] [--json FILE]
+    python benchmarks/gpu.py --engine opencl:0 --dtype mixed
+    python benchmarks/gpu.py --machine --tiny
+
+It installs nothing. It prints the machine and the versions; runs a share of the conformance tests
+and stops if they fail; measures the limits of the device; then measures each workload. A peer that
+is not installed, or does not find the GPU, is absent; the others are measured.
+
+With --machine Lamina's kernels run on the machine of the tests, in NumPy, and the peers on the
+processor; with --tiny workloads are small. Both try out the command, and measure nothing.
+docs/benchmarks.md says what the columns are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from harness import (
+    DTYPE,
+    FOLDER,
+    OURS,
+    Script,
+    Unavailable,
+    Worker,
+    engine_name,
+    kind_of,
+    machine,
+    print_versions,
+    write_data,
+    write_json,
+)
+from run import MIXED_TOLERANCE, TOLERANCE, Workers, measured_round, notes, row, summary
+
+from lamina.engines.discovery import open_engine
+from lamina.errors import LaminaError
+from lamina.reports import bytes_text, seconds_text, table_text
+from lamina.workloads import Workload, samples
+
+sys.path.append(str(FOLDER))
+from devices import CPU, DEVICE, PRODUCTS
+from gpu_workloads import MEASURED, named
+
+ENGINES = ("cuda", "opencl")
+ROOT = Path(__file__).parents[1]
+# The workers of the peers, by the precision of Lamina's models.
+LAMINA = Script("lamina_gpu.py")
+PEERS = {
+    "float32": {
+        "pytorch": Script("pytorch_gpu.py", ("eager",)),
+        "torch.compile": Script("pytorch_gpu.py", ("compile",)),
+        "cupy": Script("cupy_peer.py"),
+    },
+    "mixed-bfloat16": {
+        "autocast": Script("pytorch_gpu.py", ("autocast",)),
+        "autocast.compile": Script("pytorch_gpu.py", ("autocast.compile",)),
+    },
+}
+# Seconds for one command of a worker. Tuning and torch.compile may take minutes.
+LIMIT_SECONDS = 1800.0
+NO_MEASUREMENT = "NO MEASUREMENT: this run only tries out the command"
+NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,name,driver_version,memory.total,clocks.max.sm")
+
+# The machine ------------------------------------------------------------------------------------
+
+
+def smi_text() -> str:
+    """What nvidia-smi says of the GPUs; the reason if it says nothing."""
+    if shutil.which(NVIDIA_SMI[0]) is None:
+        return "nvidia-smi is absent"
+    done = subprocess.run([*NVIDIA_SMI, "--format=csv"], capture_output=True, text=True)
+    return (done.stdout if done.returncode == 0 else done.stdout + done.stderr).strip()
+
+
+def device_of_peers(given: argparse.Namespace, ours: dict[str, Any]) -> str:
+    """Lamina's GPU, by its number or, on OpenCL, by its description."""
+    if given.machine:
+        return CPU
+    return ours["engine"] if ours["engine"].startswith("cuda:") else ours["device"]
+
+
+def start(given: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[str, str]]:
+    """Starts the workers; returns also the reasons of peers that are absent."""
+
+    def started(name: str, script: Script) -> Worker:
+        dtype = given.dtype
+        worker = Worker(name, given.threads, given.engine, given.limit, dtype, script)
+        stack.callback(worker.close)
+        return worker
+
+    try:
+        workers = {OURS: started(OURS, LAMINA)}
+    except Unavailable as problem:
+        sys.exit(no_engine(given, str(problem)))
+    ours = workers[OURS].versions
+    os.environ[DEVICE] = device_of_peers(given, ours)
+    problems: dict[str, str] = {}
+    peers = PEERS.get(ours["dtype"], {})
+    if not peers:
+        print(f"no peer computes in {ours['dtype']}")
+    for name, script in peers.items():
+        try:
+            workers[name] = started(name, script)
+        except Unavailable as problem:
+            problems[name] = str(problem).partition("absent: ")[2] or str(problem)
+    return workers, problems
+
+
+def no_engine(given: argparse.Namespace, problem: str) -> str:
+    """Why Lamina's worker did not start, and what to do."""
+    if not given.machine:
+        try:
+            open_engine(given.engine)
+        except LaminaError as error:
+            problem = str(error)
+    advice = "`lamina devices` lists the devices. Without a GPU, --machine --tiny tries out the"
+    return f"{given.engine} cannot be measured: {problem}\n{advice} command."
+
+
+def print_machine(workers: Workers, absent: dict[str, str]) -> None:
+    ours = workers[OURS].versions
+    for key, value in machine().items():
+        print(f"{key}: {value}")
+    memory = "unknown" if ours["memory_bytes"] is None else bytes_text(ours["memory_bytes"])
+    print(f"device: {ours['device']}, {memory}, {ours['compute_units']} compute units")
+    print(f"driver: {ours['platform']}, {ours['driver']}, {ours['version']}")
+    print(f"{smi_text()}\n")
+    shown = ("lamina", "engine", "dtype", "products", "numpy", "python")
+    versions = {name: worker.versions for name, worker in workers.items()}
+    versions[OURS] = {key: ours[key] for key in shown}
+    print_versions(versions)
+    for name, why in absent.items():
+        print(f"{name} is absent: {why}")
+
+
+# Conformance ------------------------------------------------------------------------------------
+
+
+def require_conformance(engine: str, share: int) -> None:
+    """Runs one in `share` of the conformance tests on the engine; ends the command if they fail."""
+    if not share:
+        print("\nconformance: not checked")
+        return
+    command = [sys.executable, "-m", "pytest", "tests/conformance", f"--engine={engine}"]
+    command += ["--share", str(share), "-q", "-p", "no:cacheprovider"]
+    print(f"\nconformance: {' '.join(command[1:])}", flush=True)
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=variables)
+    if done.returncode:
+        sys.exit(f"{done.stdout}{done.stderr}\nthe engine does not pass the conformance tests")
+    print(f"conformance: {done.stdout.strip().splitlines()[-1]}")
+
+
+# Limits -----------------------------------------------------------------------------------------
+
+
+def limits(workers: Workers) -> dict[str, dict[str, Any]]:
+    """The limits that Lamina's kernels reach, and PyTorch's rate of a large product."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, worker in workers.items():
+        if name == OURS or worker.versions.get("torch"):
+            try:
+                found[name] = worker.ask(peak=True)
+            except Unavailable as problem:
+                print(f"limits of {name}: unavailable: {problem}")
+    return found
+
+
+def print_limits(found: dict[str, dict[str, Any]]) -> None:
+    print("\nLimits of the device")
+    for name, one in found.items():
+        if name != OURS:
+            width = one["width"]
+            print(f"  product of matrices {width} x {width}, {name}: {one['gflops']:.4g} GFLOP/s")
+            continue
+        print(f"  {one['gflops']:.4g} GFLOP/s, {one['gigabytes_per_second']:.4g} GB/s")
+        print(f"  ({one['how']})")
+        for key, text in (
+            ("launch_seconds", "an empty kernel, launched alone, until it is done"),
+            ("sequence_seconds", "a launch sequence (graph) of an empty kernel, until it is done"),
+            ("launch_in_sequence_seconds", "each of many empty kernels in one launch sequence"),
+        ):
+            print(f"  {seconds_text(one[key])}: {text}")
+
+
+def peak_of(found: dict[str, dict[str, Any]], precise: bool) -> float | None:
+    """The GFLOP/s with which workloads are compared.
+
+    In float32 these are multiply-adds in registers. Products of other types run on tensor cores,
+    for which PyTorch's large product counts; None without PyTorch.
+    """
+    names = [OURS] if precise else [name for name in found if name != OURS]
+    return max((found[name]["gflops"] for name in names if name in found), default=None)
+
+
+# Workloads --------------------------------------------------------------------------------------
+
+
+def resident_round(worker: Worker, workload: Workload, seconds: float) -> list[float]:
+    """Seconds of repeated training steps or forward passes on inputs on the device."""
+    worker.ask(reset=workload.name)
+
+    def run(steps: int) -> float:
+        return worker.ask(resident=workload.name, steps=steps)["seconds"]
+
+    return samples(run, seconds)
+
+
+def measured(
+    workload: Workload, workers: Workers, given: argparse.Namespace, folder: Path
+) -> dict[str, dict[str, Any]]:
+    """The results of one workload: `calls`, whole calls, and `resident`, repeated runs."""
+    data = folder / f"{workload.name}.npz"
+    write_data(workload, data)
+    peers: dict[str, dict[str, Any]] = {}
+    problems: dict[str, str] = {}
+    for name, worker in workers.items():
+        try:
+            peers[name] = worker.prepare(workload, data)
+            peers[name] |= {"calls": [], "resident": [], "others": []}
+        except Unavailable as problem:
+            problems[name] = str(problem)
+    for number in range(given.rounds):
+        # Every second round is reversed, so that no peer always follows the same other peer.
+        for name in list(peers)[:: -1 if number % 2 else 1]:
+            try:
+                calls, others = measured_round(workers[name], workload, given.seconds)
+                resident = resident_round(workers[name], workload, given.seconds)
+            except Unavailable as problem:
+                problems[name] = str(problem)
+                del peers[name]
+                continue
+            peers[name]["calls"].append(calls)
+            peers[name]["resident"].append(resident)
+            peers[name]["others"].append(others)
+    for name in peers:
+        workers[name].ask(release=workload.name)
+    exact = given.dtype == "float32" and given.precision == "float32"
+    tolerance = TOLERANCE if exact else MIXED_TOLERANCE
+    return {
+        kind: summary(
+            workload,
+            {name: peer | {"rounds": peer[kind]} for name, peer in peers.items()},
+            problems,
+            tolerance,
+        )
+        for kind in ("calls", "resident")
+    }
+
+
+def print_tables(
+    found: dict[str, dict[str, dict[str, Any]]], names: list[str], peak: float | None
+) -> None:
+    titles = {
+        "calls": "Whole calls, with the copies of batches and of outputs",
+        "resident": "Repeated on inputs that stay on the device",
+    }
+    header = ("workload", *names, "best peer", "GFLOP/s", "of peak")
+    for kind, title in titles.items():
+        rows = [row(name, one[kind], names, peak) for name, one in found.items()]
+        print(f"\n{title}: time, its ratio to Lamina's; Lamina's GFLOP/s.\n")
+        print(table_text(header, rows, align="lr"))
+    print("\nBefore the first call: tuning, building and compiling, the first training steps.")
+    print("Bytes: Lamina's plan and workspaces; the most that PyTorch's tensors took.\n")
+    header = ("workload", "tuning", *names, *(f"bytes, {name}" for name in names))
+    rows = [before_row(name, one["calls"], names) for name, one in found.items()]
+    print(table_text(header, rows, align="lr"))
+    for line in notes({name: one["calls"] for name, one in found.items()}):
+        print(line)
+
+
+def before_row(name: str, found: dict[str, Any], names: list[str]) -> list[str]:
+    """The seconds before the first call, and the bytes."""
+    peers = found["peers"]
+    tuned = peers.get(OURS, {}).get("tuned_seconds")
+    cells = [name, "" if tuned is None else seconds_text(tuned)]
+    for peer in names:
+        seconds = peers.get(peer, {}).get("prepared_seconds")
+        own = tuned if peer == OURS and tuned else 0.0
+        cells.append("unavailable" if seconds is None else seconds_text(seconds - own))
+    taken = [peers.get(peer, {}).get("bytes") for peer in names]
+    return [*cells, *("" if one is None else bytes_text(one) for one in taken)]
+
+
+# The command ------------------------------------------------------------------------------------
+
+
+def gpu_engine_name(text: str) -> str:
+    return engine_name(text, ENGINES)
+
+
+def tuning_seconds(text: str) -> str:
+    """`all`, or a number of seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: for another text.
+    """
+    try:
+        valid = text == "all" or float(text) >= 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise argparse.ArgumentTypeError(f"must be all or a number of seconds, not {text!r}")
+    return text
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("--engine", default="cuda:0", type=gpu_engine_name, help="default: cuda:0")
+    add("--workload", action="append", choices=list(MEASURED), default=[], help="default: all")
+    add("--rounds", type=int, default=7)
+    add("--seconds", type=float, default=0.3, help="of each peer in each round and column")
+    add("--dtype", default="float32", choices=["float32", "mixed", "mixed-bfloat16"])
+    add("--precision", default="float32", choices=["float32", "tf32"], help="products of float32")
+    add("--conformance", type=int, default=16, metavar="N", help="one test in N; 0: none (16)")
+    add("--tune", type=tuning_seconds, help="seconds for each program (default: all candidates)")
+    add("--threads", type=int, default=os.cpu_count() or 1, help="of each peer on the processor")
+    add("--limit", type=float, default=LIMIT_SECONDS, help="seconds for one command of a peer")
+    add("--tiny", action="store_true", help="small workloads; NO MEASUREMENT")
+    add("--machine", action="store_true", help="without a GPU, in NumPy; NO MEASUREMENT")
+    add("--json", type=Path)
+    return parser
+
+
+def set_variables(given: argparse.Namespace, cache: Path) -> None:
+    """The environment variables that the workers read."""
+    how = given.tune or ("0" if given.machine else "all")
+    os.environ |= {PRODUCTS: given.precision, "LAMINA_CACHE": str(cache)}
+    os.environ |= {"BENCHMARK_TUNING": how, DTYPE: given.dtype}
+    # After a whole tuning, the choices are on disk: programs are not tuned again.
+    os.environ.pop("LAMINA_TUNE", None)
+    if how != "all":
+        os.environ["LAMINA_TUNE"] = how
+    for name, wanted in (("TINY", given.tiny), ("MACHINE", given.machine)):
+        os.environ[f"BENCHMARK_{name}"] = "1" if wanted else ""
+
+
+def main() -> None:
+    parser = options()
+    given = parser.parse_args()
+    if given.precision == "tf32" and given.dtype != "float32":
+        parser.error("--precision tf32 is for --dtype float32")
+    if given.machine and kind_of(given.engine) != "cuda":
+        parser.error("--machine is a CUDA device: --engine cuda:0")
+    tried = given.tiny or given.machine
+    if tried:
+        print(f"{NO_MEASUREMENT}.\n")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        set_variables(given, folder / "cache")
+        workers, absent = start(given, stack)
+        print_machine(workers, absent)
+        require_conformance(given.engine, given.conformance)
+        device = limits(workers)
+        print_limits(device)
+        found: dict[str, Any] = {}
+        for name in given.workload or MEASURED:
+            print(f"... {name}", flush=True)
+            found[name] = measured(named(name, given.tiny), workers, given, folder)
+        exact = given.dtype == "float32" and given.precision == "float32"
+        print_tables(found, list(workers), peak_of(device, exact))
+        if given.json:
+            report = {"machine": machine(), "smi": smi_text(), "absent": absent, "limits": device}
+            report |= {"peers": {name: one.versions for name, one in workers.items()}}
+            report |= {"options": {key: str(value) for key, value in vars(given).items()}}
+            write_json(given.json, report | {"is_measurement": not tried, "workloads": found})
+    if tried:
+        print(f"\n{NO_MEASUREMENT}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The device on which the peers of `gpu.py` run: the GPU that Lamina uses."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+# The environment variable with the device: `cpu`, for tests of the peers' code without a GPU;
+# `cuda:1`; or a text that contains the name of a GPU.
+DEVICE = "BENCHMARK_DEVICE"
+# The environment variable with the precision of products of float32: "float32" or "tf32".
+PRODUCTS = "BENCHMARK_PRODUCTS"
+CPU = "cpu"
+
+
+def wanted_device() -> str:
+    """The device that the harness names."""
+    return os.environ.get(DEVICE, CPU)
+
+
+def takes_tf32() -> bool:
+    """Whether products of float32 may be rounded to TF32."""
+    return os.environ.get(PRODUCTS) == "tf32"
+
+
+def device_number(wanted: str, names: Sequence[str]) -> int:
+    """The number of the GPU among those that a framework finds.
+
+    Args:
+        wanted: `cuda:1`, or a text that contains the name of a GPU, such as Lamina's description
+            of an OpenCL device.
+        names: of all GPUs that the framework finds, in its order.
+
+    Raises:
+        SystemExit: with the reason, if the framework does not find it.
+    """
+    numbered = re.fullmatch(r"cuda:(\d+)", wanted)
+    if numbered and int(numbered[1]) < len(names):
+        return int(numbered[1])
+    found = [number for number, name in enumerate(names) if name in wanted]
+    if numbered or not found:
+        listed = ", ".join(names) or "none"
+        raise SystemExit(f"absent: it does not find the GPU {wanted} (it finds {listed})")
+    return found[0]

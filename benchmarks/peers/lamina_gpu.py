@@ -1,0 +1,135 @@
+"""Lamina's worker of `gpu.py`: tunes, compiles, and measures the limits of the device.
+
+The program cache, with the choices of tuning, is the folder that the harness names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from devices import takes_tf32
+from gpu_limits import limits, small_kernels
+from gpu_workloads import named
+from lamina_peer import DTYPE, ENGINE
+from worker import Data, serve
+
+import lamina as lm
+from lamina.bill import MemoryBill
+from lamina.engines.discovery import open_engine
+from lamina.precision import precision_of
+from lamina.runtime.compiled import CompiledProgram
+from lamina.shapes import as_dtype
+from lamina.workloads import SEED, Runner, Workload
+
+# Environment variables: small workloads; the machine of the tests instead of a GPU; the seconds of
+# tuning a program, "all" to try every candidate.
+TINY, MACHINE, TUNING = "BENCHMARK_TINY", "BENCHMARK_MACHINE", "BENCHMARK_TUNING"
+TESTS = Path(__file__).parents[2] / "tests"
+PRODUCTS = "tf32" if takes_tf32() else "float32"
+
+
+class LaminaOnGpu:
+    """A workload on the engine. Its programs are tuned before they are compiled."""
+
+    def __init__(self, record: Any, _: Data) -> None:
+        workload = named(record.name, bool(os.environ.get(TINY)))
+        started = time.perf_counter()
+        _tune(workload, os.environ[TUNING])
+        self._tuned = time.perf_counter() - started
+        self._runner = Runner(workload, ENGINE, DTYPE, PRODUCTS)
+        self._workload = workload
+        self.run, self.reset = self._runner.run, self._runner.reset
+        self.release = self._runner.release
+
+    def result(self) -> list[np.ndarray]:
+        if self._workload.loss is not None:
+            return list(self._runner.parameters().values())
+        return [self._runner.outputs()]
+
+    def resident_seconds(self, steps: int) -> float:
+        """Seconds of repeated runs of the program, on the inputs that are on the device."""
+        # Other programs of the model may have used the same memory.
+        self.run(1)
+        programs = self._programs()
+        started = time.perf_counter()
+        for program in programs:
+            program.executable.repeat(steps)
+        return time.perf_counter() - started
+
+    def _programs(self) -> list[CompiledProgram]:
+        """The programs of a call: one of a training step, one for each batch of a forward pass."""
+        runner, workload = self._runner, self._workload
+        if runner._training is not None:
+            return [runner._training._program(workload.batch)]
+        inference, count = runner._model._inference, workload.batch
+        size = min(count, inference._largest_batch())
+        dtypes = (as_dtype(runner._x.dtype),)
+        starts = range(0, count, size)
+        return [inference._program(min(size, count - start), dtypes) for start in starts]
+
+    def notes(self) -> dict[str, Any]:
+        """The seconds of tuning, and the bytes of the program."""
+        bytes_ = 0
+        engine = open_engine(ENGINE)
+        for one in self._programs():
+            planned = MemoryBill(self._workload.batch, one.program).peak_bytes
+            bytes_ = max(bytes_, planned + (engine.workspace_bytes(one.program) or 0))
+        return {"tuned_seconds": self._tuned, "bytes": bytes_}
+
+
+def _tune(workload: Workload, how: str) -> None:
+    """Keeps the choices for a workload's program in the cache.
+
+    Args:
+        workload: to be tuned.
+        how: "all" tries every candidate of the considerable steps; otherwise LAMINA_TUNE has the
+            seconds.
+    """
+    types = {"dtype": DTYPE, "precision": PRODUCTS}
+    model = lm.Model(workload.network(), engine=ENGINE, seed=SEED, **types)
+    given = (workload.batch, workload.loss, workload.optimizer)
+    if how == "all":
+        model.tune(*given)
+    else:
+        explanation = model.explain(*given)
+        explanation.engine._tuner.choices(explanation.program)
+
+
+def versions() -> dict[str, Any]:
+    engine = open_engine(ENGINE)
+    device = engine.device
+    return {
+        "lamina": lm.__version__,
+        "engine": device.engine,
+        "dtype": precision_of(DTYPE, lambda: engine.device, PRODUCTS).name,
+        "products": PRODUCTS,
+        "numpy": np.__version__,
+        "python": sys.version.split()[0],
+        "device": device.description,
+        "platform": device.platform,
+        "driver": device.driver,
+        "version": device.version,
+        "memory_bytes": device.memory_bytes,
+        "compute_units": device.compute_units,
+    }
+
+
+def main() -> None:
+    machine = bool(os.environ.get(MACHINE))
+    if machine:
+        sys.path.append(str(TESTS))
+        from cuda_machine.engine import machine_without_gpu
+
+        if machine_without_gpu() is None:
+            raise SystemExit("there is a GPU: leave --machine out")
+        small_kernels()
+    serve(LaminaOnGpu, versions(), lambda: limits(ENGINE, DTYPE))
+
+
+if __name__ == "__main__":
+    main()

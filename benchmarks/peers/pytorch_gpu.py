@@ -1,0 +1,167 @@
+"""PyTorch's worker on a GPU: `python pytorch_gpu.py eager`, or as in pytorch.py.
+
+The networks, losses and optimizers are those of pytorch.py. A training step copies its batch from
+pinned memory of the computer, as a DataLoader with `pin_memory` does; a forward pass copies its
+outputs back too. cuDNN measures its algorithms (`torch.backends.cudnn.benchmark`). TF32 is off
+unless the harness allows it.
+
+With the device `cpu` the same code runs on the processor. That measures nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+from devices import CPU, device_number, takes_tf32, wanted_device
+from pytorch import PyTorch
+from worker import Data, Make, Workload, serve
+
+# The largest of three products of square matrices of this width gives the rate of products.
+PRODUCT_WIDTH, PRODUCT_RUNS = 8192, 10
+
+
+class PyTorchOnDevice(PyTorch):
+    """A workload on a GPU, with its data in the computer's memory and on the device.
+
+    Args:
+        workload, data, compiled, mixed: as in pytorch.py.
+        device: `cuda:0`, or `cpu`.
+    """
+
+    def __init__(
+        self, workload: Workload, data: Data, *, compiled: bool, mixed: bool, device: str
+    ) -> None:
+        self._device = torch.device(device)
+        self._before = 0
+        if self._device.type == "cuda":
+            self._before = torch.cuda.memory_allocated(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+        super().__init__(workload, data, compiled=compiled, mixed=mixed, device=device)
+        # x has its layout on the device: channels last, in mixed precision.
+        self._host_x = self._pinned(self._x)
+        self._host_y = None if workload.loss is None else self._pinned(self._y)
+        self._resident = (self._x, None if workload.loss is None else self._y)
+        if workload.timed == "run":
+            rows = self._rows[0]
+            self._resident = (self._x[rows], self._y[rows])
+
+    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        host = tensor.cpu()
+        return host.pin_memory() if self._device.type == "cuda" else host
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def run(self, steps: int) -> None:
+        """Whole calls: each copies its batch, but a run has its data on the device."""
+        if self._workload.timed == "run":
+            super().run(steps)
+        else:
+            for _ in range(steps):
+                loss = self._call()
+            if loss is not None:
+                loss.item()
+        self._wait()
+
+    def _call(self) -> torch.Tensor | None:
+        x = self._host_x.to(self._device, non_blocking=True)
+        if self._host_y is not None:
+            return self._step(x, self._host_y.to(self._device, non_blocking=True))
+        with torch.inference_mode(), self._autocast:
+            self._outputs = self._forward(x)
+        self._outputs.cpu()
+        return None
+
+    def resident_seconds(self, steps: int) -> float:
+        """Seconds of repeated calls on one batch that stays on the device."""
+        x, y = self._resident
+        self._wait()
+        started = time.perf_counter()
+        if y is not None:
+            for _ in range(steps):
+                self._step(x, y)
+        else:
+            with torch.inference_mode(), self._autocast:
+                for _ in range(steps):
+                    self._outputs = self._forward(x)
+        self._wait()
+        return time.perf_counter() - started
+
+    def notes(self) -> dict[str, Any]:
+        """The most bytes that the workload's tensors took at one time on the GPU."""
+        if self._device.type != "cuda":
+            return {}
+        return {"bytes": torch.cuda.max_memory_allocated(self._device) - self._before}
+
+
+def product_rate(device: str, mixed: bool) -> dict[str, Any]:
+    """The rate of a large product of matrices, the work that GPUs do best."""
+    dtype = torch.bfloat16 if mixed else torch.float32
+    width = PRODUCT_WIDTH if device != CPU else 64
+    matrix = torch.full((width, width), 1e-3, dtype=dtype, device=device)
+
+    def seconds() -> float:
+        started = time.perf_counter()
+        for _ in range(PRODUCT_RUNS):
+            result = matrix @ matrix
+        # Reading an element waits for the products.
+        result[0, 0].item()
+        return time.perf_counter() - started
+
+    seconds()
+    best = min(seconds() for _ in range(3))
+    return {"gflops": 2 * width**3 * PRODUCT_RUNS / best / 1e9, "width": width}
+
+
+def chosen_device(wanted: str) -> str:
+    """PyTorch's name of the device.
+
+    Raises:
+        SystemExit: with the reason, if PyTorch cannot use it.
+    """
+    if wanted == CPU:
+        return CPU
+    if not torch.cuda.is_available():
+        raise SystemExit(f"absent: PyTorch {torch.__version__} finds no GPU that it can use")
+    count = torch.cuda.device_count()
+    names = [torch.cuda.get_device_name(number) for number in range(count)]
+    return f"cuda:{device_number(wanted, names)}"
+
+
+def versions(device: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"torch": torch.__version__, "python": sys.version.split()[0]}
+    if device == CPU:
+        return found | {"device": "the processor, as a stand-in"}
+    properties = torch.cuda.get_device_properties(device)
+    return found | {
+        "device": properties.name,
+        "compute capability": f"{properties.major}.{properties.minor}",
+        "CUDA": torch.version.cuda or f"HIP {torch.version.hip}",
+        "cuDNN": torch.backends.cudnn.version(),
+        "cuDNN benchmark": torch.backends.cudnn.benchmark,
+        "TF32": takes_tf32(),
+    }
+
+
+def main() -> None:
+    kind = sys.argv[1]
+    compiled, mixed = kind.endswith("compile"), kind.startswith("autocast")
+    device = chosen_device(wanted_device())
+    torch.backends.cudnn.benchmark = True
+    # By default PyTorch rounds convolutions to TF32, but not other products.
+    torch.backends.cudnn.allow_tf32 = takes_tf32()
+    torch.set_float32_matmul_precision("high" if takes_tf32() else "highest")
+
+    def make(workload: Workload, data: Data) -> PyTorchOnDevice:
+        return PyTorchOnDevice(workload, data, compiled=compiled, mixed=mixed, device=device)
+
+    makes: Make = make
+    serve(makes, versions(device), lambda: product_rate(device, mixed))
+
+
+if __name__ == "__main__":
+    main()
