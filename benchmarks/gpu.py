@@ -22,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ from lamina.reports import bytes_text, seconds_text, table_text
 from lamina.workloads import Workload, samples
 
 sys.path.append(str(FOLDER))
-from devices import CPU, DEVICE, PRODUCTS
+from gpu_device import CPU, DEVICE, PRODUCTS
 from gpu_workloads import MEASURED, named
 
 ENGINES = ("cuda", "opencl")
@@ -105,11 +107,12 @@ def start(given: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[st
     os.environ[DEVICE] = device_of_peers(given, ours)
     problems: dict[str, str] = {}
     peers = PEERS.get(ours["dtype"], {})
-    if not peers:
-        print(f"no peer computes in {ours['dtype']}")
-    for name, script in peers.items():
+    for name in given.peers if given.peers is not None else peers:
+        if name not in peers:
+            problems[name] = f"it does not compute in {ours['dtype']}"
+            continue
         try:
-            workers[name] = started(name, script)
+            workers[name] = started(name, peers[name])
         except Unavailable as problem:
             problems[name] = str(problem).partition("absent: ")[2] or str(problem)
     return workers, problems
@@ -150,6 +153,8 @@ def require_conformance(engine: str, share: int) -> None:
     if not share:
         print("\nconformance: not checked")
         return
+    if find_spec("pytest") is None:
+        sys.exit("the conformance tests need pytest; --conformance 0 leaves them out")
     command = [sys.executable, "-m", "pytest", "tests/conformance", f"--engine={engine}"]
     command += ["--share", str(share), "-q", "-p", "no:cacheprovider"]
     print(f"\nconformance: {' '.join(command[1:])}", flush=True)
@@ -327,6 +332,7 @@ def options() -> argparse.ArgumentParser:
     add("--precision", default="float32", choices=["float32", "tf32"], help="products of float32")
     add("--conformance", type=int, default=16, metavar="N", help="one test in N; 0: none (16)")
     add("--tune", type=tuning_seconds, help="seconds for each program (default: all candidates)")
+    add("--peers", nargs="*", choices=[*chain(*PEERS.values())], help="default: of the precision")
     add("--threads", type=int, default=os.cpu_count() or 1, help="of each peer on the processor")
     add("--limit", type=float, default=LIMIT_SECONDS, help="seconds for one command of a peer")
     add("--tiny", action="store_true", help="small workloads; NO MEASUREMENT")

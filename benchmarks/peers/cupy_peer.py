@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import numpy as np
-from devices import CPU, device_number, takes_tf32, wanted_device
+from gpu_device import CPU, device_number, takes_tf32, wanted_device
 from worker import Data, Make, Workload, serve
 
 LAYERS = ("Linear", "ReLU", "Sigmoid", "Tanh")

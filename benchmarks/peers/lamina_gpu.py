@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from devices import takes_tf32
+from gpu_device import takes_tf32
 from gpu_limits import limits, small_kernels
 from gpu_workloads import named
 from lamina_peer import DTYPE, ENGINE
@@ -29,6 +29,8 @@ from lamina.workloads import SEED, Runner, Workload
 # Environment variables: small workloads; the machine of the tests instead of a GPU; the seconds of
 # tuning a program, "all" to try every candidate.
 TINY, MACHINE, TUNING = "BENCHMARK_TINY", "BENCHMARK_MACHINE", "BENCHMARK_TUNING"
+# A ResNet-18 on small images fits, with its optimizer.
+MACHINE_BYTES = 256 << 20
 TESTS = Path(__file__).parents[2] / "tests"
 PRODUCTS = "tf32" if takes_tf32() else "float32"
 
@@ -125,7 +127,7 @@ def main() -> None:
         sys.path.append(str(TESTS))
         from cuda_machine.engine import machine_without_gpu
 
-        if machine_without_gpu() is None:
+        if machine_without_gpu(MACHINE_BYTES) is None:
             raise SystemExit("there is a GPU: leave --machine out")
         small_kernels()
     serve(LaminaOnGpu, versions(), lambda: limits(ENGINE, DTYPE))

@@ -35,6 +35,9 @@ class PyTorch:
         device: str = "cpu",
     ) -> None:
         torch.set_num_threads(threads())
+        if compiled:
+            # A function is compiled at most 8 times, then it runs eagerly; each workload has it.
+            torch.compiler.reset()
         self._workload = workload
         self._model = network(workload.architecture).to(device)
         # The module's parameters, or slices of them, in Lamina's order.

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 import torch
-from devices import CPU, device_number, takes_tf32, wanted_device
+from gpu_device import CPU, device_number, takes_tf32, wanted_device
 from pytorch import PyTorch
 from worker import Data, Make, Workload, serve
 
@@ -97,12 +97,19 @@ class PyTorchOnDevice(PyTorch):
             return {}
         return {"bytes": torch.cuda.max_memory_allocated(self._device) - self._before}
 
+    def release(self) -> None:
+        """Gives the memory that PyTorch keeps back to the device, for the other peers."""
+        self.__dict__.clear()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
 
 def product_rate(device: str, mixed: bool) -> dict[str, Any]:
     """The rate of a large product of matrices, the work that GPUs do best."""
     dtype = torch.bfloat16 if mixed else torch.float32
     width = PRODUCT_WIDTH if device != CPU else 64
-    matrix = torch.full((width, width), 1e-3, dtype=dtype, device=device)
+    # GPUs are slower on random numbers than on equal ones, which take less power.
+    matrix = torch.randn((width, width), dtype=dtype, device=device)
 
     def seconds() -> float:
         started = time.perf_counter()

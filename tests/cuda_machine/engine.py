@@ -12,8 +12,11 @@ from lamina.engines.discovery import devices
 
 
 @cache
-def machine_without_gpu() -> Any:
+def machine_without_gpu(memory: int = 64 << 20) -> Any:
     """The double that the cuda engine uses from now on; None if there is a GPU.
+
+    Args:
+        memory: of its device, in bytes.
 
     Raises:
         pytest.UsageError: if a package is missing.
@@ -21,10 +24,11 @@ def machine_without_gpu() -> Any:
     if any(one.engine.startswith("cuda") and not one.problem for one in devices()):
         return None
     try:
+        from cuda_machine.device_attributes import DeviceDescription
         from cuda_machine.driver_double import CudaDouble
     except ImportError as error:
         raise pytest.UsageError(f"the cuda engine needs a package here: {error}") from None
-    double = CudaDouble()
+    double = CudaDouble((DeviceDescription(memory=memory),))
     calls.cuda.cache_clear()
     calls.packages = lambda: (double.driver, double.nvrtc)
     calls.cublaslt_package = lambda: double.cublaslt
