@@ -1,4 +1,4 @@
-"""Lamina on a GPU beside PyTorch and CuPy on the same one, after a check of its results.
+"""Lamina on a GPU next to PyTorch and CuPy on the same one, after a check of its results.
 
     python benchmarks/gpu.py [--engine cuda:0] [--workload NAME]... [--rounds 7] [--json FILE]
     python benchmarks/gpu.py --engine opencl:0 --dtype mixed
@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -248,8 +248,10 @@ def measured(
             peers[name]["calls"].append(calls)
             peers[name]["resident"].append(resident)
             peers[name]["others"].append(others)
-    for name in peers:
-        workers[name].ask(release=workload.name)
+    for worker in workers.values():
+        with suppress(Unavailable):  # it has ended, or could not make the workload
+            worker.ask(release=workload.name)
+    data.unlink()
     exact = given.dtype == "float32" and given.precision == "float32"
     tolerance = TOLERANCE if exact else MIXED_TOLERANCE
     return {
@@ -290,7 +292,7 @@ def before_row(name: str, found: dict[str, Any], names: list[str]) -> list[str]:
     tuned = peers.get(OURS, {}).get("tuned_seconds")
     cells = [name, "" if tuned is None else seconds_text(tuned)]
     for peer in names:
-        seconds = peers.get(peer, {}).get("prepared_seconds")
+        seconds = peers.get(peer, {}).get("ready_seconds")
         own = tuned if peer == OURS and tuned else 0.0
         cells.append("unavailable" if seconds is None else seconds_text(seconds - own))
     taken = [peers.get(peer, {}).get("bytes") for peer in names]

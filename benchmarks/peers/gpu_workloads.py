@@ -7,7 +7,7 @@ import dataclasses
 from lamina.layers import LSTM, Conv2d, Layer, Linear
 from lamina.workloads import PRODUCTS, SEEDS, WORKLOADS, Ready, Stack, Workload
 
-# All of it are measured on a GPU, unless some are named.
+# All are measured on a GPU, unless some are named.
 MEASURED = PRODUCTS | SEEDS | WORKLOADS
 # Small workloads: the widths of hidden layers, the channels of convolutions, the inputs of a stack
 # of linear layers, the examples in a batch, and the training steps of a run.

@@ -5,7 +5,7 @@ gets workloads as plain data and the same arrays as all others. Only Lamina's wo
 It answers seven commands in JSON lines:
 
     {"prepare": WORKLOAD, "data": PATH}   builds, compiles, warms up -> {"fingerprint": NUMBER,
-                                              "prepared_seconds": NUMBER, and what the peer notes}
+                                              "ready_seconds": NUMBER, and what the peer notes}
     {"reset": NAME}                       back to the initial parameters -> {}
     {"run": NAME, "steps": COUNT}         -> {"seconds": until the last one is finished,
                                               "cpu_seconds": of all threads}
@@ -136,7 +136,7 @@ def serve(
             data, started = read_data(command.data), time.perf_counter()
             peer = peers[workload.name] = make(workload, data)
             found = {"fingerprint": fingerprint(workload, peer)}
-            found["prepared_seconds"] = time.perf_counter() - started
+            found["ready_seconds"] = time.perf_counter() - started
             return found | getattr(peer, "notes", dict)()
         if hasattr(command, "release"):
             getattr(peers.pop(command.release), "release", lambda: None)()
