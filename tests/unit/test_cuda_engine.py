@@ -263,6 +263,20 @@ def test_compiled_kernels_are_kept_on_disk(use: Use, counts: Counter[str]) -> No
     assert counts["cuModuleLoadData"] == 2
 
 
+@needs_nvrtc
+def test_a_product_is_rounded_before_it_is_added(use: Use) -> None:
+    use()
+    driver = cuda_engine.open_device("cuda")
+    text = 'extern "C" __global__ void added(float *x) { x[0] = x[1] * x[1] + x[2]; }'
+    buffer = driver.allocate(12)
+    driver.queue.write(buffer, np.asarray([0, 1 + 2.0**-12, -1 - 2.0**-11], np.float32))
+    kernel = driver.kernel(driver.build(text), "added", [buffer], 1, numbered=False, group=1)
+    driver.queue.launch(kernel)
+    found = np.zeros(3, np.float32)
+    driver.queue.read(found, buffer)
+    assert found[0] == 0
+
+
 # Running
 
 
