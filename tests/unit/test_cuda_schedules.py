@@ -9,9 +9,9 @@ import pytest
 from gpu_cases import CASES, LARGE, Case, assert_close, compiled
 from harness import run_program
 
+from cuda_machine.requirements import skip_without_nvrtc
 from lamina import ops
 from lamina.engines.cuda import calls
-from lamina.engines.cuda.build import compiled as compiled_text
 from lamina.engines.cuda.devices import found_devices
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu.engine import GpuEngine
@@ -21,14 +21,12 @@ from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.shapes import int32
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
-try:
-    compiled_text(calls.made_of(*calls.packages()), "sm_80", "")
-except Exception as error:
-    pytest.skip(f"needs NVRTC: pip install nvidia-cuda-nvrtc ({error})", allow_module_level=True)
 
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble
 from cuda_machine.operations import Order
+
+skip_without_nvrtc()
 
 # These always run; the others if `--share` chooses them.
 FIRST = ("matmul-bf16", "transposed-bf16", "matmul-f16", "conv-bf16", "matmul-tf32", "conv-tf32")

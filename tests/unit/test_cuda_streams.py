@@ -10,25 +10,23 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from cuda_machine.requirements import skip_without_nvrtc
 from lamina.engines.cuda import build, calls, devices
 from lamina.engines.cuda import engine as cuda_engine
-from lamina.engines.cuda.build import compiled
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu.memory import DeviceMemory
 from lamina.engines.gpu.staging import DeviceStaging
 from lamina.runtime import data_sets, streaming
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
-try:
-    compiled(calls.made_of(*calls.packages()), "sm_80", "")
-except Exception as error:
-    pytest.skip(f"needs NVRTC: pip install nvidia-cuda-nvrtc ({error})", allow_module_level=True)
 
 from cuda.bindings.driver import CUresult
 
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble
 from cuda_machine.operations import Order
+
+skip_without_nvrtc()
 
 ORDERS = (Order("late"), Order("early"), Order("random", 1), Order("random", 6))
 Use = Callable[..., CudaDouble]
