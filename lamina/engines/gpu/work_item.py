@@ -11,7 +11,7 @@ from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import I32, I64, Type, Value, constant
-from lamina.engines.gpu.schedule import KernelSchedule, RowSchedule, TiledSchedule
+from lamina.engines.gpu.schedule import KernelSchedule, MatrixSchedule, RowSchedule, TiledSchedule
 from lamina.program.index import Axis
 from lamina.shapes import size_of
 
@@ -47,7 +47,11 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
     )
     # Without this, ptxas spills some large blocks; with it, it unrolls loops over small ones.
     decided = signature.decided
-    block = decided.item_m * decided.item_n if isinstance(decided, TiledSchedule) else 0
+    block = 0
+    if isinstance(decided, TiledSchedule):
+        block = decided.item_m * decided.item_n
+    elif isinstance(decided, MatrixSchedule):
+        block = decided.tile_m * decided.tile_n // decided.group
     has_tiles = block >= _LARGE_BLOCK or isinstance(decided, RowSchedule)
     code = module.kernel(name, buffers, numbers, group=group, has_tiles=has_tiles)
     bases = {one.name: code.parameters[n] for n, one in enumerate(signature.buffers)}
