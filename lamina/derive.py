@@ -35,7 +35,6 @@ from lamina.protocols import (
 )
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, float16, float32, shape_text
-from lamina.tf32_products import with_tf32_products
 
 
 class Traceable(Protocol):
@@ -121,6 +120,9 @@ def _finished(
     if rounding is not None and rounding.half is not None:
         graph = with_rounded_products(graph, rounding.half, leaves=rounding.leaves)
     elif rounding is not None:
+        # Imported only here: few models need it.
+        from lamina.tf32_products import with_tf32_products
+
         graph = with_tf32_products(graph)
     return BatchGraph(graph, trace, slots or {}, untrained)
 
