@@ -89,7 +89,6 @@ class _Kernel:
         group: the number of work items in each.
         buffers: its first arguments.
         numbers: the arguments after them.
-        is_numbered: whether a further number follows, which each launch sets.
     """
 
     module: _Module
@@ -98,7 +97,6 @@ class _Kernel:
     group: int
     buffers: tuple[_Buffer | None, ...]
     numbers: tuple[int, ...]
-    is_numbered: bool
 
     def arguments(self, number: int | None) -> tuple[tuple[int, ...], tuple[Any, ...]]:
         """The values of all arguments, and their types."""
@@ -386,7 +384,7 @@ class CudaDriver:
         group = group or GROUP
         return _Kernel(
             *(module, function, -(-items // group), group),
-            *(tuple(buffers), tuple(numbers), numbered),
+            *(tuple(buffers), tuple(numbers)),
         )
 
     def _library(self) -> CublasLt:

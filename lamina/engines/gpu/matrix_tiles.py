@@ -8,21 +8,18 @@ stretch after it was multiplied.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import final
 
 from lamina.codegen.c import Module
-from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.values import FLOAT, Value, constant
 from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
 from lamina.engines.gpu.products import half_of
 from lamina.engines.gpu.schedule import WARP, MatrixLoad, MatrixSchedule, TileLoad
-from lamina.engines.gpu.tile_operands import Batch, Side
+from lamina.engines.gpu.tile_operands import Batch, Side, write_in_tiles
 from lamina.engines.gpu.tile_results import TileResults
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
+from lamina.engines.gpu.work_item import ItemPoints, StepSignature
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.steps import Contraction
@@ -30,24 +27,14 @@ from lamina.program.steps import Contraction
 
 def write_matrices(module: Module, name: str, signature: StepSignature) -> int:
     """Writes the kernel; returns the number of its work items."""
-    step, schedule = signature.steps[0], signature.decided
-    assert isinstance(step, Contraction)
+    schedule = signature.decided
     assert isinstance(schedule, MatrixSchedule)
-    step = with_single_axes(step, "batch", "m", "n", "k")
-    if schedule.swapped:
-        step = replace(step, m=step.n, n=step.m, left=step.right, right=step.left)
-    extents = step.extents[:3]
-    if not math.prod(extents):
-        return 0
-    tiles = (1, schedule.tile_m, schedule.tile_n)
-    groups = [
-        Axis(f"{name}_tile", -(-extent // tile))
-        for name, extent, tile in zip("bmn", extents, tiles, strict=True)
-    ]
-    item = Axis("item", schedule.group)
-    with work_group(module, name, signature, groups, item) as points:
+
+    def write(points: ItemPoints, step: Contraction, groups: Sequence[Axis], item: Axis) -> None:
         _Matrices(points, step, schedule, groups, item).write()
-    return math.prod(axis.extent for axis in groups) * schedule.group
+
+    tiles = (1, schedule.tile_m, schedule.tile_n)
+    return write_in_tiles(module, name, signature, schedule, tiles, write)
 
 
 @final

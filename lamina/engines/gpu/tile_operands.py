@@ -8,20 +8,64 @@ on the stretch of K is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import math
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import final
 
+from lamina.codegen.c import Module
 from lamina.codegen.halves import to_float
+from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.products import half_of
-from lamina.engines.gpu.schedule import TiledSchedule, TileLoad
-from lamina.engines.gpu.work_item import ItemPoints
+from lamina.engines.gpu.schedule import MatrixSchedule, TiledSchedule, TileLoad
+from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar
+from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
+
+# Writes the kernel of a contraction over single axes, whose groups count tiles of batch, m and n.
+WriteTile = Callable[[ItemPoints, Contraction, Sequence[Axis], Axis], None]
+
+
+def write_in_tiles(
+    module: Module,
+    name: str,
+    signature: StepSignature,
+    schedule: TiledSchedule | MatrixSchedule,
+    tiles: tuple[int, int, int],
+    write: WriteTile,
+) -> int:
+    """Writes a kernel whose work groups compute tiles; returns the number of its work items.
+
+    Args:
+        module: receives it.
+        name: of the kernel.
+        signature: of a contraction.
+        schedule: its group, and whether its operands are exchanged.
+        tiles: of batch, m and n, after the exchange.
+        write: the body, which gets the points, the contraction, the groups and the item.
+    """
+    step = signature.steps[0]
+    assert isinstance(step, Contraction)
+    step = with_single_axes(step, "batch", "m", "n", "k")
+    if schedule.swapped:
+        step = replace(step, m=step.n, n=step.m, left=step.right, right=step.left)
+    extents = step.extents[:3]
+    if not math.prod(extents):
+        return 0
+    groups = [
+        Axis(f"{name}_tile", -(-extent // tile))
+        for name, extent, tile in zip("bmn", extents, tiles, strict=True)
+    ]
+    item = Axis("item", schedule.group)
+    with work_group(module, name, signature, groups, item) as points:
+        write(points, step, groups, item)
+    return math.prod(axis.extent for axis in groups) * schedule.group
 
 
 @frozen_dataclass

@@ -10,41 +10,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import final
 
 from lamina.codegen.c import Function, Module
-from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import TiledSchedule
-from lamina.engines.gpu.tile_operands import Batch, Side, TileOperand
+from lamina.engines.gpu.tile_operands import Batch, Side, TileOperand, write_in_tiles
 from lamina.engines.gpu.tile_results import TileResults
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
+from lamina.engines.gpu.work_item import ItemPoints, StepSignature
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.steps import Contraction
 
 
 def write_tiled(module: Module, name: str, signature: StepSignature) -> int:
     """Writes the kernel; returns the number of its work items."""
-    step, tiled = signature.steps[0], signature.decided
-    assert isinstance(step, Contraction)
+    tiled = signature.decided
     assert isinstance(tiled, TiledSchedule)
-    step = with_single_axes(step, "batch", "m", "n", "k")
-    if tiled.swapped:
-        step = replace(step, m=step.n, n=step.m, left=step.right, right=step.left)
-    extents = step.extents[:3]
-    if not math.prod(extents):
-        return 0
-    tiles = (tiled.tile_b, tiled.tile_m, tiled.tile_n)
-    groups = [
-        Axis(f"{name}_tile", -(-extent // tile))
-        for name, extent, tile in zip("bmn", extents, tiles, strict=True)
-    ]
-    item = Axis("item", tiled.group)
-    with work_group(module, name, signature, groups, item) as points:
+
+    def write(points: ItemPoints, step: Contraction, groups: Sequence[Axis], item: Axis) -> None:
         _Tiles(points, step, tiled, groups, item).write()
-    return math.prod(axis.extent for axis in groups) * tiled.group
+
+    tiles = (tiled.tile_b, tiled.tile_m, tiled.tile_n)
+    return write_in_tiles(module, name, signature, tiled, tiles, write)
 
 
 @final
