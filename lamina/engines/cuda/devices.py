@@ -9,9 +9,9 @@ from typing import Any
 
 from lamina.engines.cuda.calls import Cuda, CudaError, cuda
 from lamina.engines.cuda.requirements import LEAST_CAPABILITY, LEAST_CUDA, too_old
-from lamina.engines.engine import LISTING, Device, did_you_mean
+from lamina.engines.engine import Device
 from lamina.engines.gpu.own_process import OwnProcess
-from lamina.errors import EngineError
+from lamina.engines.gpu.selection import chosen_device
 from lamina.records import frozen_dataclass
 
 # The first compute capabilities whose tensor cores multiply float16, bfloat16 and TF32.
@@ -133,26 +133,10 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
     Raises:
         EngineError: if there is none, or it cannot be used.
     """
-    wanted = name.partition(":")[2].lower()
-    if wanted.isdecimal():
-        missing = f"there is no CUDA device number {wanted}"
-        named = [one for one in found if one.record.engine == f"cuda:{wanted}"]
-    else:
-        missing = f"no CUDA device is named {name.partition(':')[2]!r}"
-        named = [one for one in found if wanted in one.record.name.lower()]
-    for one in named:
-        if not one.record.problem:
-            return one
-    rows = [one.record for one in named or found]
-    remedies = {row.remedy for row in rows if row.remedy} if named else set[str]()
-    usable = [row.engine for row in rows if not row.problem]
-    near = "" if named or not usable else did_you_mean(usable[0])
-    raise EngineError(
-        "this CUDA device cannot be used" if named else missing,
-        facts=tuple(
-            (row.engine, row.description + (f": {row.problem}" if row.problem else ""))
-            for row in rows
-        ),
-        where=name,
-        advice=remedies.pop() if len(remedies) == 1 else f"{near}{LISTING} all devices.",
+    return chosen_device(
+        name,
+        found,
+        language="CUDA",
+        text_of=lambda record: record.name,
+        nearest=lambda _, rows: next((row.engine for row in rows if not row.problem), ""),
     )

@@ -14,11 +14,11 @@ from threading import Lock
 
 import pyopencl as cl
 
-from lamina.engines.engine import LISTING, Device, did_you_mean
+from lamina.engines.engine import Device
 from lamina.engines.gpu.own_process import OwnProcess
+from lamina.engines.gpu.selection import chosen_device
 from lamina.engines.opencl.requirements import RUSTICL, no_device, rusticl_advice
 from lamina.engines.opencl.verdicts import verdict_of
-from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 
 _LEAST_VERSION = (1, 2)
@@ -44,28 +44,13 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
     Raises:
         EngineError: if there is none, or it cannot be used.
     """
-    wanted = name.partition(":")[2].lower()
-    if wanted.isdecimal():
-        missing = f"there is no OpenCL device number {wanted}"
-        named = [one for one in found if one.record.engine == f"opencl:{wanted}"]
-    else:
-        missing = f"no OpenCL device is named {name.partition(':')[2]!r}"
-        named = [one for one in found if wanted in one.record.description.lower()]
-    for one in named:
-        if not one.record.problem:
-            return one
-    rows = [one.record for one in named or found]
-    remedies = {row.remedy for row in rows if row.remedy} if named else set[str]()
-    near = "" if named else did_you_mean(_nearest(wanted, rows))
-    listing = f"{near}{LISTING} all devices; docs/opencl.md lists the drivers that hardware needs."
-    raise EngineError(
-        "this OpenCL device cannot be used" if named else missing,
-        facts=tuple(
-            (row.engine, row.description + (f": {row.problem}" if row.problem else ""))
-            for row in rows
-        ),
-        where=name,
-        advice=remedies.pop() if len(remedies) == 1 else listing,
+    return chosen_device(
+        name,
+        found,
+        language="OpenCL",
+        text_of=lambda record: record.description,
+        nearest=_nearest,
+        more="; docs/opencl.md lists the drivers that hardware needs",
     )
 
 

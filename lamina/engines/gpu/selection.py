@@ -1,0 +1,66 @@
+"""The device that a name selects, among those that were found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from lamina.engines.engine import LISTING, Device, did_you_mean
+from lamina.errors import EngineError
+
+
+class Listed(Protocol):
+    """A device that was found, whether or not it can be used."""
+
+    @property
+    def record(self) -> Device: ...
+
+
+Found = TypeVar("Found", bound=Listed)
+
+
+def chosen_device(
+    name: str,
+    found: Sequence[Found],
+    *,
+    language: str,
+    text_of: Callable[[Device], str],
+    nearest: Callable[[str, Sequence[Device]], str],
+    more: str = "",
+) -> Found:
+    """The device of that name.
+
+    Args:
+        name: of an engine, with a number or a part of a text after a colon: `"opencl:1"`.
+        found: all devices.
+        language: the driver's API, for people.
+        text_of: the text of a device that may contain the part.
+        nearest: the name of a usable device similar to the wanted one; "" for none.
+        more: follows "lists all devices" in the advice.
+
+    Raises:
+        EngineError: if there is none, or it cannot be used.
+    """
+    engine, _, given = name.partition(":")
+    wanted = given.lower()
+    if wanted.isdecimal():
+        missing = f"there is no {language} device number {wanted}"
+        named = [one for one in found if one.record.engine == f"{engine}:{wanted}"]
+    else:
+        missing = f"no {language} device is named {given!r}"
+        named = [one for one in found if wanted in text_of(one.record).lower()]
+    for one in named:
+        if not one.record.problem:
+            return one
+    rows = [one.record for one in named or found]
+    remedies = {row.remedy for row in rows if row.remedy} if named else set[str]()
+    near = "" if named else did_you_mean(nearest(wanted, rows))
+    raise EngineError(
+        f"this {language} device cannot be used" if named else missing,
+        facts=tuple(
+            (row.engine, row.description + (f": {row.problem}" if row.problem else ""))
+            for row in rows
+        ),
+        where=name,
+        advice=remedies.pop() if len(remedies) == 1 else f"{near}{LISTING} all devices{more}.",
+    )
