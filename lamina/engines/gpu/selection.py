@@ -31,10 +31,10 @@ def chosen_device(
     """The device of that name.
 
     Args:
-        name: of an engine, with a number or a part of a text after a colon: `"opencl:1"`.
+        name: of an engine, with a number or some letters of a text after a colon: `"opencl:1"`.
         found: all devices.
         language: the driver's API, for people.
-        text_of: the text of a device that may contain the part.
+        text_of: the text of a device that may contain the letters.
         nearest: the name of a usable device similar to the wanted one; "" for none.
         more: follows "lists all devices" in the advice.
 
