@@ -141,6 +141,22 @@ def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
     assert _after(many) == _after(single)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_recorded_outputs_have_any_dtype_and_shape(dtype: str, engine: Engine) -> None:
+    """The examples of a run are rows of the data set; five runs of two examples."""
+    x = leaf("x", "input", (2, 3), as_dtype(dtype))
+    outputs = (("flipped", ops.flip(x, 1)), ("first", x[0, 0]))
+    program = compile_graph(Graph((x,), outputs), batch=1, name="test", target=engine.target)
+    generator = np.random.default_rng(5)
+    values = generator.integers(0, 2, (7, 3)).astype(dtype)
+    rows = generator.integers(0, 7, (5, 2))
+    resident = {"x": engine.allocate(values.shape, values.dtype)}
+    resident["x"].write(values)
+    found = engine.compile(program, {}).run_many(resident, rows, ["flipped", "first"])
+    np.testing.assert_array_equal(found["flipped"], values[rows][..., ::-1], strict=True)
+    np.testing.assert_array_equal(found["first"], values[rows][:, 0, 0], strict=True)
+
+
 def test_runs_that_were_begun_equal_runs_that_are_waited_for(engine: Engine) -> None:
     program, data = _training(engine), _data()
     rows = np.random.default_rng(2).integers(0, 20, (6, 4))

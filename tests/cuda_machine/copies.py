@@ -102,6 +102,12 @@ class Copies:
                 self._arrive(copy, np.flatnonzero(arriving))
         self._copies = [copy for copy in self._copies if copy.pending.any()]
 
+    def end(self) -> None:
+        """All threads have exited. PTX does not say where copies arrive whose block has ended."""
+        for copy in self._copies:
+            what = "an asynchronous copy that has not arrived when the block ends"
+            self._m.fault_where(what, copy.line, copy.pending, copy.lanes)
+
     def _arrive(self, copy: _Copy, chosen: Any) -> None:
         m = self._m
         lanes, size = copy.lanes[chosen], copy.size

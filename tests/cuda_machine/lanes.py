@@ -444,6 +444,7 @@ class Lanes(Threads):
 
     def finish(self, *, last: bool) -> None:
         """All lanes have exited; `last` if no other blocks of the launch follow."""
+        self.copies.end()
         if self._shared_shadow:
             self._race(self._shared_shadow.check(keep=False), "shared")
         if self.launch.global_shadow:

@@ -6,6 +6,7 @@ It runs on a machine that runs PTX, with doubles of the driver and of NVRTC.
 from __future__ import annotations
 
 import gc
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -423,3 +424,31 @@ def test_memory_that_does_not_fit_is_refused_before_it_is_allocated(
     text = refusal(lambda: lm.Model(wide, engine="cuda"))
     assert text.startswith("in cuda:0: this model needs more memory in one allocation than")
     assert counts["cuMemAlloc"] == 0
+
+
+@needs_nvrtc
+def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(
+    use: Use, counts: Counter[str]
+) -> None:
+    use(DeviceDescription(memory=3 << 20))
+    net = lm.Sequential(lm.Input(1000), lm.Linear(16), lm.ReLU(), lm.Linear(4))
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
+    expected = net.max_batch_size(**how, engine="cuda")
+    model = lm.Model(net, engine="cuda")
+    counts.clear()
+    with pytest.raises(EngineError) as caught:
+        model.training(**how, batch_size=700)
+    assert counts["cuMemAlloc"] == 0
+    text = str(caught.value)
+    assert text.startswith("in cuda:0: a batch of 700 examples needs more memory than there is\n")
+    # Inputs of this size are uploaded by a second stream to buffers of their own.
+    assert "inputs that are uploaded early: 2.68 MiB" in text
+    found = re.search(r"\n  Take a batch of at most (\d+) examples\.$", text)
+    assert found is not None
+    largest = int(found[1])
+    with model.training(**how, batch_size=largest) as training:
+        training.step(np.zeros((largest, 1000), "float32"), np.zeros(largest, "int64"))
+        # The bill is nearly all of the memory, and it is what is taken.
+        assert 0 <= cuda_engine.open_device("cuda").available_bytes() < 64 << 10
+    assert refusal(lambda: model.training(**how, batch_size=largest + 1))
+    assert expected == largest

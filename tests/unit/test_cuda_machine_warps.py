@@ -160,6 +160,7 @@ def test_copies_arrive_at_the_wait_and_fill_with_zeros() -> None:
     ("between", "expected"),
     [
         ("cp.async.wait_group 1;", "a read of shared memory that is not written"),
+        ("ret;", "an asynchronous copy that has not arrived when the block ends"),
         ("st.shared.u32 [s], i;", "where an asynchronous copy has not arrived"),
         (
             "st.global.u32 [at+4], i; cp.async.wait_all;",

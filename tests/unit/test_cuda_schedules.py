@@ -93,8 +93,9 @@ def test_the_decided_schedules_give_the_results_of_the_interpreter(case: Case) -
     check(case, "decided", 1e-4, (8, 0))
 
 
-def test_the_oldest_gpus_multiply_matrices_of_float16() -> None:
-    case = next(one for one in CASES if one.name == "matmul-f16")
+@pytest.mark.parametrize("name", ["matmul-f16", "transposed-f16"])
+def test_the_oldest_gpus_multiply_matrices_of_float16(name: str) -> None:
+    case = next(one for one in CASES if one.name == name)
     assert check(case, "every", 2e-5, (7, 5)) == {"float16"}
 
 

@@ -14,6 +14,7 @@ from cuda_machine.requirements import skip_without_nvrtc
 from lamina.engines.cuda import build, calls, devices
 from lamina.engines.cuda import engine as cuda_engine
 from lamina.engines.cuda.driver import CudaDriver
+from lamina.engines.gpu import uploads
 from lamina.engines.gpu.memory import DeviceMemory
 from lamina.engines.gpu.staging import DeviceStaging
 from lamina.runtime import data_sets, streaming
@@ -152,13 +153,13 @@ def test_a_queue_waits_for_transfers_of_another_one(use: Use, order: Order) -> N
     assert double.faults == []
 
 
-@pytest.mark.parametrize("uploads", [False, True])
-def test_memory_is_freed_after_the_commands_that_use_it(use: Use, uploads: bool) -> None:
+@pytest.mark.parametrize("copies", [False, True])
+def test_memory_is_freed_after_the_commands_that_use_it(use: Use, copies: bool) -> None:
     double = use()
     driver = opened()
     source, target = driver.allocate(16), driver.allocate(16)
     kernel, array = added(driver, target, source, 10), host(driver, [1, 2, 3, 4])
-    if uploads:
+    if copies:
         driver.upload_queue.send(source, array)
     else:
         driver.queue.launch(kernel)
@@ -265,8 +266,13 @@ def data(count: int) -> tuple[Any, Any]:
     return generator.standard_normal((count, 12), "float32"), generator.integers(0, 4, count)
 
 
-def losses(engine: str) -> list[float]:
-    """The losses of steps, read after the last one; each step's arrays are overwritten."""
+def losses(engine: str, *, predicts: bool = False) -> list[float]:
+    """The losses of steps, read after the last one; each step's arrays are overwritten.
+
+    Args:
+        engine: that runs them.
+        predicts: whether the model predicts between some steps, in the same memory.
+    """
     rows, targets = data(40 * BATCH)
     x, y = np.zeros((BATCH, 12), "float32"), np.zeros(BATCH, np.int64)
     model = lm.Model(network(), engine=engine, seed=3)
@@ -275,6 +281,8 @@ def losses(engine: str) -> list[float]:
         for start in range(0, len(rows), BATCH):
             x[:], y[:] = rows[start : start + BATCH], targets[start : start + BATCH]
             kept.append(training.step(x, y))
+            if predicts and start % (3 * BATCH) == 0:
+                kept.append(model.predict(x + 1).sum())
         x[:] = 0
         return [float(one) for one in kept]
 
@@ -284,6 +292,47 @@ def test_losses_that_are_read_late_are_those_of_their_steps(use: Use, order: Ord
     double = use(order)
     np.testing.assert_allclose(losses("cuda"), losses("interpreter"), rtol=1e-4, atol=1e-5)
     assert double.faults == []
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_large_inputs_are_uploaded_by_a_second_stream_during_the_step_before(
+    use: Use, order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = use(order)
+    expected = losses("interpreter", predicts=True)
+    monkeypatch.setattr(uploads, "_LEAST_EARLY_BYTES", 1)
+    np.testing.assert_allclose(losses("cuda", predicts=True), expected, rtol=1e-4, atol=1e-5)
+    assert double.faults == []
+
+
+def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use()
+    monkeypatch.setattr(uploads, "_LEAST_EARLY_BYTES", 1)
+    rows, targets = data(BATCH)
+    model = lm.Model(network(), engine="cuda", seed=3)
+    with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
+        driver, done = opened(), list[str]()
+        queues = {"kernels": driver.queue, "uploads": driver.upload_queue}
+        for name, queue in queues.items():
+            for call in ("send", "wait_for", "copy", "mark", "run"):
+                kept = getattr(queue, call)
+                monkeypatch.setattr(
+                    *(queue, call),
+                    lambda *given, kept=kept, text=f"{name} {call}": (
+                        done.append(text),
+                        kept(*given),
+                    )[1],
+                )
+        training.step(rows, targets)
+        done.clear()
+        training.step(rows, targets)
+    # Each copy to an upload buffer is marked.
+    uploaded = ["uploads send", "uploads mark"] * 2
+    copied = ["kernels copy"] * 2
+    waited = ["uploads wait_for", *uploaded, "kernels wait_for"]
+    assert done[: len(waited) + 4] == [*waited, *copied, "kernels mark", "kernels run"]
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)

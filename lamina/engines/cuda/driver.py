@@ -145,28 +145,22 @@ class _Sequence:
 
 
 @final
-class _Transfer:
-    """A copy from the host that the device may not have done yet."""
-
-    def __init__(self, driver: CudaDriver, event: Any) -> None:
-        self._driver, self.event = driver, event
-
-    def wait(self) -> None:
-        """Waits until the copy is done."""
-        with self._driver.current() as calls:
-            calls.cuEventSynchronize(self.event.handle)
-
-
-@final
 class _Event:
-    """A point in a stream's commands, destroyed with the last reference."""
+    """The end of all commands of a stream so far, destroyed with the last reference."""
 
-    def __init__(self, driver: CudaDriver, *, is_timed: bool = False) -> None:
+    def __init__(self, driver: CudaDriver, stream: Any, *, is_timed: bool = False) -> None:
+        self._driver = driver
         with driver.current() as calls:
             flags = calls.module.CUevent_flags
             kind = flags.CU_EVENT_DEFAULT if is_timed else flags.CU_EVENT_DISABLE_TIMING
             self.handle = calls.cuEventCreate(int(kind))
-        driver.destroyed_with(self, "cuEventDestroy", self.handle)
+            driver.destroyed_with(self, "cuEventDestroy", self.handle)
+            calls.cuEventRecord(self.handle, stream)
+
+    def wait(self) -> None:
+        """Waits until they are done."""
+        with self._driver.current() as calls:
+            calls.cuEventSynchronize(self.handle)
 
 
 @final
@@ -213,18 +207,19 @@ class _Queue:
             calls.cuMemcpyHtoDAsync(buffer.address, address, array.nbytes, self.handle)
             calls.cuStreamSynchronize(self.handle)
 
-    def send(self, buffer: _Buffer, array: Array) -> _Transfer:
+    def send(self, buffer: _Buffer, array: Array) -> _Event:
         with self._driver.current() as calls:
             address = array.ctypes.data
             calls.cuMemcpyHtoDAsync(buffer.address, address, array.nbytes, self.handle)
-            event = _Event(self._driver)
-            calls.cuEventRecord(event.handle, self.handle)
-        return _Transfer(self._driver, event)
+        return self.mark()
 
-    def wait_for(self, transfers: Sequence[_Transfer]) -> None:
+    def mark(self) -> _Event:
+        return _Event(self._driver, self.handle)
+
+    def wait_for(self, events: Sequence[_Event]) -> None:
         with self._driver.current() as calls:
-            for one in transfers:
-                calls.cuStreamWaitEvent(self.handle, one.event.handle, 0)
+            for one in events:
+                calls.cuStreamWaitEvent(self.handle, one.handle, 0)
 
     def read(self, array: Array, buffer: _Buffer) -> None:
         with self._driver.current() as calls:
@@ -447,12 +442,11 @@ class CudaDriver:
 
     def timed(self, sequence: _Sequence) -> list[float]:
         queue, launches = self.queue, sequence.launches
-        events = [_Event(self, is_timed=True) for _ in range(len(launches) + 1)]
         with self.current() as calls:
-            calls.cuEventRecord(events[0].handle, queue.handle)
-            for (kernel, number), event in zip(launches, events[1:], strict=True):
+            events = [_Event(self, queue.handle, is_timed=True)]
+            for kernel, number in launches:
                 kernel.enqueue(calls, queue.handle, number)
-                calls.cuEventRecord(event.handle, queue.handle)
+                events.append(_Event(self, queue.handle, is_timed=True))
             calls.cuStreamSynchronize(queue.handle)
             return [
                 1e-3 * calls.cuEventElapsedTime(before.handle, after.handle)
@@ -484,6 +478,7 @@ def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:
         matrices=_matrices(capability),
         counts_runs=True,
         copies_asynchronously=capability >= (8, 0),
+        uploads_during_runs=True,
     )
 
 

@@ -44,6 +44,7 @@ class DeviceArena:
         self.driver = opened()
         self._blocks: list[Block] = []
         self._sizes: tuple[int, ...] = ()
+        self._last_user: weakref.ref[Tenant] | None = None
         # Weak references: executables that were collected no longer count.
         self._needs: weakref.WeakKeyDictionary[Tenant, tuple[int, ...]] = (
             weakref.WeakKeyDictionary()
@@ -70,6 +71,13 @@ class DeviceArena:
         except BaseException:
             self._leave(tenant)
             raise
+
+    def used_by(self, tenant: Tenant) -> bool:
+        """Notes that an executable runs; returns whether it is also the last one that did."""
+        is_same = self._last_user is not None and self._last_user() is tenant
+        if not is_same:
+            self._last_user = weakref.ref(tenant)
+        return is_same
 
     def restore(self) -> None:
         """Allocates the blocks that a device has refused before, for all executables."""

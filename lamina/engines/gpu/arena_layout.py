@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lamina.engines.gpu.launches import Launches, Traits
+from lamina.engines.gpu.uploads import upload_buffers
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
@@ -18,7 +19,7 @@ class ArenaLayout:
 
     Attributes:
         blocks: the bytes of each block.
-        locations: of each buffer that has elements, and of each workspace.
+        locations: of each buffer that has elements, of each workspace and of each upload buffer.
     """
 
     blocks: tuple[int, ...]
@@ -26,7 +27,7 @@ class ArenaLayout:
 
 
 def arena_layout(program: Program, launches: Launches, traits: Traits) -> ArenaLayout:
-    """Lays out the plan's blocks, the inputs and the blocks of workspaces one after the other.
+    """Lays out the plan's blocks, inputs, upload buffers and the blocks of workspaces in a row.
 
     A new block begins where the present one would exceed the device's largest allocation.
     """
@@ -49,6 +50,8 @@ def arena_layout(program: Program, launches: Launches, traits: Traits) -> ArenaL
     for buffer in program.of_kind("input"):
         if buffer.bytes:
             found[buffer.name] = (*begin(buffer.bytes), buffer.bytes)
+    for name, size in upload_buffers(program, traits).items():
+        found[name] = (*begin(size), size)
     spaces = [begin(size) if size else (0, 0) for size in launches.workspace_blocks]
     for name, one in launches.workspaces.items():
         block, start = spaces[one.block]

@@ -30,8 +30,8 @@ Kernel = Any
 LaunchSequence = Any
 
 
-# A copy from the host that the device may not have done yet; its method `wait` waits for the end.
-Transfer = Any
+# The end of the commands of a queue up to one of them; its method `wait` waits for it.
+Event = Any
 
 
 class Queue(Protocol):
@@ -61,15 +61,19 @@ class Queue(Protocol):
         """Copies a contiguous array to a buffer after all commands so far, and waits for that."""
         ...
 
-    def send(self, buffer: Buffer, array: Array) -> Transfer:
-        """Enqueues a copy of a part of a `host_array` to a buffer.
+    def send(self, buffer: Buffer, array: Array) -> Event:
+        """Enqueues a copy of a part of a `host_array` to a buffer; returns the end of it.
 
         Neither array nor result may be released before the copy is done; `wait` waits for that.
         """
         ...
 
-    def wait_for(self, transfers: Sequence[Transfer]) -> None:
-        """Lets later commands wait on the device for copies of another queue; does not wait."""
+    def mark(self) -> Event:
+        """The end of all commands so far."""
+        ...
+
+    def wait_for(self, events: Sequence[Event]) -> None:
+        """Lets later commands wait on the device for events of another queue; does not wait."""
         ...
 
     def read(self, array: Array, buffer: Buffer) -> None:

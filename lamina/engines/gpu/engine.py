@@ -196,7 +196,7 @@ class GpuEngine:
         return self._family.decide(program, forced)
 
     def needs(self, program: Program) -> tuple[Need, ...]:
-        return needs_of(program, self._known_launches(program))
+        return needs_of(program, self._known_launches(program), self._driver.traits)
 
     def workspace_bytes(self, program: Program) -> int:
         return self._known_launches(program).workspace_bytes

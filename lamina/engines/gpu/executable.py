@@ -12,7 +12,7 @@ from lamina.engines.engine import Memory
 from lamina.engines.gpu.arena import DeviceArena
 from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, LibraryDriver
-from lamina.engines.gpu.launches import Launch, Launches
+from lamina.engines.gpu.launches import Launch, Launches, Traits
 from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer
 from lamina.engines.gpu.recording import KeptScalars, Recording
 from lamina.engines.gpu.runs import (
@@ -24,7 +24,7 @@ from lamina.engines.gpu.runs import (
     gather_kernels,
     record_kernels,
 )
-from lamina.engines.gpu.uploads import Uploads
+from lamina.engines.gpu.uploads import Uploads, upload_buffers, upload_name
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
@@ -64,7 +64,7 @@ class GpuProgram:
         self._program, self._launches, self._driver, self._arena = program, launches, driver, arena
         require_room(
             "this program needs",
-            needs_of(program, launches),
+            needs_of(program, launches, driver.traits),
             driver.available_bytes,
             reused=arena.bytes,
             most=driver.traits.largest_block_bytes,
@@ -114,6 +114,8 @@ class GpuProgram:
         self._sequence: LaunchSequence = None
         self._load: LaunchSequence = None
         self._inputs: list[Buffer] = []
+        # Where inputs are uploaded during the run before; empty if they are uploaded after it.
+        self._early: list[Buffer] = []
         self._ordered: list[tuple[Kernel, int | None]] = []
         # The last runs over a data set. The next ones often use the same memory.
         self._counted: tuple[DataSet, CountedRuns] | None = None
@@ -131,7 +133,10 @@ class GpuProgram:
             self._buffers |= {name: found[location] for name, location in locations.items()}
             memories = self._outside | self._constants | self._kept
             self._buffers |= {name: memory.buffer for name, memory in memories.items()}
-            self._inputs = [self._buffers[one.name] for one in self._program.of_kind("input")]
+            names = [one.name for one in self._program.of_kind("input")]
+            self._inputs = [self._buffers[name] for name in names]
+            if upload_buffers(self._program, driver.traits):
+                self._early = [self._buffers.get(upload_name(name)) for name in names]
             kernels = [
                 self._kernel(one, numbered=numbered) for one, numbered in _numbered(self._launches)
             ]
@@ -159,20 +164,25 @@ class GpuProgram:
             group=launch.group,
         )
 
-    def _require_blocks(self) -> None:
+    def _begin(self) -> bool:
+        """Makes sure that there are blocks; returns whether only this program has used them."""
         if self._sequence is None:
             self._arena.restore()
+        return self._arena.used_by(self)
 
     def run(self, inputs: Sequence[Array]) -> None:
-        self._require_blocks()
+        is_again = self._begin()
         with self._driver.errors("running a program"):
-            self._uploads.send(inputs, self._inputs)
+            if self._early:
+                self._uploads.send_early(inputs, self._early, self._inputs, is_again=is_again)
+            else:
+                self._uploads.send(inputs, self._inputs)
             self._pack_changed()
             self._run()
 
     def repeat(self, runs: int) -> None:
         """Runs the program some times with the inputs that are on the device, and waits."""
-        self._require_blocks()
+        self._begin()
         with self._driver.errors("running a program"):
             self._pack_changed()
             for _ in range(runs):
@@ -226,7 +236,7 @@ class GpuProgram:
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> tuple[Runs, Callable[[], dict[str, Array]]]:
         """Runs over a data set, and a function that reads their recorded outputs."""
-        self._require_blocks()
+        self._begin()
         rows = np.ascontiguousarray(rows, np.int64)
         count, recording = len(rows), self._recording
         outputs = {name: self._outputs[name] for name in recorded}
@@ -312,13 +322,15 @@ class GpuProgram:
                 memory.release()
 
 
-def needs_of(program: Program, launches: Launches) -> tuple[Need, ...]:
+def needs_of(program: Program, launches: Launches, traits: Traits) -> tuple[Need, ...]:
     """The memory of a program and its kernels, in addition to that of `memories`."""
     sizes = {name: one.bytes for name, one in launches.workspaces.items()} | {**launches.kept}
     largest = max(sizes, key=sizes.__getitem__, default="")
     named = f"workspace {largest.removeprefix('workspace ')!r}" if largest else ""
     workspaces = Need("workspaces", launches.workspace_bytes, named, sizes.get(largest, 0))
-    return (*needs_of_program(program), workspaces)
+    uploads = upload_buffers(program, traits).values()
+    early = Need("inputs that are uploaded early", sum(uploads)) if uploads else None
+    return (*needs_of_program(program), *filter(None, [early]), workspaces)
 
 
 def _numbered(launches: Launches) -> Iterator[tuple[Launch, bool]]:

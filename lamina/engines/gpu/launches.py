@@ -22,6 +22,8 @@ class Traits:
         counts_runs: whether it counts the runs over a data set itself, so that all of them are the
             same launches.
         copies_asynchronously: whether it copies to local memory without registers.
+        uploads_during_runs: whether it has memory of its own, and copies to it from the host while
+            kernels run.
         lanes: of a processor's vectors, or the width that a GPU prefers, in float32 numbers; 1 for
             scalars.
         compute_units: the least number of work groups that run at the same time.
@@ -50,6 +52,7 @@ class Traits:
     matrices: tuple[tuple[str, int], ...] = ()
     copies_asynchronously: bool = False
     counts_runs: bool = False
+    uploads_during_runs: bool = False
 
     @property
     def block_bytes(self) -> int:

@@ -1,16 +1,22 @@
-"""Uploads of the inputs of single runs: the host continues while they are copied."""
+"""Uploads of the inputs of single runs: the host continues while they are copied.
+
+On a device that copies while kernels run, large inputs are uploaded early: a second queue copies
+them to upload buffers during the run before, and the run begins with copies on the device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import final
 
 import numpy as np
 
-from lamina.engines.gpu.driver import Buffer, Driver, Transfer
+from lamina.engines.gpu.driver import Buffer, Driver, Event, Queue
+from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.memory import HostBlock
 from lamina.program.program import Buffer as Input
+from lamina.program.program import Program
 from lamina.shapes import Array
 
 # The host fills a slot while the device copies from another one. The queue holds at most as many
@@ -19,6 +25,8 @@ from lamina.shapes import Array
 _LEAST_SLOTS, _MOST_SLOTS = 2, 16
 _BYTES_OF_SLOTS = 1 << 20
 _ALIGNMENT_BYTES = 64
+# Smaller inputs arrive in about the time that the further copies and events of early uploads take.
+_LEAST_EARLY_BYTES = 256 << 10
 
 
 @final
@@ -40,8 +48,10 @@ class Uploads:
         fitting = _BYTES_OF_SLOTS // self._size if self._size else 0
         self._count = min(max(fitting, _LEAST_SLOTS), _MOST_SLOTS)
         self._slots: list[HostBlock] = []
-        self._transfers: list[list[Transfer]] = [[] for _ in range(self._count)]
+        self._transfers: list[list[Event]] = [[] for _ in range(self._count)]
         self._next = 0
+        # When the upload buffers were copied to the inputs of the last run.
+        self._copied: Event = None
 
     def send(self, arrays: Sequence[Array], targets: Sequence[Buffer]) -> None:
         """Copies arrays, one for each input; they may be changed as soon as this returns.
@@ -52,20 +62,53 @@ class Uploads:
             arrays: of the dtypes and sizes of the inputs.
             targets: the inputs' buffers on the device.
         """
-        if not self._inputs:
-            return
+        if self._inputs:
+            self._send(self._driver.queue, arrays, targets)
+
+    def send_early(
+        self,
+        arrays: Sequence[Array],
+        early: Sequence[Buffer],
+        targets: Sequence[Buffer],
+        *,
+        is_again: bool,
+    ) -> None:
+        """Like `send`, but copies by the second queue while the first one runs kernels.
+
+        Args:
+            arrays: of the dtypes and sizes of the inputs.
+            early: the upload buffers, one for each input. No kernel of the program uses them.
+            targets: the inputs' buffers on the device.
+            is_again: whether nothing else has used the upload buffers since the last time.
+        """
+        queue, uploads = self._driver.queue, self._driver.upload_queue
+        if self._copied is None or not is_again:
+            self._copied = queue.mark()
+            queue.flush()
+        uploads.wait_for([self._copied])
+        sent = self._send(uploads, arrays, early)
+        uploads.flush()
+        queue.wait_for(sent)
+        for number, one in self._inputs:
+            queue.copy(targets[number], 0, early[number], one.bytes)
+        self._copied = queue.mark()
+
+    def _send(
+        self, queue: Queue, arrays: Sequence[Array], targets: Sequence[Buffer]
+    ) -> list[Event]:
+        """Copies arrays to targets by a queue; returns the ends of the copies."""
         if len(self._slots) < self._count:
             self._slots.append(HostBlock(self._driver, self._size))
         slot, transfers = self._slots[self._next].array, self._transfers[self._next]
         while transfers:
             transfers.pop().wait()
         self._next = (self._next + 1) % self._count
-        queue = self._driver.queue
         for start, (number, one) in zip(self._starts, self._inputs, strict=True):
             piece = slot[start : start + one.bytes]
             view = piece.view(one.dtype.numpy).reshape(one.shape)
             np.copyto(view, arrays[number].reshape(one.shape), casting="no")
             transfers.append(queue.send(targets[number], piece))
+        return list(transfers)
 
     def release(self) -> None:
         """Waits for the copies, and releases the memory."""
@@ -78,6 +121,22 @@ class Uploads:
         finally:
             for slot in slots:
                 slot.release()
+
+
+def upload_buffers(program: Program, traits: Traits) -> Mapping[str, int]:
+    """The buffers to which the inputs of a program are uploaded early, with their bytes.
+
+    There are none if the device does not copy while it computes, or the inputs are small.
+    """
+    inputs = {one.name: one.bytes for one in program.of_kind("input") if one.bytes}
+    if not traits.uploads_during_runs or sum(inputs.values()) < _LEAST_EARLY_BYTES:
+        return {}
+    return {upload_name(name): size for name, size in inputs.items()}
+
+
+def upload_name(input: str) -> str:
+    """The name of the upload buffer of an input."""
+    return f"upload {input}"
 
 
 def _padded(size: int) -> int:

@@ -125,8 +125,11 @@ class _Queue:
     def send(self, buffer: cl.Buffer, array: Array) -> cl.Event:
         return send(self.handle, buffer, array)
 
-    def wait_for(self, transfers: Sequence[cl.Event]) -> None:
-        cl.enqueue_barrier(self.handle, wait_for=transfers)
+    def mark(self) -> cl.Event:
+        return cl.enqueue_marker(self.handle)
+
+    def wait_for(self, events: Sequence[cl.Event]) -> None:
+        cl.enqueue_barrier(self.handle, wait_for=events)
 
     def read(self, array: Array, buffer: cl.Buffer) -> None:
         cl.enqueue_copy(self.handle, array, buffer, is_blocking=True)
@@ -315,4 +318,5 @@ def _traits(handle: cl.Device) -> Traits:
         largest_block_bytes=handle.max_mem_alloc_size,
         local_bytes=handle.local_mem_size,
         largest_group=handle.max_work_group_size,
+        uploads_during_runs=not (is_processor or handle.host_unified_memory),
     )
