@@ -360,10 +360,14 @@ class Engine(Protocol):
         """The bytes that a compiled program takes in addition to its buffers; None if unknown."""
         ...
 
-    def peaks(self, dtype: DType) -> Peaks | None:
+    def peaks(self, dtype: DType, *, tf32: bool = False) -> Peaks | None:
         """The peaks of the device for numbers of that type, measured now.
 
         None for an engine whose speed they do not limit.
+
+        Args:
+            dtype: of the operands of products.
+            tf32: whether they are rounded to TF32, on a device that has instructions for it.
         """
         ...
 

@@ -56,7 +56,7 @@ def _profiled(
     engine = parameters.engine
     explanation = Explanation(len(arrays[0]), plain.program, engine)
     precision = parameters.precision
-    peaks = engine.peaks(precision.half or precision.dtype)
+    peaks = engine.peaks(precision.half or precision.dtype, tf32=precision.tf32)
     return Profile(explanation, runs, tuple(steps.tolist()), alone, peaks)
 
 

@@ -224,6 +224,19 @@ def test_launches_of_a_sequence_have_their_numbers(use: Use) -> None:
     assert read(driver, target) == [14, 0, 18, 0]
 
 
+def test_the_last_group_need_not_be_whole(use: Use) -> None:
+    use()
+    driver = opened()
+    text = (
+        'extern "C" __global__ void number(int *to) '
+        "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < 10) to[i] = i; }"
+    )
+    target = driver.allocate(4 * 12)
+    kernel = driver.kernel(driver.build(text), "number", [target], 10, numbered=False, group=4)
+    driver.queue.launch(kernel)
+    assert read(driver, target, 12) == [*range(10), 0, 0]
+
+
 def test_the_context_of_another_library_stays_current(use: Use) -> None:
     double = use(ORDERS[0], DeviceDescription("A"), DeviceDescription("B"))
     driver = opened()

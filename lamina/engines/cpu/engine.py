@@ -122,7 +122,7 @@ class CpuEngine:
 
         return write_program(program, self.processor).layout.total_bytes
 
-    def peaks(self, dtype: DType) -> Peaks:
+    def peaks(self, dtype: DType, *, tf32: bool = False) -> Peaks:
         # Imported only here: only measurements need it.
         from lamina.engines.cpu.run.peaks import measured_peaks
 

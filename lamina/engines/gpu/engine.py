@@ -205,11 +205,11 @@ class GpuEngine:
         """The number of kernel launches in a run of a program."""
         return self._known_launches(program).launch_count
 
-    def peaks(self, dtype: DType) -> Peaks:
+    def peaks(self, dtype: DType, *, tf32: bool = False) -> Peaks:
         self._require_dtypes([dtype])
         from lamina.engines.gpu.peaks import measured_peaks
 
-        return measured_peaks(self._driver, dtype)
+        return measured_peaks(self._driver, dtype, tf32=tf32)
 
 
 def _dtypes_of(program: Program) -> Iterator[DType]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from lamina.codegen.c import Module
-from lamina.codegen.values import I64, Type, Value, constant
+from lamina.codegen.c import Function, Module
+from lamina.codegen.values import FLOAT, I32, I64, Type, Value, constant
+from lamina.codegen.words import Words
 from lamina.engines.engine import Peaks
 from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.kernels import module_for
@@ -18,13 +19,26 @@ from lamina.shapes import DType, float32
 _RUNS = 5
 _LEAST_SECONDS = 0.005
 _CHAINS, _CALLS = 12, 256
+# Sums of matrices that a warp computes at the same time; each takes four registers.
+_MATRICES = 8
+# A whole number of warps.
+_GROUP = 64
 _ITEMS_PER_COMPUTE_UNIT = 2048
 # Larger than every cache.
 _MOST_BYTES = 128 << 20
 
 
-def measured_peaks(driver: Driver, dtype: DType) -> Peaks:
-    """Multiply-adds in registers on all compute units; a copy of an array larger than caches."""
+def measured_peaks(driver: Driver, dtype: DType, *, tf32: bool = False) -> Peaks:
+    """Multiply-adds in registers on all compute units; a copy of an array larger than caches.
+
+    Args:
+        driver: of the device.
+        dtype: of the operands. If the device has instructions that multiply matrices of it, these
+            are measured.
+        tf32: whether operands are rounded to TF32.
+    """
+    kind = "tf32" if tf32 else dtype.name
+    has_matrices = kind in dict(driver.traits.matrices)
     # Floats of 16 bits are multiplied and added up in float32.
     dtype = float32 if dtype.is_half else dtype
     lanes = min(driver.traits.lanes, 64 // dtype.itemsize)
@@ -34,7 +48,11 @@ def measured_peaks(driver: Driver, dtype: DType) -> Peaks:
     most = min(_MOST_BYTES, driver.traits.largest_block_bytes, driver.available_bytes() // 4)
     copies = most // width
     module = module_for(driver.traits, driver.words)
-    _write_multiply_add(module, type, items)
+    if has_matrices:
+        items = -(-items // _GROUP) * _GROUP
+        _write_matrix_multiply_add(module, driver.words, kind, items)
+    else:
+        _write_multiply_add(module, type, items)
     _write_copy(module, type, copies)
     built = driver.build(module.text())
 
@@ -49,10 +67,16 @@ def measured_peaks(driver: Driver, dtype: DType) -> Peaks:
 
     with driver.errors("measuring"):
         # Groups of one item are not vectorized again on processors, as in the kernels of programs.
-        group = int(driver.traits.is_processor)
+        group = _GROUP if has_matrices else int(driver.traits.is_processor)
         add = runs_a_second("multiply_add", [items * width], items, group)
         copy = runs_a_second("copy", [copies * width] * 2, copies)
-    return Peaks(2.0 * add * items * lanes * _CHAINS * _CALLS, 2.0 * copy * copies * width)
+    products = _matrix_products(items, kind) if has_matrices else items * lanes * _CHAINS
+    return Peaks(2.0 * add * products * _CALLS, 2.0 * copy * copies * width)
+
+
+def _matrix_products(items: int, kind: str) -> int:
+    """The multiply-adds of all items in an iteration: of 16x8 sums over 32 bytes of K, by warps."""
+    return items // 32 * _MATRICES * 16 * 8 * (8 if kind == "tf32" else 16)
 
 
 def _write_multiply_add(module: Module, type: Type, items: int) -> None:
@@ -67,11 +91,35 @@ def _write_multiply_add(module: Module, type: Type, items: int) -> None:
         first = [code.add(x, constant(n, type)) for n in range(_CHAINS)]
         loop = code.begin_loop(0, _CALLS, carried=first)
         found = code.end_loop(loop, [code.multiply_add(one, x, y) for one in loop.carried])
-        total = found[0]
-        for one in found[1:]:
-            total = code.add(total, one)
-        code.store(total, code.offset(sums, own, type.element))
+        _store_sum(code, found, code.offset(sums, own, type.element))
     code.finish()
+
+
+def _write_matrix_multiply_add(module: Module, words: Words, kind: str, items: int) -> None:
+    """Writes the kernel; all items have work, because a warp multiplies together."""
+    assert words.matrices is not None
+    multiply = words.matrices.multiplied[kind]
+    code = module.kernel("multiply_add", [("sums", FLOAT.element)], [])
+    (sums,) = code.parameters
+    with items_below(code, items) as (item, _):
+        own = code.multiply(item, constant(4, I64))
+        operand = code.load(code.offset(sums, own, I32.element), I32.wide(4))
+        low, high = code.extract(operand, 0), code.extract(operand, 1)
+        x = code.load(code.offset(sums, own, FLOAT.element), FLOAT.wide(4))
+        first = [code.add(x, constant(n, x.type)) for n in range(_MATRICES)]
+        loop = code.begin_loop(0, _CALLS, carried=first)
+        found = code.end_loop(
+            loop, [code.call(multiply, one.type, operand, low, high, one) for one in loop.carried]
+        )
+        _store_sum(code, found, code.offset(sums, own, FLOAT.element))
+    code.finish()
+
+
+def _store_sum(code: Function, values: Sequence[Value], address: Value) -> None:
+    total = values[0]
+    for one in values[1:]:
+        total = code.add(total, one)
+    code.store(total, address)
 
 
 def _write_copy(module: Module, type: Type, items: int) -> None:

@@ -118,7 +118,7 @@ class InterpreterEngine:
         # NumPy allocates further temporaries, whose size is not known.
         return None
 
-    def peaks(self, dtype: DType) -> None:
+    def peaks(self, dtype: DType, *, tf32: bool = False) -> None:
         return None
 
 
