@@ -52,10 +52,20 @@ class DriverDouble(DeviceCalls, MemoryCalls, KernelCalls, StreamCalls, GraphCall
 
 
 class CudaDouble:
-    """A process with CUDA devices; `driver` and `nvrtc` stand for the modules."""
+    """A process with CUDA devices; `driver` and `nvrtc` stand for the modules.
+
+    Args:
+        devices: of the process.
+        order: in which their operations are done.
+        assembles: whether kernels are also compiled to real binaries, which are not run.
+    """
 
     def __init__(
-        self, devices: Sequence[DeviceDescription] = (DeviceDescription(),), order: Order = LATE
+        self,
+        devices: Sequence[DeviceDescription] = (DeviceDescription(),),
+        order: Order = LATE,
+        *,
+        assembles: bool = True,
     ) -> None:
         made: list[Device] = []
         for ordinal, description in enumerate(devices):
@@ -69,7 +79,7 @@ class CudaDouble:
             made.append(Device(ordinal, description, memory, machine))
         self._state = State(made, order)
         self.driver = DriverDouble(self._state)
-        self.nvrtc = NvrtcDouble()
+        self.nvrtc = NvrtcDouble(assembles=assembles)
 
     @cached_property
     def cublaslt(self) -> CublasLtDouble:
