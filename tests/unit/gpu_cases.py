@@ -211,8 +211,8 @@ CONTRACTIONS = (
     Case("gathered", ((5, 8), (6,), (8, 3)), _gathered, (float32, int64, float32), 5),
     Case("matmul-bf16", ((12, 16), (16, 24)), _rounded(bfloat16), (float32, bfloat16)),
     Case("matmul-f16", ((7, 13), (13, 5)), _rounded(float16), (float32, float16)),
-    # Stored in 16 bits and in whole vectors, so devices copy them asynchronously; more tiles along K
-    # than fit into local memory.
+    # Stored in 16 bits and in whole vectors, so that devices copy them asynchronously. More tiles
+    # along K than fit into local memory.
     Case("transposed-bf16", ((80, 8), (24, 80)), _transposed, (bfloat16, bfloat16)),
     Case("transposed-f16", ((80, 8), (24, 80)), _transposed, (float16, float16)),
     Case("batched-f16", ((3, 5, 4), (3, 4, 6)), ops.matmul, (float16, float16)),
