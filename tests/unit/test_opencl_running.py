@@ -6,6 +6,7 @@ import ctypes
 import gc
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from test_opencl_programs import DATA, LAUNCHES, C, X, expected, made
 
 import lamina as lm
 from lamina.engines.discovery import open_engine
+from lamina.engines.gpu import uploads
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
 from lamina.errors import EngineError
 
@@ -371,6 +373,38 @@ def test_inputs_may_change_as_soon_as_a_run_has_begun(engine: Any) -> None:
     for run in range(0, 40, 7):
         np.testing.assert_array_equal(results[run], expected(X + run, run))
     np.testing.assert_array_equal(memory.read(), [40, 40, 40])
+
+
+def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
+    engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = lm.Sequential(lm.Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(2))
+    rows = normal(20, 8, 6)
+
+    def losses() -> list[float]:
+        model = lm.Model(network, engine=engine.device.engine, seed=1)
+        x, kept = np.zeros((8, 6), "float32"), []
+        with model.training(lm.MSE(), lm.SGD(0.1), batch_size=8) as training:
+            for row in rows:
+                x[:] = row
+                kept.append(training.step(x, row[:, :2]))
+                # It uses the memory of the training's upload buffers.
+                kept.append(model.predict(x).sum())
+            return [float(one) for one in kept]
+
+    sent: list[str] = []
+    for name, queue in (("kernels", driver.queue), ("uploads", driver.upload_queue)):
+        send = queue.send
+        monkeypatch.setattr(
+            queue, "send", lambda *given, own=send, to=name: (sent.append(to), own(*given))[1]
+        )
+    wanted = losses()
+    assert set(sent) == {"kernels"}
+    sent.clear()
+    monkeypatch.setattr(driver, "traits", replace(driver.traits, uploads_during_runs=True))
+    monkeypatch.setattr(uploads, "_LEAST_EARLY_BYTES", 1)
+    assert losses() == wanted
+    assert set(sent) == {"uploads"}
 
 
 def test_host_memory_of_inputs_is_counted_and_released(engine: Any, driver: Any) -> None:
