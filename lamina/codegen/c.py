@@ -331,6 +331,16 @@ class Function(Expressions):
         self._line(text)
         return value
 
+    def launched(self, element: str, offset: int) -> Value:
+        """An array in the local memory that launches add, from that byte on."""
+        value = Value(self._name("l"), POINTER)
+        stored = stored_as(element)
+        self.elements[value.name] = stored
+        self._local.add(value.name)
+        word = self.module.words.unsigned[stored]
+        self._line(self.module.groups.launched.format(element=word, name=value.name, offset=offset))
+        return value
+
     def barrier(self, *, everywhere: bool = False) -> None:
         """Waits for all items of the group, which then see each other's stores.
 

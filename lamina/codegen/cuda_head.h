@@ -201,6 +201,9 @@ INLINE Vector<U16, N> half_operation(Vector<U16, N> a, Vector<U16, N> b) {
 // instructions" and "Data movement and conversion instructions: cp.async", defines them. Which
 // devices have an instruction is known when a kernel is written.
 
+// The shared memory that a launch adds to that of the kernel's arrays.
+extern __shared__ __align__(16) U8 launched_memory[];
+
 INLINE U32 in_shared(const void *address) { return (U32)__cvta_generic_to_shared(address); }
 
 INLINE Vector<U32, 4> load_matrices(const U8 *row) {

@@ -56,6 +56,7 @@ CUDA = Words(
         group="(U64)blockIdx.x",
         item="(U64)threadIdx.x",
         declared="__shared__ __align__(16) {element} {name}[{count}]",
+        launched="{element} *{name} = ({element} *)(launched_memory + {offset})",
         address="{element} *",
         barrier="__syncthreads()",
         # A barrier orders the accesses of a block to all memory.

@@ -76,6 +76,8 @@ class GroupWords:
         item: the number of the work item in its group, of 64 bits.
         declared: the declaration of an array in local memory, which the items of a group share,
             aligned to vectors of 16 bytes; fields `element`, `name` and `count`.
+        launched: the declaration of an array in the local memory that a launch adds; fields
+            `element`, `name` and `offset`, in bytes. "" if launches cannot add any.
         address: the type of an address in local memory, as `Words.address`.
         barrier: a statement that waits for all items of the group; they then see each other's
             stores in local memory.
@@ -90,6 +92,7 @@ class GroupWords:
     address: str
     barrier: str
     barrier_everywhere: str
+    launched: str = ""
 
 
 @frozen_dataclass

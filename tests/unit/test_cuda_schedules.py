@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -18,6 +19,7 @@ from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, Schedule
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.program.steps import Contraction
 from lamina.shapes import int32
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
@@ -106,3 +108,24 @@ def test_floats_beyond_the_integers_become_the_nearest_one() -> None:
     found, _ = run_program(program, own, {"x0": x})
     assert double.recover() == []
     assert found["y"].tolist() == [2**31 - 1, 2**31 - 1, 1, -(2**31), -(2**31)]
+
+
+def test_tiles_may_take_more_local_memory_than_kernels_can_declare() -> None:
+    case = next(one for one in CASES if one.name == "transposed-bf16")
+    own, double = engine()
+    program = compiled(case, own.target)
+    (number,) = (number for number, one in enumerate(program.steps) if isinstance(one, Contraction))
+    # The same tiles as a legal schedule, but more of them.
+    (schedule, *_) = (
+        one for one in own.schedules(program) if isinstance(one.steps[number], MatrixSchedule)
+    )
+    tiled = schedule.steps[number]
+    stages = 2 + (48 << 10) * tiled.stages // tiled.local_bytes
+    deeper = replace(tiled, stages=stages)
+    assert 48 << 10 < deeper.local_bytes <= 163 << 10
+    steps = (*schedule.steps[:number], deeper, *schedule.steps[number + 1 :])
+    found, _ = run_program(program, own, case.feeds(), schedule=replace(schedule, steps=steps))
+    assert double.recover() == []
+    expected, _ = run_program(program, InterpreterEngine(), case.feeds())
+    for name, value in expected.items():
+        assert_close(found[name], value, 2e-5, name)

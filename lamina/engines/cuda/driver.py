@@ -89,6 +89,7 @@ class _Kernel:
         group: the number of work items in each.
         buffers: its first arguments.
         numbers: the arguments after them.
+        local_bytes: the shared memory of a group in addition to what the function declares.
     """
 
     module: _Module
@@ -97,6 +98,7 @@ class _Kernel:
     group: int
     buffers: tuple[_Buffer | None, ...]
     numbers: tuple[int, ...]
+    local_bytes: int
 
     def arguments(self, number: int | None) -> tuple[tuple[int, ...], tuple[Any, ...]]:
         """The values of all arguments, and their types."""
@@ -108,7 +110,7 @@ class _Kernel:
     def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
         calls.cuLaunchKernel(
             *(self.function, self.groups, 1, 1, self.group, 1, 1),
-            *(0, stream, self.arguments(number), 0),
+            *(self.local_bytes, stream, self.arguments(number), 0),
         )
 
 
@@ -373,13 +375,18 @@ class CudaDriver:
         numbers: Sequence[int] = (),
         numbered: bool,
         group: int = 0,
+        local_bytes: int = 0,
     ) -> _Kernel:
         with self.current() as calls:
             function = calls.cuModuleGetFunction(module.handle, name.encode())
+            if local_bytes:
+                limit = calls.module.CUfunction_attribute
+                most = limit.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                calls.cuFuncSetAttribute(function, most, local_bytes)
         group = group or GROUP
         return _Kernel(
             *(module, function, -(-items // group), group),
-            *(tuple(buffers), tuple(numbers)),
+            *(tuple(buffers), tuple(numbers), local_bytes),
         )
 
     def _library(self) -> CublasLt:
@@ -474,6 +481,8 @@ def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:
         alignment_bytes=_ALIGNMENT_BYTES,
         largest_block_bytes=memory_bytes,
         local_bytes=min(_STATIC_SHARED_BYTES, asked("MAX_SHARED_MEMORY_PER_BLOCK")),
+        launched_local_bytes=asked("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        unit_local_bytes=asked("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         largest_group=asked("MAX_THREADS_PER_BLOCK"),
         matrices=_matrices(capability),
         counts_runs=True,

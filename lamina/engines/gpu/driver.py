@@ -167,6 +167,7 @@ class Driver(Protocol):
         numbers: Sequence[int] = (),
         numbered: bool,
         group: int = 0,
+        local_bytes: int = 0,
     ) -> Kernel:
         """A kernel with its arguments, for at least `items` work items.
 
@@ -178,6 +179,8 @@ class Driver(Protocol):
             numbers: further arguments, ints.
             numbered: whether an int follows as the last argument, which each launch sets.
             group: the number of work items in a work group; 0 if it may have any size.
+            local_bytes: of local memory for each group, in addition to what the function declares;
+                0 on devices whose launches cannot add any.
         """
         ...
 

@@ -162,6 +162,7 @@ class GpuProgram:
             numbers=launch.numbers,
             numbered=numbered,
             group=launch.group,
+            local_bytes=launch.local_bytes,
         )
 
     def _begin(self) -> bool:

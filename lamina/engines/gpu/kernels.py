@@ -176,7 +176,8 @@ class _Writer:
             self._written[signature] = name, write(self.module, name, signature)
         name, items = self._written[signature]
         group = 0 if isinstance(decided, _ITEM_SCHEDULES) else decided.group
-        return [Launch(name, used, items, number, group)] if items else []
+        local = decided.local_bytes if isinstance(decided, MatrixSchedule) else 0
+        return [Launch(name, used, items, number, group, local_bytes=local)] if items else []
 
 
 def workspaces_in_blocks(buffers: Sequence[Buffer], traits: Traits) -> dict[str, Workspace]:

@@ -31,7 +31,9 @@ class Traits:
         fused: whether a fused multiply-add is as fast as a multiplication and an addition.
         alignment_bytes: offsets of buffers within another buffer are multiples of it.
         largest_block_bytes: the limit of one allocation.
-        local_bytes: the local memory of a work group.
+        local_bytes: the local memory that kernels can declare for a work group.
+        launched_local_bytes: the local memory that a launch can add for a work group; 0 if none.
+        unit_local_bytes: the local memory of a compute unit, which its groups share; 0 if unknown.
         largest_group: the most work items of a work group.
         most_iterations: the limit of the iterations of all loops of a work item together; None if
             there is none.
@@ -53,6 +55,8 @@ class Traits:
     copies_asynchronously: bool = False
     counts_runs: bool = False
     uploads_during_runs: bool = False
+    launched_local_bytes: int = 0
+    unit_local_bytes: int = 0
 
     @property
     def block_bytes(self) -> int:
@@ -91,6 +95,8 @@ class Launch:
         group: the number of work items in a work group; 0 if it may have any size. A kernel that
             needs a size has only whole groups.
         numbers: the arguments after the buffers, ints.
+        local_bytes: of local memory that a work group needs in addition to what the kernel
+            declares.
         calls: the functions that do the work, if several launches share the kernel.
         product: what a library of the device computes instead of a kernel. Then the buffers are
             those of the left, the right and the result, of the bias, of what is added, and the
@@ -103,6 +109,7 @@ class Launch:
     step: int
     group: int = 0
     numbers: tuple[int, ...] = ()
+    local_bytes: int = 0
     calls: tuple[LaunchedCall, ...] = ()
     product: MatrixProduct | None = None
 

@@ -38,6 +38,7 @@ class MatrixOperand:
         k: its k axis.
         load: how its tiles are copied.
         schedule: of the contraction.
+        begin: where its tiles begin in local memory, in bytes.
         item: the number of the work item in its group.
         first: where the warp's rows of the tile begin.
         is_left: whether it is the left operand.
@@ -54,6 +55,7 @@ class MatrixOperand:
         k: Axis,
         load: MatrixLoad,
         schedule: MatrixSchedule,
+        begin: int,
         item: Axis,
         first: Index,
         is_left: bool,
@@ -68,7 +70,7 @@ class MatrixOperand:
         self._edge = _ROW_BYTES // self._bytes
         self._row = (schedule.tile_k if load.along_k else side.tile) + load.padding
         self.size = self._row * (side.tile if load.along_k else schedule.tile_k)
-        self._array = self._code.local(self._element, schedule.stages * self.size)
+        self._array = self._code.launched(self._element, begin)
         self._vectors = TileVectors(
             *(points, side, view, batch, k, schedule.tile_k, schedule.group, item, bound)
         )

@@ -18,7 +18,7 @@ _TILES = (
     *((128, 16, 4, 1), (16, 128, 1, 4), (64, 16, 2, 1), (16, 64, 1, 2), (32, 32, 2, 2)),
 )
 # The stretches of K, and the tiles in local memory.
-_STRETCHES = ((32, 2), (32, 3), (32, 4), (64, 2), (16, 2))
+_STRETCHES = ((32, 2), (32, 3), (32, 4), (64, 2), (64, 3), (16, 2))
 
 
 def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
@@ -42,7 +42,8 @@ def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[Matrix
 
 def matrices_fit(decided: MatrixSchedule, traits: Traits) -> bool:
     """Whether a group of the schedule fits on the device."""
-    return decided.group <= traits.largest_group and decided.local_bytes <= traits.local_bytes
+    fits = decided.local_bytes <= traits.launched_local_bytes
+    return fits and decided.group <= traits.largest_group
 
 
 def matrix_schedule(

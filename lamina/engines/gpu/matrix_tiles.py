@@ -94,6 +94,7 @@ class _Matrices:
 
     def _operands(self, bound: ExitStack) -> list[MatrixOperand]:
         found: list[MatrixOperand] = []
+        begin, tiles = 0, self._schedule.stages * self._schedule.element_bytes
         for side, load, first in (
             (self._left, self._schedule.left, self._first_m),
             (self._right, self._schedule.right, self._first_n),
@@ -103,9 +104,11 @@ class _Matrices:
             found.append(
                 MatrixOperand(
                     *(self._points, side, view, self._batch, self._k, load, self._schedule),
-                    *(self._item, first, side is self._left, self._words, bound),
+                    *(begin, self._item, first, side is self._left, self._words, bound),
                 )
             )
+            begin += tiles * found[-1].size
+        assert begin == self._schedule.local_bytes
         return found
 
     def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:

@@ -262,7 +262,9 @@ class OpenClDriver:
         numbers: Sequence[int] = (),
         numbered: bool,
         group: int = 0,
+        local_bytes: int = 0,
     ) -> _Kernel:
+        assert not local_bytes
         handle = cl.Kernel(module, name)
         for position, one in enumerate((*buffers, *map(np.int32, numbers))):
             handle.set_arg(position, one)
