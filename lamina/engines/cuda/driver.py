@@ -482,7 +482,7 @@ def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:
         largest_block_bytes=memory_bytes,
         local_bytes=min(_STATIC_SHARED_BYTES, asked("MAX_SHARED_MEMORY_PER_BLOCK")),
         launched_local_bytes=asked("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        unit_local_bytes=asked("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        compute_unit_local_bytes=asked("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         largest_group=asked("MAX_THREADS_PER_BLOCK"),
         matrices=_matrices(capability),
         counts_runs=True,

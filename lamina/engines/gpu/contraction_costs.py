@@ -161,7 +161,7 @@ def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: 
     rounds = math.ceil(groups / traits.compute_units)
     registers = results // decided.group + 64
     resident = min(RESIDENT_ITEMS, REGISTERS // registers) // decided.group
-    resident = min(resident, traits.unit_local_bytes // decided.local_bytes, rounds)
+    resident = min(resident, traits.compute_unit_local_bytes // decided.local_bytes, rounds)
     resident = max(resident, 1)
     prefetched = decided.stages - 1
     waiting = (
