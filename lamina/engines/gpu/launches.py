@@ -33,7 +33,8 @@ class Traits:
         largest_block_bytes: the limit of one allocation.
         local_bytes: the local memory that kernels can declare for a work group.
         launched_local_bytes: the local memory that a launch can add for a work group; 0 if none.
-        compute_unit_local_bytes: the local memory of a compute unit, which its groups share; 0 if unknown.
+        compute_unit_local_bytes: the local memory of a compute unit, which its groups share; 0 if
+            unknown.
         largest_group: the most work items of a work group.
         most_iterations: the limit of the iterations of all loops of a work item together; None if
             there is none.
