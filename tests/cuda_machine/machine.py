@@ -78,6 +78,8 @@ class Machine:
         self.memory, self.multiprocessors, self.order = memory, multiprocessors, order
         self.lanes = lanes
         self.checks = checks or Checks()
+        # The accesses of global memory in the last launch, by the size of the smallest one.
+        self._shadows: dict[int, Shadow] = {}
 
     def load(self, module: Module) -> LoadedModule:
         """Allocates the module's variables.
@@ -187,7 +189,7 @@ class Machine:
         if checks.global_races:
             if grid[0] * grid[1] * grid[2] > MOST_BLOCKS:
                 raise ValueError(f"races are checked for at most {MOST_BLOCKS} blocks")
-            shadow = Shadow(len(self.memory.data), program.granules["global"], across=True)
+            shadow = self._cleared_shadow(program.granules["global"])
         return Launch(
             kernel=program.kernel.name,
             lines=program.lines,
@@ -202,6 +204,15 @@ class Machine:
             global_shadow=shadow,
             order=self.order,
         )
+
+    def _cleared_shadow(self, granule: int) -> Shadow:
+        """What no launch has accessed yet."""
+        shadow = self._shadows.get(granule)
+        if shadow is None:
+            shadow = Shadow(len(self.memory.data), granule, across=True)
+            self._shadows[granule] = shadow
+        shadow.clear()
+        return shadow
 
 
 # CUDA Programming Guide, Compute Capabilities: limits of all devices.

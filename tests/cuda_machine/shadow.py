@@ -40,6 +40,8 @@ MOST_BLOCKS: Final = (1 << 20) - 3
 _SEVERAL_BLOCKS: Final = ((1 << 20) - 1) << _BLOCK
 # Accesses are checked at the latest when so many have been collected.
 _MOST: Final = 1 << 22
+# Accesses are forgotten for so many granules at a time, as a power of two.
+_PAGE: Final = 9
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,26 @@ class Shadow:
         # A reader of another block than that of `_readers`.
         self._others: Integers = np.zeros(count if across else 0, np.int64)
         self._across = across
+        # Pages of the arrays above that are not zero any more.
+        self._touched: Booleans = np.zeros((count >> _PAGE) + 1, np.bool_)
         self._accesses: list[_Accesses] = []
         self._collected = 0
         self._written = False
+
+    def clear(self) -> None:
+        """Forgets all accesses. New arrays would take longer: the system clears large pages."""
+        pages = np.flatnonzero(self._touched)
+        for run in np.split(pages, np.flatnonzero(np.diff(pages) > 1) + 1) if len(pages) else ():
+            cleared = slice(int(run[0]) << _PAGE, int(run[-1]) + 1 << _PAGE)
+            for known in (self._writers, self._readers, self._others):
+                known[cleared] = 0
+        self._touched[pages] = False
+        self._accesses, self._collected, self._written = [], 0, False
+
+    def _touch(self, positions: Integers) -> None:
+        if len(positions):
+            first, last = int(positions.min()) >> _PAGE, int(positions.max()) >> _PAGE
+            self._touched[first : last + 1] = True
 
     def access(
         self, offsets: Integers, size: int, tags: Integers, line: int, *, writes: bool, atomic: bool
@@ -167,6 +186,7 @@ class Shadow:
 
     def _write(self, access: _Accesses) -> Race | None:
         at, tags = access.positions, access.tags
+        self._touch(at)
         for known, lines in (
             (self._writers, self._writer_lines),
             (self._readers, self._reader_lines),
@@ -198,6 +218,7 @@ class Shadow:
             return found
         if not keep:
             return None
+        self._touch(at)
         before = self._readers[at]
         self._readers[at] = tags
         now = self._readers[at]

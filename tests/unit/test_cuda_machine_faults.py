@@ -136,6 +136,37 @@ def test_races_of_blocks_in_global_memory() -> None:
     run("setp.eq.u32 p, i, 0; @p st.global.u32 [to], i;", blocks=2, global_races=False)
 
 
+# The last block writes.
+_LAST_WRITES = """mov.u32 x, %ctaid.x; mov.u32 y, %nctaid.x; sub.u32 y, y, 1;
+    setp.eq.u32 p, x, y; @p st.global.u32 [at], i;"""
+
+
+def test_accesses_of_two_launches_are_no_race() -> None:
+    bench = Bench(kernel(_START + _LAST_WRITES, ["u64"]))
+    address = bench.array(np.zeros(64, "u4"))
+    for blocks in (1, 2):
+        bench.launch("k", blocks, 64, address)
+    np.testing.assert_array_equal(bench.read(address, np.zeros(64, "u4")), np.arange(64))
+
+
+def test_a_launch_after_a_race_is_checked_from_the_start() -> None:
+    bench = Bench(kernel(_START + "st.global.u32 [at], i;", ["u64"]))
+    address = bench.array(np.zeros(64, "u4"))
+    with pytest.raises(Fault, match="a race in global memory"):
+        bench.launch("k", 2, 64, address)
+    bench.launch("k", 1, 64, address)
+    with pytest.raises(Fault, match="a race in global memory"):
+        bench.launch("k", 2, 64, address)
+
+
+def test_accesses_of_many_pages_are_forgotten() -> None:
+    bench = Bench(kernel(_START + "mad.wide.u32 at, i, 65536, to;" + _LAST_WRITES, ["u64"]))
+    address = bench.array(np.zeros(1 << 20, "u4"))
+    for blocks in (1, 2):
+        bench.launch("k", blocks, 64, address)
+    assert bench.read(address, np.zeros(1 << 20, "u4"))[16384 * 63] == 63
+
+
 def test_a_read_of_what_another_block_writes_is_a_race() -> None:
     body = """mov.u32 x, %ctaid.x; setp.eq.u32 p, x, 1; @p bra reads; st.global.u32 [at], i; exit;
         reads: ld.global.u32 y, [at];"""
