@@ -22,7 +22,6 @@ _BLOCKS = {
     101: (3, 4, 23, 3),
     152: (3, 8, 36, 3),
 }
-_WIDTHS = (64, 128, 256, 512)
 _INPUTS = {"imagenet": (3, 224, 224), "cifar": (3, 32, 32)}
 
 
@@ -32,6 +31,7 @@ def resnet(
     classes: Count = 1000,
     stem: Literal["imagenet", "cifar"] = "imagenet",
     input: ShapeOfImages | None = None,
+    width: Count = 64,
 ) -> Network:
     """Four stages of residual blocks, of two convolutions up to 34 layers and of three above.
 
@@ -46,6 +46,8 @@ def resnet(
             `"cifar"` with a 3x3 convolution, for small images.
         input: (channels, height, width); by default 3 x 224 x 224, for the `"cifar"` stem
             3 x 32 x 32.
+        width: the channels of the first stage; each further stage has twice as many. Networks of
+            three layers in a block return four times as many from each stage.
 
     Raises:
         DefinitionError: for another depth or stem, or a shape with the channels last.
@@ -63,13 +65,13 @@ def resnet(
         )
     image = Input(*(input or _INPUTS[stem]))
     if stem == "cifar":
-        x = _convolution(image, 64, 3)
+        x = _convolution(image, width, 3)
     else:
-        x = MaxPool2d(3, stride=2, padding=1)(_convolution(image, 64, 7, stride=2))
+        x = MaxPool2d(3, stride=2, padding=1)(_convolution(image, width, 7, stride=2))
     block = _basic if depth <= 34 else _bottleneck
-    for stage, (width, blocks) in enumerate(zip(_WIDTHS, _BLOCKS[depth], strict=True)):
+    for stage, blocks in enumerate(_BLOCKS[depth]):
         for number in range(blocks):
-            x = block(x, width, stride=2 if stage > 0 and number == 0 else 1)
+            x = block(x, width << stage, stride=2 if stage > 0 and number == 0 else 1)
     return Network(image, Linear(classes)(GlobalAvgPool()(x)))
 
 

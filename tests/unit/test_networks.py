@@ -79,6 +79,7 @@ SHAPES: list[tuple[Callable[[], lm.Network], tuple[int, ...]]] = [
     (lambda: vgg(11, 10, (3, 32, 32), hidden=()), (10,)),
     (lambda: resnet(50, 7), (7,)),
     (lambda: resnet(18, 7, "cifar", (1, 28, 28)), (7,)),
+    (lambda: resnet(50, 7, "cifar", (1, 28, 28), width=2), (7,)),
     (lambda: resnet(34, 7, input=(3, 96, 64)), (7,)),
     (lambda: mobilenet_v2(7, 0.35, (1, 40, 48)), (7,)),
     (lambda: unet(5, (3, 48, 32), (8, 16, 32)), (5, 48, 32)),
@@ -103,6 +104,11 @@ def test_a_variational_autoencoder_has_three_outputs() -> None:
     parts = variational_autoencoder((16,), code=3, input=(1, 8, 8))
     assert outputs(parts.network) == [(1, 8, 8), (3,), (3,)]
     assert outputs(parts.encoder) == [(3,), (3,)]
+
+
+def test_channels_of_a_residual_network_double_from_stage_to_stage() -> None:
+    weights = lm.Model(resnet(18, 7, "cifar", (1, 8, 8), width=4)).parameters().values()
+    assert {weight.shape[0] for weight in weights if weight.ndim == 4} == {4, 8, 16, 32}
 
 
 def same_definition(one: lm.Network, other: lm.Network) -> bool:

@@ -558,8 +558,8 @@ ROWS |= {
         {"inputs": COUNT, "vocabulary": OPTIONAL, "lengths": FLAG},
     ),
     "networks.resnet": Row(
-        {"depth": 18, "classes": 2, "stem": "cifar", "input": (1, 8, 8)},
-        {"input": OPTIONAL, "depth": NOTHING, "stem": NOTHING},
+        {"depth": 18, "classes": 2, "stem": "cifar", "input": (1, 8, 8), "width": 2},
+        {"input": OPTIONAL, "depth": NOTHING, "stem": NOTHING, "width": COUNT},
     ),
     "networks.transformer_encoder": Row(
         {"vocabulary": 5, "length": 3, "features": 4, "heads": 2, "layers": 1, "hidden": 3},
