@@ -2,6 +2,7 @@
 
     python tools/cuda_kernels.py vgg transformer --architecture sm_80 --architecture sm_90
     python tools/cuda_kernels.py mlp --dtype mixed-float16 --totals
+    python tools/cuda_kernels.py mlp --precision tf32 --totals
 
 For each kernel: registers, spills and shared memory, as ptxas counts them; occupancy, by Nvidia's
 rules; vectors and instructions of tensor cores, as PTX has them, each instruction counted once;
@@ -41,6 +42,8 @@ from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 from lamina.workloads import Workload, chosen
 
+PRECISIONS = ("float32", "tf32")
+
 
 def family_of(architecture: Architecture) -> GpuFamily:
     """The family that decides and writes the kernels for a GPU, as the cuda engine does."""
@@ -48,9 +51,14 @@ def family_of(architecture: Architecture) -> GpuFamily:
 
 
 def device_of(architecture: Architecture) -> Device:
-    """The description of a GPU, as far as it decides the type of mixed precision."""
-    has_bfloat16 = architecture.capability >= 80
-    return Device("cuda", "a GPU", None, has_bfloat16=has_bfloat16, has_float16=True)
+    """The description of a GPU, as far as it decides what products are rounded to."""
+    is_ampere = architecture.capability >= 80
+    return Device(
+        *("cuda", "a GPU", None),
+        has_bfloat16=is_ampere,
+        has_float16=True,
+        has_tf32=is_ampere,
+    )
 
 
 @frozen_dataclass
@@ -108,14 +116,16 @@ class Written:
         }
 
 
-def lines_of(workload: Workload, dtype: str, architectures: Sequence[str]) -> Iterator[str]:
+def lines_of(
+    workload: Workload, dtype: str, architectures: Sequence[str], products: str = "float32"
+) -> Iterator[str]:
     """The table of a workload, for one architecture after the other.
 
     The kernels of the architectures differ, because the schedules depend on the GPU.
     """
     for name in architectures:
         architecture = ARCHITECTURES[name]
-        written = written_for(workload, dtype, architecture)
+        written = written_for(workload, dtype, architecture, products)
         yield f"for {name} ({architecture.product})"
         described = {
             kernel: [f"on {name}: {line}" for line in text_of(one, architecture)]
@@ -126,10 +136,13 @@ def lines_of(workload: Workload, dtype: str, architectures: Sequence[str]) -> It
         )
 
 
-def written_for(workload: Workload, dtype: str, architecture: Architecture) -> Written:
+def written_for(
+    workload: Workload, dtype: str, architecture: Architecture, products: str = "float32"
+) -> Written:
     """The kernels of a workload for a GPU."""
     target = family_of(architecture).target
-    return Written(program_of(workload, dtype, device_of(architecture), target), architecture)
+    program = program_of(workload, dtype, device_of(architecture), target, products)
+    return Written(program, architecture)
 
 
 def rooflines_of(dtype: str) -> list[Roofline]:
@@ -178,10 +191,12 @@ def _traffic(traffic: Traffic, kind: str) -> str:
     return ", ".join(parts)
 
 
-def totals_of(workload: Workload, dtype: str, architectures: Iterable[str]) -> Iterator[str]:
+def totals_of(
+    workload: Workload, dtype: str, architectures: Iterable[str], products: str = "float32"
+) -> Iterator[str]:
     """For each architecture: all kernels, those of contractions, and the seconds to compile."""
     for name in architectures:
-        written = written_for(workload, dtype, ARCHITECTURES[name])
+        written = written_for(workload, dtype, ARCHITECTURES[name], products)
         kernels, compilation = written.kernels, written.compilation
         multiplied = kernels_of_contractions(written.program, written.launches)
         own = [kernels[kernel].compiled for kernel in multiplied]
@@ -207,19 +222,41 @@ def totals_of(workload: Workload, dtype: str, architectures: Iterable[str]) -> I
 @click.argument("workloads", nargs=-1)
 @click.option("--architecture", "architectures", multiple=True, type=click.Choice(ARCHITECTURES))
 @click.option("--dtype", default="float32", type=click.Choice(DTYPES))
+@click.option("--precision", default="float32", type=click.Choice(PRECISIONS))
 @click.option("--totals", is_flag=True, help="print the sums over all kernels only")
 def main(
-    workloads: tuple[str, ...], architectures: tuple[str, ...], dtype: str, *, totals: bool
+    workloads: tuple[str, ...],
+    architectures: tuple[str, ...],
+    dtype: str,
+    precision: str,
+    *,
+    totals: bool,
 ) -> None:
-    """Prints the kernels of WORKLOADS, of all of them by default."""
+    """Prints the kernels of WORKLOADS, of all of them by default.
+
+    Architectures without instructions for the dtype or the precision are left out, unless they are
+    named.
+    """
     problem = missing()
     if problem:
         raise click.ClickException(problem)
+    if precision == "tf32" and dtype != "float32":
+        raise click.ClickException("--precision tf32 is for --dtype float32")
+    names = architectures or architectures_for(dtype, precision)
     for workload in chosen(workloads):
-        click.echo(f"{workload.name}, {dtype}, a batch of {workload.batch}")
+        rounded = f"{dtype}, products in TF32" if precision == "tf32" else dtype
+        click.echo(f"{workload.name}, {rounded}, a batch of {workload.batch}")
         lines = totals_of if totals else lines_of
-        for line in lines(workload, dtype, architectures or tuple(ARCHITECTURES)):
+        for line in lines(workload, dtype, names, precision):
             click.echo(line)
+
+
+def architectures_for(dtype: str, precision: str) -> tuple[str, ...]:
+    """The architectures that multiply the dtype, or TF32, as `Device` describes them."""
+    needs_ampere = precision == "tf32" or dtype == "mixed-bfloat16"
+    return tuple(
+        name for name, one in ARCHITECTURES.items() if one.capability >= 80 or not needs_ampere
+    )
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.schedule import Schedule
 from lamina.network import bill_of
-from lamina.precision import MIXED, Precision
+from lamina.precision import MIXED, precision_of
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.program.target import Target
 from lamina.protocols import options_or_none
 from lamina.records import frozen_dataclass
-from lamina.shapes import float32
 from lamina.workloads import Workload
 
 DTYPES = ("float32", *(name for name, half in MIXED.items() if half is not None))
@@ -50,7 +49,9 @@ class Roofline:
         return self.gpu.seconds(operations, moved, flops)
 
 
-def program_of(workload: Workload, dtype: str, device: Device, target: Target) -> Program:
+def program_of(
+    workload: Workload, dtype: str, device: Device, target: Target, products: str = "float32"
+) -> Program:
     """The program of a workload.
 
     Args:
@@ -58,9 +59,13 @@ def program_of(workload: Workload, dtype: str, device: Device, target: Target) -
         dtype: a name of `DTYPES`.
         device: decides the type of mixed precision.
         target: of the device.
+        products: the precision of products of float32, `"float32"` or `"tf32"`.
+
+    Raises:
+        DTypeError: for products in TF32 of another dtype than float32.
     """
     options = options_or_none(workload.loss, workload.optimizer, None, (), workload.name)
-    precision = Precision(float32, MIXED.get(dtype))
+    precision = precision_of(dtype, lambda: device, products)
     return bill_of(
         workload.network(), workload.batch, options, precision, lambda: device, target
     ).program

@@ -337,3 +337,26 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(cuda_kernels.main, ["mlp"])
     assert result.exit_code == 1
     assert "ptxas is not installed." in result.output
+
+
+@pytest.mark.usefixtures("compilers")
+def test_products_in_tf32_are_instructions_of_tensor_cores() -> None:
+    (workload,) = chosen(["mlp"])
+    kernels = cuda_kernels.written_for(workload, "float32", A100, "tf32").kernels.values()
+    assert any(one.text.tensor_instructions()[0] for one in kernels)
+
+
+def test_architectures_that_do_not_multiply_a_dtype_are_left_out() -> None:
+    every = tuple(ARCHITECTURES)
+    assert cuda_kernels.architectures_for("float32", "float32") == every
+    assert cuda_kernels.architectures_for("mixed-float16", "float32") == every
+    for dtype, precision in (("mixed-bfloat16", "float32"), ("float32", "tf32")):
+        assert cuda_kernels.architectures_for(dtype, precision) == every[1:]
+
+
+def test_tf32_in_mixed_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_kernels, "missing", lambda: "")
+    options = ["mlp", "--dtype", "mixed-bfloat16", "--precision", "tf32"]
+    result = CliRunner().invoke(cuda_kernels.main, options)
+    assert result.exit_code == 1
+    assert "--precision tf32 is for --dtype float32" in result.output
