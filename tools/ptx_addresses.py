@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 import numpy as np
-from ptx_text import Instruction, Kernel
+from cuda_devices import WARP
+from ptx_text import Instruction, Kernel, MemoryOperand
 
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
@@ -31,21 +32,23 @@ _LEAVING = "the end of the kernel"
 
 @frozen_dataclass
 class Access:
-    """A load or store of a group.
+    """An access of a group to memory.
 
     Attributes:
         instruction: in PTX.
+        operand: of the instruction.
         addresses: of each work item, in bytes; None if they are not known.
         active: which work items access memory; none, if the instruction was skipped.
     """
 
     instruction: Instruction
+    operand: MemoryOperand
     addresses: Values
     active: Array
 
 
 def accesses_of(kernel: Kernel, group: int, number: int, groups: int) -> list[Access]:
-    """The loads and stores of a work group in global and shared memory, in the order of the text.
+    """The accesses of a work group to global and shared memory, in the order of the text.
 
     Args:
         kernel: in PTX.
@@ -96,8 +99,7 @@ class _Group:
                     before = self._waiting.get(target, np.zeros(self._items, bool))
                     self._waiting[target] = before | self._runs(one, if_unknown=False)
             else:
-                if one.space:
-                    accesses.append(self._access(one))
+                accesses += (self._access(one, operand) for operand in one.memory)
                 self._execute(one)
             waiting = list(self._waiting.values())
             self._active = ~np.logical_or.reduce(waiting) if waiting else np.ones_like(self._active)
@@ -115,18 +117,24 @@ class _Group:
             return self._active if if_unknown else np.zeros_like(self._active)
         return self._active & ((guard == 0) == one.negated)
 
-    def _access(self, one: Instruction) -> Access:
-        operand = one.operands[1 if one.words[0] == "ld" else 0]
-        match = _ADDRESS.fullmatch(operand)
+    def _access(self, one: Instruction, operand: MemoryOperand) -> Access:
+        match = _ADDRESS.fullmatch(one.operands[operand.number])
         addresses: Values = None
         if match:
             base, offset = match.groups()
             value = self._value(base)
             if value is not None:
                 # Shared memory has addresses of 32 bits.
-                bits = 32 if one.space == "shared" else 64
+                bits = 32 if operand.space == "shared" else 64
                 addresses = value + self._constant(int(offset or "0", 0)) & _mask(bits)
-        return Access(one, addresses, self._runs(one, if_unknown=True))
+        active = self._runs(one, if_unknown=True)
+        if operand.items is not None:
+            active = active & (np.arange(self._items) % WARP < operand.items)
+        length = None if operand.length is None else self._value(one.operands[operand.length])
+        if length is not None:
+            # A copy reads all bytes or none, and writes zeros instead.
+            active = active & (length & _mask(32) > 0)
+        return Access(one, operand, addresses, active)
 
     def _value(self, operand: str) -> Values:
         """The values of an operand."""

@@ -18,10 +18,35 @@ _BEFORE = re.compile(r"[{}]|([\w$]+):(?!:)")
 # Commas between operands, and not those within braces.
 _COMMA = re.compile(r",\s*(?![^{]*\})")
 _LANES = {"v2": 2, "v4": 4, "v8": 8}
+_MATRICES = {"x1": 1, "x2": 2, "x4": 4}
 _MULTIPLY_ADDS = re.compile(r"fma\.")
 # PTX ISA, sections on matrix multiply-accumulate instructions.
 _TENSOR = re.compile(r"(mma|wmma\.mma|wgmma\.mma_async|tcgen05\.mma)\.")
 _MEMORY = re.compile(r"(ld|st|ldu|atom|red|cp|ldmatrix|stmatrix)\.")
+
+
+@frozen_dataclass
+class MemoryOperand:
+    """An operand of an instruction that is in memory.
+
+    Attributes:
+        space: `"global"` or `"shared"`.
+        number: of the operand.
+        bytes: that a work item moves.
+        items: the work items of each warp that access it, the first ones; None if all do.
+        length: the number of the operand that has the bytes that are read, if it is another one.
+    """
+
+    space: str
+    number: int
+    bytes: int
+    items: int | None = None
+    length: int | None = None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it is written, because it is the destination; otherwise it is read."""
+        return self.number == 0
 
 
 @frozen_dataclass
@@ -46,25 +71,32 @@ class Instruction:
         return [word.partition("::")[0] for word in self.opcode.split(".")]
 
     @property
-    def space(self) -> str:
-        """`"global"` or `"shared"` for a load or store of that memory, otherwise ""."""
-        words = self.words
-        if words[0] not in ("ld", "st"):
-            return ""
-        return next((word for word in words if word in ("global", "shared")), "")
+    def memory(self) -> tuple[MemoryOperand, ...]:
+        """The operands in global and shared memory of instructions that read or write these.
 
-    @property
-    def bytes(self) -> int:
-        """That a load or store of a work item moves."""
-        *words, type = self.words
-        lanes = max(_LANES.get(word, 1) for word in words)
-        return int(re.sub(r"\D", "", type)) // 8 * lanes
+        PTX ISA: ld, st, ldmatrix (the first eight work items have the addresses of the rows of the
+        first matrix, the next ones those of the second one), and the non-bulk cp.async.
+        """
+        name, *words = self.words
+        spaces = [word for word in words if word in ("global", "shared")]
+        if name in ("ld", "st") and spaces:
+            lanes = max(_LANES.get(word, 1) for word in words)
+            bytes = int(re.sub(r"\D", "", words[-1])) // 8 * lanes
+            return (MemoryOperand(spaces[0], int(name == "ld"), bytes),)
+        if name == "ldmatrix" and "m8n8" in words and words[-1] == "b16":
+            (matrices,) = (_MATRICES[word] for word in words if word in _MATRICES)
+            return (MemoryOperand("shared", 1, 16, 8 * matrices),)
+        if (name, *words[:1]) == ("cp", "async") and spaces == ["shared", "global"]:
+            bytes, length = int(self.operands[2]), 3 if len(self.operands) > 3 else None
+            shared = MemoryOperand("shared", 0, bytes)
+            return shared, MemoryOperand("global", 1, bytes, length=length)
+        return ()
 
     @property
     def is_other_access(self) -> bool:
-        """Whether it accesses such memory, and is neither a load nor a store."""
+        """Whether it accesses such memory, and `memory` does not say where."""
         spaces = {"global", "shared"} & set(self.words)
-        return bool(spaces and _MEMORY.match(self.opcode) and not self.space)
+        return bool(spaces and _MEMORY.match(self.opcode) and not self.memory)
 
 
 @frozen_dataclass
@@ -85,8 +117,13 @@ class Kernel:
 
     def count(self, space: str) -> tuple[int, int]:
         """Loads from a memory: those of 16 bytes by a work item, and all."""
-        loads = [one for one in self.body if one.space == space and one.opcode.startswith("ld")]
-        return sum(one.bytes == 16 for one in loads), len(loads)
+        own = [
+            operand.bytes
+            for one in self.body
+            for operand in one.memory
+            if operand.space == space and not operand.is_written
+        ]
+        return own.count(16), len(own)
 
     def tensor_instructions(self) -> tuple[int, int]:
         """Instructions of tensor cores, and all that multiply and add floats."""

@@ -3,7 +3,8 @@
 Shared memory has 32 banks of 4 bytes. Work items of a warp that access different words of one bank
 conflict; those that access the same word do not (CUDA Programming Guide, section Shared Memory of
 the compute capabilities). Accesses of 8 bytes are done for halves of a warp, those of 16 bytes for
-quarters. A multiprocessor may be able to merge some of them; this model does not.
+quarters; so each matrix of `ldmatrix` is an access of its own. A multiprocessor may be able to
+merge some of them; this model does not.
 
 Global memory is accessed in sectors of 32 bytes (CUDA Programming Guide, section Coalesced Global
 Memory Access). Caches are not modelled.
@@ -53,13 +54,13 @@ def traffic_of(accesses: Iterable[Access], space: str) -> Traffic:
     """
     known = unknown = skipped = costly = least = needed = 0
     for one in accesses:
-        if one.instruction.space != space:
+        if one.operand.space != space:
             continue
         if one.addresses is None or not one.active.any():
             unknown, skipped = unknown + bool(one.active.any()), skipped + (not one.active.any())
             continue
         cost = wavefronts if space == "shared" else sectors
-        own = cost(one.addresses, one.active, one.instruction.bytes)
+        own = cost(one.addresses, one.active, one.operand.bytes)
         known, costly = known + 1, costly + (own[1] > own[0])
         least, needed = least + own[0], needed + own[1]
     return Traffic(known, unknown, skipped, costly, least, needed)

@@ -200,6 +200,40 @@ def test_addresses_are_those_of_a_first_iteration() -> None:
     assert write.addresses is None
 
 
+# Rows of 16 bytes that begin 64 and 80 bytes apart. The work items after 39 copy zeros.
+MATRICES = """
+	shl.b32 	%r10, %r1, 6;
+	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r11, %r12, %r13, %r14}, [%r10+16];
+	mul.lo.s32 	%r15, %r1, 80;
+	ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r16, %r17}, [%r15];
+	selp.b32 	%r18, 0, 16, %p1;
+	cp.async.cg.shared.global [%r15], [%rd4], 16, %r18;
+	red.global.add.u32 	[%rd4], 1;
+	bar.sync 	0;
+"""
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        # Four rows of 64 bytes conflict, in all 16 matrices; rows of 80 bytes never do.
+        ("shared", [(8, 32), (4, 4), (8, 8)]),
+        ("global", [(20, 20)]),
+    ],
+)
+def test_matrices_and_asynchronous_copies_have_traffic(
+    space: str, expected: list[tuple[int, int]]
+) -> None:
+    (kernel,) = ptx_text.kernels_in(PTX.replace("bar.sync 	0;", MATRICES))
+    found = [
+        traffic_of([one], space)
+        for one in accesses_of(kernel, 64, 0, 1)
+        if one.instruction.opcode.startswith(("ldmatrix", "cp")) and one.operand.space == space
+    ]
+    assert [(one.least, one.needed) for one in found] == expected
+    assert sum(one.is_other_access for one in kernel.body) == 1
+
+
 def test_traffic_counts_what_no_model_knows() -> None:
     (kernel,) = ptx_text.kernels_in(PTX)
     found = traffic_of(accesses_of(kernel, 64, 0, 1), "global")
@@ -270,7 +304,7 @@ def test_addresses_are_those_of_the_source() -> None:
         store = next(
             one
             for one in accesses_of(kernel, 96, 5, 9)
-            if one.instruction.space == "shared" and one.instruction.opcode.startswith("st")
+            if one.operand.space == "shared" and one.operand.is_written
         )
         assert store.addresses is not None, kernel.name
         found[kernel.name] = store.addresses
