@@ -70,12 +70,19 @@ class Kernel:
         text: in PTX.
         group: the number of its work items in a group.
         groups: the number of groups.
+        launched_bytes: the shared memory of a group that a launch adds.
     """
 
     compiled: Compiled
     text: ptx_text.Kernel
     group: int
     groups: int
+    launched_bytes: int
+
+    @property
+    def shared_bytes(self) -> int:
+        """The shared memory of a group."""
+        return self.compiled.shared_bytes + self.launched_bytes
 
     def traffic(self, *spaces: str) -> list[Traffic]:
         """The accesses of the group in the middle to some memories."""
@@ -108,11 +115,14 @@ class Written:
         """All kernels, by name."""
         compiled = {one.name: one for one in self.compilation.kernels}
         texts = {one.name: one for one in ptx_text.kernels_in(self.compilation.ptx)}
-        sizes = {one.kernel: (one.items, one.group or GROUP) for one in self.launches.launches}
-        sizes |= {one.kernel: (one.items, GROUP) for one in self.launches.gathers}
+        sizes = {
+            one.kernel: (one.items, one.group or GROUP, one.local_bytes)
+            for one in self.launches.launches
+        }
+        sizes |= {one.kernel: (one.items, GROUP, 0) for one in self.launches.gathers}
         return {
-            name: Kernel(compiled[name], texts[name], group, -(-items // group))
-            for name, (items, group) in sizes.items()
+            name: Kernel(compiled[name], texts[name], group, -(-items // group), local)
+            for name, (items, group, local) in sizes.items()
         }
 
 
@@ -159,12 +169,12 @@ def rooflines_of(dtype: str) -> list[Roofline]:
 def text_of(kernel: Kernel, architecture: Architecture) -> Iterator[str]:
     """What the compilers say of a kernel, and what the models say."""
     compiled, text = kernel.compiled, kernel.text
-    occupancy = occupancy_of(architecture, kernel.group, compiled.registers, compiled.shared_bytes)
+    occupancy = occupancy_of(architecture, kernel.group, compiled.registers, kernel.shared_bytes)
     limits = " and ".join(occupancy.limits)
     yield (
         f"ptxas: {compiled.registers} registers, {compiled.spill_stores} bytes spilled and "
         f"{compiled.spill_loads} loaded again, a stack of {compiled.stack} bytes, "
-        f"{compiled.shared_bytes} bytes of shared memory; model: {occupancy.warps} of "
+        f"{kernel.shared_bytes} bytes of shared memory; model: {occupancy.warps} of "
         f"{architecture.warps} warps, limited by {limits}"
     )
     (wide, loads), (shared_wide, shared_loads) = text.count("global"), text.count("shared")
@@ -199,8 +209,8 @@ def totals_of(
         written = written_for(workload, dtype, ARCHITECTURES[name], products)
         kernels, compilation = written.kernels, written.compilation
         multiplied = kernels_of_contractions(written.program, written.launches)
-        own = [kernels[kernel].compiled for kernel in multiplied]
-        registers = [one.registers for one in own]
+        own = [kernels[kernel] for kernel in multiplied]
+        registers = [one.compiled.registers for one in own]
         spilled = [kernel for kernel, one in kernels.items() if one.compiled.spills]
         named = f" ({', '.join(spilled)})" if spilled else ""
         traffics = [one.traffic("shared", "global") for one in kernels.values()]

@@ -12,7 +12,7 @@ from lamina.records import frozen_dataclass
 
 _KERNEL = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)(.*?)\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)(?:\s+\.\w+(?:\s+\d+)?)*\s+(\w+)")
-_SHARED = re.compile(r"\.shared\s+\.align\s+\d+\s+\.b8\s+([\w$]+)\[(\d+)\]")
+_SHARED = re.compile(r"\.shared\s+\.align\s+\d+\s+\.b8\s+([\w$]+)\[(\d*)\]")
 _INSTRUCTION = re.compile(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
 _BEFORE = re.compile(r"[{}]|([\w$]+):(?!:)")
 # Commas between operands, and not those within braces.
@@ -106,7 +106,8 @@ class Kernel:
     Attributes:
         name: of its function.
         parameters: the type and the name of each.
-        shared: the name and the bytes of each array in shared memory.
+        shared: the name and the bytes of each array in shared memory; the last one has none if it
+            is the memory that launches add.
         body: its instructions and labels, in the order of the text.
     """
 
@@ -137,10 +138,11 @@ def kernels_in(ptx: str) -> Iterator[Kernel]:
     # Arrays that several kernels could share are declared outside of them.
     outer = _SHARED.findall(_KERNEL.sub("", text))
     for name, parameters, _, body in _KERNEL.findall(text):
+        arrays = [(label, int(size or 0)) for label, size in [*outer, *_SHARED.findall(body)]]
         yield Kernel(
             name,
             tuple(_PARAMETER.findall(parameters)),
-            tuple((label, int(size)) for label, size in [*outer, *_SHARED.findall(body)]),
+            tuple(sorted(arrays, key=lambda one: not one[1])),
             tuple(_instructions(body)),
         )
 
