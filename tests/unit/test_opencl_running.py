@@ -17,7 +17,7 @@ from test_opencl_programs import DATA, LAUNCHES, C, X, expected, made
 
 import lamina as lm
 from lamina.engines.discovery import open_engine
-from lamina.engines.gpu import uploads
+from lamina.engines.gpu import arena_layout
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
 from lamina.errors import EngineError
 
@@ -402,7 +402,7 @@ def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
     assert set(sent) == {"kernels"}
     sent.clear()
     monkeypatch.setattr(driver, "traits", replace(driver.traits, uploads_during_runs=True))
-    monkeypatch.setattr(uploads, "_LEAST_EARLY_BYTES", 1)
+    monkeypatch.setattr(arena_layout, "_LEAST_EARLY_BYTES", 1)
     assert losses() == wanted
     assert set(sent) == {"uploads"}
 

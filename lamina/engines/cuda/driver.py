@@ -22,6 +22,7 @@ from lamina.engines.cuda.calls import Cuda, CudaError
 from lamina.engines.cuda.cublaslt import CublasLt, addresses_of
 from lamina.engines.cuda.devices import Found, attribute, own_process
 from lamina.engines.gpu.allocated import Allocated
+from lamina.engines.gpu.failures import driver_failure
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.errors import EngineError
@@ -48,6 +49,10 @@ _FATAL = (
     "LAUNCH_TIMEOUT",
     "ASSERT",
     "ECC_UNCORRECTABLE",
+)
+_RESTART = (
+    "The device stays unusable in this process: restart the process, with another engine to "
+    "continue from a checkpoint."
 )
 
 
@@ -290,20 +295,9 @@ class CudaDriver:
             yield
         except CudaError as error:
             is_fatal = any(error.status.endswith(status) for status in _FATAL)
-            raise EngineError(
-                f"the CUDA driver failed at {doing}",
-                facts=(
-                    ("driver reported", str(error)),
-                    *facts,
-                    ("device", self.record.description),
-                ),
-                where=self.record.engine,
-                advice="The device stays unusable in this process: restart the process, with "
-                "another engine to continue from a checkpoint."
-                if is_fatal
-                else "If the device has too little memory, take a smaller batch. Otherwise update "
-                "the driver.",
-            ) from error
+            advice = (_RESTART,) if is_fatal else ()
+            given = doing, str(error), facts, self.record
+            raise driver_failure("CUDA", *given, *advice) from error
 
     # Memory
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.uploads import upload_buffers
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 
+# Smaller inputs arrive in about the time that the further copies and events of early uploads take.
+_LEAST_EARLY_BYTES = 256 << 10
 # The number of the block, the offset in it, and the bytes of a buffer.
 Location = tuple[int, int, int]
 
@@ -57,3 +58,19 @@ def arena_layout(program: Program, launches: Launches, traits: Traits) -> ArenaL
         block, start = spaces[one.block]
         found[name] = block, start + one.offset, one.bytes
     return ArenaLayout(tuple(blocks), {name: one for name, one in found.items() if one[2]})
+
+
+def upload_buffers(program: Program, traits: Traits) -> Mapping[str, int]:
+    """The buffers to which the inputs of a program are uploaded early, with their bytes.
+
+    There are none if the device does not copy while it computes, or the inputs are small.
+    """
+    inputs = {one.name: one.bytes for one in program.of_kind("input") if one.bytes}
+    if not traits.uploads_during_runs or sum(inputs.values()) < _LEAST_EARLY_BYTES:
+        return {}
+    return {upload_name(name): size for name, size in inputs.items()}
+
+
+def upload_name(input: str) -> str:
+    """The name of the upload buffer of an input."""
+    return f"upload {input}"

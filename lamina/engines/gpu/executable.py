@@ -10,7 +10,7 @@ import numpy as np
 
 from lamina.engines.engine import Memory
 from lamina.engines.gpu.arena import DeviceArena
-from lamina.engines.gpu.arena_layout import arena_layout
+from lamina.engines.gpu.arena_layout import arena_layout, upload_buffers, upload_name
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, LibraryDriver
 from lamina.engines.gpu.launches import Launch, Launches, Traits
 from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer
@@ -24,7 +24,7 @@ from lamina.engines.gpu.runs import (
     gather_kernels,
     record_kernels,
 )
-from lamina.engines.gpu.uploads import Uploads, upload_buffers, upload_name
+from lamina.engines.gpu.uploads import Uploads
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of

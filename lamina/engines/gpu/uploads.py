@@ -6,17 +6,15 @@ them to upload buffers during the run before, and the run begins with copies on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import final
 
 import numpy as np
 
 from lamina.engines.gpu.driver import Buffer, Driver, Event, Queue
-from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.memory import HostBlock
 from lamina.program.program import Buffer as Input
-from lamina.program.program import Program
 from lamina.shapes import Array
 
 # The host fills a slot while the device copies from another one. The queue holds at most as many
@@ -25,8 +23,6 @@ from lamina.shapes import Array
 _LEAST_SLOTS, _MOST_SLOTS = 2, 16
 _BYTES_OF_SLOTS = 1 << 20
 _ALIGNMENT_BYTES = 64
-# Smaller inputs arrive in about the time that the further copies and events of early uploads take.
-_LEAST_EARLY_BYTES = 256 << 10
 
 
 @final
@@ -121,22 +117,6 @@ class Uploads:
         finally:
             for slot in slots:
                 slot.release()
-
-
-def upload_buffers(program: Program, traits: Traits) -> Mapping[str, int]:
-    """The buffers to which the inputs of a program are uploaded early, with their bytes.
-
-    There are none if the device does not copy while it computes, or the inputs are small.
-    """
-    inputs = {one.name: one.bytes for one in program.of_kind("input") if one.bytes}
-    if not traits.uploads_during_runs or sum(inputs.values()) < _LEAST_EARLY_BYTES:
-        return {}
-    return {upload_name(name): size for name, size in inputs.items()}
-
-
-def upload_name(input: str) -> str:
-    """The name of the upload buffer of an input."""
-    return f"upload {input}"
 
 
 def _padded(size: int) -> int:

@@ -17,6 +17,7 @@ import pyopencl as cl
 from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines import machine_memory
 from lamina.engines.gpu.allocated import Allocated
+from lamina.engines.gpu.failures import driver_failure
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.build import build, loaded_again
 from lamina.engines.opencl.command_buffer import command_buffers
@@ -28,7 +29,6 @@ from lamina.engines.opencl.devices import (
 )
 from lamina.engines.opencl.direct import send
 from lamina.engines.opencl.verdicts import Verdict
-from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
@@ -194,17 +194,8 @@ class OpenClDriver:
         try:
             yield
         except cl.Error as error:
-            raise EngineError(
-                f"the OpenCL driver failed at {doing}",
-                facts=(
-                    ("driver reported", status_text(error)),
-                    *facts,
-                    ("device", self.record.description),
-                ),
-                where=self.record.engine,
-                advice="If the device has too little memory, take a smaller batch. Otherwise "
-                "update the driver.",
-            ) from error
+            reported = status_text(error)
+            raise driver_failure("OpenCL", doing, reported, facts, self.record) from error
 
     def available_bytes(self) -> int:
         left = self._handle.global_mem_size - self.allocated.bytes
