@@ -6,7 +6,8 @@
 
 It installs nothing. It prints the machine and the versions; runs a share of the conformance tests
 and stops if they fail; measures the limits of the device; then measures each workload. A peer that
-is not installed, or does not find the GPU, is absent; the others are measured.
+is not installed, or does not find the GPU, is absent; the others are measured. The JSON file has
+all workloads that are done, so a run that is ended loses only the one that it measures.
 
 With --machine Lamina's kernels run on the machine of the tests, in NumPy, and the peers on the
 processor; with --tiny workloads are small. Both try out the command, and measure nothing.
@@ -38,8 +39,8 @@ from harness import (
     kind_of,
     machine,
     print_versions,
+    save_json,
     write_data,
-    write_json,
 )
 from run import MIXED_TOLERANCE, TOLERANCE, Workers, measured_round, notes, row, summary
 
@@ -69,6 +70,14 @@ PEERS = {
 }
 # Seconds for one command of a worker. Tuning and torch.compile may take minutes.
 LIMIT_SECONDS = 1800.0
+# Rounds, and one in how many conformance tests, unless an option says so. On the machine one round
+# runs all code there is.
+ROUNDS, ROUNDS_ON_MACHINE = 7, 1
+SHARE, SHARE_ON_MACHINE = 16, 64
+# Processes of the conformance tests. Each has a context in the memory of the GPU, about 0.5 GiB.
+TEST_PROCESSES = 8
+# What the conformance tests need besides Lamina's packages.
+TEST_PACKAGES = ("pytest", "xdist")
 NO_MEASUREMENT = "NO MEASUREMENT: this run only tries out the command"
 NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,name,driver_version,memory.total,clocks.max.sm")
 
@@ -153,10 +162,13 @@ def require_conformance(engine: str, share: int) -> None:
     if not share:
         print("\nconformance: not checked")
         return
-    if find_spec("pytest") is None:
-        sys.exit("the conformance tests need pytest; --conformance 0 leaves them out")
+    if any(find_spec(package) is None for package in TEST_PACKAGES):
+        sys.exit(
+            "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
+        )
     command = [sys.executable, "-m", "pytest", "tests/conformance", f"--engine={engine}"]
     command += ["--share", str(share), "-q", "-p", "no:cacheprovider"]
+    command += ["--numprocesses", str(min(TEST_PROCESSES, os.cpu_count() or 1))]
     print(f"\nconformance: {' '.join(command[1:])}", flush=True)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -229,12 +241,19 @@ def measured(
     write_data(workload, data)
     peers: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
+
+    def leave_out(name: str, problem: Unavailable) -> None:
+        """Ends the process: after an error of a kernel it cannot use the GPU any more."""
+        problems[name] = str(problem)
+        peers.pop(name, None)
+        workers[name].close()
+
     for name, worker in workers.items():
         try:
             peers[name] = worker.prepare(workload, data)
             peers[name] |= {"calls": [], "resident": [], "others": []}
         except Unavailable as problem:
-            problems[name] = str(problem)
+            leave_out(name, problem)
     for number in range(given.rounds):
         # Every second round is reversed, so that no peer always follows the same other peer.
         for name in list(peers)[:: -1 if number % 2 else 1]:
@@ -242,15 +261,14 @@ def measured(
                 calls, others = measured_round(workers[name], workload, given.seconds)
                 resident = resident_round(workers[name], workload, given.seconds)
             except Unavailable as problem:
-                problems[name] = str(problem)
-                del peers[name]
+                leave_out(name, problem)
                 continue
             peers[name]["calls"].append(calls)
             peers[name]["resident"].append(resident)
             peers[name]["others"].append(others)
-    for worker in workers.values():
-        with suppress(Unavailable):  # it has ended, or could not make the workload
-            worker.ask(release=workload.name)
+    for name in list(peers):
+        with suppress(Unavailable):  # its times count all the same
+            workers[name].ask(release=workload.name)
     data.unlink()
     exact = given.dtype == "float32" and given.precision == "float32"
     tolerance = TOLERANCE if exact else MIXED_TOLERANCE
@@ -284,6 +302,15 @@ def print_tables(
     print(table_text(header, rows, align="lr"))
     for line in notes({name: one["calls"] for name, one in found.items()}):
         print(line)
+
+
+def progress(name: str, found: dict[str, dict[str, Any]]) -> str:
+    """What is known of a workload that is done: its times, and its notes."""
+    lines: list[str] = []
+    for kind, one in found.items():
+        times = [f"{peer} {seconds_text(each['median'])}" for peer, each in one["peers"].items()]
+        lines.append(f"    {kind}: {', '.join(times) or 'none'}")
+    return "\n".join([*lines, *(f"    {line}" for line in notes({name: found["calls"]}))])
 
 
 def before_row(name: str, found: dict[str, Any], names: list[str]) -> list[str]:
@@ -328,11 +355,12 @@ def options() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--engine", default="cuda:0", type=gpu_engine_name, help="default: cuda:0")
     add("--workload", action="append", choices=list(MEASURED), default=[], help="default: all")
-    add("--rounds", type=int, default=7)
+    add("--rounds", type=int, help=f"default: {ROUNDS}; with --machine {ROUNDS_ON_MACHINE}")
     add("--seconds", type=float, default=0.3, help="of each peer in each round and column")
     add("--dtype", default="float32", choices=["float32", "mixed", "mixed-bfloat16"])
     add("--precision", default="float32", choices=["float32", "tf32"], help="products of float32")
-    add("--conformance", type=int, default=16, metavar="N", help="one test in N; 0: none (16)")
+    of_tests = f"one test in N; 0: none (default: {SHARE}; with --machine {SHARE_ON_MACHINE})"
+    add("--conformance", type=int, metavar="N", help=of_tests)
     add("--tune", type=tuning_seconds, help="seconds for each program (default: all candidates)")
     add("--peers", nargs="*", choices=[*chain(*PEERS.values())], help="default: of the precision")
     add("--threads", type=int, default=os.cpu_count() or 1, help="of each peer on the processor")
@@ -345,7 +373,7 @@ def options() -> argparse.ArgumentParser:
 
 def set_variables(given: argparse.Namespace, cache: Path) -> None:
     """The environment variables that the workers read."""
-    how = given.tune or ("0" if given.machine else "all")
+    how = given.tune or "all"
     os.environ |= {PRODUCTS: given.precision, "LAMINA_CACHE": str(cache)}
     os.environ |= {"BENCHMARK_TUNING": how, DTYPE: given.dtype}
     # After a whole tuning, the choices are on disk: programs are not tuned again.
@@ -359,6 +387,10 @@ def set_variables(given: argparse.Namespace, cache: Path) -> None:
 def main() -> None:
     parser = options()
     given = parser.parse_args()
+    if given.rounds is None:
+        given.rounds = ROUNDS_ON_MACHINE if given.machine else ROUNDS
+    if given.conformance is None:
+        given.conformance = SHARE_ON_MACHINE if given.machine else SHARE
     if given.precision == "tf32" and given.dtype != "float32":
         parser.error("--precision tf32 is for --dtype float32")
     if given.machine and kind_of(given.engine) != "cuda":
@@ -375,16 +407,21 @@ def main() -> None:
         device = limits(workers)
         print_limits(device)
         found: dict[str, Any] = {}
+        report = {"machine": machine(), "smi": smi_text(), "absent": absent, "limits": device}
+        report |= {"peers": {name: one.versions for name, one in workers.items()}}
+        report |= {"options": {key: str(value) for key, value in vars(given).items()}}
+        report |= {"is_measurement": not tried, "workloads": found}
+        print(flush=True)
         for name in given.workload or MEASURED:
             print(f"... {name}", flush=True)
             found[name] = measured(named(name, given.tiny), workers, given, folder)
+            print(progress(name, found[name]), flush=True)
+            if given.json:
+                save_json(given.json, report)
         exact = given.dtype == "float32" and given.precision == "float32"
         print_tables(found, list(workers), peak_of(device, exact))
-        if given.json:
-            report = {"machine": machine(), "smi": smi_text(), "absent": absent, "limits": device}
-            report |= {"peers": {name: one.versions for name, one in workers.items()}}
-            report |= {"options": {key: str(value) for key, value in vars(given).items()}}
-            write_json(given.json, report | {"is_measurement": not tried, "workloads": found})
+    if given.json:
+        print(f"\nwrote {given.json}")
     if tried:
         print(f"\n{NO_MEASUREMENT}.")
 

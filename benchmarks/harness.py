@@ -334,5 +334,12 @@ def _is_short(value: Any) -> bool:
 
 
 def write_json(path: Path, report: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    save_json(path, report)
     print(f"\nwrote {path}")
+
+
+def save_json(path: Path, report: Mapping[str, Any]) -> None:
+    """Replaces the file as a whole: a run that is ended leaves the one before, or this one."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(report, indent=1) + "\n")
+    new.replace(path)

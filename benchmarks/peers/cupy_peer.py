@@ -46,6 +46,13 @@ class CuPy:
         self._squares = [self._xp.zeros_like(value) for value in self._first]
         self._steps = 0
 
+    def release(self) -> None:
+        """Gives the memory that CuPy keeps back to the device, for the other peers."""
+        xp = self._xp
+        self.__dict__.clear()
+        if xp is not np:
+            xp.get_default_memory_pool().free_all_blocks()
+
     def _to_host(self, array: Any) -> np.ndarray:
         return array if self._xp is np else self._xp.asnumpy(array)
 
@@ -140,10 +147,10 @@ class CuPy:
             else:
                 if layer.bias:
                     own = gradient.sum(axis=0)
-                    found.append(own + _decay(layer.bias_regularizer) * left.pop())
+                    found.append(_decayed(own, layer.bias_regularizer, left.pop()))
                 weight = left.pop()
                 own = gradient.T @ before
-                found.append(own + _decay(layer.weight_regularizer) * weight)
+                found.append(_decayed(own, layer.weight_regularizer, weight))
                 gradient = gradient @ weight if number else None
         return found[::-1]
 
@@ -165,8 +172,9 @@ class CuPy:
         self._parameters[number] -= how.rate * mean / (root + how.epsilon)
 
 
-def _decay(penalty: Any) -> float:
-    return penalty.strength if penalty else 0.0
+def _decayed(gradient: Any, penalty: Any, parameter: Any) -> Any:
+    """The gradient with that of the penalty, if there is one."""
+    return gradient + penalty.strength * parameter if penalty else gradient
 
 
 def main() -> None:

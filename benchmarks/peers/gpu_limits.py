@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lamina.engines.discovery import open_engine
-from lamina.engines.gpu import peaks
+from lamina.engines.gpu import peaks, tuning
 from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.kernels import module_for
@@ -18,12 +18,15 @@ from lamina.precision import precision_of
 LAUNCHES, TIMES = 100, 50
 
 
-def small_kernels() -> None:
-    """Makes the measuring kernels small enough for a machine without a GPU."""
+def small_measurements() -> None:
+    """Makes the measuring kernels, and tuning, small enough for a machine without a GPU."""
     global LAUNCHES, TIMES
     LAUNCHES, TIMES = 4, 2
     peaks._ITEMS_PER_COMPUTE_UNIT, peaks._CALLS = 64, 2
     peaks._MOST_BYTES, peaks._LEAST_SECONDS = 1 << 16, 0.0
+    # No step of a small workload takes as long as some launches. Those that take a tenth of the
+    # time are tuned nevertheless, so that tuning is tried out.
+    tuning.LEAST_SHARE, tuning.LEAST_LAUNCHES = 0.1, 0
 
 
 def limits(engine_name: str, dtype: str) -> dict[str, Any]:

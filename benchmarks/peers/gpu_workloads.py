@@ -14,8 +14,8 @@ MEASURED = PRODUCTS | SEEDS | WORKLOADS
 WIDTH, CHANNELS, INPUTS, BATCH, RUN = 16, 4, 24, 4, 20
 # The last layer keeps its outputs, so the options of ready networks keep their classes.
 SMALL_OPTIONS = {
-    "resnet": {"input": (3, 8, 8)},
-    "mobilenet_v2": {"input": (3, 32, 32)},
+    "resnet": {"input": (3, 16, 16), "width": 8},
+    "mobilenet_v2": {"input": (3, 64, 64), "width": 0.25},
     "transformer_encoder": {
         "vocabulary": 16,
         "length": 8,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from gpu_device import takes_tf32
-from gpu_limits import limits, small_kernels
+from gpu_limits import limits, small_measurements
 from gpu_workloads import named
 from lamina_peer import DTYPE, ENGINE
 from worker import Data, serve
@@ -29,8 +29,8 @@ from lamina.workloads import SEED, Runner, Workload
 # Environment variables: small workloads; the machine of the tests instead of a GPU; the seconds of
 # tuning a program, "all" to try every candidate.
 TINY, MACHINE, TUNING = "BENCHMARK_TINY", "BENCHMARK_MACHINE", "BENCHMARK_TUNING"
-# A ResNet-18 on small images fits, with its optimizer.
-MACHINE_BYTES = 256 << 20
+# All small workloads fit.
+MACHINE_BYTES = 64 << 20
 TESTS = Path(__file__).parents[2] / "tests"
 PRODUCTS = "tf32" if takes_tf32() else "float32"
 
@@ -129,7 +129,7 @@ def main() -> None:
 
         if machine_without_gpu(MACHINE_BYTES) is None:
             raise SystemExit("there is a GPU: leave --machine out")
-        small_kernels()
+        small_measurements()
     serve(LaminaOnGpu, versions(), lambda: limits(ENGINE, DTYPE))
 
 

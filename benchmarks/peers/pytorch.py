@@ -60,7 +60,12 @@ class PyTorch:
         loss = LOSSES[workload.loss.kind]()
 
         def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return loss(self._model(x), y)
+            outputs = self._model(x)
+            if mixed and isinstance(loss, nn.BCELoss):
+                # Autocast on a GPU refuses this loss, because 16 bits cannot represent it.
+                with torch.autocast(self._x.device.type, enabled=False):
+                    return loss(outputs.float(), y)
+            return loss(outputs, y)
 
         self._loss = torch.compile(loss_of) if compiled else loss_of
         self._optimizer = optimizer(workload, self._model)

@@ -44,15 +44,16 @@ class ResNetBlock(nn.Module):
         return functional.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
-def resnet(depth: int, classes: int, stem: str, input: list[int]) -> nn.Module:
+def resnet(depth: int, classes: int, stem: str, input: list[int], width: int = 64) -> nn.Module:
     if (depth, stem) != (18, "cifar"):
         raise NotImplementedError(f"a residual network of {depth} layers, stem {stem}")
-    layers = [nn.Conv2d(input[0], 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
-    inputs = 64
-    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [ResNetBlock(inputs, width, stride), ResNetBlock(width, width, 1)]
-        inputs = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+    layers = [nn.Conv2d(input[0], width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    inputs = width
+    for stage, stride in enumerate((1, 2, 2, 2)):
+        channels = width << stage
+        layers += [ResNetBlock(inputs, channels, stride), ResNetBlock(channels, channels, 1)]
+        inputs = channels
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
 class Bottleneck(nn.Module):
@@ -82,19 +83,25 @@ def normalised(
 
 
 def mobilenet_v2(classes: int, width: float, input: list[int], dropout: float) -> nn.Module:
-    if width != 1:
-        raise NotImplementedError(f"a MobileNetV2 of another width: {width}")
-    layers = normalised(input[0], 32, 3, 2)
-    inputs = 32
+    def wide(channels: int) -> int:
+        """The nearest multiple of 8; the next one if that is more than a tenth smaller."""
+        nearest = max(8, int(channels * width + 4) // 8 * 8)
+        return nearest if nearest >= 0.9 * channels * width else nearest + 8
+
+    inputs = wide(32)
+    layers = normalised(input[0], inputs, 3, 2)
     for expansion, channels, count, stride in (
         *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
         *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
     ):
         for number in range(count):
-            layers.append(Bottleneck(inputs, channels, expansion, stride if number == 0 else 1))
-            inputs = channels
-    layers += [*normalised(inputs, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(1280, classes))
+            outputs = wide(channels)
+            layers.append(Bottleneck(inputs, outputs, expansion, stride if number == 0 else 1))
+            inputs = outputs
+    # The last convolution does not become narrower.
+    features = max(1280, wide(1280))
+    layers += [*normalised(inputs, features, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(features, classes))
 
 
 class TransformerEncoder(nn.Module):
