@@ -10,6 +10,7 @@ With the device `cpu` the same code runs on the processor. That measures nothing
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from typing import Any
@@ -100,6 +101,8 @@ class PyTorchOnDevice(PyTorch):
     def release(self) -> None:
         """Gives the memory that PyTorch keeps back to the device, for the other peers."""
         self.__dict__.clear()
+        # Tensors in cycles would count as memory of the next workload.
+        gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

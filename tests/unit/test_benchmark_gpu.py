@@ -67,7 +67,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]
     if has_gpu():
         pytest.skip("there is a GPU: the machine is not used")
     file = tmp_path_factory.mktemp("gpu") / "gpu.json"
-    arguments = ["--machine", "--tiny", "--conformance", "0", "--rounds", "1", "--seconds", "0.001"]
+    arguments = ["--machine", "--tiny", "--conformance", "0", "--seconds", "0.001"]
     arguments += ["--peers", "cupy", "--workload", "seed-forward", "--workload", "seed-step"]
     done = run(*arguments, "--json", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,6 +81,13 @@ def test_it_runs_to_its_end_without_a_gpu(tried: tuple[str, dict[str, Any]]) -> 
     assert report["is_measurement"] is False
     assert "device: Lamina PTX machine (compute capability 8.0" in output
     assert "conformance: not checked" in lines
+    assert report["options"]["rounds"] == "1"
+
+
+def test_it_prints_each_workload_when_it_is_done(tried: tuple[str, dict[str, Any]]) -> None:
+    lines = tried[0].splitlines()
+    number = lines.index("... seed-step")
+    assert [line.split()[0] for line in lines[number + 1 : number + 3]] == ["calls:", "resident:"]
 
 
 def test_it_prints_calls_and_resident_runs_and_preparations(
@@ -149,6 +156,7 @@ def test_a_framework_takes_the_gpu_of_lamina(loaded: dict[str, ModuleType]) -> N
         assert str(caught.value) == expected
 
 
+@pytest.mark.torch
 def test_pytorch_on_a_device_computes_what_lamina_computes(
     loaded: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +196,15 @@ def test_failing_conformance_tests_end_the_command_with_their_output(
     expected = "FAILED test_sum\n\nthe engine does not pass the conformance tests"
     assert str(caught.value) == expected
     assert commands[0][2:7] == ["pytest", "tests/conformance", "--engine=cuda:0", "--share", "16"]
+    assert int(commands[0][commands[0].index("--numprocesses") + 1]) <= 8
+
+
+def test_conformance_tests_need_packages(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "TEST_PACKAGES", ("pytest", "no_such_package"))
+    with pytest.raises(SystemExit) as caught:
+        gpu.require_conformance("cuda:0", 16)
+    expected = "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
+    assert str(caught.value) == expected
 
 
 # Errors -------------------------------------------------------------------------------------------
