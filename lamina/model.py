@@ -371,7 +371,7 @@ class Model:
                 of a forward pass.
 
         Raises:
-            EngineError: if the engine does not tune: only OpenCL devices do.
+            EngineError: if the engine does not tune: only the opencl and cuda engines do.
         """
         options = options_or_none(loss, optimizer, clip, frozen, "tune")
         return self._explained(batch_size, options).tuning()
