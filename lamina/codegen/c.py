@@ -322,23 +322,19 @@ class Function(Expressions):
 
     def local(self, element: str, count: int) -> Value:
         """An array in local memory: the address of its first element."""
-        value = Value(self._name("l"), POINTER)
-        stored = stored_as(element)
-        self.elements[value.name] = stored
-        self._local.add(value.name)
-        word = self.module.words.unsigned[stored]
-        text = self.module.groups.declared.format(element=word, name=value.name, count=count)
-        self._line(text)
-        return value
+        return self._local_array(self.module.groups.declared, element, count=count)
 
     def launched(self, element: str, offset: int) -> Value:
         """An array in the local memory that launches add, from that byte on."""
+        return self._local_array(self.module.groups.launched, element, offset=offset)
+
+    def _local_array(self, declaration: str, element: str, **fields: int) -> Value:
         value = Value(self._name("l"), POINTER)
         stored = stored_as(element)
         self.elements[value.name] = stored
         self._local.add(value.name)
         word = self.module.words.unsigned[stored]
-        self._line(self.module.groups.launched.format(element=word, name=value.name, offset=offset))
+        self._line(declaration.format(element=word, name=value.name, **fields))
         return value
 
     def barrier(self, *, everywhere: bool = False) -> None:
