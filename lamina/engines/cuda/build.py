@@ -99,7 +99,7 @@ def compiled(api: Cuda, architecture: str, text: str) -> bytes:
             raise _refused(api, program, architecture, text) from error
         kind = "CUBIN" if architecture.startswith("sm_") else "PTX"
         size = getattr(nvrtc, f"nvrtcGet{kind}Size")(program)
-        code = b" " * size
+        code = bytes(size)
         # The package writes to these bytes.
         getattr(nvrtc, f"nvrtcGet{kind}")(program, code)
         return code
@@ -109,7 +109,7 @@ def compiled(api: Cuda, architecture: str, text: str) -> bytes:
 
 def _refused(api: Cuda, program: Any, architecture: str, text: str) -> InternalError:
     """The error for a text that NVRTC refuses, with the source lines named in its log."""
-    log = b" " * api.nvrtc.nvrtcGetProgramLogSize(program)
+    log = bytes(api.nvrtc.nvrtcGetProgramLogSize(program))
     api.nvrtc.nvrtcGetProgramLog(program, log)
     messages = log.rstrip(b"\0").decode(errors="replace").strip().splitlines()
     shown = [line for line in messages if re.search(r"\berror\b", line)] or messages
