@@ -129,6 +129,12 @@ class KernelCalls(Calls):
             module.functions[name.decode()] = self.state.add(function)
         return CUfunction(function.handle)
 
+    @driver_call()
+    def cuFuncLoad(self, function: Any) -> None:
+        """Does nothing: all functions of the double are loaded with their module."""
+        self.state.check_unsafe_call()
+        self._function(function)
+
     @driver_call(1)
     def cuFuncGetAttribute(self, attrib: CUfunction_attribute, hfunc: Any) -> int:
         function = self._function(hfunc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import lamina as lm
 from cuda_machine.requirements import skip_without_nvrtc
 from lamina.engines.cuda import build, calls, devices
 from lamina.engines.cuda import engine as cuda_engine
+from lamina.engines.cuda.calls import CudaError
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu import arena_layout
 from lamina.engines.gpu.memory import DeviceMemory
@@ -191,6 +193,33 @@ def test_released_staging_waits_for_its_copies(use: Use) -> None:
     assert [one for one in double.leaks() if "page-locked" in one or "bytes on" in one] == []
 
 
+@pytest.mark.parametrize("owner", ["memory", "memory of the host", "kernel"])
+def test_what_is_dropped_is_freed_after_the_commands_that_use_it(use: Use, owner: str) -> None:
+    double = use()
+    driver = opened()
+    target, array = driver.allocate(16), host(driver, [1, 2, 3, 4])
+    kernel = added(driver, target, driver.allocate(16), 10)
+    kept = {"memory": array, "memory of the host": target, "kernel": target}[owner]
+    if owner == "memory of the host":
+        driver.queue.send(target, array)
+    else:
+        driver.queue.launch(kernel)
+    del array, kernel, target
+    gc.collect()
+    driver.queue.finish()
+    assert double.faults == []
+    assert kept is not None
+
+
+def test_a_forked_process_frees_nothing(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = use()
+    buffer = opened().allocate(1 << 10)
+    monkeypatch.setattr(devices.own_process, "was_forked", True)
+    del buffer
+    gc.collect()
+    assert any(one.startswith("1024 bytes on") for one in double.leaks())
+
+
 def test_a_sequence_keeps_its_buffers(use: Use) -> None:
     double = use()
     driver = opened()
@@ -222,6 +251,77 @@ def test_launches_of_a_sequence_have_their_numbers(use: Use) -> None:
     for _ in range(2):
         driver.queue.run(sequence)
     assert read(driver, target) == [14, 0, 18, 0]
+
+
+class _During:
+    """Instead of a kernel: calls a function while launches are captured."""
+
+    def __init__(self, act: Callable[[Any, Any], None]) -> None:
+        self._act = act
+
+    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
+        self._act(calls, stream)
+
+
+def test_a_capture_leaves_the_commands_of_other_threads_alone(use: Use) -> None:
+    double = use()
+    driver = opened()
+    source, target = driver.allocate(16), driver.allocate(16)
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            driver.queue.write(source, np.arange(4, dtype=np.int32))
+        except BaseException as problem:
+            problems.append(problem)
+
+    def act(calls: Any, stream: Any) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    launches: Any = [(_During(act), None), (added(driver, target, source, 10), None)]
+    sequence = driver.sequence(launches)
+    assert problems == []
+    assert read(driver, source) == [0, 1, 2, 3]
+    driver.queue.run(sequence)
+    assert read(driver, target) == [10, 11, 12, 13]
+    assert double.faults == []
+
+
+def test_a_capture_that_fails_says_which_call_was_refused(use: Use) -> None:
+    use()
+    driver = opened()
+
+    def act(calls: Any, stream: Any) -> None:
+        calls.cuStreamSynchronize(stream)
+
+    launches: Any = [(_During(act), None)]
+    with pytest.raises(CudaError, match="STREAM_CAPTURE_UNSUPPORTED in cuStreamSynchronize"):
+        driver.sequence(launches)
+
+
+def test_kernels_are_loaded_before_their_launches_are_captured(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = use()
+    called: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        function = getattr(double.driver, name)
+
+        def call(*arguments: Any) -> Any:
+            called.append(name)
+            return function(*arguments)
+
+        return call
+
+    for name in ("cuFuncLoad", "cuStreamBeginCapture", "cuStreamEndCapture"):
+        monkeypatch.setattr(double.driver, name, noted(name))
+    driver = opened()
+    buffer = driver.allocate(16)
+    driver.sequence([(added(driver, buffer, buffer, 1), None)])
+    assert called == ["cuFuncLoad", "cuStreamBeginCapture", "cuStreamEndCapture"]
 
 
 def test_the_last_group_need_not_be_whole(use: Use) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
+from threading import RLock
 from typing import Any, final
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from lamina.codegen.cuda_words import CUDA
 from lamina.engines.cuda.build import build
 from lamina.engines.cuda.calls import Cuda, CudaError
+from lamina.engines.cuda.capture import captured
 from lamina.engines.cuda.cublaslt import CublasLt, addresses_of
 from lamina.engines.cuda.devices import Found, attribute, own_process
 from lamina.engines.gpu.allocated import Allocated
@@ -37,6 +39,8 @@ GROUP = 128
 _ALIGNMENT_BYTES = 256
 # The shared memory that kernels can declare as arrays of a fixed size.
 _STATIC_SHARED_BYTES = 48 << 10
+# They may free at once what commands still use; it is not documented that they wait.
+_FREEING = ("cuMemFree", "cuMemFreeHost", "cuModuleUnload")
 # After such an error, every call in the process fails.
 _FATAL = (
     "ILLEGAL_ADDRESS",
@@ -260,9 +264,10 @@ class CudaDriver:
             self.traits = traits_of(asked, found.record.memory_bytes)
             self._context = api.driver.cuDevicePrimaryCtxRetain(found.handle)
             self._queue = _Queue(self)
-            # Made when it is needed.
+            # Made when they are needed, by one thread.
             self._uploads: _Queue | None = None
             self._cublaslt: CublasLt | None = None
+            self._making = RLock()
 
     @contextmanager
     def current(self) -> Generator[Any]:
@@ -285,9 +290,10 @@ class CudaDriver:
     @property
     def upload_queue(self) -> _Queue:
         own_process.require()
-        if self._uploads is None:
-            self._uploads = _Queue(self)
-        return self._uploads
+        with self._making:
+            if self._uploads is None:
+                self._uploads = _Queue(self)
+            return self._uploads
 
     @contextmanager
     def errors(self, doing: str, *facts: tuple[str, str]) -> Generator[None]:
@@ -331,11 +337,14 @@ class CudaDriver:
         return _Buffer(buffer.address + offset, buffer)
 
     def release(self, buffer: _Buffer) -> None:
-        # The driver frees memory at once, also if commands use it.
+        self._finish()
+        buffer.released()
+
+    def _finish(self) -> None:
+        """Waits for all commands."""
         self.queue.finish()
         if self._uploads is not None:
             self._uploads.finish()
-        buffer.released()
 
     def destroyed_with(self, owner: object, function: str, handle: Any) -> Callable[[], object]:
         """Destroys a handle with the last reference to its owner, or when the result is called."""
@@ -345,8 +354,13 @@ class CudaDriver:
         return finalizer
 
     def _destroy(self, function: str, handle: Any) -> None:
+        if own_process.was_forked:
+            # The handle belongs to the parent. Its driver may have had locks during the fork.
+            return
         # A device that has failed cannot free anything. Its error was raised before.
         with suppress(CudaError), self.current() as calls:
+            if function in _FREEING:
+                self._finish()
             getattr(calls, function)(handle)
 
     # Kernels
@@ -377,6 +391,8 @@ class CudaDriver:
                 limit = calls.module.CUfunction_attribute
                 most = limit.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 calls.cuFuncSetAttribute(function, most, local_bytes)
+            # Otherwise the first launch would load it: in a capture, or while it is timed.
+            calls.cuFuncLoad(function)
         group = group or GROUP
         return _Kernel(
             *(module, function, -(-items // group), group),
@@ -385,9 +401,10 @@ class CudaDriver:
 
     def _library(self) -> CublasLt:
         """The library on this device; the context is current."""
-        if self._cublaslt is None:
-            self._cublaslt = CublasLt(self._api.cublaslt, self._found.capability)
-        return self._cublaslt
+        with self._making:
+            if self._cublaslt is None:
+                self._cublaslt = CublasLt(self._api.cublaslt, self._found.capability)
+            return self._cublaslt
 
     def library_workspace_bytes(self, product: MatrixProduct) -> int | None:
         """The workspace that cuBLASLt needs for a product; None if it cannot compute it.
@@ -424,19 +441,9 @@ class CudaDriver:
         row = tuple(launches)
         if not row:
             return _Sequence(row, None)
-        queue = self.queue
+        own_process.require()
         with self.current() as calls:
-            mode = calls.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-            calls.cuStreamBeginCapture(queue.handle, mode)
-            try:
-                for kernel, number in row:
-                    kernel.enqueue(calls, queue.handle, number)
-            finally:
-                graph = calls.cuStreamEndCapture(queue.handle)
-            try:
-                executable = calls.cuGraphInstantiate(graph, 0)
-            finally:
-                calls.cuGraphDestroy(graph)
+            executable = captured(calls, row)
         sequence = _Sequence(row, executable)
         self.destroyed_with(sequence, "cuGraphExecDestroy", executable)
         return sequence

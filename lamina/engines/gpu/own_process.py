@@ -15,16 +15,19 @@ class OwnProcess:
     Args:
         language: the driver's API, for people.
         engine: the name of the engine.
+
+    Attributes:
+        was_forked: whether this process was forked from one that has used the driver.
     """
 
     def __init__(self, language: str, engine: str) -> None:
         self._language, self._engine = language, engine
-        self._is_used = self._was_forked = False
+        self._is_used = self.was_forked = False
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._note)
 
     def _note(self) -> None:
-        self._was_forked = self._is_used
+        self.was_forked = self._is_used
 
     def use(self) -> None:
         """States that this process uses the driver from now on; see `require`."""
@@ -37,7 +40,7 @@ class OwnProcess:
         Raises:
             EngineError: with the alternatives.
         """
-        if self._was_forked:
+        if self.was_forked:
             raise EngineError(
                 f"{self._language} cannot be used in a process that was forked from one that has "
                 "used it",

@@ -1,0 +1,49 @@
+"""Launches as a CUDA graph, which one call replays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from lamina.engines.cuda.calls import CudaError
+
+
+class Enqueued(Protocol):
+    """What is launched: a kernel, or a call of a library."""
+
+    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
+        """Adds it to a stream, with a number as its last argument if it takes one."""
+        ...
+
+
+def captured(calls: Any, launches: Iterable[tuple[Enqueued, int | None]]) -> Any:
+    """The executable graph of launches that run in order.
+
+    The stream is made for the capture: what any thread adds to a stream that captures becomes a
+    part of the graph, and no thread may wait for it (CUDA Programming Guide, "Stream Capture").
+
+    Args:
+        calls: functions of the driver; the device's context is current.
+        launches: each with its number, if it has one.
+    """
+    module = calls.module
+    mode = module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    stream = calls.cuStreamCreate(int(module.CUstream_flags.CU_STREAM_NON_BLOCKING))
+    try:
+        calls.cuStreamBeginCapture(stream, mode)
+        try:
+            for one, number in launches:
+                one.enqueue(calls, stream, number)
+        except BaseException:
+            # The error of a capture that has failed would replace the one that says why.
+            with suppress(CudaError):
+                calls.cuGraphDestroy(calls.cuStreamEndCapture(stream))
+            raise
+        graph = calls.cuStreamEndCapture(stream)
+    finally:
+        calls.cuStreamDestroy(stream)
+    try:
+        return calls.cuGraphInstantiate(graph, 0)
+    finally:
+        calls.cuGraphDestroy(graph)
