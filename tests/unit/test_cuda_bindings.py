@@ -1,0 +1,149 @@
+"""The engine calls the real bindings, whose driver and cuBLASLt note what they are called with.
+
+The doubles of `cuda_machine` stand for the bindings, so they cannot show what these refuse.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import cuda_machine
+import lamina
+from cuda_machine.requirements import skip_without_nvrtc
+
+pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
+skip_without_nvrtc()
+
+SOURCE = Path(cuda_machine.__file__).with_name("recording_driver.c")
+LIBRARIES = "libcuda.so.1", "libcublasLt.so.13"
+# A process that uses the engine.
+DRIVER = """
+import gc, os, sys
+import numpy as np
+import lamina as lm
+from lamina.engines.cuda.engine import open_device
+
+driver = open_device("cuda")
+buffer, array = driver.allocate(4096), driver.host_array(100)
+array.view(np.int32)[:] = range(25)
+sent = driver.upload_queue.send(buffer, array)
+driver.queue.wait_for([sent])
+sent.wait()
+found = np.zeros(25, np.int32)
+driver.queue.read(found, buffer)
+assert found.tolist() == [*range(25)]
+driver.queue.write(buffer, found + 17)
+module = driver.build('extern "C" __global__ void probe(int *a, int *b, int n, int i) {}')
+kernel = driver.kernel(module, "probe", [buffer, None], 1000, numbers=[-5], numbered=True)
+sequence = driver.sequence([(kernel, 2**31 - 1)])
+driver.queue.run(sequence)
+assert driver.timed(sequence) == [0.0015]
+assert driver.available_bytes() == 7 << 30
+"""
+FORK = """
+child = os.fork()
+if not child:
+    with open(os.environ["RECORD"], "a") as record:
+        print("forked", file=record)
+    del buffer, array, kernel, sequence, module
+    gc.collect()
+    os._exit(0)
+os.waitpid(child, 0)
+with open(os.environ["RECORD"], "a") as record:
+    print("waited", file=record)
+"""
+MODEL = """
+model = lm.Model(lm.Sequential(lm.Input(1024), lm.Linear(512)), engine="cuda")
+examples = np.zeros((512, 1024), np.float32)
+assert model.predict(examples).shape == (512, 512)
+options = {"epochs": 1, "batch_size": 256, "optimizer": lm.SGD(1e-3), "progress": False}
+model.fit((examples, np.zeros(512, np.int64)), loss=lm.CrossEntropy(), **options)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has the libraries."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("needs Linux and a C compiler")
+    found = tmp_path_factory.mktemp("libraries")
+    for name in LIBRARIES:
+        command = [compiler, "-w", "-shared", "-fPIC", "-o", found / name, SOURCE, "-ldl"]
+        said = subprocess.run(command, capture_output=True, text=True)
+        assert not said.returncode, said.stderr
+    return found
+
+
+def run(folder: Path, *parts: str) -> Sequence[str]:
+    """Runs a process; returns what the libraries have noted."""
+    record = folder / "record"
+    record.write_text("", encoding="utf-8")
+    repository = str(Path(lamina.__file__).parents[1])
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": str(folder),
+        "RECORD": str(record),
+        "LAMINA_CACHE": str(folder / "cache"),
+        "PYTHONPATH": os.pathsep.join((repository, os.environ.get("PYTHONPATH", ""))),
+    }
+    command = [sys.executable, "-c", "".join(parts)]
+    said = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert not said.returncode, said.stderr
+    return record.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_driver_gets_arguments_through_the_bindings(folder: Path) -> None:
+    noted = run(folder, DRIVER)
+    # From cuda.h: a non-blocking stream is 1, portable memory 1, an event without time 2, a capture
+    # that other threads do not end 1.
+    launch = "probe grid 8 1 1, block 128 1 1, shared 0, extra 0: 17 1 -5 2147483647"
+    assert noted == [
+        "cuStreamCreate flags 1",
+        "cuMemHostAlloc 100 bytes, flags 1",
+        "cuStreamCreate flags 1",
+        "cuEventCreate flags 2",
+        "cuModuleLoadData ELF",
+        "cuStreamCreate flags 1",
+        "cuStreamBeginCapture mode 1",
+        launch,
+        "cuEventCreate flags 0",
+        launch,
+        "cuEventCreate flags 0",
+    ]
+
+
+def test_a_forked_process_frees_nothing_of_its_parent(folder: Path) -> None:
+    noted = run(folder, DRIVER, FORK)
+    assert noted[noted.index("forked") : noted.index("waited")] == ["forked"]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("nvmath") is None,
+    reason="needs nvmath-python: pip install nvmath-python",
+)
+def test_cublaslt_gets_arguments_through_the_bindings(folder: Path) -> None:
+    noted = run(folder, DRIVER, MODEL)
+    called = [one for one in noted if one.startswith("cublasLt")]
+    # CUBLAS_COMPUTE_32F, CUDA_R_32F, and the attributes TRANSA, TRANSB, EPILOGUE and BIAS_POINTER.
+    assert called[:8] == [
+        "cublasLtMatmulDescCreate compute 68, scale 0",
+        "cublasLtMatmulDescSetAttribute 3, 4 bytes",
+        "cublasLtMatmulDescSetAttribute 4, 4 bytes",
+        "cublasLtMatmulDescSetAttribute 7, 4 bytes",
+        "cublasLtMatmulDescSetAttribute 8, 8 bytes",
+        "cublasLtMatrixLayoutCreate type 0, 1024 x 512, 1024",
+        "cublasLtMatrixLayoutCreate type 0, 1024 x 512, 1024",
+        "cublasLtMatrixLayoutCreate type 0, 512 x 512, 512",
+    ]
+    products = {one for one in called if one.startswith("cublasLtMatmul alpha")}
+    assert products == {
+        "cublasLtMatmul alpha 1, beta 0, in place 1 1, algorithm 4321, workspace 1024"
+    }
