@@ -204,6 +204,8 @@ class CublasLtDouble(DescriptorCalls):
         def run() -> float:
             return product.run(algorithm, workspace)
 
+        # It may load its kernel now, which a capture can prohibit ("Lazy Loading").
+        self.state.check_unsafe_call()
         self.state.run_or_capture(found, KERNEL, "cublasLtMatmul", run)
 
     def _check_handle(self, handle: int) -> None:

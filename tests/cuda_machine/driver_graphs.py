@@ -77,6 +77,12 @@ class GraphCalls(Calls):
             return status.CU_STREAM_CAPTURE_STATUS_INVALIDATED
         return status.CU_STREAM_CAPTURE_STATUS_ACTIVE
 
+    @driver_call(1, context=False)
+    def cuThreadExchangeStreamCaptureMode(self, mode: CUstreamCaptureMode) -> CUstreamCaptureMode:
+        before = self.state.capture_mode
+        self.state.capture_mode = CUstreamCaptureMode(mode)
+        return before
+
     @driver_call(1)
     def cuGraphInstantiate(self, hGraph: Any, flags: int) -> CUgraphExec:
         if int(flags) != 0:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from cuda.bindings.driver import CUgraphNodeType, CUresult
+from cuda.bindings.driver import CUgraphNodeType, CUresult, CUstreamCaptureMode
 
 from cuda_machine.capture import Capture, Node
 from cuda_machine.device_attributes import DeviceDescription
@@ -180,12 +180,28 @@ class State:
         """The event of a handle."""
         return self.find(Event, handle)
 
-    def check_unsafe_call(self) -> None:
-        """Refuse a call that a capture prohibits (cuThreadExchangeStreamCaptureMode), and end it.
+    @property
+    def capture_mode(self) -> CUstreamCaptureMode:
+        """The calling thread's own mode (cuThreadExchangeStreamCaptureMode)."""
+        default = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        return getattr(self._threads, "capture_mode", default)
 
-        The double has no cuThreadExchangeStreamCaptureMode, so each thread's own mode is GLOBAL.
-        """
-        prohibiting = [capture for capture in self.captures if capture.prohibits_unsafe_calls()]
+    @capture_mode.setter
+    def capture_mode(self, mode: CUstreamCaptureMode) -> None:
+        self._threads.capture_mode = mode
+
+    def check_unsafe_call(self) -> None:
+        """Refuse a call that captures prohibit (cuThreadExchangeStreamCaptureMode); end these."""
+        modes = CUstreamCaptureMode
+        if self.capture_mode == modes.CU_STREAM_CAPTURE_MODE_RELAXED:
+            return
+        is_global = self.capture_mode == modes.CU_STREAM_CAPTURE_MODE_GLOBAL
+        prohibiting = [
+            capture
+            for capture in self.captures
+            if capture.prohibits_unsafe_calls()
+            and (is_global or capture.thread == threading.get_ident())
+        ]
         for capture in prohibiting:
             capture.invalidate()
         if prohibiting:

@@ -92,6 +92,12 @@ int cuStreamBeginCapture(Handle stream, int mode) {
     NOTE("cuStreamBeginCapture mode %d", mode);
     return 0;
 }
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    static int own = 0;
+    int before = own;
+    own = *mode;
+    return *mode = before, 0;
+}
 int cuStreamEndCapture(Handle stream, Handle *graph) { return made(graph), 0; }
 int cuGraphInstantiateWithFlags(Handle *executable, Handle graph, unsigned long long flags) {
     return made(executable), (int)flags;

@@ -371,6 +371,29 @@ def test_unsafe_calls_depend_on_the_mode_and_the_thread(
     assert late.error("cuStreamEndCapture", stream) == ended
 
 
+@pytest.mark.parametrize("captured_in", ["own thread", "other thread"])
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED], ids=str)
+def test_unsafe_calls_depend_on_the_mode_of_their_thread(
+    late: Session, mode: CUstreamCaptureMode, captured_in: str
+) -> None:
+    stream = late.stream()
+    late("cuStreamBeginCapture", stream, GLOBAL)
+    found: list[Any] = []
+
+    def call() -> str:
+        late("cuCtxSetCurrent", late.context)
+        found.append(late("cuThreadExchangeStreamCaptureMode", mode))
+        result = late.error("cuMemAlloc", 4)
+        found.append(late("cuThreadExchangeStreamCaptureMode", GLOBAL))
+        return result
+
+    is_own = captured_in == "own thread"
+    is_allowed = mode == RELAXED or (mode == THREAD_LOCAL and not is_own)
+    result = call() if is_own else in_thread(call)
+    assert result == ("SUCCESS" if is_allowed else "STREAM_CAPTURE_UNSUPPORTED")
+    assert found == [GLOBAL, mode]
+
+
 @pytest.mark.parametrize(
     ("mode", "result"),
     [

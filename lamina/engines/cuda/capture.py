@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from lamina.engines.cuda.calls import CudaError
@@ -47,3 +47,21 @@ def captured(calls: Any, launches: Iterable[tuple[Enqueued, int | None]]) -> Any
         return calls.cuGraphInstantiate(graph, 0)
     finally:
         calls.cuGraphDestroy(graph)
+
+
+@contextmanager
+def library_call(calls: Any) -> Generator[None]:
+    """Inside, a library may load its kernels and allocate memory while its calls are captured.
+
+    Otherwise that would end the capture (cuThreadExchangeStreamCaptureMode). Nvidia documents that
+    cuBLAS can be captured, but not that its first call can.
+
+    Args:
+        calls: functions of the driver.
+    """
+    relaxed = calls.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    mode = calls.cuThreadExchangeStreamCaptureMode(relaxed)
+    try:
+        yield
+    finally:
+        calls.cuThreadExchangeStreamCaptureMode(mode)

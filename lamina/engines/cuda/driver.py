@@ -20,7 +20,7 @@ import numpy as np
 from lamina.codegen.cuda_words import CUDA
 from lamina.engines.cuda.build import build
 from lamina.engines.cuda.calls import Cuda, CudaError
-from lamina.engines.cuda.capture import captured
+from lamina.engines.cuda.capture import captured, library_call
 from lamina.engines.cuda.cublaslt import CublasLt, addresses_of
 from lamina.engines.cuda.devices import Found, attribute, own_process
 from lamina.engines.gpu.allocated import Allocated
@@ -136,7 +136,8 @@ class _Product:
     buffers: tuple[_Buffer | None, ...]
 
     def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
-        self.call(int(stream))
+        with library_call(calls):
+            self.call(int(stream))
 
 
 _Launches = tuple[tuple[_Kernel | _Product, int | None], ...]
@@ -493,10 +494,7 @@ def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:
 
 
 def _matrices(capability: tuple[int, int]) -> tuple[tuple[str, int], ...]:
-    """The multiply-adds of a multiprocessor in a clock by `mma`, as Nvidia's white papers state.
-
-    The instructions of compute capability 9.0 and 10.0 that multiply faster are not used.
-    """
+    """The multiply-adds of a multiprocessor in a clock by `mma`, as Nvidia's white papers state."""
     if capability < (8, 0):
         return (("float16", 512),)
     rate = 1024 if capability in ((8, 0), (9, 0), (10, 0), (10, 3)) else 512
