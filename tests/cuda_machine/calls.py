@@ -10,6 +10,7 @@ from cuda_machine.syntax import (
     BITS,
     Address,
     Arguments,
+    Immediate,
     Instruction,
     Kernel,
     Label,
@@ -64,8 +65,8 @@ def renamed(operand: Operand, change: Callable[[str], str]) -> Operand:
             return Symbol(change(name), offset)
         case Address(base, offset):
             changed = renamed(base, change)
-            assert isinstance(changed, Register | Symbol) or changed is base
-            return Address(changed, offset)  # type: ignore[arg-type]
+            assert isinstance(changed, Register | Symbol | Immediate)
+            return Address(changed, offset)
         case Vector(elements):
             return Vector(tuple(renamed(one, change) for one in elements))
         case Arguments(elements):
@@ -113,8 +114,9 @@ class _Expansion:
                 result.body.append(Label(change(one.name)))
                 continue
             guard = renamed(one.guard, change) if one.guard else None
+            assert guard is None or isinstance(guard, Register | Not)
             operands = tuple(renamed(operand, change) for operand in one.operands)
-            new = replace(one, operands=operands, guard=guard)  # type: ignore[arg-type]
+            new = replace(one, operands=operands, guard=guard)
             if one.name == "call":
                 self.call(new, function, prefix, callers)
             elif one.name == "ret" and prefix:

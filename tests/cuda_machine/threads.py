@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ LOCAL_WINDOW: Final = 1 << 45
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 Lane = Integers | None
+Number = TypeVar("Number", int, Integers)
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class Launch:
         return self.block[0] * self.block[1] * self.block[2]
 
 
-def index_of(number: int, extents: Index) -> Index:
-    """The coordinates of a block or thread; x is fastest."""
+def index_of(number: Number, extents: Index) -> tuple[Number, Number, Number]:
+    """The coordinates of a block or thread, or of several; x is fastest."""
     x, y, _ = extents
     return number % x, number // x % y, number // (x * y)
 
@@ -119,7 +120,7 @@ class Threads:
             ("tid", thread, launch.block),
             ("ctaid", block, launch.grid),
         ):
-            for axis, value in zip("xyz", index_of(numbers, extents), strict=True):  # type: ignore[arg-type]
+            for axis, value in zip("xyz", index_of(numbers, extents), strict=True):
                 setattr(self, f"{name}_{axis}", np.asarray(value).astype(np.uint32))
 
     def fault(self, what: str, line: int, lane: int | None = None) -> NoReturn:

@@ -138,10 +138,10 @@ class Product:
     def expected(self, step: Contraction, feeds: dict[str, Array]) -> Array:
         """The result's buffer after the step, in float64 but for the final rounding."""
         grids = np.meshgrid(*(np.arange(one.extent) for one in self.axes.values()), indexing="ij")
-        points = dict(zip(self.axes.values(), grids, strict=True))
+        points: dict[Any, Array] = dict(zip(self.axes.values(), grids, strict=True))
 
         def at(index: Index) -> Array:
-            terms = [points[atom] * factor for atom, factor in index.terms]  # type: ignore[index]
+            terms = [points[atom] * factor for atom, factor in index.terms]
             return np.asarray(sum(terms, np.full(grids[0].shape, index.constant)))
 
         def value(scalar: Scalar) -> Array:

@@ -26,18 +26,12 @@ from lamina.errors import EngineError, InternalError, LaminaError
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 
-from cuda.bindings import nvrtc
-
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble
 from cuda_machine.operations import Order
+from cuda_machine.requirements import needing_nvrtc
 
-try:
-    nvrtc.nvrtcVersion()
-    HAS_NVRTC = True
-except Exception:
-    HAS_NVRTC = False
-needs_nvrtc = pytest.mark.skipif(not HAS_NVRTC, reason="needs NVRTC: pip install nvidia-cuda-nvrtc")
+needs_nvrtc = needing_nvrtc()
 Use = Callable[..., CudaDouble]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cublaslt_cases import DoubledDevice, Product
-from cuda.bindings import nvrtc
 from gpu_cases import Case, compiled
 
+from cuda_machine.requirements import skip_without_nvrtc
 from lamina import ops
 from lamina.engines.cuda import requirements
 from lamina.engines.cuda.calls import made_of
@@ -29,10 +29,7 @@ from lamina.errors import EngineError
 from lamina.program.program import Program
 from lamina.shapes import Array
 
-try:
-    nvrtc.nvrtcVersion()
-except Exception:
-    pytest.skip("needs NVRTC: pip install nvidia-cuda-nvrtc", allow_module_level=True)
+skip_without_nvrtc()
 
 LAYER = Case("layer", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.matmul(x, w) + b)
 RELU = Case("relu", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.relu(ops.matmul(x, w) + b))
@@ -168,7 +165,7 @@ def test_a_candidate_without_an_algorithm_is_not_chosen(device: DoubledDevice) -
     program = with_memories(compiled(LAYER, device.engine.target))
     own, *_, library = device.family.candidates(program)
     assert isinstance(library, LibrarySchedule)
-    family = SimpleNamespace(
+    family: Any = SimpleNamespace(
         candidates=lambda program: [library, own],
         text_of_candidate=str,
         decide=device.family.decide,
@@ -180,9 +177,7 @@ def test_a_candidate_without_an_algorithm_is_not_chosen(device: DoubledDevice) -
         repeat(runs)
         return 1e-3
 
-    found, complete = timed_candidates(
-        *(program, family, lambda: device.driver, timer, math.inf)  # type: ignore[arg-type]
-    )
+    found, complete = timed_candidates(program, family, lambda: device.driver, timer, math.inf)
     assert complete
     assert found[0] == Candidate(str(library), None, "cuBLASLt has no algorithm for a product")
     assert found[1].seconds == 1e-3
