@@ -77,7 +77,7 @@ def missing() -> str:
     # The package raises different exceptions if the library is missing.
     except Exception as error:
         return f"NVRTC cannot be loaded: {error}. Install it: {_HOW}"
-    return "" if _ptxas() is not None else f"ptxas is not installed. Install it: {_HOW}"
+    return "" if ptxas() is not None else f"ptxas is not installed. Install it: {_HOW}"
 
 
 @cache
@@ -91,8 +91,8 @@ def _nvrtc() -> Cuda:
 
 
 @cache
-def _ptxas() -> Path | None:
-    """The program, in a folder of Nvidia's namespace package, `nvidia/cu13/bin`."""
+def ptxas() -> Path | None:
+    """The program ptxas, in a folder of Nvidia's namespace package, `nvidia/cu13/bin`."""
     try:
         folders = importlib.import_module("nvidia").__path__
     except ImportError:
@@ -124,7 +124,7 @@ def compilation_of(text: str, architecture: Architecture) -> Compilation:
 
 def _log_of(ptx: str, architecture: str) -> str:
     """What ptxas says."""
-    program = _ptxas()
+    program = ptxas()
     assert program is not None
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernels.ptx"

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 from cuda_machine.memory_access import address_code
 from cuda_machine.syntax import Immediate, Instruction
 from cuda_machine.writer import Writer, instruction, unknown
 
-_HINTS = re.compile(r"L2::(64|128|256)B")
+_FORMS = ("async commit_group|wait_all|wait_group", "async ca|cg shared|shared::cta global")
+_HINTS = ("L2::64B", "L2::128B", "L2::256B")
 
 
-@instruction("cp")
+@instruction("cp", forms=_FORMS, since=80, ignoring=_HINTS)
 def _cp(writer: Writer, one: Instruction) -> None:
-    names = one.modifiers
-    if names[:1] != ("async",):
-        unknown(one)
     location = writer.location(one)
-    match names[1:]:
+    match one.modifiers[1:]:
         case ("commit_group",):
             writer.emit("m.copies.commit(idx)")
         case ("wait_all",):
@@ -28,9 +24,7 @@ def _cp(writer: Writer, one: Instruction) -> None:
             if not isinstance(count, Immediate):
                 unknown(one)
             writer.emit(f"m.copies.wait({count.bits}, {location})")
-        case ("ca" | "cg" as cache, "shared" | "shared::cta", "global", *hints):
-            if not all(_HINTS.fullmatch(name) for name in hints):
-                unknown(one)
+        case (cache, _, _):
             _copy(writer, one, cache)
         case _:
             unknown(one)

@@ -13,23 +13,19 @@ from cuda_machine.moves import flushed
 from cuda_machine.syntax import BITS, Instruction
 from cuda_machine.writer import Writer, helper, instruction, unknown
 
-_INTEGERS = ("u32", "s32", "u64", "s64")
-_BITWISE = ("b32", "b64")
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
-_TYPES = {
-    "add": ("u32", "s32", "u64", "f32", "f64", *_HALVES),
-    "min": _INTEGERS,
-    "max": _INTEGERS,
-    "inc": ("u32",),
-    "dec": ("u32",),
-    "and": _BITWISE,
-    "or": _BITWISE,
-    "xor": _BITWISE,
-    "exch": _BITWISE,
-    "cas": ("b16", *_BITWISE),
-}
 # Each access is done at once, in one order that all threads see: orders and scopes are the same.
-_MEANINGLESS = ("relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys", "cluster")
+_MEANINGLESS = ("relaxed", "release", "cta", "gpu", "sys", "cluster")
+_SPACE = "global|shared|shared::cta?"
+_REDUCTIONS = (
+    f"{_SPACE} add u32|s32|u64|f32|f64",
+    f"{_SPACE} min|max u32|s32|u64|s64",
+    f"{_SPACE} inc|dec u32",
+    f"{_SPACE} and|or|xor b32|b64",
+    f"{_SPACE} add noftz f16|f16x2",
+)
+_BFLOATS = f"{_SPACE} add noftz bf16|bf16x2"
+_EXCHANGES = (f"{_SPACE} exch b32|b64", f"{_SPACE} cas b16|b32|b64")
 
 Update = Callable[[Any, Any, Any], Any]
 _UPDATES: dict[str, Update] = {
@@ -46,21 +42,13 @@ _UPDATES: dict[str, Update] = {
 }
 
 
-@instruction("atom", "red")
+@instruction("atom", "red", forms=_REDUCTIONS, ignoring=_MEANINGLESS)
+@instruction("atom", "red", forms=_BFLOATS, since=90)
+@instruction("atom", forms=_EXCHANGES, ignoring=("acquire", "acq_rel"))
 def _atom(writer: Writer, one: Instruction) -> None:
-    space, rest = space_of(one, one.modifiers)
-    *meaningless, operation, type = [name for name in rest if name != "noftz"]
-    noftz = "noftz" in rest
-    if not all(name in _MEANINGLESS for name in meaningless) or operation not in _TYPES:
-        unknown(one)
-    if type not in _TYPES[operation] or noftz != (type in _HALVES):
-        unknown(one)
-    if space in ("local", "const", "param"):
-        unknown(one)
+    space, (operation, *_, type) = space_of(one.modifiers)
     operands = list(one.operands)
     result = operands.pop(0) if one.name == "atom" else None
-    if one.name == "red" and operation in ("exch", "cas"):
-        unknown(one)
     address = address_code(writer, operands[0], space)
     kind = f"b{BITS[type]}" if type in _HALVES else type
     values = [writer.array(operand, kind) for operand in operands[1:]]
@@ -73,11 +61,6 @@ def _atom(writer: Writer, one: Instruction) -> None:
         writer.emit(code)
     else:
         writer.write(result, kind, code)
-
-
-@instruction("atom.float", "red.float")
-def _atom_float(writer: Writer, one: Instruction) -> None:
-    _atom(writer, one)
 
 
 @helper
@@ -121,6 +104,7 @@ def _update(name: str, dtype: Any, space: str) -> Update:
     if half:
         return lambda old, b, _: half_result("add", half.startswith("bf16"), [], old, b)
     if operation == "add" and dtype == np.float32 and space == "global":
-        # PTX ISA, atom: atom.add.f32 on global memory flushes subnormal inputs and results.
+        # PTX ISA, atom and red: .add.f32 flushes subnormal inputs and results in global memory, but
+        # not in shared memory. All other additions keep them.
         return lambda old, b, _: flushed(flushed(old) + flushed(b))
     return _UPDATES[operation]

@@ -27,8 +27,8 @@ CARRY: Final = Register("%cc", "pred")
 # Instructions whose first operand is no destination.
 # fmt: off
 _WITHOUT_RESULT: Final = (
-    "st", "red", "bra", "brx", "bar", "barrier", "membar", "fence", "cp", "prefetch", "prefetchu",
-    "ret", "exit", "trap", "nanosleep", "call", "griddepcontrol",
+    "st", "red", "bra", "brx", "bar", "barrier", "membar", "fence", "cp", "prefetch", "ret", "exit",
+    "trap", "nanosleep", "call",
 )
 # fmt: on
 # Instructions that all named lanes of a warp execute together, and the position of the mask.

@@ -5,11 +5,14 @@ from __future__ import annotations
 from cuda_machine.syntax import Instruction, Register
 from cuda_machine.writer import Writer, instruction, unknown
 
+_BARRIERS = ("sync", "red popc u32", "red and|or pred")
 
-@instruction("bar", "barrier")
+
+@instruction("bar", forms=(*_BARRIERS, "warp sync"), ignoring=("cta",))
+@instruction("barrier", forms=_BARRIERS, ignoring=("cta", "aligned"))
 def _bar(writer: Writer, one: Instruction) -> None:
     """Writes the code of (name, threads, reduction); `Schedule` does the waiting."""
-    modifiers = [name for name in one.modifiers if name not in ("cta", "aligned")]
+    modifiers = list(one.modifiers)
     if modifiers == ["warp", "sync"]:
         (mask,) = one.operands
         writer.emit(f"m.pass_warp_barrier({writer.array(mask, 'u32')}, {writer.location(one)})")
@@ -17,16 +20,12 @@ def _bar(writer: Writer, one: Instruction) -> None:
     operands = list(one.operands)
     reduction = "None"
     if modifiers[:1] == ["red"]:
-        operation, type = modifiers[1:]
-        if (operation, type) not in (("popc", "u32"), ("and", "pred"), ("or", "pred")):
-            unknown(one)
+        operation = modifiers[1]
         result, predicate = operands.pop(0), operands.pop()
         if not isinstance(result, Register):
             unknown(one)
         number = writer.numbers[result.name]
         reduction = f"({operation!r}, {number}, {writer.array(predicate, 'pred')})"
-    elif modifiers != ["sync"]:
-        unknown(one)
     if not 1 <= len(operands) <= 2:
         unknown(one)
     name = writer.read(operands[0], "u32")
@@ -34,10 +33,6 @@ def _bar(writer: Writer, one: Instruction) -> None:
     writer.emit(f"{name}, {threads}, {reduction}")
 
 
-@instruction("nanosleep", "griddepcontrol")
+@instruction("nanosleep", forms="u32")
 def _nothing(writer: Writer, one: Instruction) -> None:
-    """Changes no result.
-
-    nanosleep waits. griddepcontrol lets the next kernel begin early, or waits for the last one: on
-    this machine each kernel ends before the next one begins.
-    """
+    """Waits, and changes no result."""

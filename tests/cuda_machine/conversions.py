@@ -2,70 +2,50 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
 from cuda_machine.rounding import moved, narrowed, rounded_to_integral, to_bfloat16, to_odd
 from cuda_machine.syntax import BITS, Instruction
-from cuda_machine.writer import DTYPES, Writer, helper, instruction, unknown
+from cuda_machine.writer import DTYPES, INTEGERS, Writer, helper, instruction
 
-_INTEGERS = tuple(f"{kind}{bits}" for kind in "us" for bits in (8, 16, 32, 64))
-_FLOATS = ("f16", "bf16", "f32", "f64")
 _MODES = ("rn", "rz", "rm", "rp", "rna")
 _INTEGRAL = ("rni", "rzi", "rmi", "rpi")
-_FLAGS = ("ftz", "sat", "relu")
+_ALL = "u8|s8|u16|s16|u32|s32|u64|s64"
 
 
-@instruction("cvt")
-def _cvt(writer: Writer, one: Instruction) -> None:
-    *rest, kind, type = one.modifiers
+def _saturating() -> list[str]:
+    """Conversions of integers whose results may be beyond the type.
+
+    PTX ISA, cvt: .sat is illegal where saturation is not possible.
+    """
+
+    def holds(kind: str, type: str) -> bool:
+        if kind[0] == "u":
+            return type[0] == "u" and BITS[kind] >= BITS[type]
+        return BITS[kind] - (type[0] == "u") >= BITS[type]
+
+    pairs = itertools.product(_ALL.split("|"), repeat=2)
+    return [f"sat {kind} {type}" for kind, type in pairs if not holds(kind, type)]
+
+
+def _mode_and_flags(one: Instruction) -> tuple[str, set[str]]:
+    """The rounding mode, "" if there is none, and the flags."""
+    rest = one.modifiers[:-2]
     modes = [name for name in rest if name in (*_MODES, *_INTEGRAL)]
-    flags = [name for name in rest if name in _FLAGS]
-    if len(modes) > 1 or len(modes) + len(flags) != len(rest):
-        unknown(one)
-    mode = modes[0] if modes else ""
-    if kind in _INTEGERS and type in _INTEGERS:
-        _between_integers(writer, one, kind, type, flags, mode)
-    elif kind in _INTEGERS and type in _FLOATS:
-        _to_integer(writer, one, kind, type, flags, mode)
-    elif kind in _FLOATS and type in _INTEGERS:
-        _to_float(writer, one, kind, type, flags, mode)
-    elif kind in ("f16x2", "bf16x2") and type == "f32":
-        _to_pair(writer, one, kind, flags, mode)
-    elif kind == "tf32" and type == "f32":
-        if flags or mode not in ("rna", "rn", "rz"):
-            unknown(one)
-        result, a = one.operands
-        writer.write(result, "b32", f"to_tf32({writer.array(a, 'u32')}, {mode!r})")
-    elif kind in _FLOATS and type in _FLOATS:
-        _between_floats(writer, one, kind, type, flags, mode)
-    else:
-        unknown(one)
+    return (modes or [""])[0], {*rest} - {*modes}
 
 
-@instruction("cvt.float")
-def _cvt_float(writer: Writer, one: Instruction) -> None:
-    _cvt(writer, one)
-
-
-@instruction("cvt.pack")
-def _pack(writer: Writer, one: Instruction) -> None:
-    unknown(one)
-
-
-def _between_integers(
-    writer: Writer, one: Instruction, kind: str, type: str, flags: list[str], mode: str
-) -> None:
+@instruction("cvt", forms=(f"{_ALL} {_ALL}", *_saturating()))
+def _between_integers(writer: Writer, one: Instruction) -> None:
     result, a = one.operands
-    if mode or flags not in ([], ["sat"]):
-        unknown(one)
+    *flags, kind, type = one.modifiers
     value = writer.array(a, type)
-    if flags:
-        value = f"clipped({value}, {writer.type(DTYPES[kind])})"
-        writer.write(result, kind, value)
-    else:
-        writer.write(result, kind, f"{value}.astype({writer.type(DTYPES[kind])})")
+    dtype = writer.type(DTYPES[kind])
+    code = f"clipped({value}, {dtype})" if flags else f"{value}.astype({dtype})"
+    writer.write(result, kind, code)
 
 
 @helper
@@ -76,7 +56,7 @@ def clipped(value: Any, dtype: Any) -> Any:
     return np.clip(value, low, high).astype(dtype)
 
 
-def _value(writer: Writer, operand: Any, type: str, flags: list[str]) -> str:
+def _value(writer: Writer, operand: Any, type: str, flags: set[str]) -> str:
     """A float as float64, which is exact."""
     value = writer.array(operand, type)
     if type == "bf16":
@@ -86,14 +66,16 @@ def _value(writer: Writer, operand: Any, type: str, flags: list[str]) -> str:
     return value if type == "f64" else f"{value}.astype({writer.type('f8')})"
 
 
-def _to_integer(
-    writer: Writer, one: Instruction, kind: str, type: str, flags: list[str], mode: str
-) -> None:
+@instruction("cvt", forms=(f"rni|rzi|rmi|rpi ftz? sat? {_ALL} f32",
+                           f"rni|rzi|rmi|rpi sat? {_ALL} f16|f64"))  # fmt: skip
+@instruction("cvt", forms=f"rni|rzi|rmi|rpi {INTEGERS} bf16", since=90)
+def _to_integer(writer: Writer, one: Instruction) -> None:
+    """Results are always limited to the range of the type: .sat changes nothing."""
     result, a = one.operands
-    # Results are always limited to the range of the type: .sat changes nothing.
-    if mode not in _INTEGRAL or "relu" in flags:
-        unknown(one)
-    # PTX ISA, cvt: NaN becomes zero, but for .f64, .s64 and .u64 only the upper bit is set.
+    kind, type = one.modifiers[-2:]
+    mode, flags = _mode_and_flags(one)
+    # PTX ISA, cvt, Integer Notes: NaN becomes zero if the source is not .f64 and the destination
+    # is not .s64 or .u64; otherwise only the upper bit is set.
     nan = 0
     if type == "f64" or kind in ("s64", "u64"):
         nan = 1 << (BITS[kind] - 1)
@@ -117,12 +99,11 @@ def integers_of(value: Any, mode: str, dtype: Any, nan: int) -> Any:
     return result
 
 
-def _to_float(
-    writer: Writer, one: Instruction, kind: str, type: str, flags: list[str], mode: str
-) -> None:
+@instruction("cvt", forms=f"rn|rz|rm|rp f16|f32|f64 {_ALL}")
+@instruction("cvt", forms=f"rn|rz|rm|rp bf16 {INTEGERS}", since=90)
+def _to_float(writer: Writer, one: Instruction) -> None:
     result, a = one.operands
-    if mode not in ("rn", "rz", "rm", "rp") or flags:
-        unknown(one)
+    mode, kind, type = one.modifiers
     value = writer.array(a, type)
     if mode == "rn" and kind in ("f32", "f64"):
         writer.write(result, kind, f"{value}.astype({writer.type(DTYPES[kind])})")
@@ -145,10 +126,11 @@ def floats_of(value: Any, kind: str, mode: str) -> Any:
     return to_bfloat16(odd, mode) if kind == "bf16" else narrowed(odd, DTYPES[kind], mode)
 
 
-def _to_pair(writer: Writer, one: Instruction, kind: str, flags: list[str], mode: str) -> None:
+@instruction("cvt", forms="rn|rz relu? f16x2|bf16x2 f32", since=80)
+def _to_pair(writer: Writer, one: Instruction) -> None:
     result, a, b = one.operands
-    if mode not in ("rn", "rz") or set(flags) - {"relu"}:
-        unknown(one)
+    kind = one.modifiers[-2]
+    mode, flags = _mode_and_flags(one)
     high, low = (_value(writer, operand, "f32", flags) for operand in (a, b))
     each = kind.removesuffix("x2")
     relu = "relu" in flags
@@ -172,6 +154,13 @@ def half_bits(value: Any, kind: str, mode: str, relu: bool, sat: bool) -> Any:
     return np.where(nan, np.uint16(0x7FFF), bits)
 
 
+@instruction("cvt", forms="rna tf32 f32", since=80)
+@instruction("cvt", forms="rn|rz tf32 f32", since=90)
+def _to_tf32(writer: Writer, one: Instruction) -> None:
+    result, a = one.operands
+    writer.write(result, "b32", f"to_tf32({writer.array(a, 'u32')}, {one.modifiers[0]!r})")
+
+
 @helper
 def to_tf32(bits: Any, mode: str) -> Any:
     """float32 rounded to 11 bits: to nearest, ties away from zero or to even, or toward zero.
@@ -189,17 +178,19 @@ def to_tf32(bits: Any, mode: str) -> Any:
     return np.where(nan, np.uint32(0x7FFFFFFF), rounded)
 
 
-def _between_floats(
-    writer: Writer, one: Instruction, kind: str, type: str, flags: list[str], mode: str
-) -> None:
+@instruction("cvt", forms=("rni|rzi|rmi|rpi ftz? sat? f32 f32", "rni|rzi|rmi|rpi sat? f16 f16",
+                           "rni|rzi|rmi|rpi sat? f64 f64"))  # fmt: skip
+@instruction("cvt", forms=("ftz? sat? f32 f16|f32", "ftz? sat? f64 f32", "sat? f64 f16|f64",
+                           "sat? f16 f16"))  # fmt: skip
+@instruction("cvt", forms=("rn|rz|rm|rp ftz? sat? f32 f64", "rn|rz|rm|rp ftz? sat? f16 f32",
+                           "rn|rz|rm|rp sat? f16 f64"))  # fmt: skip
+@instruction("cvt", forms=("rn|rz relu f16|bf16 f32", "rn|rz bf16 f32", "f32 bf16"), since=80)
+@instruction("cvt", forms=("rm|rp bf16 f32", "rn|rz|rm|rp bf16 f64", "f64|bf16 bf16",
+                           "ftz f32 bf16"), since=90)  # fmt: skip
+def _between_floats(writer: Writer, one: Instruction) -> None:
     result, a = one.operands
-    smaller = BITS[kind] < BITS[type]
-    if {kind, type} == {"f16", "bf16"} or ("relu" in flags and not smaller):
-        unknown(one)
-    if smaller != (mode in _MODES) or (kind != type and mode in _INTEGRAL) or mode == "rna":
-        unknown(one)
-    if mode in _INTEGRAL and kind == "bf16":
-        unknown(one)
+    kind, type = one.modifiers[-2:]
+    mode, flags = _mode_and_flags(one)
     value = _value(writer, a, type, flags)
     if mode in _INTEGRAL:
         value = f"rounded_to_integral({value}, {mode!r})"

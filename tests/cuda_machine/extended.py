@@ -9,14 +9,15 @@ import numpy as np
 from cuda_machine.blocks import CARRY
 from cuda_machine.integers import product_code
 from cuda_machine.syntax import BITS, Instruction
-from cuda_machine.writer import Writer, helper, instruction, unknown
+from cuda_machine.writer import Writer, helper, instruction
+
+_TYPES = "u32|s32|u64|s64"
 
 
-@instruction("add.cc", "sub.cc", "addc", "subc", "addc.cc", "subc.cc")
+@instruction("add", "sub", forms=f"cc {_TYPES}")
+@instruction("addc", "subc", forms=f"cc? {_TYPES}")
 def _add(writer: Writer, one: Instruction) -> None:
-    *flags, type = one.modifiers
-    if flags not in ([], ["cc"]) or type not in ("u32", "s32", "u64", "s64"):
-        unknown(one)
+    type = one.modifiers[-1]
     _, a, b = one.operands
     values = [writer.array(operand, f"u{BITS[type]}") for operand in (a, b)]
     carry = writer.read(CARRY, "pred") if one.name in ("addc", "subc") else "False"
@@ -47,12 +48,10 @@ def difference_with_borrow(a: Any, b: Any, borrow: Any) -> tuple[Any, Any]:
     return result, (a < b) | (difference < result)
 
 
-@instruction("mad.cc", "madc", "madc.cc")
+@instruction("mad", forms=f"lo|hi cc {_TYPES}")
+@instruction("madc", forms=f"lo|hi cc? {_TYPES}")
 def _mad(writer: Writer, one: Instruction) -> None:
-    half, *flags, type = one.modifiers
-    known = ("u32", "s32", "u64", "s64")
-    if half not in ("lo", "hi") or flags not in ([], ["cc"]) or type not in known:
-        unknown(one)
+    half, type = one.modifiers[0], one.modifiers[-1]
     _, a, b, c = one.operands
     _, code = product_code(writer, one, half, type, a, b)
     product = writer.temporary(f"({code}).view({writer.type(f'u{BITS[type] // 8}')})")

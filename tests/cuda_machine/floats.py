@@ -1,7 +1,7 @@
 """Floating-point instructions of 32 and 64 bits (PTX ISA, Floating Point Instructions).
 
-Approximations (`.approx`, `.full`, ex2, lg2, sin, cos, tanh) are errors: PTX bounds their error and
-does not say their results.
+Approximations (`.approx`, `.full`) are errors: PTX bounds their error and does not say their
+results.
 """
 
 from __future__ import annotations
@@ -10,25 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine.halves import write_half
 from cuda_machine.rounding import rounded_to_integral as rounded_to_integral
 from cuda_machine.syntax import Instruction, Operand
-from cuda_machine.writer import DTYPES, Writer, helper, instruction, unknown
+from cuda_machine.writer import DTYPES, Writer, helper, instruction
 
 _MODES = ("rn", "rz", "rm", "rp")
-_HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 
 
-def parts_of(one: Instruction, *flags: str) -> tuple[str, str, set[str]]:
+def parts_of(one: Instruction) -> tuple[str, str, set[str]]:
     """The type, the rounding mode ("rn" if there is none) and the flags of an instruction."""
-    type = one.modifiers[-1]
-    modes = [name for name in one.modifiers[:-1] if name in _MODES]
-    rest = {name for name in one.modifiers[:-1] if name not in modes}
-    if len(modes) > 1 or rest - {*flags}:
-        unknown(one)
-    if "ftz" in rest and type == "f64":
-        unknown(one)
-    return type, (modes or ["rn"])[0], rest
+    *rest, type = one.modifiers
+    modes = [name for name in rest if name in _MODES]
+    return type, (modes or ["rn"])[0], {*rest} - {*modes}
 
 
 def inputs(writer: Writer, operands: tuple[Operand, ...], type: str, flags: set[str]) -> list[str]:
@@ -53,51 +46,38 @@ def saturated(value: Any) -> Any:
     return np.where(value > zero, np.minimum(value, one), zero)
 
 
-@instruction("add", "sub", "mul", float=True)
+@instruction("add", "sub", forms=("rn|rz|rm|rp? ftz? sat? f32", "rn|rz|rm|rp? f64"))
+@instruction("mul", forms=("rn|rz|rm|rp? ftz? sat? f32", "rn? f64"))
 def _arithmetic(writer: Writer, one: Instruction) -> None:
-    if one.modifiers[-1] in _HALVES:
-        write_half(writer, one)
-        return
-    type, mode, flags = parts_of(one, "ftz", "sat")
+    type, mode, flags = parts_of(one)
     result, *operands = one.operands
     a, b = inputs(writer, tuple(operands), type, flags)
     operator = {"add": "+", "sub": "-", "mul": "*"}[one.name]
     if mode == "rn":
         value = f"{a} {operator} {b}"
     elif one.name == "mul":
-        if type == "f64":
-            unknown(one, "products of .f64 are only known with .rn")
         value = f"directed_product_f4({a}, {b}, {mode!r})"
     else:
         value = f"directed_sum({a}, {'-' if one.name == 'sub' else ''}{b}, {mode!r})"
     write(writer, result, type, value, flags)
 
 
-@instruction("fma", "mad", float=True)
+@instruction("fma", "mad", forms=("rn|rz|rm|rp ftz? sat? f32", "rn f64"))
 def _fma(writer: Writer, one: Instruction) -> None:
-    if one.modifiers[-1] in _HALVES:
-        write_half(writer, one)
-        return
-    type, mode, flags = parts_of(one, "ftz", "sat")
+    type, mode, flags = parts_of(one)
     result, *operands = one.operands
     # PTX ISA, mad: for sm_20 and higher, mad with a rounding mode is fma.
     a, b, c = inputs(writer, tuple(operands), type, flags)
     if mode == "rn":
         value = f"fma_{DTYPES[type]}({a}, {b}, {c})"
-    elif type == "f32":
-        value = f"directed_fma_f4({a}, {b}, {c}, {mode!r})"
     else:
-        unknown(one, "fma of .f64 is only known with .rn")
+        value = f"directed_fma_f4({a}, {b}, {c}, {mode!r})"
     write(writer, result, type, value, flags)
 
 
-@instruction("div", "rcp", "sqrt", "rsqrt", float=True)
+@instruction("div", "rcp", "sqrt", forms=("rn ftz? f32", "rn f64"))
 def _division(writer: Writer, one: Instruction) -> None:
-    if not set(one.modifiers) & set(_MODES):
-        unknown(one, "an approximation, of which PTX does not say the result")
-    type, mode, flags = parts_of(one, "ftz")
-    if mode != "rn" or type not in ("f32", "f64") or one.name == "rsqrt":
-        unknown(one, "only .rn is known")
+    type, _, flags = parts_of(one)
     result, *operands = one.operands
     values = inputs(writer, tuple(operands), type, flags)
     if one.name == "div":
@@ -109,36 +89,31 @@ def _division(writer: Writer, one: Instruction) -> None:
     write(writer, result, type, value, flags)
 
 
-@instruction("ex2", "lg2", "sin", "cos", "tanh", float=True)
-def _approximation(writer: Writer, one: Instruction) -> None:
-    unknown(one, "an approximation, of which PTX does not say the result")
-
-
-@instruction("abs", "neg", float=True)
-def _sign(writer: Writer, one: Instruction) -> None:
-    type, _, flags = parts_of(one, "ftz")
+@instruction("abs", "neg", forms="f16|f16x2")
+@instruction("abs", "neg", forms="bf16|bf16x2", since=80)
+def _sign_of_halves(writer: Writer, one: Instruction) -> None:
+    """Only the sign changes, so the values are their bits."""
+    (type,) = one.modifiers
     result, a = one.operands
-    if type in _HALVES:
-        # Only the sign changes, so packed types are their bits.
-        if flags:
-            unknown(one)
-        bits = "u32" if type.endswith("x2") else "u16"
-        sign = 0x80008000 if type.endswith("x2") else 0x8000
-        mask = writer.constant(np.dtype(DTYPES[bits]).type(sign))
-        value = writer.array(a, bits)
-        code = f"{value} & ~{mask}" if one.name == "abs" else f"{value} ^ {mask}"
-        writer.write(result, bits, code)
-        return
+    bits = "u32" if type.endswith("x2") else "u16"
+    sign = 0x80008000 if type.endswith("x2") else 0x8000
+    mask = writer.constant(np.dtype(DTYPES[bits]).type(sign))
+    value = writer.array(a, bits)
+    writer.write(result, bits, f"{value} & ~{mask}" if one.name == "abs" else f"{value} ^ {mask}")
+
+
+@instruction("abs", "neg", forms=("ftz? f32", "f64"))
+def _sign(writer: Writer, one: Instruction) -> None:
+    type, _, flags = parts_of(one)
+    result, a = one.operands
     (value,) = inputs(writer, (a,), type, flags)
     write(writer, result, type, f"np.abs({value})" if one.name == "abs" else f"-{value}", flags)
 
 
-@instruction("min", "max", float=True)
+@instruction("min", "max", forms=("ftz? f32", "f64"))
+@instruction("min", "max", forms="ftz? NaN f32", since=80)
 def _extreme(writer: Writer, one: Instruction) -> None:
-    if one.modifiers[-1] in _HALVES:
-        write_half(writer, one)
-        return
-    type, _, flags = parts_of(one, "ftz", "NaN")
+    type, _, flags = parts_of(one)
     result, a, b = one.operands
     left, right = inputs(writer, (a, b), type, flags)
     code = f"{one.name}imum_of({left}, {right}, {'NaN' in flags})"
@@ -173,7 +148,7 @@ def _with_nan(chosen: Any, a: Any, b: Any, nan: bool) -> Any:
     return np.where(one & other, value, np.where(one, b, np.where(other, a, chosen)))
 
 
-@instruction("copysign", float=True)
+@instruction("copysign", forms="f32|f64")
 def _copysign(writer: Writer, one: Instruction) -> None:
     (type,) = one.modifiers
     result, a, b = one.operands
@@ -182,7 +157,7 @@ def _copysign(writer: Writer, one: Instruction) -> None:
     writer.write(result, type, code)
 
 
-@instruction("testp", float=True)
+@instruction("testp", forms="finite|infinite|number|notanumber|normal|subnormal f32|f64")
 def _testp(writer: Writer, one: Instruction) -> None:
     name, type = one.modifiers
     result, a = one.operands

@@ -10,31 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine import rounding
 from cuda_machine.moves import from_bfloat16
 from cuda_machine.rounding import fused, to_bfloat16
 from cuda_machine.syntax import Instruction
-from cuda_machine.writer import Writer, helper, instruction, unknown
+from cuda_machine.writer import Writer, helper, instruction
 
-_ALLOWED = {
-    "add": {"rn", "ftz", "sat"},
-    "sub": {"rn", "ftz", "sat"},
-    "mul": {"rn", "ftz", "sat"},
-    "fma": {"rn", "ftz", "sat", "relu"},
-    "min": {"ftz", "NaN"},
-    "max": {"ftz", "NaN"},
-}
+_BFLOATS = "bf16|bf16x2"
+_FLOATS = "f16|f16x2"
 
 
-@instruction("half")
-def write_half(writer: Writer, one: Instruction) -> None:
-    """Writes an instruction of .f16, .bf16, .f16x2 or .bf16x2."""
+@instruction("add", "sub", "mul", forms=f"rn? {_BFLOATS}", since=90)
+@instruction("add", "sub", "mul", forms=f"rn? ftz? sat? {_FLOATS}")
+@instruction("fma", forms=f"rn relu? {_BFLOATS}", since=80)
+@instruction("fma", forms=f"rn ftz? relu {_FLOATS}", since=80)
+@instruction("fma", forms=f"rn ftz? sat? {_FLOATS}")
+@instruction("min", "max", forms=(f"NaN? {_BFLOATS}", f"ftz? NaN? {_FLOATS}"), since=80)
+def _half(writer: Writer, one: Instruction) -> None:
     type = one.modifiers[-1]
     flags = set(one.modifiers[:-1])
-    if one.name not in _ALLOWED or flags - _ALLOWED[one.name]:
-        unknown(one)
-    if type.startswith("bf16") and flags & {"ftz", "sat"}:
-        unknown(one)
     result, *operands = one.operands
     bits = "u32" if type.endswith("x2") else "u16"
     values = ", ".join(writer.array(operand, bits) for operand in operands)
@@ -108,6 +101,3 @@ def _extreme(name: str, values: list[Any], bits: list[Any], nan: bool) -> Any:
         return np.where(one | other, canonical, chosen)
     lone = np.where(one, bits[1], np.where(other, bits[0], chosen))
     return np.where(one & other, canonical, lone)
-
-
-__all__ = ["half_result", "rounding", "write_half"]

@@ -6,24 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine.syntax import BITS, Immediate, Instruction
-from cuda_machine.writer import DTYPES, Writer, helper, instruction, unknown
+from cuda_machine.syntax import BITS, Immediate, Instruction, Not, Register
+from cuda_machine.writer import DTYPES, INTEGERS, Writer, helper, instruction, unknown
 
-_INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
 _OPERATORS = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 
 
-def _type(one: Instruction, allowed: tuple[str, ...] = _INTEGERS, before: int = 0) -> str:
-    """The type of an instruction that has only so many other modifiers."""
-    if len(one.modifiers) != before + 1 or one.modifiers[-1] not in allowed:
-        unknown(one)
-    return one.modifiers[-1]
-
-
-@instruction("add", "sub")
+@instruction("add", "sub", forms=(INTEGERS, "sat s32"))
 def _add(writer: Writer, one: Instruction) -> None:
     result, a, b = one.operands
-    if one.modifiers == ("sat", "s32"):
+    if "sat" in one.modifiers:
         wide = writer.type("i8")
         code = f"np.{'add' if one.name == 'add' else 'subtract'}"
         left, right = writer.read(a, "s32"), writer.read(b, "s32")
@@ -31,7 +23,7 @@ def _add(writer: Writer, one: Instruction) -> None:
         narrow = writer.type("i4")
         writer.write(result, "s32", f"np.clip({exact}, -2147483648, 2147483647).astype({narrow})")
         return
-    type = _type(one)
+    type = one.modifiers[-1]
     writer.write(result, type, _binary(writer, one, type, a, b))
 
 
@@ -43,48 +35,50 @@ def _binary(writer: Writer, one: Instruction, type: str, a: Any, b: Any) -> str:
 
 
 def _array_of(writer: Writer, a: Any, b: Any, type: str) -> str:
-    from cuda_machine.syntax import Not, Register
-
     arrays = isinstance(b, Register | Not)
     return writer.read(a, type) if arrays else writer.array(a, type)
 
 
-@instruction("and", "or", "xor")
+@instruction("and", "or", "xor", forms="pred|b16|b32|b64")
 def _logic(writer: Writer, one: Instruction) -> None:
-    type = _type(one, ("pred", "b16", "b32", "b64"))
+    type = one.modifiers[-1]
     result, a, b = one.operands
     writer.write(result, type, _binary(writer, one, type, a, b))
 
 
-@instruction("not")
+@instruction("not", forms="pred|b16|b32|b64")
 def _not(writer: Writer, one: Instruction) -> None:
-    type = _type(one, ("pred", "b16", "b32", "b64"))
+    type = one.modifiers[-1]
     result, a = one.operands
     writer.write(result, type, f"~{writer.array(a, type)}")
 
 
-@instruction("cnot")
+@instruction("cnot", forms="b16|b32|b64")
 def _cnot(writer: Writer, one: Instruction) -> None:
-    type = _type(one, ("b16", "b32", "b64"))
+    type = one.modifiers[-1]
     result, a = one.operands
     dtype = writer.type(DTYPES[type])
     writer.write(result, type, f"({writer.array(a, type)} == 0).astype({dtype})")
 
 
-@instruction("mul", "mul24")
+# Products of all bits are twice as wide as their operands.
+_PRODUCTS = (f"lo|hi {INTEGERS}", "wide u16|s16|u32|s32")
+
+
+@instruction("mul", forms=_PRODUCTS)
+@instruction("mul24", forms="lo|hi u32|s32")
 def _mul(writer: Writer, one: Instruction) -> None:
     result, a, b = one.operands
-    type = _type(one, before=1)
+    type = one.modifiers[-1]
     kind, value = product_code(writer, one, one.modifiers[0], type, a, b)
     writer.write(result, kind, value)
 
 
-@instruction("mad", "mad24")
+@instruction("mad", forms=_PRODUCTS)
+@instruction("mad24", forms="lo|hi u32|s32")
 def _mad(writer: Writer, one: Instruction) -> None:
-    if one.modifiers == ("hi", "sat", "s32"):
-        unknown(one)
     result, a, b, c = one.operands
-    type = _type(one, before=1)
+    type = one.modifiers[-1]
     kind, value = product_code(writer, one, one.modifiers[0], type, a, b)
     writer.write(result, kind, f"({value}) + {writer.read(c, kind)}")
 
@@ -97,21 +91,18 @@ def product_code(
     bits = BITS[type]
     twice = f"{type[0]}{2 * bits}"
     if one.name.endswith("24"):
-        if bits != 32 or half not in ("lo", "hi"):
-            unknown(one)
+        # PTX ISA, mul24: the low or the high 32 of the 48 bits.
         shift = 0 if half == "lo" else 16
         dtype = writer.type(DTYPES[type])
         return type, f"(product24({left}, {right}) >> {shift}).astype({dtype})"
     if half == "lo":
         return type, f"{left} * {right}"
-    if half == "wide" and bits < 64:
-        return twice, f"np.multiply({left}, {right}, dtype={writer.type(DTYPES[twice])})"
-    if half == "hi" and bits < 64:
-        product = f"np.multiply({left}, {right}, dtype={writer.type(DTYPES[twice])})"
-        return type, f"({product} >> {bits}).astype({writer.type(DTYPES[type])})"
-    if half == "hi":
+    if half == "hi" and bits == 64:
         return type, f"high_{type}({left}, {right})"
-    unknown(one)
+    product = f"np.multiply({left}, {right}, dtype={writer.type(DTYPES[twice])})"
+    if half == "wide":
+        return twice, product
+    return type, f"({product} >> {bits}).astype({writer.type(DTYPES[type])})"
 
 
 @helper
@@ -144,9 +135,9 @@ def high_s64(a: Any, b: Any) -> Any:
     return high - np.where(a < 0, b, 0) - np.where(b < 0, a, 0)
 
 
-@instruction("div", "rem")
+@instruction("div", "rem", forms=INTEGERS)
 def _div(writer: Writer, one: Instruction) -> None:
-    type = _type(one)
+    type = one.modifiers[-1]
     result, a, b = one.operands
     left, right = writer.array(a, type), writer.array(b, type)
     location = writer.location(one)
@@ -181,38 +172,39 @@ def remainder(a: Any, b: Any) -> Any:
     return a - quotient(a, b) * b
 
 
-@instruction("abs", "neg")
+@instruction("abs", "neg", forms="s16|s32|s64")
 def _abs(writer: Writer, one: Instruction) -> None:
-    type = _type(one, ("s16", "s32", "s64"))
+    type = one.modifiers[-1]
     result, a = one.operands
     value = writer.array(a, type)
     writer.write(result, type, f"np.abs({value})" if one.name == "abs" else f"-{value}")
 
 
-@instruction("min", "max")
+@instruction("min", "max", forms=INTEGERS)
 def _extreme(writer: Writer, one: Instruction) -> None:
-    type = _type(one)
+    type = one.modifiers[-1]
     result, a, b = one.operands
     left, right = writer.array(a, type), writer.read(b, type)
     writer.write(result, type, f"np.{one.name}imum({left}, {right})")
 
 
-@instruction("sad")
+@instruction("sad", forms=INTEGERS)
 def _sad(writer: Writer, one: Instruction) -> None:
-    type = _type(one)
+    type = one.modifiers[-1]
     result, a, b, c = one.operands
     left, right = writer.array(a, type), writer.read(b, type)
     difference = f"np.where({left} < {right}, {right} - {left}, {left} - {right})"
     writer.write(result, type, f"{difference} + {writer.read(c, type)}")
 
 
-@instruction("shl", "shr")
+@instruction("shl", forms="b16|b32|b64")
+@instruction("shr", forms=f"b16|b32|b64|{INTEGERS}")
 def _shift(writer: Writer, one: Instruction) -> None:
-    signed = ("s16", "s32", "s64") if one.name == "shr" else ()
-    type = _type(one, ("b16", "b32", "b64", "u16", "u32", "u64", *signed))
+    type = one.modifiers[-1]
     result, a, b = one.operands
     dtype = DTYPES[type]
-    # Amounts above the width are clamped to it; NumPy's shifts by the width give 0 or the sign.
+    # PTX ISA, shl and shr: amounts above the width are clamped to it. NumPy's shifts by the width
+    # give 0 or the sign.
     if isinstance(b, Immediate):
         amount = writer.constant(np.dtype(dtype).type(min(b.bits % (1 << 32), BITS[type])))
     else:
@@ -222,11 +214,9 @@ def _shift(writer: Writer, one: Instruction) -> None:
     writer.write(result, type, f"{writer.array(a, type)} {operator} {amount}")
 
 
-@instruction("shf")
+@instruction("shf", forms="l|r clamp|wrap b32")
 def _funnel(writer: Writer, one: Instruction) -> None:
     direction, mode, type = one.modifiers
-    if direction not in "lr" or mode not in ("clamp", "wrap") or type != "b32":
-        unknown(one)
     result, a, b, c = one.operands
     low, high, amount = (writer.array(operand, "u32") for operand in (a, b, c))
     wide, narrow = writer.type("u8"), writer.type("u4")
@@ -237,9 +227,9 @@ def _funnel(writer: Writer, one: Instruction) -> None:
     writer.write(result, type, f"{shifted}.astype({narrow})")
 
 
-@instruction("popc", "clz", "brev")
+@instruction("popc", "clz", "brev", forms="b32|b64")
 def _count(writer: Writer, one: Instruction) -> None:
-    type = _type(one, ("b32", "b64"))
+    type = one.modifiers[-1]
     result, a = one.operands
     kind = type if one.name == "brev" else "u32"
     name = {"popc": "ones_in", "clz": "leading_zeros", "brev": "reversed_bits"}[one.name]
@@ -271,10 +261,10 @@ def reversed_bits(value: Any) -> Any:
     return np.packbits(bits[:, ::-1], axis=1, bitorder="little").view(value.dtype).reshape(-1)
 
 
-@instruction("bfind")
+@instruction("bfind", forms="shiftamt? u32|s32|u64|s64")
 def _bfind(writer: Writer, one: Instruction) -> None:
-    amount = one.modifiers[:1] == ("shiftamt",)
-    type = _type(one, ("u32", "s32", "u64", "s64"), before=int(amount))
+    amount = "shiftamt" in one.modifiers
+    type = one.modifiers[-1]
     result, a = one.operands
     writer.write(result, "u32", f"highest_bit({writer.array(a, type)}, {amount})")
 
@@ -293,9 +283,9 @@ def highest_bit(value: Any, amount: bool) -> Any:
     return np.where(zeros == bits, np.uint32(0xFFFFFFFF), found)
 
 
-@instruction("bfe")
+@instruction("bfe", forms="u32|s32|u64|s64")
 def _bfe(writer: Writer, one: Instruction) -> None:
-    type = _type(one, ("u32", "s32", "u64", "s64"))
+    type = one.modifiers[-1]
     result, a, b, c = one.operands
     position, length = writer.array(b, "u32"), writer.array(c, "u32")
     value = writer.array(a, f"u{BITS[type]}")
@@ -327,9 +317,9 @@ def extracted(value: Any, position: Any, length: Any, signed: bool) -> Any:
     return np.where((sign == 1) & (length > 0), field | ~mask, field)
 
 
-@instruction("bfi")
+@instruction("bfi", forms="b32|b64")
 def _bfi(writer: Writer, one: Instruction) -> None:
-    type = _type(one, ("b32", "b64"))
+    type = one.modifiers[-1]
     result, a, b, c, d = one.operands
     values = [writer.array(operand, type) for operand in (a, b)]
     values += [writer.array(operand, "u32") for operand in (c, d)]
@@ -345,9 +335,8 @@ def inserted(field: Any, value: Any, position: Any, length: Any) -> Any:
     return (value & ~mask) | ((field << shift) & mask)
 
 
-@instruction("prmt")
+@instruction("prmt", forms="b32")
 def _prmt(writer: Writer, one: Instruction) -> None:
-    _type(one, ("b32",))
     result, a, b, c = one.operands
     values = [writer.array(operand, "u32") for operand in (a, b, c)]
     writer.write(result, "b32", f"permuted_bytes({', '.join(values)})")
@@ -367,9 +356,8 @@ def permuted_bytes(a: Any, b: Any, selectors: Any) -> Any:
     return result
 
 
-@instruction("lop3")
+@instruction("lop3", forms="b32")
 def _lop3(writer: Writer, one: Instruction) -> None:
-    _type(one, ("b32",))
     result, a, b, c, table = one.operands
     if not isinstance(table, Immediate):
         unknown(one)
@@ -385,12 +373,10 @@ def _lop3(writer: Writer, one: Instruction) -> None:
     writer.write(result, "b32", code)
 
 
-@instruction("dp4a")
+@instruction("dp4a", forms="u32|s32 u32|s32")
 def _dp4a(writer: Writer, one: Instruction) -> None:
     left, right = one.modifiers
     result, a, b, c = one.operands
-    if left not in ("u32", "s32") or right not in ("u32", "s32"):
-        unknown(one)
     kind = "s32" if "s32" in (left, right) else "u32"
     values = [writer.array(operand, "u32") for operand in (a, b)]
     code = f"dot4({values[0]}, {left == 's32'}, {values[1]}, {right == 's32'})"
@@ -409,15 +395,11 @@ def dot4(a: Any, a_signed: bool, b: Any, b_signed: bool) -> Any:
     return (octets(a, a_signed).astype(np.int64) * octets(b, b_signed)).sum(1)
 
 
-@instruction("dp2a")
+@instruction("dp2a", forms="lo|hi u32|s32 u32|s32")
 def _dp2a(writer: Writer, one: Instruction) -> None:
     """Two halves of `a` by the two low or high bytes of `b` (PTX ISA, dp2a)."""
-    if len(one.modifiers) != 3:
-        unknown(one)
     half, left, right = one.modifiers
     result, a, b, c = one.operands
-    if half not in ("lo", "hi") or {left, right} - {"u32", "s32"}:
-        unknown(one)
     kind = "s32" if "s32" in (left, right) else "u32"
     values = [writer.array(operand, "u32") for operand in (a, b)]
     first = 2 if half == "hi" else 0

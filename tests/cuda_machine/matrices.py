@@ -3,8 +3,9 @@
 Lane `l` of a warp is in group `l / 4` and is thread `l % 4` of its group; fragments are those of
 the sections "Matrix Fragments for mma.m16n8k4" to "mma.m16n8k16".
 
-A result is the accumulator plus the products in ascending k, each addition rounded to float32. PTX
-does not say the order; GPUs add several products at once. Products of two operands are exact.
+A result is the accumulator plus the products in ascending k, each addition rounded to float32.
+Products of two operands are exact. PTX leaves order and rounding of the sum open (mma, Precision
+and rounding); GPUs add several products at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from cuda_machine.memory_access import address_code, space_of
 from cuda_machine.moves import from_bfloat16
 from cuda_machine.syntax import Instruction, Operand, Vector
-from cuda_machine.writer import Writer, helper, instruction, unknown
+from cuda_machine.writer import Writer, helper, instruction
 
 _LANES: Final = np.arange(32)
 _GROUP: Final = _LANES // 4
@@ -71,19 +72,20 @@ def _registers(operand: Operand, count: int) -> tuple[Operand, ...]:
     return operand.elements
 
 
-@instruction("mma")
+def _forms(shapes: str, type: str) -> tuple[str, ...]:
+    """Products of a type whose sums are float32; those of float16 may be float16 too."""
+    sums = ("f32", "f16") if type == "f16" else ("f32",)
+    return tuple(f"sync aligned {shapes} row col {sum} {type} {type} {sum}" for sum in sums)
+
+
+# PTX ISA, mma, Target ISA Notes: Turing has only m16n8k8, of float16.
+@instruction("mma", forms=_forms("m16n8k8", "f16"))
+@instruction("mma", forms=_forms("m16n8k16", "f16"), since=80)
+@instruction("mma", forms=_forms("m16n8k8|m16n8k16", "bf16"), since=80)
+@instruction("mma", forms=_forms("m16n8k4|m16n8k8", "tf32"), since=80)
 def _mma(writer: Writer, one: Instruction) -> None:
-    sync, aligned, shape, row, column, result, left, right, sum_type = one.modifiers
-    sizes = {"m16n8k4": 4, "m16n8k8": 8, "m16n8k16": 16}
-    if (sync, aligned, row, column) != ("sync", "aligned", "row", "col") or shape not in sizes:
-        unknown(one)
-    k = sizes[shape]
-    if left != right or k not in (_A32 if left == "tf32" else _A16):
-        unknown(one)
-    if left not in ("tf32", "f16", "bf16") or result != sum_type:
-        unknown(one)
-    if result != "f32" and (result, left) != ("f16", "f16"):
-        unknown(one)
+    shape, result, left = one.modifiers[2], one.modifiers[5], one.modifiers[6]
+    k = int(shape.removeprefix("m16n8k"))
     a, b = (_A32[k], _B32[k]) if left == "tf32" else (_A16[k], _B16[k])
     each = 1 if left == "tf32" else 2
     sums = 4 if result == "f32" else 2
@@ -96,16 +98,30 @@ def _mma(writer: Writer, one: Instruction) -> None:
     ):
         values = [writer.array(register, "b32") for register in _registers(operand, count)]
         codes.append(f"[{', '.join(values)}]")
+    if left == "tf32":
+        writer.emit(f"check_tf32(m, {codes[0]}, {codes[1]}, {writer.location(one)})")
     results = writer.temporary(f"multiplied({k}, {left!r}, {result!r}, {', '.join(codes)})")
     for number, register in enumerate(_registers(d_operand, sums)):
         writer.write(register, "b32", f"{results}[{number}]")
 
 
+@helper
+def check_tf32(m: Any, a: list[Any], b: list[Any], line: int, idx: Any) -> None:
+    """Operands of .tf32 are numbers of 11 bits, or NaN.
+
+    PTX ISA, Alternate Floating-Point Data Formats: the layout is that of the implementation, so
+    nobody says what becomes of more bits.
+    """
+    for one in (*a, *b):
+        bad = ((one & np.uint32(0x1FFF)) != 0) & ~np.isnan(one.view(np.float32))
+        if bad.any():
+            m.fault_where("an operand of .tf32 that is not rounded to its bits", line, bad, idx)
+
+
 def _elements(registers: list[Any], kind: str) -> list[Any]:
     """The float32 of each element of a fragment, in the order of the elements."""
     if kind == "tf32":
-        # The lower 13 bits of an operand are ignored.
-        return [(one & np.uint32(0xFFFFE000)).view(np.float32) for one in registers]
+        return [one.view(np.float32) for one in registers]
     if kind == "f32":
         return [one.view(np.float32) for one in registers]
     halves = [one.view(np.uint16)[half::2] for one in registers for half in range(2)]
@@ -144,17 +160,13 @@ def multiplied(
     return [halves[0] | halves[1] << np.uint32(16), halves[2] | halves[3] << np.uint32(16)]
 
 
-@instruction("ldmatrix")
+@instruction(
+    "ldmatrix", forms="sync aligned m8n8 x1|x2|x4 trans? shared|shared::cta? b16", since=75
+)
 def _ldmatrix(writer: Writer, one: Instruction) -> None:
-    space, rest = space_of(one, one.modifiers)
+    space, (_, _, _, number, *rest) = space_of(one.modifiers)
     transposed = "trans" in rest
-    names = [name for name in rest if name != "trans"]
-    if space not in ("shared", "generic") or len(names) != 5:
-        unknown(one)
-    sync, aligned, shape, number, type = names
     counts = {"x1": 1, "x2": 2, "x4": 4}
-    if (sync, aligned, shape, type) != ("sync", "aligned", "m8n8", "b16"):
-        unknown(one)
     result, address = one.operands
     registers = _registers(result, counts[number])
     rows = address_code(writer, address, space)

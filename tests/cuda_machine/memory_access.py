@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from cuda_machine.syntax import (
@@ -17,24 +15,40 @@ from cuda_machine.syntax import (
     Vector,
 )
 from cuda_machine.threads import LOCAL_WINDOW, SHARED_WINDOW
-from cuda_machine.writer import DTYPES, Writer, instruction, unknown
+from cuda_machine.writer import DTYPES, Writer, instruction
 
 SPACES = ("global", "shared", "local", "const", "param")
 # Hints for caches change no result, nor does .nc: it only promises that nobody writes there. A
 # plain access of this machine is volatile, relaxed, acquire and release at once: every access is
 # done when the instruction is executed, in one order that all threads see. (.volatile and .relaxed
 # are not atomic in the sense of the race checks: threads that communicate through them are found.)
-_HINTS = re.compile(
-    r"weak|volatile|relaxed|acquire|release|cta|gpu|sys|cluster|ca|cg|cs|lu|cv|wb|wt|nc"
-    r"|L1::(evict_\w+|no_allocate)|L2::(evict_\w+|(64|128|256)B)"
+_ORDERS = ("weak", "volatile", "relaxed", "cta", "gpu", "sys", "cluster")
+_EVICTIONS = (
+    *(f"L1::evict_{name}" for name in ("normal", "unchanged", "first", "last")),
+    "L1::no_allocate",
 )
+_LOADED = ("acquire", "ca", "cg", "cs", "lu", "cv", "nc", "L2::64B", "L2::128B", "L2::256B")
+_STORED = ("release", "wb", "cg", "cs", "wt")
+_SMALL = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32"
+_LARGE = "b64|u64|s64|f64"
 
 
-def space_of(one: Instruction, modifiers: tuple[str, ...]) -> tuple[str, list[str]]:
+def _accesses(spaces: str) -> tuple[str, ...]:
+    """The forms of loads or stores of at most 128 bits."""
+    return (
+        f"{spaces} {_SMALL}|{_LARGE}",
+        f"{spaces} v2 {_SMALL}|{_LARGE}",
+        f"{spaces} v4 {_SMALL}",
+    )
+
+
+# PTX ISA, ld: 256 bits only of global memory, by newer processors.
+_WIDE = ("global v4 b64|u64|s64|f64", "global v8 b32|u32|s32|f32")
+
+
+def space_of(modifiers: tuple[str, ...]) -> tuple[str, list[str]]:
     """The state space among modifiers, "generic" if there is none; and the other modifiers."""
     spaces = [name for name in modifiers if name.partition("::")[0] in SPACES]
-    if len(spaces) > 1 or (spaces and spaces[0] not in (*SPACES, "shared::cta")):
-        unknown(one)
     rest = [name for name in modifiers if name not in spaces]
     return (spaces[0].partition("::")[0] if spaces else "generic"), rest
 
@@ -73,22 +87,16 @@ def _constant_addresses(writer: Writer, value: int) -> str:
 
 def _access(one: Instruction) -> tuple[str, int, str]:
     """The space, the number of elements and the type of a load or store."""
-    space, rest = space_of(one, one.modifiers[:-1])
-    type = one.modifiers[-1]
-    count = 1
-    if rest and re.fullmatch(r"v[248]", rest[-1]):
-        count = int(rest.pop()[1:])
-    if not all(_HINTS.fullmatch(name) for name in rest):
-        unknown(one)
-    if type not in BITS or type in ("pred", "bf16", "tf32", "f16x2", "bf16x2", "f16"):
-        unknown(one)
-    # PTX ISA, ld: 256 bits only with .v4.b64 or .v8.b32 of newer processors.
-    if BITS[type] * count > 256:
-        unknown(one)
-    return space, count, type
+    space, (*vector, type) = space_of(one.modifiers)
+    return space, int(vector[0][1:]) if vector else 1, type
 
 
-@instruction("ld")
+@instruction(
+    "ld",
+    forms=_accesses("global|shared|shared::cta|local|const|param?"),
+    ignoring=(*_ORDERS, *_EVICTIONS, *_LOADED),
+)
+@instruction("ld", forms=_WIDE, since=100)
 def _ld(writer: Writer, one: Instruction) -> None:
     space, count, type = _access(one)
     result, address = one.operands
@@ -114,16 +122,14 @@ def _ld(writer: Writer, one: Instruction) -> None:
         writer.write(element, type, f"{name}.view({writer.type(dtype)})")
 
 
-@instruction("ld.float")
-def _ld_float(writer: Writer, one: Instruction) -> None:
-    _ld(writer, one)
-
-
-@instruction("st")
+@instruction(
+    "st",
+    forms=_accesses("global|shared|shared::cta|local?"),
+    ignoring=(*_ORDERS, *_EVICTIONS, *_STORED),
+)
+@instruction("st", forms=_WIDE, since=100)
 def _st(writer: Writer, one: Instruction) -> None:
     space, count, type = _access(one)
-    if space in ("const", "param"):
-        unknown(one)
     address, value = one.operands
     elements = value.elements if isinstance(value, Vector) else (value,)
     if len(elements) != count:
@@ -140,12 +146,10 @@ def _st(writer: Writer, one: Instruction) -> None:
     writer.emit(f"m.store({space!r}, {addresses}, [{values}], {bits}, {writer.location(one)})")
 
 
-@instruction("cvta")
+@instruction("cvta", forms="to? global|const|shared|local u64")
 def _cvta(writer: Writer, one: Instruction) -> None:
     to = one.modifiers[0] == "to"
-    space, type = one.modifiers[int(to) :]
-    if type != "u64" or space not in ("global", "const", "shared", "local"):
-        unknown(one)
+    space = one.modifiers[-2]
     result, address = one.operands
     window = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space, 0)
     shift = writer.constant(np.uint64((-window if to else window) % (1 << 64)))
@@ -154,27 +158,24 @@ def _cvta(writer: Writer, one: Instruction) -> None:
     writer.write(result, "u64", f"{value} + {shift}")
 
 
-@instruction("isspacep")
+@instruction("isspacep", forms="global|shared|local")
 def _isspacep(writer: Writer, one: Instruction) -> None:
     (space,) = one.modifiers
     result, address = one.operands
-    if space not in ("global", "shared", "local"):
-        unknown(one)
     number = {"global": 0, "shared": 1, "local": 2}[space]
     writer.write(result, "pred", f"m.windows({writer.array(address, 's64')}) == {number}")
 
 
-@instruction("prefetch", "prefetchu")
+@instruction("prefetch", forms="global|local? L1|L2")
 def _prefetch(writer: Writer, one: Instruction) -> None:
     """Moves data to a cache: no result."""
 
 
-@instruction("membar", "fence")
+@instruction("membar", forms="cta|gl|sys")
+@instruction("fence", forms="sc|acq_rel? cta|gpu|sys")
+@instruction("fence", forms="sc|acq_rel? cluster", since=90)
 def _fence(writer: Writer, one: Instruction) -> None:
     """Orders accesses: all accesses of this machine are ordered already.
 
     No fence is a barrier: accesses of other threads may still be races.
     """
-    allowed = ("cta", "gl", "sys", "gpu", "cluster", "sc", "acq_rel", "acquire", "release")
-    if not all(name in allowed for name in one.modifiers):
-        unknown(one)

@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine.syntax import BITS, Immediate, Instruction, Not, Operand, Pair, Register, Vector
-from cuda_machine.writer import DTYPES, FLOATS, Writer, helper, instruction, unknown
+from cuda_machine.syntax import BITS, Instruction, Operand, Pair, Register, Vector
+from cuda_machine.writer import DTYPES, FLOATS, INTEGERS, Writer, helper, instruction, unknown
 
-_MOVED = ("pred", *(f"{kind}{bits}" for kind in "bus" for bits in (16, 32, 64)), "f32", "f64")
+_TYPES = f"b16|b32|b64|{INTEGERS}|f32|f64"
 _SIGNED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 # The opposite of a comparison of floats that is false for NaN is true for NaN.
 _UNORDERED = {"ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
+_COMBINED = "and|or|xor?"
+_OF_FLOATS = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
 
 
-@instruction("mov")
+@instruction("mov", forms=f"pred|{_TYPES}")
 def _mov(writer: Writer, one: Instruction) -> None:
     (type,) = one.modifiers
     result, value = one.operands
-    if type not in _MOVED:
-        unknown(one)
     if isinstance(result, Vector):
         _unpack(writer, result, writer.array(value, f"u{BITS[type]}"), BITS[type])
     elif isinstance(value, Vector):
@@ -74,11 +74,7 @@ def compared(writer: Writer, one: Instruction, type: str, a: Operand, b: Operand
             "nan": f"({left} != {left}) | ({right} != {right})",
         }
         return other[name]
-    if name in _UNSIGNED and type[0] != "u":
-        unknown(one)
     operator = _UNSIGNED.get(name) or _SIGNED[name]
-    if type[0] == "b" and name not in ("eq", "ne"):
-        unknown(one)
     return f"{writer.array(a, type)} {operator} {writer.read(b, type)}"
 
 
@@ -119,19 +115,26 @@ def _combined(writer: Writer, one: Instruction, value: str, operands: tuple[Oper
     return f"({value}) {operator} {writer.array(operands[0], 'pred')}"
 
 
-def _check_comparison(one: Instruction, types: int) -> None:
-    others = one.modifiers[1:-types]
-    if any(name not in ("and", "or", "xor", "ftz") for name in others) or len(others) > 2:
-        unknown(one)
+def _comparisons(results: str) -> tuple[str, ...]:
+    """The forms of comparisons, with modifiers for the results before the type."""
+    return (
+        f"eq|ne {_COMBINED} {results} b16|b32|b64",
+        f"eq|ne|lt|le|gt|ge {_COMBINED} {results} {INTEGERS}",
+        f"lo|ls|hi|hs {_COMBINED} {results} u16|u32|u64",
+        f"{_OF_FLOATS} {_COMBINED} ftz? {results} f32",
+        f"{_OF_FLOATS} {_COMBINED} {results} f64",
+    )
 
 
-@instruction("setp")
+@instruction("setp", forms=(*_comparisons(""), f"{_OF_FLOATS} {_COMBINED} f16"))
+@instruction("setp", forms=f"{_OF_FLOATS} {_COMBINED} bf16", since=90)
 def _setp(writer: Writer, one: Instruction) -> None:
     result, a, b, *rest = one.operands
-    _check_comparison(one, 1)
     value = writer.temporary(compared(writer, one, one.modifiers[-1], a, b))
     true = writer.temporary(_combined(writer, one, value, tuple(rest)))
     if isinstance(result, Pair):
+        if one.modifiers[-1] in ("f16", "bf16"):
+            unknown(one)
         false = writer.temporary(_combined(writer, one, f"~{value}", tuple(rest)))
         writer.write(result.first, "pred", true)
         writer.write(result.second, "pred", false)
@@ -139,13 +142,10 @@ def _setp(writer: Writer, one: Instruction) -> None:
         writer.write(result, "pred", true)
 
 
-@instruction("set")
+@instruction("set", forms=_comparisons("u32|s32|f32"))
 def _set(writer: Writer, one: Instruction) -> None:
     result, a, b, *rest = one.operands
-    _check_comparison(one, 2)
     kind, type = one.modifiers[-2:]
-    if kind not in ("u32", "s32", "f32"):
-        unknown(one)
     value = _combined(writer, one, compared(writer, one, type, a, b), tuple(rest))
     true: Any = np.float32(1) if kind == "f32" else np.array(0xFFFFFFFF).astype(DTYPES[kind])[()]
     zero = np.dtype(DTYPES[kind]).type(0)
@@ -153,28 +153,21 @@ def _set(writer: Writer, one: Instruction) -> None:
     writer.write(result, kind, code)
 
 
-@instruction("selp")
+@instruction("selp", forms=_TYPES)
 def _selp(writer: Writer, one: Instruction) -> None:
     (type,) = one.modifiers
     result, a, b, predicate = one.operands
-    if type not in _MOVED[1:]:
-        unknown(one)
     chosen = writer.array(predicate, "pred")
     code = f"np.where({chosen}, {writer.read(a, type)}, {writer.read(b, type)})"
     writer.write(result, type, code)
 
 
-@instruction("slct")
+@instruction("slct", forms=(f"{_TYPES} s32", f"ftz? {_TYPES} f32"))
 def _slct(writer: Writer, one: Instruction) -> None:
     *ftz, type, kind = one.modifiers
     result, a, b, c = one.operands
-    if kind not in ("s32", "f32") or type not in _MOVED[1:] or ftz not in ([], ["ftz"]):
-        unknown(one)
     value = writer.array(c, kind)
     # A flushed value is a zero, which is not below zero either.
     chosen = f"flushed({value}) >= 0" if ftz else f"{value} >= 0"
     code = f"np.where({chosen}, {writer.read(a, type)}, {writer.read(b, type)})"
     writer.write(result, type, code)
-
-
-__all__ = ["Immediate", "Not", "compared", "float_array", "flushed", "from_bfloat16"]

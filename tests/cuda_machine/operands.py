@@ -24,8 +24,8 @@ from cuda_machine.syntax import (
 )
 
 _TOKEN: Final = re.compile(
-    r"\s*(0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|\d+\.\d*(?:[eE][+-]?\d+)?"
-    r"|\d+U?|[A-Za-z_$%][\w$]*(?:\.[xyzw])?|[\[\]{}()+,|!<>-])"
+    r"\s*(0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?"
+    r"|\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?|[A-Za-z_$%][\w$]*(?:\.[xyzw])?|[\[\]{}()+,|!<>-])"
 )
 # Special registers with a value that PTX defines.
 SPECIALS: Final = (

@@ -10,6 +10,7 @@ from cuda_machine.faults import Fault
 from cuda_machine.operands import Scopes, number, read_operands
 from cuda_machine.syntax import (
     BITS,
+    CONTROL,
     Immediate,
     Instruction,
     Label,
@@ -321,6 +322,8 @@ def _instruction(scopes: Scopes, line: int, text: str) -> Instruction:
         guard = Not(operand) if found["not"] else operand
     operands = read_operands(scopes, found["operands"])
     modifiers = tuple(one for one in found["modifiers"].split(".") if one)
+    if ".".join(modifiers) not in CONTROL.get(found["name"], (".".join(modifiers),)):
+        raise Fault("unknown instruction")
     return Instruction(found["name"], modifiers, operands, guard, line, text)
 
 

@@ -17,6 +17,16 @@ BITS: Final = {
     "bf16x2": 32,
     "pred": 1,
 }
+# Instructions that lead elsewhere, and what may follow the name. `.uni` says that all threads do
+# the same, and changes no result.
+CONTROL: Final = {
+    "bra": ("", "uni"),
+    "brx": ("idx", "idx.uni"),
+    "call": ("", "uni"),
+    "ret": ("", "uni"),
+    "exit": ("",),
+    "trap": ("",),
+}
 
 
 @dataclass(frozen=True)

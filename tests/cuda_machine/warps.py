@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from cuda_machine.syntax import Instruction, Pair
-from cuda_machine.writer import Writer, helper, instruction, unknown
+from cuda_machine.writer import Writer, helper, instruction
 
 
-@instruction("shfl")
+@instruction("shfl", forms="sync up|down|bfly|idx b32")
 def _shfl(writer: Writer, one: Instruction) -> None:
-    sync, mode, type = one.modifiers
-    if sync != "sync" or mode not in ("up", "down", "bfly", "idx") or type != "b32":
-        unknown(one)
+    _, mode, _ = one.modifiers
     result, *operands = one.operands
     values = ", ".join(writer.array(operand, "u32") for operand in operands)
     both = writer.temporary(f"shuffled(m, {mode!r}, {values}, {writer.location(one)})")
@@ -78,12 +76,9 @@ def _as_mask(chosen: Any) -> Any:
     return (chosen * (np.uint32(1) << np.arange(32, dtype=np.uint32))).sum(1, dtype=np.uint32)
 
 
-@instruction("vote")
+@instruction("vote", forms=("sync all|any|uni pred", "sync ballot b32"))
 def _vote(writer: Writer, one: Instruction) -> None:
-    sync, mode, type = one.modifiers
-    kinds = {"all": "pred", "any": "pred", "uni": "pred", "ballot": "b32"}
-    if sync != "sync" or kinds[mode] != type:
-        unknown(one)
+    _, mode, type = one.modifiers
     result, a, mask = one.operands
     values = f"{writer.array(a, 'pred')}, {writer.array(mask, 'u32')}"
     writer.write(result, type, f"voted(m, {mode!r}, {values}, idx)")
@@ -99,11 +94,9 @@ def voted(m: Any, mode: str, a: Any, mask: Any, idx: Any) -> Any:
     return {"all": every, "any": some, "uni": every | ~some}[mode]
 
 
-@instruction("match")
+@instruction("match", forms="any|all sync b32|b64")
 def _match(writer: Writer, one: Instruction) -> None:
-    mode, sync, type = one.modifiers
-    if sync != "sync" or mode not in ("any", "all") or type not in ("b32", "b64"):
-        unknown(one)
+    mode, _, type = one.modifiers
     result, a, mask = one.operands
     values = f"{writer.array(a, type)}, {writer.array(mask, 'u32')}"
     both = writer.temporary(f"matched(m, {mode == 'all'}, {values}, idx)")
@@ -122,12 +115,9 @@ def matched(m: Any, every: bool, a: Any, mask: Any, idx: Any) -> tuple[Any, Any]
     return (np.where(full, equal, np.uint32(0)) if every else equal), full
 
 
-@instruction("redux")
+@instruction("redux", forms=("sync add|min|max u32|s32", "sync and|or|xor b32"), since=80)
 def _redux(writer: Writer, one: Instruction) -> None:
-    sync, operation, type = one.modifiers
-    kinds = ("u32", "s32") if operation in ("add", "min", "max") else ("b32",)
-    if sync != "sync" or operation not in _REDUCTIONS or type not in kinds:
-        unknown(one)
+    _, operation, type = one.modifiers
     result, a, mask = one.operands
     values = f"{writer.array(a, type)}, {writer.array(mask, 'u32')}"
     writer.write(result, type, f"reduced(m, {operation!r}, {values}, idx)")
@@ -151,21 +141,3 @@ def reduced(m: Any, operation: str, a: Any, mask: Any, idx: Any) -> Any:
     neutral = {"min": info.max, "max": info.min, "and": info.max}.get(operation, 0)
     kept = np.where(chosen, values, a.dtype.type(neutral))
     return _REDUCTIONS[operation].reduce(kept, axis=1, dtype=a.dtype)
-
-
-@instruction("activemask")
-def _activemask(writer: Writer, one: Instruction) -> None:
-    """The lanes that run together: on a GPU any of those that may."""
-    (type,) = one.modifiers
-    (result,) = one.operands
-    if type != "b32":
-        unknown(one)
-    writer.write(result, "u32", "active(m, idx)")
-
-
-@helper
-def active(m: Any, idx: Any) -> Any:
-    """For each lane, the lanes of its warp that are here."""
-    warps = m.warp_of_lane if idx is None else m.warp_of_lane[idx]
-    own = m.lanemask_eq if idx is None else m.lanemask_eq[idx]
-    return m.bits(warps, own)[warps]

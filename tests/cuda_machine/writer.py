@@ -8,8 +8,10 @@ with a value for each of these lanes. Values are kept as bits: `v3_u4` is regist
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -38,24 +40,65 @@ FLOATS: Final = ("f16", "bf16", "f32", "f64", "tf32", "f16x2", "bf16x2")
 
 # Writes the code of an instruction.
 Handler = Callable[["Writer", Instruction], None]
-HANDLERS: Final[dict[str, Handler]] = {}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A form of an instruction that the machine knows.
+
+    Attributes:
+        handler: writes its code.
+        since: the first architecture that has it: 80 for sm_80.
+    """
+
+    handler: Handler
+    since: int
+
+
+# All instructions that the machine knows, except those that only lead elsewhere (blocks.py): their
+# forms are the modifiers that may follow the name, without the ignored ones.
+FORMS: Final[dict[str, dict[tuple[str, ...], Known]]] = {}
+# Modifiers that change no result on this machine.
+IGNORED: Final[dict[str, tuple[str, ...]]] = {}
 # Functions that the generated code calls.
 HELPERS: Final[dict[str, Any]] = {"np": np}
 
+INTEGERS: Final = "u16|s16|u32|s32|u64|s64"
 
-def instruction(*names: str, float: bool = False) -> Callable[[Handler], Handler]:
-    """Registers the function that writes instructions of these names.
+
+def instruction(
+    *names: str, forms: str | Sequence[str], since: int = 75, ignoring: Sequence[str] = ()
+) -> Callable[[Handler], Handler]:
+    """Registers the function that writes some forms of instructions.
 
     Args:
-        names: of instructions.
-        float: whether the function is for instructions whose last modifier is a floating type.
+        names: of instructions, up to the first point.
+        forms: texts such as "rn|rz ftz? f32": alternatives, and modifiers that may be absent.
+        since: the first architecture that has these forms (PTX ISA, Target ISA Notes).
+        ignoring: modifiers that may stand anywhere, and that the function does not see.
     """
 
     def register(handler: Handler) -> Handler:
-        HANDLERS.update((f"{name}.float" if float else name, handler) for name in names)
+        for name in names:
+            known = FORMS.setdefault(name, {})
+            IGNORED[name] = tuple(dict.fromkeys((*IGNORED.get(name, ()), *ignoring)))
+            for text in [forms] if isinstance(forms, str) else forms:
+                for modifiers in _expanded(text):
+                    if modifiers in known:
+                        raise ValueError(f"{name}: two functions for {modifiers}")
+                    known[modifiers] = Known(handler, since)
         return handler
 
     return register
+
+
+def _expanded(text: str) -> Iterator[tuple[str, ...]]:
+    slots = [
+        [*word.removesuffix("?").split("|"), *([""] if word.endswith("?") else [])]
+        for word in text.split()
+    ]
+    for choice in itertools.product(*slots):
+        yield tuple(one for one in choice if one)
 
 
 def helper(function: Any) -> Any:
@@ -114,15 +157,17 @@ class Writer:
         Raises:
             Fault: the instruction, a modifier or an operand is unknown.
         """
-        handler = HANDLERS.get(one.name)
-        if one.modifiers and one.modifiers[-1] in FLOATS:
-            handler = HANDLERS.get(f"{one.name}.float", handler)
-        if "cc" in one.modifiers:
-            handler = HANDLERS.get(f"{one.name}.cc")
-        if handler is None:
-            unknown(one)
+        ignored = IGNORED.get(one.name, ())
+        plain = tuple(modifier for modifier in one.modifiers if modifier not in ignored)
+        known = FORMS.get(one.name, {}).get(plain)
+        if known is None:
+            approximate = not {"approx", "full"}.isdisjoint(one.modifiers)
+            what = "an approximation, of which PTX does not say the result" if approximate else ""
+            unknown(one, what)
+        if self.architecture < known.since:
+            unknown(one, f"only sm_{known.since} and later have it")
         try:
-            handler(self, one)
+            known.handler(self, replace(one, modifiers=plain))
         except (ValueError, KeyError, IndexError) as error:
             # A handler unpacks what it knows; anything else is unknown.
             raise Fault(

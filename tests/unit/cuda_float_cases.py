@@ -1,0 +1,181 @@
+"""Cases of floating-point instructions, in exact arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+from cuda_exact import (
+    LOWEST,
+    as_bits,
+    exactly,
+    flushed,
+    square_root,
+    values,
+)
+from cuda_forms import Case, Modifiers, cases_of, full
+from cuda_integer_cases import is_float
+
+_MODES = ("rn", "rz", "rm", "rp")
+_CANONICAL = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}
+Arrays = tuple[np.ndarray, ...]
+
+
+def _parts(modifiers: Modifiers) -> tuple[str, str, set[str], bool]:
+    """The type of an element, the rounding mode, the flags, and whether there are two elements."""
+    *rest, type = modifiers
+    modes = [one for one in rest if one in _MODES]
+    return type.removesuffix("x2"), (modes or ["rn"])[0], {*rest} - {*modes}, type.endswith("x2")
+
+
+@lru_cache
+def wide(type: str, count: int) -> Arrays:
+    """Combinations of `count` values of a type, as float64."""
+    some = [values(type), values(type, 6, 1), values(type, 6, 2)[::3]][:count]
+    if count == 3:
+        some = [some[0][::3], some[1][::2], some[2]]
+    rows = list(product(*some))
+    if count == 3 and type in ("f32", "f64"):
+        rows += _near_the_middle(type)
+    return tuple(np.array([row[n] for row in rows]) for n in range(count))
+
+
+def _near_the_middle(type: str) -> list[tuple[float, float, float]]:
+    """Factors and summands whose exact fma is next to the middle of two floats."""
+    generator = np.random.default_rng(7)
+    if type == "f32":
+        a, b = 1 + generator.integers(0, 2**12, (2, 200)) * 2.0**-12
+        c = generator.choice([-1, 1], 200) * 2.0 ** generator.integers(-120, -40, 200)
+        return list(zip(a.tolist(), b.tolist(), c.tolist(), strict=True))
+    near = generator.uniform(1, 2, (100, 2)).tolist()
+    rows = [(a, b, -a * b) for a, b in near]
+    return rows + [(a, b, a * b * 2.0**-53 * (1 + 2.0**-52)) for a, b in near]
+
+
+@lru_cache
+def bits(type: str, count: int, paired: bool = False) -> Arrays:
+    """The combinations as the inputs of a case; in pairs, always two after each other."""
+    arrays = [as_bits(one, type) for one in wide(type, count)]
+    if not paired:
+        return tuple(arrays)
+    even = len(arrays[0]) // 2 * 2
+    return tuple(np.ascontiguousarray(one[:even]).view("u4") for one in arrays)
+
+
+@lru_cache
+def _computed(name: str, type: str, mode: str, ftz: bool) -> np.ndarray:
+    """add, sub, mul, fma, div, rcp or sqrt of all combinations, as float64."""
+    inputs = wide(type, {"fma": 3, "rcp": 1, "sqrt": 1}.get(name, 2))
+    if ftz:
+        inputs = tuple(flushed(one, type) for one in inputs)
+    rows = zip(*(one.tolist() for one in inputs), strict=True)
+    if name == "sqrt":
+        found = [square_root(row[0], type) for row in rows]
+    elif name == "rcp":
+        found = [exactly("div", type, mode, 1.0, row[0]) for row in rows]
+    else:
+        found = [exactly(name, type, mode, *row) for row in rows]
+    result = np.array(found)
+    return flushed(result, type) if ftz else result
+
+
+def _case(name: str, modifiers: Modifiers, count: int, want: np.ndarray, **options: bool) -> Case:
+    """The case of an instruction without destination `d`, of results as float64."""
+    type, _, _, paired = _parts(modifiers)
+    code = f"{full(name, modifiers)} d, {', '.join('abc'[:count])};"
+    result = as_bits(want, type)
+    if paired:
+        result = result[: len(result) // 2 * 2]
+        return Case(code, bits(type, count, True), result.view("u4"), f"{type}x2", **options)
+    return Case(code, bits(type, count), result, type, **options)
+
+
+@cases_of("add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt")
+def _arithmetic(name: str, modifiers: Modifiers) -> Iterator[Case]:
+    type, mode, flags, _ = _parts(modifiers)
+    if not is_float(type):
+        return
+    # PTX ISA, mad: for sm_20 and higher, mad with a rounding mode is fma.
+    operation = "fma" if name == "mad" else name
+    want = _computed(operation, type, mode, "ftz" in flags)
+    if "sat" in flags:
+        # PTX ISA, add: .sat clamps the result to [0.0, 1.0]; NaN results are flushed to +0.0f.
+        want = np.where(np.isnan(want), 0.0, np.clip(want, 0.0, 1.0))
+    if "relu" in flags:
+        # PTX ISA, fma: .relu clamps the result to 0 if negative.
+        want = np.where(want < 0, 0.0, want)
+    count = {"fma": 3, "rcp": 1, "sqrt": 1}.get(operation, 2)
+    limited = not flags.isdisjoint({"sat", "relu"})
+    yield _case(name, modifiers, count, want, signed_zeros=not limited)
+
+
+@cases_of("min", "max")
+def _extremes(name: str, modifiers: Modifiers) -> Iterator[Case]:
+    """PTX ISA, min and max: of a number and NaN the number, or with .NaN canonical NaN.
+
+    If both inputs are zeros, +0.0 > -0.0.
+    """
+    type, _, flags, paired = _parts(modifiers)
+    if not is_float(type):
+        return
+    choose = min if name == "min" else max
+
+    def chosen(a: float, b: float) -> float:
+        if math.isnan(a) or math.isnan(b):
+            return math.nan if "NaN" in flags else (b if math.isnan(a) else a)
+        return choose((one, math.copysign(1, one)) for one in (a, b))[0]
+
+    inputs = wide(type, 2)
+    if "ftz" in flags:
+        inputs = tuple(flushed(one, type) for one in inputs)
+    want = np.array([chosen(*row) for row in zip(*inputs, strict=True)])
+    one = _case(name, modifiers, 2, want)
+    yield one
+    if "NaN" in flags and not paired:
+        canonical = _CANONICAL[type]
+        unsigned = f"u{one.want.itemsize}"
+        result = np.where(np.isnan(want), canonical, one.want.view(unsigned)).astype(unsigned)
+        yield Case(one.code, one.inputs, result)
+
+
+@cases_of("abs", "neg")
+def _signs(name: str, modifiers: Modifiers) -> Iterator[Case]:
+    """PTX ISA, abs and neg: NaN inputs yield an unspecified NaN."""
+    type, _, flags, _ = _parts(modifiers)
+    if not is_float(type):
+        return
+    (inputs,) = wide(type, 1)
+    if "ftz" in flags:
+        inputs = flushed(inputs, type)
+    yield _case(name, modifiers, 1, np.abs(inputs) if name == "abs" else -inputs)
+
+
+@cases_of("copysign")
+def _copied_signs(name: str, modifiers: Modifiers) -> Iterator[Case]:
+    """PTX ISA, copysign: copies the sign bit of a into b."""
+    a, b = wide(modifiers[0], 2)
+    numbers = ~np.isnan(b)
+    inputs = tuple(as_bits(one[numbers], modifiers[0]) for one in (a, b))
+    want = np.array([math.copysign(y, x) for x, y in zip(a[numbers], b[numbers], strict=True)])
+    yield Case(f"{full(name, modifiers)} d, a, b;", inputs, as_bits(want, modifiers[0]))
+
+
+@cases_of("testp")
+def _classes(name: str, modifiers: Modifiers) -> Iterator[Case]:
+    test, type = modifiers
+    (inputs,) = wide(type, 1)
+    subnormal = (np.abs(inputs) < 2.0 ** LOWEST[type]) & (inputs != 0)
+    want = {
+        "finite": np.isfinite(inputs),
+        "infinite": np.isinf(inputs),
+        "number": ~np.isnan(inputs),
+        "notanumber": np.isnan(inputs),
+        # PTX ISA, testp: positive and negative zero are considered normal numbers.
+        "normal": np.isfinite(inputs) & ~subnormal,
+        "subnormal": subnormal,
+    }[test]
+    code = f"{full(name, modifiers)} p, a; selp.u32 d, 1, 0, p;"
+    yield Case(code, bits(type, 1), want.astype("u4"))

@@ -1,0 +1,176 @@
+"""Cases of moves, selections and comparisons."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import numpy as np
+from cuda_exact import as_bits, flushed
+from cuda_float_cases import bits, wide
+from cuda_forms import Case, Modifiers, cases_of, full
+from cuda_integer_cases import columns, dtype_of, is_float, tuples, values
+
+_ORDERED = {
+    "eq": operator.eq,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+_UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+_COMBINED: dict[str, Callable[[bool, bool], bool]] = {
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+}
+_SPECIAL = {
+    "%laneid": lambda n: n % 32,
+    "%warpid": lambda n: n % 128 // 32,
+    "%tid.x": lambda n: n % 128,
+    "%ctaid.x": lambda n: n // 128,
+    "%ntid.x": lambda n: 128,
+    "%nwarpid": lambda n: 4,
+    "%tid.y": lambda n: 0,
+    "%ntid.z": lambda n: 1,
+    "%lanemask_eq": lambda n: 1 << n % 32,
+    "%lanemask_lt": lambda n: (1 << n % 32) - 1,
+    "%lanemask_le": lambda n: (2 << n % 32) - 1,
+    "%lanemask_gt": lambda n: 2**32 - (2 << n % 32),
+    "%lanemask_ge": lambda n: 2**32 - (1 << n % 32),
+}
+
+
+def _unsigned(type: str) -> str:
+    """The bits of a type."""
+    return f"u{int(type[1:]) // 8}"
+
+
+@lru_cache
+def _numbers() -> tuple[np.ndarray, ...]:
+    """As many numbers as three blocks have threads."""
+    return (np.arange(384, dtype="u4"),)
+
+
+@cases_of("mov")
+def _moves(name: str, modifiers: Modifiers) -> Iterator[Case]:
+    (type,) = modifiers
+    if type == "pred":
+        code = "setp.gt.u32 q, a, 5; mov.pred p, q; selp.u32 d, 1, 0, p;"
+        yield Case(code, tuples("u4"), (tuples("u4")[0] > 5).astype("u4"))
+        return
+    kind = _unsigned(type)
+    (a,) = inputs = tuples(kind)
+    yield Case(f"mov.{type} d, a;", inputs, a)
+    if is_float(type):
+        constant = {"f32": "0fC0490FDB", "f64": "0dC00921FB54442D18"}[type]
+        pi = as_bits([-math.pi], type).view(kind)
+        yield Case(f"mov.{type} d, {constant};", inputs, np.resize(pi, len(a)))
+        return
+    yield Case(f"mov.{type} d, -2;", inputs, np.full(len(a), -2).astype(f"i{kind[1]}").view(kind))
+    if type == "u32":
+        (numbers,) = _numbers()
+        for register, function in _SPECIAL.items():
+            want = np.array([function(one) for one in numbers.tolist()], "u4")
+            yield Case(f"mov.u32 d, {register};", _numbers(), want)
+    if type[0] == "b" and kind != "u2":
+        half = np.dtype(kind).type(int(type[1:]) // 2)
+        first, second = ("x", "y") if kind == "u8" else ("h", "l")
+        # PTX ISA, mov: a.x is in the least significant bits.
+        code = f"mov.{type} {{{first}, {second}}}, a; mov.{type} d, {{{second}, {first}}};"
+        yield Case(code, inputs, (a << half) | (a >> half))
+    if type == "b64":
+        code = """.reg .b16 j, k; mov.b64 {h, l, j, k}, a; mov.b64 d, {k, j, l, h};"""
+        yield Case(code, inputs, a.view("u2").reshape(-1, 4)[:, ::-1].copy().view("u8").reshape(-1))
+
+
+@cases_of("selp")
+def _selections(name: str, modifiers: Modifiers) -> Iterator[Case]:
+    kind = _unsigned(modifiers[0])
+    a, b, c = inputs = columns((kind, kind, "u4"), *[tuple(values(kind))] * 2, (0, 1))
+    for predicate, want in (("p", c == 1), ("!p", c == 0)):
+        code = f"setp.ne.u32 p, c, 0; {full(name, modifiers)} d, a, b, {predicate};"
+        yield Case(code, inputs, np.where(want, a, b))
+
+
+@lru_cache
+def _selectors(kind: str, float: bool) -> tuple[np.ndarray, ...]:
+    """Two values of a type, and all values of the third operand of slct."""
+    third = wide("f32", 1)[0].astype("f4") if float else tuples("i4")[0]
+    count = len(third)
+    return np.resize(tuples(kind)[0], count), np.resize(tuples(kind)[0][::-1], count), third
+
+
+@cases_of("slct")
+def _selections_by_sign(name: str, modifiers: Modifiers) -> Iterator[Case]:
+    """PTX ISA, slct: a if c >= 0, otherwise b; -0.0 is 0, NaN selects b, .ftz flushes c."""
+    *ftz, type, kind = modifiers
+    a, b, c = inputs = _selectors(_unsigned(type), kind == "f32")
+    selector = flushed(c.astype("f8"), "f32") if ftz else c
+    yield Case(f"{full(name, modifiers)} d, a, b, c;", inputs, np.where(selector >= 0, a, b))
+
+
+def _compared(comparison: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """PTX ISA, Comparison and Selection: ordered comparisons are false if an operand is NaN,
+    unordered ones (equ, neu, ltu, ...) true."""
+    unordered = np.isnan(a) | np.isnan(b) if a.dtype.kind == "f" else np.zeros(len(a), bool)
+    if comparison in ("num", "nan"):
+        return unordered if comparison == "nan" else ~unordered
+    name = _UNSIGNED.get(comparison, comparison.removesuffix("u"))
+    found = (a < b) | (a > b) if name == "ne" else _ORDERED[name](a, b)
+    return found | unordered if comparison.endswith("u") else found & ~unordered
+
+
+@lru_cache
+def _operands(type: str, ftz: bool) -> tuple[np.ndarray, ...]:
+    """The values that are compared."""
+    if not is_float(type):
+        return tuples(dtype_of(type), dtype_of(type))
+    return tuple(flushed(one, type) if ftz else one for one in wide(type, 2))
+
+
+@lru_cache
+def _with_predicates(type: str) -> tuple[np.ndarray, ...]:
+    """The operands of comparisons, and a number that is 0 or 1."""
+    kind = dtype_of(type) if not is_float(type) else ""
+    inputs = bits(type, 2) if is_float(type) else tuples(kind, kind)
+    return (*inputs, np.arange(len(inputs[0]), dtype="u4") % 2)
+
+
+@lru_cache
+def _truth(comparison: str, type: str, ftz: bool) -> np.ndarray:
+    return _compared(comparison, *_operands(type, ftz))
+
+
+@cases_of("setp", "set")
+def _comparisons(name: str, modifiers: Modifiers) -> Iterator[Case]:
+    comparison, *rest, type = modifiers
+    ftz = "ftz" in rest
+    combined = [one for one in rest if one in _COMBINED]
+    inputs = _with_predicates(type)
+    third = inputs[2] == 1
+    found = _truth(comparison, type, ftz)
+    first = _COMBINED[combined[0]](found, third) if combined else found
+    # PTX ISA, setp: the second destination is the complement of the comparison, combined.
+    second = _COMBINED[combined[0]](~found, third) if combined else ~found
+    before = "setp.ne.u32 q, c, 0;" if combined else ""
+    operands = "a, b, q" if combined else "a, b"
+    if name == "set":
+        kind = rest[-1]
+        # PTX ISA, set: 1.0f for floating-point destinations, 0xffffffff for integers.
+        true = np.float32(1).view("u4") if kind == "f32" else np.uint32(2**32 - 1)
+        want = np.where(first, true, np.uint32(0))
+        yield Case(f"{before} {full(name, modifiers)} d, {operands};", inputs, want)
+        return
+    if type in ("f16", "bf16"):
+        code = f"{before} {full(name, modifiers)} p, {operands}; selp.u32 d, 1, 0, p;"
+        yield Case(code, inputs, first.astype("u4"))
+        return
+    code = f"{before} {full(name, modifiers)} p|q, {operands}; selp.u32 x, 1, 0, p;"
+    both = first.astype("u4") + 2 * second.astype("u4")
+    yield Case(f"{code} selp.u32 y, 2, 0, q; add.u32 d, x, y;", inputs, both)
+    if combined:
+        code = f"setp.eq.u32 q, c, 0; {full(name, modifiers)} p, a, b, !q; selp.u32 d, 1, 0, p;"
+        yield Case(code, inputs, first.astype("u4"))
