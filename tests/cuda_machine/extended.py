@@ -53,7 +53,7 @@ def difference_with_borrow(a: Any, b: Any, borrow: Any) -> tuple[Any, Any]:
 def _mad(writer: Writer, one: Instruction) -> None:
     half, type = one.modifiers[0], one.modifiers[-1]
     _, a, b, c = one.operands
-    _, code = product_code(writer, one, half, type, a, b)
+    _, code = product_code(writer, half, type, a, b)
     product = writer.temporary(f"({code}).view({writer.type(f'u{BITS[type] // 8}')})")
     added = writer.array(c, f"u{BITS[type]}")
     carry = writer.read(CARRY, "pred") if one.name == "madc" else "False"

@@ -66,35 +66,26 @@ _PRODUCTS = (f"lo|hi {INTEGERS}", "wide u16|s16|u32|s32")
 
 
 @instruction("mul", forms=_PRODUCTS)
-@instruction("mul24", forms="lo|hi u32|s32")
 def _mul(writer: Writer, one: Instruction) -> None:
     result, a, b = one.operands
     type = one.modifiers[-1]
-    kind, value = product_code(writer, one, one.modifiers[0], type, a, b)
+    kind, value = product_code(writer, one.modifiers[0], type, a, b)
     writer.write(result, kind, value)
 
 
 @instruction("mad", forms=_PRODUCTS)
-@instruction("mad24", forms="lo|hi u32|s32")
 def _mad(writer: Writer, one: Instruction) -> None:
     result, a, b, c = one.operands
     type = one.modifiers[-1]
-    kind, value = product_code(writer, one, one.modifiers[0], type, a, b)
+    kind, value = product_code(writer, one.modifiers[0], type, a, b)
     writer.write(result, kind, f"({value}) + {writer.read(c, kind)}")
 
 
-def product_code(
-    writer: Writer, one: Instruction, half: str, type: str, a: Any, b: Any
-) -> tuple[str, str]:
+def product_code(writer: Writer, half: str, type: str, a: Any, b: Any) -> tuple[str, str]:
     """The type and code of a product: its low or high bits, or all of them."""
     left, right = _array_of(writer, a, b, type), writer.read(b, type)
     bits = BITS[type]
     twice = f"{type[0]}{2 * bits}"
-    if one.name.endswith("24"):
-        # PTX ISA, mul24: the low or the high 32 of the 48 bits.
-        shift = 0 if half == "lo" else 16
-        dtype = writer.type(DTYPES[type])
-        return type, f"(product24({left}, {right}) >> {shift}).astype({dtype})"
     if half == "lo":
         return type, f"{left} * {right}"
     if half == "hi" and bits == 64:
@@ -103,18 +94,6 @@ def product_code(
     if half == "wide":
         return twice, product
     return type, f"({product} >> {bits}).astype({writer.type(DTYPES[type])})"
-
-
-@helper
-def product24(a: Any, b: Any) -> Any:
-    """The products of the low 24 bits of 32-bit integers, as 64 bits."""
-
-    def low(value: Any) -> Any:
-        if value.dtype == np.uint32:
-            return (value & np.uint32(0xFFFFFF)).astype(np.uint64)
-        return ((value << np.int32(8)) >> np.int32(8)).astype(np.int64)
-
-    return low(a) * low(b)
 
 
 @helper

@@ -160,9 +160,7 @@ def multiplied(
     return [halves[0] | halves[1] << np.uint32(16), halves[2] | halves[3] << np.uint32(16)]
 
 
-@instruction(
-    "ldmatrix", forms="sync aligned m8n8 x1|x2|x4 trans? shared|shared::cta? b16", since=75
-)
+@instruction("ldmatrix", forms="sync aligned m8n8 x1|x2|x4 trans? shared|shared::cta? b16")
 def _ldmatrix(writer: Writer, one: Instruction) -> None:
     space, (_, _, _, number, *rest) = space_of(one.modifiers)
     transposed = "trans" in rest

@@ -132,13 +132,7 @@ def _product(half: str, bits: int, a: int, b: int) -> int:
     return a * b >> bits if half == "hi" else a * b
 
 
-def _low_24(value: int, type: str) -> int:
-    """The low 24 bits of an integer, with the sign of the upper one."""
-    low = value & 0xFFFFFF
-    return low - (1 << 24) if type[0] == "s" and low >> 23 else low
-
-
-@cases_of("mul", "mul24", "mad", "mad24")
+@cases_of("mul", "mad")
 def _products(name: str, modifiers: Modifiers) -> Iterator[Case]:
     half, type = modifiers[0], modifiers[-1]
     if is_float(type) or "cc" in modifiers:
@@ -146,19 +140,15 @@ def _products(name: str, modifiers: Modifiers) -> Iterator[Case]:
     kind, bits = dtype_of(type), int(type[1:])
     result = f"{kind[0]}{2 * int(kind[1])}" if half == "wide" else kind
 
-    def product_of(a: int, b: int) -> int:
-        if name.endswith("24"):
-            # PTX ISA, mul24: .lo and .hi are the low and high 32 of the 48 bits.
-            return _product(half, 16, _low_24(a, type), _low_24(b, type))
-        return _product(half, bits, a, b)
+    def exact(a: int, b: int, c: int = 0) -> int:
+        return _product(half, bits, a, b) + c
 
-    if name.startswith("mul"):
+    if name == "mul":
         inputs = tuples(kind, kind)
-        yield case(f"{full(name, modifiers)} d, a, b;", product_of, inputs, result)
+        yield case(f"{full(name, modifiers)} d, a, b;", exact, inputs, result)
     else:
         inputs = tuples(kind, kind, result)
-        code = f"{full(name, modifiers)} d, a, b, c;"
-        yield case(code, lambda a, b, c: product_of(a, b) + c, inputs, result)
+        yield case(f"{full(name, modifiers)} d, a, b, c;", exact, inputs, result)
 
 
 @cases_of("sad")

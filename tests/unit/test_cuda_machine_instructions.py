@@ -179,6 +179,20 @@ def test_turing_has_only_the_small_product_of_float16(shape: str, type: str) -> 
     assert "only sm_80 and later have it" in str(caught.value)
 
 
+def test_addresses_of_matrices_are_checked_for_all_threads_on_turing() -> None:
+    """PTX ISA, ldmatrix: for sm_75, all threads must contain valid addresses."""
+    code = """.shared .align 16 .b8 kept[128]; mov.u32 x, kept; mad.lo.u32 x, a, 16, x;
+        setp.lt.u32 p, a, 8; @p st.shared.v4.b32 [x], {a, a, a, a}; bar.warp.sync 0xffffffff;
+        ldmatrix.sync.aligned.m8n8.x1.shared.b16 {d}, [x];"""
+    threads = np.arange(32, dtype="u4")
+    found = calculate(code, threads, result="u4", threads=32)
+    np.testing.assert_array_equal(found, threads // 4)
+    with pytest.raises(Fault) as caught:
+        calculate(code, threads, result="u4", threads=32, target="sm_75")
+    assert "an illegal address: 16 bytes of shared memory at 0x80, of 128" in str(caught.value)
+    assert "thread (8, 0, 0)" in str(caught.value)
+
+
 def test_tf32_operands_are_rounded_before() -> None:
     registers = ", ".join(f"r{n}" for n in range(4))
     code = f""".reg .b32 {registers}; {" ".join(f"mov.b32 r{n}, a;" for n in range(4))}
