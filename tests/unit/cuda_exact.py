@@ -23,23 +23,22 @@ def rounded(exact: Fraction, type: str, mode: str, zero: float = 0.0) -> float:
     if exact == 0:
         return zero
     sign = -1 if exact < 0 else 1
-    size = abs(exact)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    exponent -= Fraction(2) ** exponent > size
-    last = Fraction(2) ** (max(exponent, LOWEST[type]) - BITS[type] + 1)
-    down = size // last
-    rest = size / last - down
-    half = Fraction(1, 2)
+    # Integers instead of fractions, which are slower.
+    above, below = abs(exact.numerator), exact.denominator
+    exponent = above.bit_length() - below.bit_length()
+    exponent -= above << max(-exponent, 0) < below << max(exponent, 0)
+    last = max(exponent, LOWEST[type]) - BITS[type] + 1
+    below <<= max(last, 0)
+    down, rest = divmod(above << max(-last, 0), below)
     outward = mode == ("rp" if sign > 0 else "rm")
     if mode == "rn":
-        up = rest > half or (rest == half and down % 2 == 1)
+        up = 2 * rest > below or (2 * rest == below and down % 2 == 1)
     else:
-        up = rest >= half if mode == "rna" else outward and rest > 0
-    value = (down + up) * last
-    largest = (2 - Fraction(2) ** (1 - BITS[type])) * Fraction(2) ** HIGHEST[type]
-    if value > largest:
-        return sign * (math.inf if mode in ("rn", "rna") or outward else float(largest))
-    return math.copysign(float(value), sign)
+        up = 2 * rest >= below if mode == "rna" else outward and rest > 0
+    if (down + up).bit_length() + last > HIGHEST[type] + 1:
+        largest = math.ldexp(2 ** BITS[type] - 1, HIGHEST[type] - BITS[type] + 1)
+        return sign * (math.inf if mode in ("rn", "rna") or outward else largest)
+    return math.copysign(math.ldexp(down + up, last), sign)
 
 
 def values(type: str, count: int = 8, seed: int = 0) -> np.ndarray:
