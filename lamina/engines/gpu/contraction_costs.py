@@ -15,6 +15,7 @@ from lamina.engines.gpu.schedule import (
     ContractionSchedule,
     KernelSchedule,
     MatrixSchedule,
+    PackedSchedule,
     PassesSchedule,
     TiledSchedule,
     TreeSchedule,
@@ -69,6 +70,25 @@ def winograd_cost(step: Contraction, decided: WinogradSchedule, traits: Traits) 
     # The transformed data and results are written, and read by the next kernel.
     moved = 2 * sum(sizes) * step.dtype.itemsize / (MEMORY_BYTES * traits.compute_units)
     return contraction_cost(Product(products), decided.products, traits) + moved + 3 * LAUNCH
+
+
+def packed_cost(
+    one: Product, side: Operand, products: Product, decided: PackedSchedule, traits: Traits
+) -> float:
+    """The expected clocks of a contraction with a packed operand, its loop and launch included.
+
+    Args:
+        one: the contraction.
+        side: the operand, before it is packed.
+        products: the contraction that reads it from the workspace.
+        decided: the schedule.
+        traits: of the device.
+    """
+    count = one.batch * one.k * (one.m if decided.operand == "left" else one.n)
+    written = count * side.loaded_bytes / MEMORY_BYTES
+    read = count * _moved_bytes(side, along_k=True) / CACHE_BYTES
+    packing = (read + 2 * written) / traits.compute_units + LAUNCH
+    return packing + contraction_cost(products, decided.products, traits)
 
 
 def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: int) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from lamina.engines.gpu.contraction_costs import contraction_cost, winograd_cost
+from lamina.engines.gpu.contraction_costs import contraction_cost, packed_cost, winograd_cost
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
 from lamina.engines.gpu.matrix_schedules import legal_matrices, matrix_schedules
+from lamina.engines.gpu.packed_operands import OPERANDS, gains_by_packing, packed_steps
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
     HALF_BYTES,
@@ -19,6 +20,7 @@ from lamina.engines.gpu.schedule import (
     LoopSchedule,
     MatrixLoad,
     MatrixSchedule,
+    PackedSchedule,
     Pass,
     PassesSchedule,
     TiledSchedule,
@@ -62,17 +64,45 @@ def contraction_schedules(
     if not one.batch * one.m * one.n * one.k or traits.largest_group < LEAST_GROUP:
         yield direct_schedule(one, bits)
         return
+    costs: dict[WrittenSchedule, float] = {
+        each: contraction_cost(one, each, traits) for each in _unpacked(one, bits, traits)
+    }
+    for decided in _winograd(step, bits, traits):
+        costs[decided] = winograd_cost(step, decided, traits)
+    costs |= _packed(step, bits, traits)
+    yield from sorted(costs, key=lambda each: costs[each])
+
+
+def _unpacked(one: Product, bits: int, traits: Traits) -> Sequence[KernelSchedule | PassesSchedule]:
+    """The schedules that read both operands where they are."""
     found: list[KernelSchedule | PassesSchedule] = [direct_schedule(one, bits)]
     found += _trees(one, bits, traits)
     found += _tiles(one, bits, traits)
     found += matrix_schedules(one, bits, traits)
     found += _split(one, bits, traits, found)
-    costs: dict[WrittenSchedule, float] = {
-        each: contraction_cost(one, each, traits) for each in found
-    }
-    for decided in _winograd(step, bits, traits):
-        costs[decided] = winograd_cost(step, decided, traits)
-    yield from sorted(costs, key=lambda each: costs[each])
+    return found
+
+
+def _packed(step: Contraction, bits: int, traits: Traits) -> Mapping[WrittenSchedule, float]:
+    """The best schedule with each operand packed, where that makes runs; and its cost.
+
+    The caches of a processor keep the other elements of a line until they are read.
+    """
+    found: dict[WrittenSchedule, float] = {}
+    one = Product(step)
+    for operand, side in zip(OPERANDS, (one.left, one.right), strict=True):
+        if traits.is_processor or not gains_by_packing(step, operand):
+            continue
+        packing, products = packed_steps(step, operand, lambda size, dtype: "packed")
+        loop, own = point_schedule(packing, bits, traits), Product(products)
+        costs = {
+            decided: packed_cost(one, side, own, decided, traits)
+            for kernels in _unpacked(own, bits, traits)
+            for decided in (PackedSchedule(operand, loop, kernels),)
+        }
+        best = min(costs, key=lambda each: costs[each])
+        found[best] = costs[best]
+    return found
 
 
 def _winograd(step: Contraction, bits: int, traits: Traits) -> Iterator[WinogradSchedule]:
@@ -91,7 +121,11 @@ def _winograd(step: Contraction, bits: int, traits: Traits) -> Iterator[Winograd
     loops = (point_schedule(one, bits, traits) for one in (weights, data, results))
     weight_loop, data_loop, result_loop = loops
     whole = (one for one in contraction_schedules(products, bits, traits))
-    first = next(one for one in whole if not isinstance(one, PassesSchedule | WinogradSchedule))
+    first = next(
+        one
+        for one in whole
+        if not isinstance(one, PassesSchedule | WinogradSchedule | PackedSchedule)
+    )
     yield WinogradSchedule(weight_loop, data_loop, first, result_loop)
 
 
@@ -284,6 +318,10 @@ def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator
         point = LoopSchedule(1, bits)
         yield WinogradSchedule(point, point, ContractionSchedule(2, 2, bits), point)
         yield from _winograd(step, bits, traits)
+    for operand, kernel in zip(OPERANDS, kernels, strict=False):
+        _, products = packed_steps(step, operand, lambda size, dtype: "packed")
+        own = next(iter(_legal_groups(Product(products), bits, traits)), kernel)
+        yield PackedSchedule(operand, LoopSchedule(1, bits), own)
     for splits in (2, 3):
         if one.k and one.k % splits == 0:
             for kernel in kernels[splits::4]:

@@ -15,6 +15,7 @@ from lamina.engines.gpu.loop_schedules import legal_loops, loop_schedules
 from lamina.engines.gpu.schedule import (
     NARROW,
     MatrixSchedule,
+    PackedSchedule,
     PassesSchedule,
     Schedule,
     StepSchedule,
@@ -91,6 +92,8 @@ def _halves(one: StepSchedule) -> tuple[bool, bool]:
     """Which operands are kept in 16 bits in local memory."""
     if isinstance(one, PassesSchedule):
         return _halves(one.passes[0].kernels[0])
+    if isinstance(one, PackedSchedule):
+        return _halves(one.products)
     if isinstance(one, TiledSchedule):
         return one.left.is_half, one.right.is_half
     return False, False
@@ -100,6 +103,8 @@ def _kind(one: StepSchedule) -> tuple[object, ...]:
     """What schedules of one kind have in common: the kernels, their tiles, whether K is split."""
     if isinstance(one, PassesSchedule):
         return ("passes", len(one.passes), *_kind(one.passes[0].kernels[0]))
+    if isinstance(one, PackedSchedule):
+        return ("packed", *_kind(one.products))
     if isinstance(one, TiledSchedule):
         return ("tiles", one.tile_m, one.tile_n)
     if isinstance(one, MatrixSchedule):

@@ -27,6 +27,7 @@ from lamina.engines.gpu.schedule import (
     LibrarySchedule,
     LoopSchedule,
     MatrixSchedule,
+    PackedSchedule,
     PassesSchedule,
     RowSchedule,
     ScanSchedule,
@@ -124,7 +125,7 @@ class _Writer:
         """The launches that run a step."""
         if isinstance(decided, LibrarySchedule):
             return self._library(number, step, decided, iteration)
-        if not isinstance(decided, PassesSchedule | WinogradSchedule):
+        if not isinstance(decided, PassesSchedule | WinogradSchedule | PackedSchedule):
             return self._launches(number, f"step{number}", [step], decided, iteration, ())
         passes = passes_of(step, decided)
         self.workspaces |= workspaces_in_blocks(passes.workspaces, self._traits)

@@ -13,7 +13,14 @@ from typing import final
 
 from lamina.codegen.axes import flattened
 from lamina.codegen.matrix import with_single_axes
-from lamina.engines.gpu.schedule import KernelSchedule, Pass, PassesSchedule, WinogradSchedule
+from lamina.engines.gpu.packed_operands import packed_steps
+from lamina.engines.gpu.schedule import (
+    KernelSchedule,
+    PackedSchedule,
+    Pass,
+    PassesSchedule,
+    WinogradSchedule,
+)
 from lamina.engines.gpu.winograd import winograd_steps
 from lamina.program.index import Axis, axis_index, flatten, gathered_index
 from lamina.program.program import Buffer
@@ -52,7 +59,7 @@ class Passes:
     workspaces: tuple[Buffer, ...]
 
 
-def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule) -> Passes:
+def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule | PackedSchedule) -> Passes:
     """The passes of a step."""
     workspaces = StepWorkspaces(step.name)
     found: Iterable[tuple[tuple[Step, ...], KernelSchedule]]
@@ -60,10 +67,12 @@ def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule) -> Passes:
         assert isinstance(step, Contraction)
         steps = winograd_steps(step, workspaces.add)
         found = [((one,), own) for one, own in zip(steps, decided.kernels, strict=True)]
+    elif isinstance(decided, PackedSchedule):
+        assert isinstance(step, Contraction)
+        packing, products = packed_steps(step, decided.operand, workspaces.add)
+        found = [((packing,), decided.packing), *_products(products, decided.products, workspaces)]
     elif isinstance(step, Contraction):
-        (only,) = decided.passes
-        steps = split_contraction(step, only.splits, workspaces.add)
-        found = [((one,), own) for one, own in zip(steps, only.kernels, strict=True)]
+        found = _products(step, decided, workspaces)
     elif isinstance(step.stages[0], Sort):
         found = _sort_passes(step, step.stages[0], decided.passes[0].kernels, workspaces)
     elif isinstance(step.stages[0], Scan):
@@ -72,6 +81,18 @@ def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule) -> Passes:
         passes = _loop_passes(ordered(step), decided.passes, workspaces)
         found = [((one,), own) for one, own in passes]
     return Passes(tuple(found), workspaces.made())
+
+
+def _products(
+    step: Contraction, decided: KernelSchedule | PassesSchedule, workspaces: StepWorkspaces
+) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
+    """The passes of a contraction, one unless its K is split."""
+    if not isinstance(decided, PassesSchedule):
+        yield (step,), decided
+        return
+    (only,) = decided.passes
+    steps = split_contraction(step, only.splits, workspaces.add)
+    yield from (((one,), own) for one, own in zip(steps, only.kernels, strict=True))
 
 
 @final

@@ -411,8 +411,26 @@ class WinogradSchedule:
         return f"Winograd F(2x2, 3x3): {', then '.join(map(str, self.kernels))}"
 
 
+@frozen_dataclass
+class PackedSchedule:
+    """A contraction, one operand of which is first packed in a workspace, in runs of neighbours.
+
+    Attributes:
+        operand: `"left"` or `"right"`, of the step.
+        packing: of the kernel that packs it.
+        products: of the contraction that reads the packed operand.
+    """
+
+    operand: str
+    packing: LoopSchedule
+    products: KernelSchedule | PassesSchedule
+
+    def __str__(self) -> str:
+        return f"{self.operand} packed: {self.packing}, then {self.products}"
+
+
 # Schedules of steps whose kernels are all written by us.
-WrittenSchedule = KernelSchedule | PassesSchedule | WinogradSchedule
+WrittenSchedule = KernelSchedule | PassesSchedule | WinogradSchedule | PackedSchedule
 
 
 @frozen_dataclass

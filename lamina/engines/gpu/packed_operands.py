@@ -1,0 +1,85 @@
+"""Contractions with a packed operand: first a loop copies it to a workspace, in runs of neighbours.
+
+Weights of a convolution have their kernel elements as neighbours, while its data has channels. So
+a tile of the weights would be read from as many sectors as it has elements, by each work group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lamina.engines.gpu.products import Product, half_of
+from lamina.program.index import axis_index, flatten
+from lamina.program.scalar import Apply, Load, Scalar
+from lamina.program.steps import Contraction, Loop, Store, Write
+from lamina.program.windows import loaded
+from lamina.shapes import DType, size_of
+
+OPERANDS = ("left", "right")
+
+
+def packed_steps(
+    step: Contraction, operand: str, workspace: Callable[[int, DType], str]
+) -> tuple[Loop, Contraction]:
+    """The loop that packs an operand, and the contraction that reads it from there.
+
+    Conversions to the dtype of the products are done by the contraction, as before: floats of 16
+    bits are packed as such, and float32 that will be rounded to TF32 as they are.
+
+    Args:
+        step: the contraction.
+        operand: `"left"` or `"right"`.
+        workspace: (number of elements, dtype) -> name of a new workspace.
+    """
+    view = step.left if operand == "left" else step.right
+    outer = step.m if operand == "left" else step.n
+    single = Product(step)
+    distances = (single.left if operand == "left" else single.right).distances
+    is_along_k = 0 < distances[1] < distances[0]
+    axes = (*step.batch, *outer, *step.k) if is_along_k else (*step.batch, *step.k, *outer)
+    shape = [axis.extent for axis in axes]
+    location = flatten([axis_index(axis) for axis in axes], shape)
+    kept = _kept(view)
+    name = workspace(size_of(shape), kept.dtype)
+    load = Load(name, location, kept.dtype)
+    windows = tuple(one for one in step.windows if one.operand != operand)
+    found = replace(step, name=f"{step.name}.products", windows=windows)
+    replaced = _converted(view, load)
+    found = replace(found, left=replaced) if operand == "left" else replace(found, right=replaced)
+    return Loop(f"{step.name}.packed", axes, (Write((), (Store(name, location, kept),)),)), found
+
+
+def gains_by_packing(step: Contraction, operand: str) -> bool:
+    """Whether an operand is a load without runs of neighbours, and has each element only once."""
+    view = step.left if operand == "left" else step.right
+    outer = step.m if operand == "left" else step.n
+    load = loaded(view)
+    if load is None or load.bounds or step.windows_in(operand):
+        return False
+    single = Product(step)
+    side = single.left if operand == "left" else single.right
+    low, high = load.index.bounds
+    size = size_of([axis.extent for axis in (*step.batch, *outer, *step.k)])
+    return side.runs == (1, 1) and size <= high - low + 1
+
+
+def _kept(view: Scalar) -> Scalar:
+    """What the workspace has of a view: its elements before their conversion to what is multiplied.
+
+    That is the last conversion of floats of 16 bits, or the rounding to TF32.
+    """
+    half = half_of(view)
+    if half is not None:
+        return half
+    if isinstance(view, Apply) and view.primitive == "round_to_tf32":
+        return view.operands[0]
+    return view
+
+
+def _converted(view: Scalar, load: Load) -> Scalar:
+    """A load from the workspace, converted as the view's elements are."""
+    if _kept(view) is view:
+        return load
+    assert isinstance(view, Apply)
+    return replace(view, operands=(load,))
