@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gpu_cases import CASES, compiled
 
-from lamina.engines.gpu.matrix_schedules import legal_matrices
+from lamina.engines.gpu.matrix_schedules import legal_matrices, matrix_schedule
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import WARP, MatrixLoad
 from lamina.program.index import Axis, Index, axis_index
@@ -19,9 +19,13 @@ from lamina.shapes import bfloat16, float32
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
+import cuda_compiler
+import ptx_text
+from cuda_compiler import compilation_of
 from cuda_devices import ARCHITECTURES
 from cuda_kernels import family_of
-from ptx_traffic import wavefronts
+from ptx_addresses import accesses_of
+from ptx_traffic import traffic_of, wavefronts
 
 NAMES = ("matmul-bf16", "transposed-bf16", "matmul-tf32", "transposed-tf32")
 
@@ -39,6 +43,38 @@ def test_rows_that_are_read_together_are_in_different_banks(name: str) -> None:
     for one in schedules:
         for load, tile in ((one.left, one.tile_m), (one.right, one.tile_n)):
             assert _wavefronts(load, tile, one.tile_k, one.element_bytes) == (1, 1), str(one)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_to_local_memory_have_no_bank_conflicts(name: str) -> None:
+    problem = cuda_compiler.missing()
+    if problem:
+        pytest.skip(problem)
+    case = next(one for one in CASES if one.name == name)
+    architecture = ARCHITECTURES["sm_80"]
+    family = family_of(architecture)
+    program = compiled(case, family.target)
+    ((number, step),) = [
+        (number, step) for number, step in enumerate(program.steps) if isinstance(step, Contraction)
+    ]
+    product, traits = Product(step), architecture.traits
+    size = 4 if product.matrix_kind == "tf32" else 2
+    # In rows along K.
+    for row_bytes in (128, 64, 32):
+        decided = matrix_schedule(
+            product, (64, 32, row_bytes // size), (2, 1), 2, False, 32, traits
+        )
+        launches = family.write(program, family.decide(program, {number: decided}))
+        ptx = compilation_of(launches.text, architecture).ptx
+        (launch,) = [one for one in launches.launches if one.step == number]
+        (kernel,) = [one for one in ptx_text.kernels_in(ptx) if one.name == launch.kernel]
+        accesses = accesses_of(kernel, launch.group, 0, 1)
+        # The compiler may store a vector in pieces.
+        sizes = {load.lanes * size for load in (decided.left, decided.right)}
+        copies = [one for one in accesses if one.operand.is_written and one.operand.bytes in sizes]
+        found = traffic_of(copies, "shared")
+        assert found.accesses
+        assert found.needed == found.least, str(decided)
 
 
 def _wavefronts(load: MatrixLoad, tile: int, tile_k: int, size: int) -> tuple[int, int]:

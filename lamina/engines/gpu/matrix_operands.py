@@ -26,6 +26,19 @@ EDGE, STEP = 8, 16
 _ROW_BYTES = 16
 
 
+def copied_apart(row_bytes: int) -> int:
+    """The distance of the rows that are copied together, so that they are in different banks.
+
+    Banks have 128 bytes together. Rows of 64 or 32 bytes are padded by 16, so that eight of them
+    are in different banks 16 bytes each. Then whole rows are if they are 4 or 2 rows apart.
+
+    Args:
+        row_bytes: of a row, without its padding.
+    """
+    vectors = row_bytes // _ROW_BYTES
+    return vectors if vectors in (2, 4) else 1
+
+
 @final
 class MatrixOperand:
     """Copies the tiles of one operand, and loads its matrices.
@@ -72,7 +85,8 @@ class MatrixOperand:
         self.size = self._row * (side.tile if load.along_k else schedule.tile_k)
         self._array = self._code.launched(self._element, begin)
         self._vectors = TileVectors(
-            *(points, side, view, batch, k, schedule.tile_k, schedule.group, item, bound)
+            *(points, side, view, batch, k, schedule.tile_k, schedule.group, item, bound),
+            copied_apart((self._row - load.padding) * self._bytes),
         )
         self._start = points.indices(self._location(*self._matrices(item, first, is_left))).start
 

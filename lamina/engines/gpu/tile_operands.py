@@ -28,6 +28,8 @@ from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 
+# The rows of a matrix that instructions on matrices read together.
+ROWS = 8
 # Writes the kernel of a contraction over single axes, whose groups count tiles of batch, m and n.
 WriteTile = Callable[[ItemPoints, Contraction, Sequence[Axis], Axis], None]
 
@@ -168,6 +170,8 @@ class TileVectors:
         group: the number of work items that share the tile.
         item: the number of the work item in its group.
         bound: the axes of ragged tiles have their values in it.
+        apart: the distance of the rows that work items copy one after the other, among eight rows;
+            it divides 8, and the rows are a multiple of 8 unless it is 1.
 
     Attributes:
         all: the vectors; all tiles have them at the same locations.
@@ -186,6 +190,7 @@ class TileVectors:
         group: int,
         item: Axis,
         bound: ExitStack,
+        apart: int = 1,
     ) -> None:
         self._points, self._code = points, points.code
         self._side, self._k, self._stretch = side, k, stretch
@@ -198,7 +203,7 @@ class TileVectors:
         self.all: list[_Vector] = []
         for number in range(-(-self.count // group)):
             at = axis_index(item) + number * group
-            first, second = at % fast, at // fast % slow
+            first, second = at % fast, _spread(at // fast % slow, apart)
             product = at // (fast * slow) % batch.tile
             at_k, outer = (first, second) if along_k else (second, first)
             replaced = {
@@ -278,6 +283,14 @@ class TileVectors:
             points.bound(own, first, before=before),
         ):
             yield
+
+
+def _spread(row: Index, apart: int) -> Index:
+    """The row of each number: among eight rows, neighbouring numbers have rows that are apart."""
+    if apart == 1:
+        return row
+    together = ROWS // apart
+    return row // ROWS * ROWS + row % together * apart + row % ROWS // together
 
 
 @final
