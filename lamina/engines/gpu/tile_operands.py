@@ -19,7 +19,7 @@ from lamina.codegen.halves import to_float
 from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
-from lamina.engines.gpu.products import half_of
+from lamina.engines.gpu.products import half_of, run_along
 from lamina.engines.gpu.schedule import MatrixSchedule, TiledSchedule, TileLoad
 from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
 from lamina.program.index import Axis, Index, axis_index
@@ -28,6 +28,8 @@ from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
 
+# The float32 in a sector of a GPU's memory.
+_SECTOR = 8
 # The rows of a matrix that instructions on matrices read together.
 ROWS = 8
 # Writes the kernel of a contraction over single axes, whose groups count tiles of batch, m and n.
@@ -172,6 +174,8 @@ class TileVectors:
         bound: the axes of ragged tiles have their values in it.
         apart: the distance of the rows that work items copy one after the other, among eight rows;
             it divides 8, and the rows are a multiple of 8 unless it is 1.
+        near: the vectors of a row that work items copy one after the other, before those of the
+            next row; it divides the vectors of a row. None for all of them.
 
     Attributes:
         all: the vectors; all tiles have them at the same locations.
@@ -191,6 +195,7 @@ class TileVectors:
         item: Axis,
         bound: ExitStack,
         apart: int = 1,
+        near: int | None = None,
     ) -> None:
         self._points, self._code = points, points.code
         self._side, self._k, self._stretch = side, k, stretch
@@ -203,7 +208,9 @@ class TileVectors:
         self.all: list[_Vector] = []
         for number in range(-(-self.count // group)):
             at = axis_index(item) + number * group
-            first, second = at % fast, _spread(at // fast % slow, apart)
+            together = near or fast
+            first = at // (together * slow) % (fast // together) * together + at % together
+            second = _spread(at // together % slow, apart)
             product = at // (fast * slow) % batch.tile
             at_k, outer = (first, second) if along_k else (second, first)
             replaced = {
@@ -293,6 +300,19 @@ def _spread(row: Index, apart: int) -> Index:
     return row // ROWS * ROWS + row % together * apart + row % ROWS // together
 
 
+def _near(side: Side, k: Axis, stretch: int) -> int | None:
+    """How many vectors along K are copied one after the other: None for all of a row.
+
+    Their elements are written to several rows, which are padded so that those of one sector are in
+    different banks. If runs of neighbours have whole sectors, no sector is read twice for that.
+    """
+    lanes = side.load.lanes
+    is_fit = lanes > 1 and (stretch // lanes) % max(_SECTOR // lanes, 1) == 0
+    if not side.load.along_k or not is_fit or run_along(side.view, k) < _SECTOR:
+        return None
+    return max(_SECTOR // lanes, 1)
+
+
 @final
 class TileOperand:
     """Copies the tiles of one operand.
@@ -328,6 +348,7 @@ class TileOperand:
         self._vectors = TileVectors(
             *(points, side, self._view or side.view, batch, k, tiled.tile_k, tiled.group),
             *(item, bound),
+            near=_near(side, k, tiled.tile_k),
         )
 
     def loaded(self, stretch: Index) -> Sequence[Value]:
