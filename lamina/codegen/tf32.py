@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Value, constant
-from lamina.program.tf32 import HALF_DIGIT, KEPT_BITS
+from lamina.program.tf32 import HALF_DIGIT, KEPT_BITS, QUIET
 
 
 def rounded(code: Builder, value: Value) -> Value:
     """Floats of 32 bits rounded to TF32."""
     bits = code.convert("bitcast", value, "i32")
     nearest = code.add(bits, constant(HALF_DIGIT, bits.type))
-    nearest = code.binary("and", nearest, constant(KEPT_BITS, bits.type))
     # The carry could make a NaN a number.
     is_nan = code.compare("uno", value, value)
-    return code.convert("bitcast", code.select(is_nan, bits, nearest), "float")
+    quiet = code.binary("or", bits, constant(QUIET, bits.type))
+    found = code.select(is_nan, quiet, nearest)
+    return code.convert(
+        "bitcast", code.binary("and", found, constant(KEPT_BITS, bits.type)), "float"
+    )

@@ -2,7 +2,8 @@
 
 Numbers are rounded to the nearest, ties away from zero, like `cvt.rna.tf32.f32` (PTX ISA, "Data
 Movement and Conversion Instructions: cvt"). Subnormal numbers are rounded and kept. Numbers beyond
-the largest one become infinite. Infinities stay, and so do all bits of a NaN.
+the largest one become infinite. Infinities stay. A NaN becomes a quiet one: its only bits could be
+among those that tensor cores do not read, which would make it infinite.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from lamina.program.scalar import Apply, Scalar
 from lamina.program.steps import Contraction
 from lamina.shapes import Array
 
-# Half of the last digit that is kept, and the bits that are kept.
-HALF_DIGIT, KEPT_BITS = 0x1000, 0xFFFFE000
+# Half of the last digit that is kept, the bits that are kept, and the bit of quiet NaNs.
+HALF_DIGIT, KEPT_BITS, QUIET = 0x1000, 0xFFFFE000, 0x400000
 
 
 def rounded_to_tf32(x: Array) -> Array:
     """Float32 rounded to TF32."""
     bits = np.asarray(x, np.float32).view(np.uint32)
     # A carry out of the fraction enlarges the exponent: of the largest number, to infinity.
-    nearest = ((bits + np.uint32(HALF_DIGIT)) & np.uint32(KEPT_BITS)).view(np.float32)
-    return np.where(np.isnan(x), x, nearest)
+    found = np.where(np.isnan(x), bits | np.uint32(QUIET), bits + np.uint32(HALF_DIGIT))
+    return np.asarray(found & np.uint32(KEPT_BITS)).view(np.float32)
 
 
 def unrounded(step: Contraction) -> Contraction | None:

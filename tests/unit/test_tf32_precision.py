@@ -104,8 +104,11 @@ def test_bits_of_rounded_numbers(number: int, wanted: int) -> None:
 NANS = np.array([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF801FFF, 0xFFFFFFFF], np.uint32)
 
 
-def test_the_bits_of_a_nan_stay() -> None:
-    assert np.array_equal(rounded_to_tf32(NANS.view(np.float32)).view(np.uint32), NANS)
+def test_a_nan_stays_one_in_the_bits_that_tensor_cores_read() -> None:
+    found = rounded_to_tf32(NANS.view(np.float32))
+    assert np.isnan(found).all()
+    assert not (found.view(np.uint32) & 0x1FFF).any()
+    assert np.array_equal(np.signbit(found), np.signbit(NANS.view(np.float32)))
 
 
 def test_the_cpu_engine_rounds_to_the_same_bits() -> None:
