@@ -383,9 +383,12 @@ def test_parts_of_sums_are_rounded_if_that_is_allowed(device: DoubledDevice) -> 
 def test_a_captured_product_is_computed_at_each_launch(one: RawProduct) -> None:
     one.find()
     driver = one.driver
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    driver.cuStreamBeginCapture(one.stream, mode)
+    modes = driver.CUstreamCaptureMode
+    driver.cuStreamBeginCapture(one.stream, modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+    # The library may load its kernels, which the capture prohibits otherwise.
+    before = driver.cuThreadExchangeStreamCaptureMode(modes.CU_STREAM_CAPTURE_MODE_RELAXED)[1]
     one.multiply()
+    driver.cuThreadExchangeStreamCaptureMode(before)
     graph = driver.cuGraphInstantiate(driver.cuStreamEndCapture(one.stream)[1], 0)[1]
     for factor in (1, 2):
         one.write(one.pointers["a"], factor * A)
