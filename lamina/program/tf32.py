@@ -16,8 +16,10 @@ from lamina.program.scalar import Apply, Scalar
 from lamina.program.steps import Contraction
 from lamina.shapes import Array
 
-# Half of the last digit that is kept, the bits that are kept, and the bit of quiet NaNs.
-HALF_DIGIT, KEPT_BITS, QUIET = 0x1000, 0xFFFFE000, 0x400000
+# Half of the last digit that is kept, and the bits that are kept.
+HALF_DIGIT, KEPT_BITS = 0x1000, 0xFFFFE000
+# The bit that quiet NaNs have.
+QUIET = 0x400000
 
 
 def rounded_to_tf32(x: Array) -> Array:
