@@ -158,7 +158,12 @@ def print_machine(workers: Workers, absent: dict[str, str]) -> None:
 
 
 def require_conformance(engine: str, share: int) -> None:
-    """Runs one in `share` of the conformance tests on the engine; ends the command if they fail."""
+    """Runs one in `share` of the conformance tests on the engine; ends the command if they fail.
+
+    Args:
+        engine: its name with the number of the device, which is in the names of its tests.
+        share: 0 for none.
+    """
     if not share:
         print("\nconformance: not checked")
         return
@@ -167,7 +172,8 @@ def require_conformance(engine: str, share: int) -> None:
             "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
         )
     command = [sys.executable, "-m", "pytest", "tests/conformance", f"--engine={engine}"]
-    command += ["--share", str(share), "-q", "-p", "no:cacheprovider"]
+    # Without -k, tests that run on no engine would run too.
+    command += ["-k", engine, "--share", str(share), "-q", "-p", "no:cacheprovider"]
     command += ["--numprocesses", str(min(TEST_PROCESSES, os.cpu_count() or 1))]
     print(f"\nconformance: {' '.join(command[1:])}", flush=True)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -403,7 +409,7 @@ def main() -> None:
         set_variables(given, folder / "cache")
         workers, absent = start(given, stack)
         print_machine(workers, absent)
-        require_conformance(given.engine, given.conformance)
+        require_conformance(workers[OURS].versions["engine"], given.conformance)
         device = limits(workers)
         print_limits(device)
         found: dict[str, Any] = {}

@@ -195,7 +195,8 @@ def test_failing_conformance_tests_end_the_command_with_their_output(
         gpu.require_conformance("cuda:0", 16)
     expected = "FAILED test_sum\n\nthe engine does not pass the conformance tests"
     assert str(caught.value) == expected
-    assert commands[0][2:7] == ["pytest", "tests/conformance", "--engine=cuda:0", "--share", "16"]
+    expected = ["tests/conformance", "--engine=cuda:0", "-k", "cuda:0", "--share", "16"]
+    assert commands[0][3:9] == expected
     assert int(commands[0][commands[0].index("--numprocesses") + 1]) <= 8
 
 

@@ -150,7 +150,7 @@ def test_the_report_has_all_workloads_that_were_done(
 
     for name, replacement in {
         "measured": ends,
-        "start": lambda *_: ({}, {}),
+        "start": lambda *_: ({"lamina": SimpleNamespace(versions={"engine": "cuda:0"})}, {}),
         "print_machine": lambda *_: None,
         "limits": lambda *_: {},
     }.items():
