@@ -73,6 +73,8 @@ class Nest:
         self._code = code
         self._levels = [_Level()]
         self._depths: dict[object, int] = {}
+        # The outermost level in which buffers are read.
+        self._reading = 0
         self.lanes = Lanes()
 
     # Levels
@@ -91,6 +93,14 @@ class Nest:
         self._depths = outer_depths
         self._levels.pop()
         self._levels[-1].block_before_inner_loop = None
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Inside, no load is hoisted out of the innermost level of now."""
+        saved = self._reading, self._depths
+        self._reading, self._depths = self.innermost, {}
+        yield
+        self._reading, self._depths = saved
 
     @contextmanager
     def along(self, lanes: Lanes) -> Generator[None]:
@@ -177,7 +187,8 @@ class Nest:
         if isinstance(scalar, Within):
             return self._bounds_depth(scalar.bounds)
         if isinstance(scalar, Load):
-            return max(self.index_depth(scalar.index), self._bounds_depth(scalar.bounds))
+            own = self.index_depth(scalar.index), self._bounds_depth(scalar.bounds)
+            return max(self._reading, *own)
         return max(self.depth(operand) for operand in scalar.operands)
 
     def _bounds_depth(self, bounds: Sequence[Bound]) -> int:

@@ -7,7 +7,7 @@ Computed values are reused until a store may have changed them.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Generic, TypeVar, final
 
 from lamina.codegen.access import Access
@@ -70,6 +70,13 @@ class Points(Generic[Code]):
         with self._nest.level(before):
             self._nest.bind(axis, value)
             yield
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Inside, no load is hoisted out of the innermost level of now.
+
+        Only the work items that get there may read what others replace.
+        """
+        return self._nest.reading()
 
     @contextmanager
     def along(

@@ -203,6 +203,8 @@ CONTRACTIONS = (
     Case("layer", ((6, 12), (12, 8), (8,), (6, 8)), _layer),
     Case("transposed", ((12, 8), (4, 12)), _transposed),
     Case("batched", ((3, 5, 4), (3, 4, 6)), ops.matmul),
+    # The result replaces the sums that its epilogue reads, in tiles of which one item stores.
+    Case("replacing", ((2, 1, 3), (2, 3, 1), (2, 1, 1)), lambda x, y, z: x @ y + ops.cumsum(z, 0)),
     Case("float64", ((4, 6), (6, 10)), ops.matmul, (float64, float64)),
     Case("conv", ((2, 3, 5, 4), (4, 3, 3, 3)), _conv),
     Case("conv-8-channels", ((2, 8, 4, 4), (8, 8, 3, 3)), _conv),

@@ -88,6 +88,16 @@ def test_a_register_is_read_after_it_is_written() -> None:
     assert "a read of register x, which is not written" in fault("st.global.u32 [at], x;")
 
 
+def test_an_element_of_a_stored_vector_that_nobody_writes_is_undefined() -> None:
+    body = _START + "st.global.v2.u32 [at], {i, x}; st.global.u32 [at+4], i;"
+    bench = Bench(kernel(body.replace("st.global.u32 [at+4], i;", ""), ["u64"]))
+    address = bench.memory.allocate(8)
+    bench.launch("k", 1, 1, address)
+    assert bench.read(address, np.zeros(2, np.uint32)).tolist() == [0, 0xA5A5A5A5]
+    bench = Bench(kernel(body, ["u64"]))
+    bench.launch("k", 1, 1, bench.memory.allocate(8))
+
+
 _EXCHANGE = """
 st.shared.u32 [s], i; {between} xor.b32 y, i, {distance}; mov.u32 x, kept; mad.lo.u32 y, y, 4, x;
 ld.shared.u32 x, [y]; st.global.u32 [at], x;

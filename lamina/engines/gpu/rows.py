@@ -127,7 +127,11 @@ class _Rows:
             point = Axis("point", size_of([axis.extent for axis in self._loop.axes]))
             own = Rewrite(self._coordinates(axis_index(point))).stores(stage.stores)
             value = points.indices(self._point).start
-            with code.when(first) as before, points.bound(point, value, before=before):
+            with (
+                code.when(first) as before,
+                points.bound(point, value, before=before),
+                points.reading(),
+            ):
                 points.store_all(own)
             return
         here = self._here.stage(stage)

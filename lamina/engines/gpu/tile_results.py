@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import final
 
 from lamina.codegen.values import Value
@@ -68,7 +68,13 @@ class TileResults:
         axis = Axis(f"{side.axis.name}_inside", side.axis.extent // lanes)
         value = points.indices(location // lanes).start
         inside = code.compare("slt", value, points.position(axis.extent))
-        with code.when(inside) as before, points.bound(axis, value, before=before):
+        with (
+            code.when(inside) as before,
+            points.bound(axis, value, before=before),
+            # An operand that the result replaces has no index on an axis of one element: then other
+            # work items would read it too.
+            points.reading() if side.axis.extent == 1 else nullcontext(),
+        ):
             yield axis_index(axis) * lanes
 
     def _store(self, m: Index, n: Index, total: Value) -> None:

@@ -200,12 +200,19 @@ class _Tree:
 
     @contextmanager
     def _inside(self, name: str, location: Index, extent: int) -> Generator[Index]:
-        """Code for a location below the extent; yields the location."""
+        """Code for a location below the extent; yields the location.
+
+        Operands are read inside, because results may replace them.
+        """
         code, points = self._code, self._points
         axis = Axis(name, extent)
         value = points.indices(location).start
         inside = code.compare("slt", value, points.position(extent))
-        with code.when(inside) as before, points.bound(axis, value, before=before):
+        with (
+            code.when(inside) as before,
+            points.bound(axis, value, before=before),
+            points.reading(),
+        ):
             yield axis_index(axis)
 
 
