@@ -39,7 +39,7 @@ GROUP = 128
 _ALIGNMENT_BYTES = 256
 # The shared memory that kernels can declare as arrays of a fixed size.
 _STATIC_SHARED_BYTES = 48 << 10
-# They may free at once what commands still use; it is not documented that they wait.
+# They may free what commands still use: Nvidia does not document that they wait.
 _FREEING = ("cuMemFree", "cuMemFreeHost", "cuModuleUnload")
 # After such an error, every call in the process fails.
 _FATAL = (
@@ -148,7 +148,7 @@ class _Sequence:
     """Launches that are run many times.
 
     Attributes:
-        launches: the kernels, each with its number if it has one. They keep buffers alive.
+        launches: kernels and products, each with its number if it has one. They keep buffers alive.
         graph: the executable graph; None if there are no launches.
     """
 
@@ -207,7 +207,7 @@ class _Queue:
             calls.cuStreamSynchronize(self.handle)
 
     def flush(self) -> None:
-        """Does nothing: the device begins at once."""
+        """Does nothing: CUDA needs no flush."""
 
     def finish(self) -> None:
         with self._driver.current() as calls:
@@ -389,8 +389,8 @@ class CudaDriver:
         with self.current() as calls:
             function = calls.cuModuleGetFunction(module.handle, name.encode())
             if local_bytes:
-                limit = calls.module.CUfunction_attribute
-                most = limit.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                attributes = calls.module.CUfunction_attribute
+                most = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 calls.cuFuncSetAttribute(function, most, local_bytes)
             # Otherwise the first launch would load it: in a capture, or while it is timed.
             calls.cuFuncLoad(function)
