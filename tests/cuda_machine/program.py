@@ -50,7 +50,7 @@ from cuda_machine.calls import Flat, flat
 from cuda_machine.counts import Tally, tally
 from cuda_machine.faults import Fault
 from cuda_machine.syntax import BITS, Instruction, Kernel, Label, aligned, shared_layout
-from cuda_machine.undefined import with_undefined_elements
+from cuda_machine.undefined import with_undefined_values
 from cuda_machine.writer import HELPERS, Writer, canonical
 
 Code = Callable[..., Any]
@@ -98,7 +98,7 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
         Fault: an instruction is unknown; it names the line.
     """
     assert kernel.module is not None
-    flattened = with_undefined_elements(flat(kernel))
+    flattened = with_undefined_values(flat(kernel))
     blocks = basic_blocks(flattened)
     shared, shared_bytes = shared_layout(kernel)
     known = dict(addresses)
