@@ -120,6 +120,21 @@ def test_the_driver_gets_arguments_through_the_bindings(folder: Path) -> None:
     ]
 
 
+def test_a_driver_from_before_cuda_12_is_too_old(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "old.c"
+    source.write_text("int cuInit(unsigned flags) { return 0; }", encoding="utf-8")
+    command = ["cc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source]
+    subprocess.run(command, check=True)
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    said = subprocess.run(
+        [sys.executable, "-c", "from lamina.engines.cuda.engine import open_device\nopen_device('cuda')"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert "in cuda: the CUDA driver is too old\n" in said.stderr
+
+
 def test_a_forked_process_frees_nothing_of_its_parent(folder: Path) -> None:
     noted = run(folder, DRIVER, FORK)
     assert noted[noted.index("forked") : noted.index("waited")] == ["forked"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,8 +27,11 @@ from lamina.errors import EngineError, InternalError, LaminaError
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 
+from cuda.bindings.driver import CUresult
+
 from cuda_machine.device_attributes import DeviceDescription
-from cuda_machine.driver_double import CudaDouble
+from cuda_machine.driver_double import CudaDouble, DriverDouble
+from cuda_machine.nvrtc_double import NvrtcDouble
 from cuda_machine.operations import Order
 from cuda_machine.requirements import needing_nvrtc
 
@@ -118,52 +122,135 @@ def test_a_package_that_cannot_be_imported_is_not_called_missing(
     )
 
 
+def test_a_module_that_hides_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named {name!r}; 'cuda' is not a package", name=name)
+
+    monkeypatch.setattr(requirements.importlib, "import_module", hidden)
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(__file__="/home/me/cuda.py"))
+    text = refusal(requirements.packages)
+    assert "  module cuda  /home/me/cuda.py\n" in text
+    assert text.endswith("Rename that module, or start Python in another folder.")
+
+
+def test_a_package_that_lacks_one_of_its_own_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def incomplete(name: str) -> object:
+        raise ModuleNotFoundError("No module named 'cuda.pathfinder'", name="cuda.pathfinder")
+
+    monkeypatch.setattr(requirements.importlib, "import_module", incomplete)
+    text = refusal(requirements.packages)
+    assert "found     one that cannot be imported: No module named 'cuda.pathfinder'" in text
+
+
+def starting(use: Use, monkeypatch: pytest.MonkeyPatch, start: Callable[..., object]) -> str:
+    """The error of a driver that does this when it starts."""
+    double = use()
+    driver = SimpleNamespace(cuInit=start, cuGetErrorString=lambda status: (0, b"a text"))
+    monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
+    return refusal(lambda: open_engine("cuda"))
+
+
 def without_library(*arguments: object) -> object:
     raise RuntimeError("the library cannot be found")
 
 
+@pytest.fixture
+def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which nothing but cuda-bindings is installed."""
+    monkeypatch.setattr(NvrtcDouble, "nvrtcVersion", without_library, raising=False)
+    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None)
+
+
+@pytest.fixture
+def all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which all packages are installed."""
+    monkeypatch.setattr(NvrtcDouble, "nvrtcVersion", lambda self: (0, 13, 0), raising=False)
+    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: object())
+
+
+@pytest.mark.usefixtures("all_packages")
 def test_a_machine_without_a_driver_gets_one_error(
     use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    double = use()
-    driver = SimpleNamespace(cuInit=without_library)
-    monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
     monkeypatch.setattr(requirements, "_KERNEL_DRIVER", tmp_path / "missing")
-    text = refusal(lambda: open_engine("cuda"))
-    assert text == (
-        "in cuda: there is no CUDA device on this machine\n"
-        "  expected  the library of Nvidia's driver, libcuda.so.1 or nvcuda.dll\n"
+    assert starting(use, monkeypatch, without_library) == (
+        "in cuda: the library of Nvidia's driver is missing\n"
+        "  expected  libcuda.so.1 or nvcuda.dll\n"
         "  found     none that can be loaded\n"
         "  Install Nvidia's driver of release 580 or later, which supports CUDA 13: docs/cuda.md "
         "says how. Without an Nvidia GPU, use the cpu engine or the opencl engine."
     )
 
 
+@pytest.mark.usefixtures("no_packages")
+def test_packages_are_named_if_the_driver_is_missing_too(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = starting(use, monkeypatch, without_library)
+    assert "  missing packages  nvidia-cuda-nvrtc, nvmath-python\n" in text
+    assert text.endswith("Install the packages with: pip install 'lamina[cuda]'.")
+
+
+@pytest.mark.usefixtures("no_packages")
+def test_a_device_without_packages_is_listed_with_the_remedy(use: Use) -> None:
+    use()
+    (found,) = (one for one in lm.devices() if one.engine.startswith("cuda"))
+    assert found.problem == "missing packages: nvidia-cuda-nvrtc, nvmath-python"
+    assert found.remedy == "Install the packages with: pip install 'lamina[cuda]'."
+
+
+@pytest.mark.usefixtures("all_packages")
 def test_a_container_without_the_library_is_told_how_to_get_it(
     use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    double = use()
     kernel = tmp_path / "version"
     kernel.write_text("NVRM version: 580.65\nGCC\n", encoding="utf-8")
     monkeypatch.setattr(requirements, "_KERNEL_DRIVER", kernel)
-    driver = SimpleNamespace(cuInit=without_library)
-    monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
-    text = refusal(lambda: open_engine("cuda"))
+    text = starting(use, monkeypatch, without_library)
     assert "driver of the kernel  NVRM version: 580.65\n" in text
     assert "docker run --gpus all" in text
 
 
+def test_a_driver_without_the_function_that_finds_functions_is_too_old(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def old(flags: int) -> object:
+        raise RuntimeError("Failed to get cuGetProcAddress_v2")
+
+    text = starting(use, monkeypatch, old)
+    assert text.startswith("in cuda: the CUDA driver is too old\n")
+    assert "release 580" in text
+
+
 def test_a_machine_without_a_gpu_is_told_so(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    double = use()
-    missing = double.driver.CUresult.CUDA_ERROR_NO_DEVICE
-    driver = SimpleNamespace(
-        cuInit=lambda flags: (missing,), cuGetErrorString=double.driver.cuGetErrorString
-    )
-    monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
-    text = refusal(lambda: open_engine("cuda"))
+    text = starting(use, monkeypatch, lambda flags: (CUresult.CUDA_ERROR_NO_DEVICE,))
     assert text.startswith("in cuda: there is no CUDA device on this machine\n")
-    assert "CUDA_ERROR_NO_DEVICE in cuInit: no CUDA-capable device is detected" in text
     assert "CUDA_VISIBLE_DEVICES" in text
+    use()
+    monkeypatch.setattr(DriverDouble, "cuDeviceGetCount", lambda self: (0, 0))
+    assert refusal(lambda: open_engine("cuda")) == text
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        ("SYSTEM_DRIVER_MISMATCH", "restart the machine"),
+        ("COMPAT_NOT_SUPPORTED_ON_DEVICE", "remove its folder from LD_LIBRARY_PATH"),
+        ("SYSTEM_NOT_READY", "nvidia-fabricmanager"),
+        ("UNKNOWN", "load the module nvidia_uvm again"),
+        ("DEVICE_UNAVAILABLE", "release 580"),
+    ],
+)
+def test_a_driver_that_does_not_start_is_shown_with_the_remedy(
+    use: Use, monkeypatch: pytest.MonkeyPatch, status: str, advice: str
+) -> None:
+    failed = getattr(CUresult, f"CUDA_ERROR_{status}")
+    text = starting(use, monkeypatch, lambda flags: (failed,))
+    assert text.startswith("in cuda: the CUDA driver does not start\n")
+    assert f"driver reported  CUDA_ERROR_{status} in cuInit" in text
+    assert advice in text
 
 
 def test_a_driver_that_is_too_old_is_refused(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:

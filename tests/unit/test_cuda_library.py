@@ -265,7 +265,7 @@ def asked(driver: CudaDriver) -> None:
 
 def test_a_missing_package_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
-        raise ModuleNotFoundError(name)
+        raise ModuleNotFoundError(name, name="nvmath")
 
     monkeypatch.setattr(requirements.importlib, "import_module", absent)
     with pytest.raises(EngineError) as caught:

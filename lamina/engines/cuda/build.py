@@ -73,7 +73,7 @@ def _known(api: Cuda) -> tuple[int, ...]:
         raise
     # The package raises different exceptions if the library is missing.
     except Exception as error:
-        raise no_compiler(str(error)) from error
+        raise no_compiler(error) from error
 
 
 def compiled(api: Cuda, architecture: str, text: str) -> bytes:

@@ -14,8 +14,12 @@ from typing import Any, final
 
 from lamina.engines.cuda.requirements import (
     cublaslt_package,
+    missing_packages,
     no_cublaslt,
-    no_driver,
+    no_device,
+    no_library,
+    no_start,
+    old_library,
     packages,
 )
 from lamina.records import cached_property, frozen_dataclass
@@ -147,8 +151,12 @@ def cuda() -> Cuda:
     try:
         found.driver.cuInit(0)
     except CudaError as error:
-        raise no_driver(str(error), error.status) from error
+        if error.status == "CUDA_ERROR_NO_DEVICE":
+            raise no_device() from error
+        raise no_start(str(error), error.status) from error
     # The package raises different exceptions if the driver's library is missing.
     except Exception as error:
-        raise no_driver(str(error), "") from error
+        if "cuGetProcAddress" in str(error):
+            raise old_library() from error
+        raise no_library(missing_packages(found.nvrtc.module)) from error
     return found

@@ -8,7 +8,14 @@ from threading import Lock
 from typing import Any
 
 from lamina.engines.cuda.calls import Cuda, CudaError, cuda
-from lamina.engines.cuda.requirements import LEAST_CAPABILITY, LEAST_CUDA, too_old
+from lamina.engines.cuda.requirements import (
+    INSTALL,
+    LEAST_CAPABILITY,
+    LEAST_CUDA,
+    missing_packages,
+    no_device,
+    too_old,
+)
 from lamina.engines.engine import Device
 from lamina.engines.gpu.own_process import OwnProcess
 from lamina.engines.gpu.selection import chosen_device
@@ -54,6 +61,8 @@ def _found(api: Cuda) -> tuple[Found, ...]:
     if version // 1000 < LEAST_CUDA:
         raise too_old(version)
     count = int(api.driver.cuDeviceGetCount())
+    if count == 0:
+        raise no_device()
     return tuple(_device(api, number, version) for number in range(count))
 
 
@@ -111,6 +120,8 @@ def _problem(api: Cuda, handle: Any, capability: tuple[int, int]) -> tuple[str, 
             "its compute mode prohibits programs",
             "An administrator can change it: nvidia-smi --compute-mode=DEFAULT.",
         )
+    if missing := missing_packages(api.nvrtc.module):
+        return f"missing packages: {', '.join(missing)}", INSTALL
     return "", ""
 
 
