@@ -7,7 +7,8 @@
 It installs nothing. It prints the machine and the versions; runs a share of the conformance tests
 and stops if they fail; measures the limits of the device; then measures each workload. A peer that
 is not installed, or does not find the GPU, is absent; the others are measured. The JSON file has
-all workloads that are done, so a run that is ended loses only the one that it measures.
+all workloads that are done, so a run that is ended loses only the one that it measures. It
+fails at the end if Lamina failed on a workload.
 
 With --machine Lamina's kernels run on the machine of the tests, in NumPy, and the peers on the
 processor; with --tiny workloads are small. Both try out the command, and measure nothing.
@@ -311,6 +312,11 @@ def print_tables(
         print(line)
 
 
+def failures(found: dict[str, dict[str, Any]]) -> list[str]:
+    """The workloads on which Lamina failed. Those on which a peer failed are no failures."""
+    return [name for name, one in found.items() if OURS not in one["calls"]["peers"]]
+
+
 def progress(name: str, found: dict[str, dict[str, Any]]) -> str:
     """What is known of a workload that is done: its times, and its notes."""
     lines: list[str] = []
@@ -431,6 +437,8 @@ def main() -> None:
         print(f"\nwrote {given.json}")
     if tried:
         print(f"\n{NO_MEASUREMENT}.")
+    if failed := failures(found):
+        sys.exit(f"\n{OURS} failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -107,6 +107,14 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--engine: {error}") from None
 
 
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Which device the conformance tests run on: a GPU, or the machine that runs PTX."""
+    engine = config.getoption("--engine")
+    if not engine:
+        return []
+    return [f"{engine}: {open_engine(engine.removesuffix(GPU_KERNELS)).device.description}"]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests that take an engine run on the one from `--engine`, or on every one that works here."""
     if "engine_name" in metafunc.fixturenames:

@@ -29,7 +29,14 @@ import ptx_text
 from cuda_compiler import Compilation, Compiled, compilation_of, missing
 from cuda_devices import ARCHITECTURES, Architecture, occupancy_of
 from gpu_devices import NVIDIA
-from kernel_tables import DTYPES, Roofline, kernels_of_contractions, lines_of_steps, program_of
+from kernel_tables import (
+    DTYPES,
+    NAMES,
+    Roofline,
+    kernels_of_contractions,
+    lines_of_steps,
+    program_of,
+)
 from ptx_addresses import accesses_of
 from ptx_traffic import Traffic, traffic_of
 
@@ -229,7 +236,7 @@ def totals_of(
 
 
 @click.command()
-@click.argument("workloads", nargs=-1)
+@click.argument("workloads", nargs=-1, type=click.Choice(NAMES))
 @click.option("--architecture", "architectures", multiple=True, type=click.Choice(ARCHITECTURES))
 @click.option("--dtype", default="float32", type=click.Choice(DTYPES))
 @click.option("--precision", default="float32", type=click.Choice(PRECISIONS))

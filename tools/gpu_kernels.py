@@ -22,7 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from amd_compiler import PROCESSORS, Compiled, compiled, is_installed
 from gpu_devices import GPUS
-from kernel_tables import DTYPES, Roofline, kernels_of_contractions, lines_of_steps, program_of
+from kernel_tables import (
+    DTYPES,
+    NAMES,
+    Roofline,
+    kernels_of_contractions,
+    lines_of_steps,
+    program_of,
+)
 
 from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines.engine import Device
@@ -91,7 +98,7 @@ def text_of(kernel: Compiled) -> str:
 
 
 @click.command()
-@click.argument("workloads", nargs=-1)
+@click.argument("workloads", nargs=-1, type=click.Choice(NAMES))
 @click.option("--processor", "processors", multiple=True, type=click.Choice(PROCESSORS))
 @click.option("--dtype", default="float32", type=click.Choice(DTYPES))
 @click.option("--totals", is_flag=True, help="print the sums over all kernels only")

@@ -26,6 +26,7 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
         DataError: if the folder cannot be made.
         EngineError: for an engine that does not exist or cannot be used.
     """
+    open_engine(engine)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -34,13 +35,12 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
             where=str(folder),
             advice="Choose another with --out.",
         ) from error
-    open_engine(engine)
     train, test = lm.data.digits().split(0.8, seed=seed)
     network = network_of_demo()
     loss, optimizer = lm.CrossEntropy(), lm.Adam(5e-3)
     click.echo(f"{len(train)} handwritten digits to learn from, {len(test)} held out.\n")
     click.echo(f"{network}\n")
-    bill = network.plan(BATCH_SIZE, loss, optimizer)
+    bill = network.plan(BATCH_SIZE, loss, optimizer, engine=engine)
     click.echo(
         f"A training step on {BATCH_SIZE} digits takes {bytes_text(bill.peak_bytes)}, known before "
         "anything is allocated.\n"

@@ -42,7 +42,7 @@ _inference_option = click.option(
     "language",
     metavar="LANGUAGE",
     help="Show one step or all steps as text in this language: program or schedule; llvm or "
-    "assembly on the cpu engine, opencl on the opencl engine.",
+    "assembly on the cpu engine, opencl on the opencl engine, cuda on the cuda engine.",
 )
 def explain(
     file: str,

@@ -203,6 +203,12 @@ def test_failing_conformance_tests_end_the_command_with_their_output(
     assert int(commands[0][commands[0].index("--numprocesses") + 1]) <= 8
 
 
+def test_the_command_fails_if_lamina_fails_on_a_workload(gpu: ModuleType) -> None:
+    rows = {"mlp": ["lamina", "pytorch"], "vgg": ["pytorch"], "lenet": ["lamina"]}
+    found = {name: {"calls": {"peers": dict.fromkeys(row, {})}} for name, row in rows.items()}
+    assert gpu.failures(found) == ["vgg"]
+
+
 def test_conformance_tests_need_packages(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "TEST_PACKAGES", ("pytest", "no_such_package"))
     with pytest.raises(SystemExit) as caught:

@@ -48,6 +48,10 @@ driver.queue.run(sequence)
 assert driver.timed(sequence) == [0.0015]
 assert driver.available_bytes() == 7 << 30
 """
+OPEN = """
+from lamina.engines.cuda.engine import open_device
+open_device("cuda")
+"""
 FORK = """
 child = os.fork()
 if not child:
@@ -127,7 +131,7 @@ def test_a_driver_from_before_cuda_12_is_too_old(folder: Path, tmp_path: Path) -
     subprocess.run(command, check=True)
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
     said = subprocess.run(
-        [sys.executable, "-c", "from lamina.engines.cuda.engine import open_device\nopen_device('cuda')"],
+        [sys.executable, "-c", OPEN],
         capture_output=True,
         text=True,
         env=environment,
