@@ -205,7 +205,7 @@ def test_failing_conformance_tests_end_the_command_with_their_output(
 
 def test_the_command_fails_if_lamina_fails_on_a_workload(gpu: ModuleType) -> None:
     rows = {"mlp": ["lamina", "pytorch"], "vgg": ["pytorch"], "lenet": ["lamina"]}
-    found = {name: {"calls": {"peers": dict.fromkeys(row, {})}} for name, row in rows.items()}
+    found = {name: {"calls": {"peers": {key: {} for key in row}}} for name, row in rows.items()}
     assert gpu.failures(found) == ["vgg"]
 
 
