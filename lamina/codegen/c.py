@@ -212,8 +212,14 @@ class Function(Expressions):
         carried: Sequence[Value] = (),
         *,
         most: int | None = None,
+        rolled: bool = False,
     ) -> OpenLoop:
-        """Begins `for index in range(start, stop, step)`; end it with `end_loop`."""
+        """Begins `for index in range(start, stop, step)`; end it with `end_loop`.
+
+        Args:
+            start, stop, step, carried, most: as in `Builder.begin_loop`.
+            rolled: compilers are not to unroll it, because its body is many iterations already.
+        """
         first = constant(start, I64) if isinstance(start, int) else start
         last = constant(stop, I64) if isinstance(stop, int) else stop
         self.iterations.begin(first, last, step, most)
@@ -229,6 +235,7 @@ class Function(Expressions):
         sums_floats = any(value.type.is_float for value in carried)
         entry = self._new_block(
             *(self.module.words.in_order if sums_floats else ()),
+            *(self.module.words.rolled if rolled else ()),
             f"for ({self.module.type(first.type)} {index.name} = {self._operand(first)}; "
             f"({signed}){index.name} < ({signed}){self._operand(last)}; "
             f"{index.name} += {self._operand(constant(step, first.type))}) {{",

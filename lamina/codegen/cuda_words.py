@@ -35,6 +35,7 @@ CUDA = Words(
     nearest="nearest<{type}>({value}, {least}, {most}, {low}, {high})",
     float_function={"float": "{name}", "double": "{name}"},
     in_order=(),
+    rolled=("#pragma unroll 1",),
     half=HalfWords(
         loaded="from_half({name})",
         stored="{name} = to_half({value})",

@@ -153,6 +153,7 @@ class Words:
         float_function: a function of the language for floats, by elements; field `name`.
         in_order: lines before a loop with loop-carried floats, for compilers that otherwise
             reorder sums.
+        rolled: lines before a loop that compilers are not to unroll.
         half: how float16 is converted, and computed with; None if the language cannot do that:
             then integers are computed instead.
         vectors: how vectors are written; None if the language has none.
@@ -178,6 +179,7 @@ class Words:
     nearest: str
     float_function: Mapping[str, str]
     in_order: tuple[str, ...]
+    rolled: tuple[str, ...]
     half: HalfWords | None
     vectors: VectorWords | None
     groups: GroupWords | None
@@ -218,6 +220,7 @@ OPENCL = Words(
     # Intel's compiler for processors reorders sums when it vectorizes or unrolls a loop, and
     # miscompiles the last iterations of sums from which it subtracts.
     in_order=("#pragma clang loop vectorize(disable) unroll(disable)",),
+    rolled=(),
     # OpenCL 1.0 has these functions, on any device.
     half=HalfWords(
         loaded="vload_half{lanes}(0, (const __private half *)&{name})",

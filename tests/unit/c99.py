@@ -56,6 +56,7 @@ C99 = Words(
     nearest="{value} >= {high} ? {most} : {value} > {low} ? ({type}){value} : {least}",
     float_function={"float": "{name}f", "double": "{name}"},
     in_order=(),
+    rolled=(),
     half=None,
     vectors=None,
     groups=None,

@@ -17,7 +17,7 @@ from lamina.codegen.values import FLOAT, Value, constant
 from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
 from lamina.engines.gpu.products import half_of
 from lamina.engines.gpu.schedule import WARP, MatrixLoad, MatrixSchedule, TileLoad
-from lamina.engines.gpu.tile_operands import Batch, Side, write_in_tiles
+from lamina.engines.gpu.tile_operands import Batch, Side, loop_over_tiles, write_in_tiles
 from lamina.engines.gpu.tile_results import TileResults
 from lamina.engines.gpu.work_item import ItemPoints, StepSignature
 from lamina.errors import InternalError
@@ -129,7 +129,7 @@ class _Matrices:
                 if is_asynchronous:
                     code.call_void(self._words.committed)
             following = Axis("following", self._stretch.extent)
-            with points.loop(self._stretch, totals) as opened:
+            with loop_over_tiles(points, self._stretch, totals) as opened:
                 if is_asynchronous:
                     code.call_void(self._words.awaited.format(number=stages - 2))
                 # The tile is there for all items, and they are done with the one before.

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import final
 
+from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
 from lamina.codegen.halves import to_float
 from lamina.codegen.matrix import with_single_axes
@@ -70,6 +71,20 @@ def write_in_tiles(
     with work_group(module, name, signature, groups, item) as points:
         write(points, step, groups, item)
     return math.prod(axis.extent for axis in groups) * schedule.group
+
+
+@contextmanager
+def loop_over_tiles(
+    points: ItemPoints, stretch: Axis, totals: Sequence[Value]
+) -> Generator[OpenLoop]:
+    """A loop over the stretches of K; close it with `code.end_loop` inside.
+
+    Unrolled, its long body would take more registers than there are.
+    """
+    bounds = points.position(0), points.position(stretch.extent)
+    opened = points.code.begin_loop(*bounds, 1, totals, most=stretch.extent, rolled=True)
+    with points.bound(stretch, opened.index, before=opened.before):
+        yield opened
 
 
 @frozen_dataclass

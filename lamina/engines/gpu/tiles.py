@@ -16,7 +16,13 @@ from lamina.codegen.c import Function, Module
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import TiledSchedule
-from lamina.engines.gpu.tile_operands import Batch, Side, TileOperand, write_in_tiles
+from lamina.engines.gpu.tile_operands import (
+    Batch,
+    Side,
+    TileOperand,
+    loop_over_tiles,
+    write_in_tiles,
+)
 from lamina.engines.gpu.tile_results import TileResults
 from lamina.engines.gpu.work_item import ItemPoints, StepSignature
 from lamina.program.index import Axis, Index, axis_index
@@ -91,7 +97,7 @@ class _Tiles:
         self, operands: Sequence[TileOperand], totals: Sequence[Value]
     ) -> Sequence[Value]:
         code = self._code
-        with self._points.loop(self._stretch, totals) as opened:
+        with loop_over_tiles(self._points, self._stretch, totals) as opened:
             loaded = [one.loaded(axis_index(self._stretch)) for one in operands]
             # All items are done with the previous tile.
             code.barrier()
@@ -110,7 +116,7 @@ class _Tiles:
             one.keep(one.loaded(Index()), None)
         code.barrier()
         following = Axis("following", self._stretch.extent)
-        with points.loop(self._stretch, totals) as opened:
+        with loop_over_tiles(points, self._stretch, totals) as opened:
             odd = code.binary("and", opened.index, points.position(1))
             halves = [code.multiply(odd, points.position(one.size)) for one in operands]
             # After the last tile it is read once more, and not used.
@@ -141,7 +147,8 @@ class _Tiles:
                 totals = self._multiplied(operands, starts, points.position(0), following, totals)
             return totals
         opened = code.begin_loop(
-            points.position(0), points.position(tiled.tile_k), tiled.unrolled, totals
+            *(points.position(0), points.position(tiled.tile_k), tiled.unrolled, totals),
+            rolled=True,
         )
         received: Sequence[Value] = opened.carried
         for following in range(tiled.unrolled):

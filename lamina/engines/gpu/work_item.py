@@ -45,14 +45,7 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
     numbers: list[tuple[str, Type]] = (
         [("iteration", I32)] if signature.iteration is not None else []
     )
-    # Without this, ptxas spills some large blocks; with it, it unrolls loops over small ones.
-    decided = signature.decided
-    block = 0
-    if isinstance(decided, TiledSchedule):
-        block = decided.item_m * decided.item_n
-    elif isinstance(decided, MatrixSchedule):
-        block = decided.tile_m * decided.tile_n // decided.group
-    has_tiles = block >= _LARGE_BLOCK or isinstance(decided, RowSchedule)
+    has_tiles = _takes_registers(signature.decided)
     code = module.kernel(name, buffers, numbers, group=group, has_tiles=has_tiles)
     bases = {one.name: code.parameters[n] for n, one in enumerate(signature.buffers)}
     sizes = {one.name: one.size for one in signature.buffers}
@@ -62,6 +55,16 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
         wide = iteration if position == I32 else code.convert("zext", iteration, "i64")
         points.fix(signature.iteration, wide)
     return points
+
+
+def _takes_registers(decided: KernelSchedule) -> bool:
+    """Whether work items keep many values: ptxas would spill some to run more groups at a time."""
+    block = 0
+    if isinstance(decided, TiledSchedule):
+        block = decided.item_m * decided.item_n
+    elif isinstance(decided, MatrixSchedule):
+        block = decided.tile_m * decided.tile_n // decided.group
+    return block >= _LARGE_BLOCK or isinstance(decided, RowSchedule)
 
 
 def _coordinates(
