@@ -20,6 +20,9 @@ _TILES = (
 # The stretches of K, and the tiles in local memory.
 _STRETCHES = ((32, 2), (32, 3), (32, 4), (64, 2), (64, 3), (16, 2))
 
+# The registers for copies. A work item has 255 registers, also for sums and addresses.
+_HELD_WORDS = 64
+
 
 def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
     """The schedules of a product; none if the device or the operands do not allow any."""
@@ -36,8 +39,19 @@ def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[Matrix
                 continue
             tile = (tile_m, tile_n, tile_k)
             decided = matrix_schedule(own, tile, (warps_m, warps_n), stages, swapped, bits, traits)
-            if matrices_fit(decided, traits):
+            if matrices_fit(decided, traits) and _held_words(own, decided) <= _HELD_WORDS:
                 yield decided
+
+
+def _held_words(one: Product, decided: MatrixSchedule) -> int:
+    """The words of 32 bits in which a work item holds what it copies to the next tiles."""
+    sides = (one.left, decided.left, decided.tile_m), (one.right, decided.right, decided.tile_n)
+    held = sum(
+        tile * decided.tile_k * side.loaded_bytes
+        for side, load, tile in sides
+        if not load.is_asynchronous
+    )
+    return held // (4 * decided.group)
 
 
 def matrices_fit(decided: MatrixSchedule, traits: Traits) -> bool:
