@@ -10,13 +10,14 @@ import pytest
 from click.testing import CliRunner
 from gpu_cases import trained_convolutions
 
+import lamina as lm
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.schedule import TiledSchedule
 from lamina.graph import Graph, leaf
 from lamina.program.program import Program
 from lamina.shapes import Array, float32
-from lamina.workloads import chosen
+from lamina.workloads import Stack, Workload, chosen
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
@@ -326,6 +327,22 @@ def test_no_kernel_spills_registers(name: str) -> None:
         ).groups
         for one in kernels.values()
     )
+
+
+@pytest.mark.usefixtures("compilers")
+@pytest.mark.parametrize(
+    ("dtype", "products"), [("mixed-bfloat16", "float32"), ("float32", "tf32")]
+)
+def test_no_kernel_of_tensor_cores_spills_registers(dtype: str, products: str) -> None:
+    # Their loops over tiles have a few iterations, which ptxas would unroll, and long bodies.
+    layers = lm.Linear(576), lm.ReLU(), lm.Linear(160)
+    training = lm.CrossEntropy(), lm.SGD(0.1)
+    workload = Workload("products", Stack((96,), layers), 288, "step", *training)
+    kernels = cuda_kernels.written_for(workload, dtype, A100, products).kernels.values()
+    tensor = [one for one in kernels if one.text.tensor_instructions()[0]]
+    assert len(tensor) == 5
+    assert [one.compiled.name for one in kernels if one.compiled.spills] == []
+    assert max(one.compiled.registers for one in tensor) < 255
 
 
 @pytest.mark.usefixtures("compilers")

@@ -59,12 +59,9 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
 
 def _takes_registers(decided: KernelSchedule) -> bool:
     """Whether work items keep many values: ptxas would spill some to run more groups at a time."""
-    block = 0
     if isinstance(decided, TiledSchedule):
-        block = decided.item_m * decided.item_n
-    elif isinstance(decided, MatrixSchedule):
-        block = decided.tile_m * decided.tile_n // decided.group
-    return block >= _LARGE_BLOCK or isinstance(decided, RowSchedule)
+        return decided.item_m * decided.item_n >= _LARGE_BLOCK
+    return isinstance(decided, MatrixSchedule | RowSchedule)
 
 
 def _coordinates(
