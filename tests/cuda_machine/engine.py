@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lamina.engines.cuda import calls
+from lamina.engines.cuda.devices import MISSING
 from lamina.engines.discovery import devices
 
 
@@ -21,8 +22,11 @@ def machine_without_gpu(memory: int = 64 << 20) -> Any:
     Raises:
         pytest.UsageError: if a package is missing.
     """
-    if any(one.engine.startswith("cuda") and not one.problem for one in devices()):
-        return None
+    for one in devices():
+        if one.engine.startswith("cuda:") and one.problem.startswith(MISSING):
+            raise pytest.UsageError(f"{one.engine}: {one.problem}. {one.remedy}")
+        if one.engine.startswith("cuda") and not one.problem:
+            return None
     try:
         from cuda_machine.device_attributes import DeviceDescription
         from cuda_machine.driver_double import CudaDouble
@@ -33,4 +37,5 @@ def machine_without_gpu(memory: int = 64 << 20) -> Any:
     calls.cuda.cache_clear()
     calls.packages = lambda: (double.driver, double.nvrtc)
     calls.cublaslt_package = lambda: double.cublaslt
+    calls.missing_packages = list
     return double

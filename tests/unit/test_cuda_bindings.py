@@ -87,19 +87,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def run(folder: Path, *parts: str) -> Sequence[str]:
-    """Runs a process; returns what the libraries have noted."""
-    record = folder / "record"
-    record.write_text("", encoding="utf-8")
+def started(folder: Path, *parts: str) -> subprocess.CompletedProcess[str]:
+    """Runs a process that finds libraries in the folder, and notes to its file `record`."""
     repository = str(Path(lamina.__file__).parents[1])
     environment = os.environ | {
         "LD_LIBRARY_PATH": str(folder),
-        "RECORD": str(record),
+        "RECORD": str(folder / "record"),
         "LAMINA_CACHE": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join((repository, os.environ.get("PYTHONPATH", ""))),
     }
     command = [sys.executable, "-c", "".join(parts)]
-    said = subprocess.run(command, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def run(folder: Path, *parts: str) -> Sequence[str]:
+    """Runs a process; returns what the libraries have noted."""
+    record = folder / "record"
+    record.write_text("", encoding="utf-8")
+    said = started(folder, *parts)
     assert not said.returncode, said.stderr
     return record.read_text(encoding="utf-8").splitlines()
 
@@ -124,18 +129,14 @@ def test_the_driver_gets_arguments_through_the_bindings(folder: Path) -> None:
     ]
 
 
-def test_a_driver_from_before_cuda_12_is_too_old(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_a_driver_from_before_cuda_12_is_too_old(tmp_path: Path) -> None:
     source = tmp_path / "old.c"
     source.write_text("int cuInit(unsigned flags) { return 0; }", encoding="utf-8")
     command = ["cc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source]
     subprocess.run(command, check=True)
-    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
-    said = subprocess.run(
-        [sys.executable, "-c", OPEN],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+    said = started(tmp_path, OPEN)
+    assert said.returncode == 1
     assert "in cuda: the CUDA driver is too old\n" in said.stderr
 
 

@@ -9,7 +9,7 @@ import gc
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,6 @@ from cuda.bindings.driver import CUresult
 
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble, DriverDouble
-from cuda_machine.nvrtc_double import NvrtcDouble
 from cuda_machine.operations import Order
 from cuda_machine.requirements import needing_nvrtc
 
@@ -78,6 +77,7 @@ def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Use]:
         modules = Counted(double.driver, counts), Counted(double.nvrtc, counts)
         monkeypatch.setattr(calls, "packages", lambda: modules)
         monkeypatch.setattr(calls, "cublaslt_package", lambda: double.cublaslt)
+        monkeypatch.setattr(calls, "missing_packages", list)
         return double
 
     forget()
@@ -144,33 +144,63 @@ def test_a_package_that_lacks_one_of_its_own_is_not_called_missing(
     assert "found     one that cannot be imported: No module named 'cuda.pathfinder'" in text
 
 
-def starting(use: Use, monkeypatch: pytest.MonkeyPatch, start: Callable[..., object]) -> str:
-    """The error of a driver that does this when it starts."""
+def starting(
+    use: Use,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[..., object],
+    missing: Sequence[str] = (),
+) -> str:
+    """The error of a driver that does this when it starts, on a machine without these packages."""
     double = use()
     driver = SimpleNamespace(cuInit=start, cuGetErrorString=lambda status: (0, b"a text"))
     monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
+    monkeypatch.setattr(calls, "missing_packages", lambda: list(missing))
     return refusal(lambda: open_engine("cuda"))
 
 
+class DynamicLibNotFoundError(RuntimeError):
+    """An error of that name in cuda-pathfinder."""
+
+
 def without_library(*arguments: object) -> object:
-    raise RuntimeError("the library cannot be found")
+    raise DynamicLibNotFoundError("not in this folder\nnor in that folder")
 
 
-@pytest.fixture
-def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which nothing but cuda-bindings is installed."""
-    monkeypatch.setattr(NvrtcDouble, "nvrtcVersion", without_library, raising=False)
-    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None)
+def with_libraries(monkeypatch: pytest.MonkeyPatch, *, has_nvmath: bool, **broken: str) -> None:
+    """Replaces what finds packages; `broken` has the libraries that cannot be loaded, and why."""
+
+    def load(library: str) -> None:
+        problem = broken.get(library)
+        if problem:
+            raise RuntimeError(problem)
+        if problem is not None:
+            without_library()
+
+    def module(name: str) -> object:
+        assert name == "cuda.pathfinder"
+        return SimpleNamespace(load_nvidia_dynamic_lib=load)
+
+    monkeypatch.setattr(
+        requirements,
+        "importlib",
+        SimpleNamespace(
+            import_module=module,
+            util=SimpleNamespace(find_spec=lambda name: True if has_nvmath else None),
+        ),
+    )
 
 
-@pytest.fixture
-def all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which all packages are installed."""
-    monkeypatch.setattr(NvrtcDouble, "nvrtcVersion", lambda self: (0, 13, 0), raising=False)
-    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: object())
+def test_packages_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_libraries(monkeypatch, has_nvmath=True)
+    assert requirements.missing_packages() == []
+    with_libraries(monkeypatch, has_nvmath=False, nvrtc="", cublasLt="wrong ELF class\nmore")
+    assert requirements.missing_packages() == [
+        "nvidia-cuda-nvrtc",
+        "nvidia-cublas (wrong ELF class)",
+        "nvmath-python",
+    ]
 
 
-@pytest.mark.usefixtures("all_packages")
 def test_a_machine_without_a_driver_gets_one_error(
     use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -178,30 +208,39 @@ def test_a_machine_without_a_driver_gets_one_error(
     assert starting(use, monkeypatch, without_library) == (
         "in cuda: the library of Nvidia's driver is missing\n"
         "  expected  libcuda.so.1 or nvcuda.dll\n"
-        "  found     none that can be loaded\n"
+        "  found     none\n"
         "  Install Nvidia's driver of release 580 or later, which supports CUDA 13: docs/cuda.md "
         "says how. Without an Nvidia GPU, use the cpu engine or the opencl engine."
     )
 
 
-@pytest.mark.usefixtures("no_packages")
 def test_packages_are_named_if_the_driver_is_missing_too(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = starting(use, monkeypatch, without_library)
-    assert "  missing packages  nvidia-cuda-nvrtc, nvmath-python\n" in text
+    text = starting(use, monkeypatch, without_library, missing=["nvidia-cublas", "nvmath-python"])
+    assert "  missing packages  nvidia-cublas, nvmath-python\n" in text
     assert text.endswith("Install the packages with: pip install 'lamina[cuda]'.")
 
 
-@pytest.mark.usefixtures("no_packages")
-def test_a_device_without_packages_is_listed_with_the_remedy(use: Use) -> None:
+def test_a_library_that_cannot_be_loaded_is_not_called_missing(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(flags: int) -> object:
+        raise RuntimeError("wrong ELF class\nmore")
+
+    assert "found     wrong ELF class\n" in starting(use, monkeypatch, broken)
+
+
+def test_a_device_without_packages_is_listed_with_the_remedy(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use()
+    monkeypatch.setattr(calls, "missing_packages", lambda: ["nvidia-cublas"])
     (found,) = (one for one in lm.devices() if one.engine.startswith("cuda"))
-    assert found.problem == "missing packages: nvidia-cuda-nvrtc, nvmath-python"
+    assert found.problem == "missing packages: nvidia-cublas"
     assert found.remedy == "Install the packages with: pip install 'lamina[cuda]'."
 
 
-@pytest.mark.usefixtures("all_packages")
 def test_a_container_without_the_library_is_told_how_to_get_it(
     use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -240,16 +279,22 @@ def test_a_machine_without_a_gpu_is_told_so(use: Use, monkeypatch: pytest.Monkey
         ("COMPAT_NOT_SUPPORTED_ON_DEVICE", "remove its folder from LD_LIBRARY_PATH"),
         ("SYSTEM_NOT_READY", "nvidia-fabricmanager"),
         ("UNKNOWN", "load the module nvidia_uvm again"),
-        ("DEVICE_UNAVAILABLE", "release 580"),
+        ("DEVICE_UNAVAILABLE", "which processes use the GPU"),
+        ("STUB_LIBRARY", "remove the toolkit's folder stubs"),
+        ("OPERATING_SYSTEM", "nvidia-smi shows whether the driver works"),
     ],
 )
 def test_a_driver_that_does_not_start_is_shown_with_the_remedy(
-    use: Use, monkeypatch: pytest.MonkeyPatch, status: str, advice: str
+    use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str, advice: str
 ) -> None:
+    kernel = tmp_path / "version"
+    kernel.write_text("NVRM version: 570.1\n", encoding="utf-8")
+    monkeypatch.setattr(requirements, "_KERNEL_DRIVER", kernel)
     failed = getattr(CUresult, f"CUDA_ERROR_{status}")
     text = starting(use, monkeypatch, lambda flags: (failed,))
     assert text.startswith("in cuda: the CUDA driver does not start\n")
-    assert f"driver reported  CUDA_ERROR_{status} in cuInit" in text
+    assert f"  CUDA_ERROR_{status} in cuInit" in text
+    assert "driver of the kernel  NVRM version: 570.1\n" in text
     assert advice in text
 
 

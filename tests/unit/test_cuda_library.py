@@ -271,7 +271,7 @@ def test_a_missing_package_is_an_error_with_the_remedy(monkeypatch: pytest.Monke
     with pytest.raises(EngineError) as caught:
         asked(missing(requirements.cublaslt_package))
     assert str(caught.value) == (
-        "in cuda: the cuda engine needs the package nvmath-python, for products of large matrices\n"
+        "in cuda: the cuda engine needs the package nvmath-python, for products of matrices\n"
         "  expected  nvmath-python 0.6 or later\n"
         "  found     none\n"
         "  Install the packages with: pip install 'lamina[cuda]'."
@@ -286,7 +286,7 @@ def test_a_missing_library_is_an_error_with_the_remedy() -> None:
     with pytest.raises(EngineError) as caught:
         asked(missing(lambda: module))
     assert str(caught.value) == (
-        "in cuda: the cuda engine needs the package nvidia-cublas, for products of large matrices\n"
+        "in cuda: the cuda engine needs the package nvidia-cublas, for products of matrices\n"
         "  expected  nvidia-cublas 13.0 or later\n"
         "  found     libcublasLt.so.13: cannot open shared object file\n"
         "  Install the packages with: pip install 'lamina[cuda]'."

@@ -42,12 +42,13 @@ EVERY = [
 def engine(capability: tuple[int, int] = (8, 0)) -> tuple[GpuEngine, CudaDouble]:
     """The engine on a device of that compute capability, and the double of its driver."""
     double = CudaDouble((DeviceDescription(capability=capability),), Order("late"))
-    packages, calls.packages = calls.packages, lambda: (double.driver, double.nvrtc)
+    real = calls.packages, calls.missing_packages
+    calls.packages, calls.missing_packages = lambda: (double.driver, double.nvrtc), list
     try:
         calls.cuda.cache_clear()
         driver = CudaDriver(calls.cuda(), found_devices()[0])
     finally:
-        calls.packages = packages
+        calls.packages, calls.missing_packages = real
         calls.cuda.cache_clear()
     family = GpuFamily(driver.traits, driver.words, "cuda")
     return GpuEngine("cuda", lambda: driver, lambda _: family), double

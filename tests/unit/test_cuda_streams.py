@@ -48,6 +48,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
         forget()
         double = CudaDouble(described or (DeviceDescription(),), order)
         monkeypatch.setattr(calls, "packages", lambda: (double.driver, double.nvrtc))
+        monkeypatch.setattr(calls, "missing_packages", list)
         return double
 
     yield made

@@ -286,8 +286,7 @@ def test_nvidia_gpus_multiply_tf32_since_compute_capability_8(
         cuDeviceTotalMem=lambda _: 1 << 30,
         cuDeviceGetAttribute=lambda value, _: value,
     )
-    api = SimpleNamespace(driver=driver, nvrtc=SimpleNamespace(module=None))
-    found = _device(cast(Any, api), 0, 13000)
+    found = _device(cast(Any, SimpleNamespace(driver=driver)), 0, 13000, [])
     assert found.record.has_tf32 is has
 
 

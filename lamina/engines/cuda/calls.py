@@ -113,20 +113,28 @@ class Cuda:
         driver: functions of the driver, `cuMemAlloc` and others.
         nvrtc: functions of the compiler, `nvrtcCompileProgram` and others.
         cublaslt: functions of cuBLASLt, `matmul` and others.
+        missing: returns the packages that cannot be loaded.
     """
 
     driver: Calls
     nvrtc: Calls
     cublaslt: RaisingCalls
+    missing: Callable[[], list[str]]
 
 
-def made_of(driver: Any, nvrtc: Any, cublaslt: Callable[[], Any]) -> Cuda:
+def made_of(
+    driver: Any,
+    nvrtc: Any,
+    cublaslt: Callable[[], Any],
+    missing: Callable[[], list[str]] = list,
+) -> Cuda:
     """The calls of modules.
 
     Args:
         driver: a module like `cuda.bindings.driver`.
         nvrtc: a module like `cuda.bindings.nvrtc`.
         cublaslt: returns a module like `nvmath.bindings.cublasLt`, when that is needed.
+        missing: returns the packages that cannot be loaded.
     """
 
     def of_driver(status: Any) -> str:
@@ -137,7 +145,8 @@ def made_of(driver: Any, nvrtc: Any, cublaslt: Callable[[], Any]) -> Cuda:
         failed, text = nvrtc.nvrtcGetErrorString(status)
         return "" if int(failed) or text is None else text.decode()
 
-    return Cuda(Calls(driver, of_driver), Calls(nvrtc, of_nvrtc), RaisingCalls(cublaslt))
+    own = Calls(driver, of_driver), Calls(nvrtc, of_nvrtc), RaisingCalls(cublaslt)
+    return Cuda(*own, missing)
 
 
 @cache
@@ -147,7 +156,7 @@ def cuda() -> Cuda:
     Raises:
         EngineError: if a package is missing, or the driver.
     """
-    found = made_of(*packages(), cublaslt_package)
+    found = made_of(*packages(), cublaslt_package, missing_packages)
     try:
         found.driver.cuInit(0)
     except CudaError as error:
@@ -158,5 +167,5 @@ def cuda() -> Cuda:
     except Exception as error:
         if "cuGetProcAddress" in str(error):
             raise old_library() from error
-        raise no_library(missing_packages(found.nvrtc.module)) from error
+        raise no_library(error, found.missing()) from error
     return found

@@ -12,7 +12,6 @@ from lamina.engines.cuda.requirements import (
     INSTALL,
     LEAST_CAPABILITY,
     LEAST_CUDA,
-    missing_packages,
     no_device,
     too_old,
 )
@@ -23,6 +22,9 @@ from lamina.records import frozen_dataclass
 
 # The first compute capabilities whose tensor cores multiply float16, bfloat16 and TF32.
 _FLOAT16, _BFLOAT16, _TF32 = (7, 5), (8, 0), (8, 0)
+
+# Begins the problem of devices without packages.
+MISSING = "missing packages"
 
 own_process = OwnProcess("CUDA", "cuda")
 _asking = Lock()
@@ -63,10 +65,11 @@ def _found(api: Cuda) -> tuple[Found, ...]:
     count = int(api.driver.cuDeviceGetCount())
     if count == 0:
         raise no_device()
-    return tuple(_device(api, number, version) for number in range(count))
+    missing = api.missing()
+    return tuple(_device(api, number, version, missing) for number in range(count))
 
 
-def _device(api: Cuda, number: int, version: int) -> Found:
+def _device(api: Cuda, number: int, version: int, missing: Sequence[str]) -> Found:
     engine = f"cuda:{number}"
     try:
         handle = api.driver.cuDeviceGet(number)
@@ -81,7 +84,7 @@ def _device(api: Cuda, number: int, version: int) -> Found:
             engine,
             f"{name} (compute capability {text}, {driver})",
             int(api.driver.cuDeviceTotalMem(handle)),
-            *_problem(api, handle, capability),
+            *_problem(api, handle, capability, missing),
             name=name,
             platform="Nvidia CUDA",
             driver=driver,
@@ -106,7 +109,9 @@ def _device(api: Cuda, number: int, version: int) -> Found:
     return Found(record, handle, capability)
 
 
-def _problem(api: Cuda, handle: Any, capability: tuple[int, int]) -> tuple[str, str]:
+def _problem(
+    api: Cuda, handle: Any, capability: tuple[int, int], missing: Sequence[str]
+) -> tuple[str, str]:
     """Why a device cannot be used, and what to do about it; "" and "" if it can."""
     if capability < LEAST_CAPABILITY:
         least, found = (".".join(map(str, one)) for one in (LEAST_CAPABILITY, capability))
@@ -120,8 +125,8 @@ def _problem(api: Cuda, handle: Any, capability: tuple[int, int]) -> tuple[str, 
             "its compute mode prohibits programs",
             "An administrator can change it: nvidia-smi --compute-mode=DEFAULT.",
         )
-    if missing := missing_packages(api.nvrtc.module):
-        return f"missing packages: {', '.join(missing)}", INSTALL
+    if missing:
+        return f"{MISSING}: {', '.join(missing)}", INSTALL
     return "", ""
 
 

@@ -30,7 +30,13 @@ _ADVICE: Mapping[str, str] = {
     ),
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": (
         "The driver's library and the kernel's driver are of different releases, as after an "
-        "update: restart the machine. In a container, update the machine's driver."
+        "update: restart the machine, or the container."
+    ),
+    "CUDA_ERROR_STUB_LIBRARY": (
+        "The library is one for linkers: remove the toolkit's folder stubs from LD_LIBRARY_PATH."
+    ),
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": (
+        "nvidia-smi shows which processes use the GPU, and whether its compute mode is exclusive."
     ),
     "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": (
         "A cuda-compat library is found before the driver's own, and this GPU cannot use it: "
@@ -41,6 +47,8 @@ _ADVICE: Mapping[str, str] = {
         "module nvidia_uvm again, or restart the machine."
     ),
 }
+# The libraries of packages, as cuda-pathfinder names them.
+_LIBRARIES = (("nvrtc", "nvidia-cuda-nvrtc"), ("cublasLt", "nvidia-cublas"))
 # Where Linux shows the loaded driver of the kernel.
 _KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -56,16 +64,16 @@ def packages() -> tuple[Any, Any]:
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
     except ImportError as error:
         advice = f"{INSTALL} It also needs Nvidia's driver, but no CUDA toolkit."
-        hiding = getattr(sys.modules.get("cuda"), "__file__", None)
-        if "is not a package" in str(error) and hiding:
+        facts = [
+            ("expected", f"cuda-bindings {LEAST_CUDA}.0 or later"),
+            ("found", _found(error, "cuda", "cuda.bindings", "cuda.bindings.driver")),
+        ]
+        if "is not a package" in str(error):
+            facts.append(("module cuda", str(getattr(sys.modules.get("cuda"), "__file__", ""))))
             advice = "Rename that module, or start Python in another folder."
         raise EngineError(
             "the cuda engine needs the package cuda-bindings",
-            facts=(
-                ("expected", f"cuda-bindings {LEAST_CUDA}.0 or later"),
-                ("found", _found(error, "cuda", "cuda.bindings", "cuda.bindings.driver")),
-                *([("module cuda", hiding)] if hiding else []),
-            ),
+            facts=tuple(facts),
             where="cuda",
             advice=advice,
         ) from error
@@ -80,21 +88,32 @@ def _found(error: ImportError, *modules: str) -> str:
     return f"one that cannot be imported: {error}"
 
 
-def missing_packages(nvrtc: Any) -> list[str]:
-    """The packages, other than cuda-bindings, that are not installed.
-
-    Args:
-        nvrtc: the module of `cuda-bindings` with the functions of NVRTC.
-    """
-    missing: list[str] = []
-    try:
-        nvrtc.nvrtcVersion()
-    # The package raises different exceptions if the library is missing.
-    except Exception:
-        missing.append("nvidia-cuda-nvrtc")
+def missing_packages() -> list[str]:
+    """The packages of the engine, other than cuda-bindings, that cannot be loaded."""
+    problems = {package: _problem_of(library) for library, package in _LIBRARIES}
     if importlib.util.find_spec("nvmath") is None:
-        missing.append("nvmath-python")
-    return missing
+        problems["nvmath-python"] = "none"
+    return [
+        package if problem == "none" else f"{package} ({problem})"
+        for package, problem in problems.items()
+        if problem
+    ]
+
+
+def _problem_of(library: str) -> str:
+    """Why a library of CUDA cannot be loaded: "none" if it is not found; "" if it can be."""
+    try:
+        importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(library)
+    except (ImportError, OSError, RuntimeError) as error:
+        return _without_library(error)
+    return ""
+
+
+def _without_library(error: Exception) -> str:
+    """What is found instead of a library: "none", or why it cannot be loaded."""
+    # The package's error lists all folders in which it has looked.
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    return "none" if "DynamicLibNotFoundError" in kinds else str(error).partition("\n")[0]
 
 
 def no_compiler(error: Exception) -> EngineError:
@@ -103,12 +122,12 @@ def no_compiler(error: Exception) -> EngineError:
     Args:
         error: what the package raises.
     """
-    # The package lists all folders in which it has looked.
-    is_missing = type(error).__name__ == "DynamicLibNotFoundError"
-    found = "none" if is_missing else str(error).partition("\n")[0]
     return EngineError(
         "the cuda engine needs the package nvidia-cuda-nvrtc, the compiler of its kernels",
-        facts=(("expected", f"nvidia-cuda-nvrtc {LEAST_CUDA}.0 or later"), ("found", found)),
+        facts=(
+            ("expected", f"nvidia-cuda-nvrtc {LEAST_CUDA}.0 or later"),
+            ("found", _without_library(error)),
+        ),
         where="cuda",
         advice=INSTALL,
     )
@@ -138,32 +157,30 @@ def no_cublaslt(found: str) -> EngineError:
 
 def _no_products(package: str, version: str, found: str) -> EngineError:
     return EngineError(
-        f"the cuda engine needs the package {package}, for products of large matrices",
+        f"the cuda engine needs the package {package}, for products of matrices",
         facts=(("expected", f"{package} {version} or later"), ("found", found)),
         where="cuda",
         advice=INSTALL,
     )
 
 
-def no_library(missing: Sequence[str]) -> EngineError:
+def no_library(error: Exception, missing: Sequence[str]) -> EngineError:
     """The error for a machine on which the library of CUDA's driver cannot be loaded.
 
     Args:
-        missing: packages that are not installed either.
+        error: what the package raises.
+        missing: packages that cannot be loaded either.
     """
-    facts = [
-        ("expected", "libcuda.so.1 or nvcuda.dll"),
-        ("found", "none that can be loaded"),
-    ]
+    facts = [("expected", "libcuda.so.1 or nvcuda.dll"), ("found", _without_library(error))]
     advice = f"{UPDATE} Without an Nvidia GPU, use the cpu engine or the opencl engine."
-    if _KERNEL_DRIVER.exists():
-        version = _KERNEL_DRIVER.read_text(encoding="utf-8", errors="replace").splitlines()[0]
-        facts.append(("driver of the kernel", version.strip()))
+    kernel = _kernel_driver()
+    if kernel:
         advice = (
             "The kernel has the driver, but its library cannot be found. In a container, give "
             "it the GPU: docker run --gpus all. Otherwise install the driver's library: "
             "libcuda1 on Debian."
         )
+    facts += kernel
     if missing:
         facts.append(("missing packages", ", ".join(missing)))
         advice = f"{advice} {INSTALL}"
@@ -173,6 +190,14 @@ def no_library(missing: Sequence[str]) -> EngineError:
         where="cuda",
         advice=advice,
     )
+
+
+def _kernel_driver() -> list[tuple[str, str]]:
+    """The driver that Linux has loaded, as a fact; none if there is none."""
+    if not _KERNEL_DRIVER.exists():
+        return []
+    version = _KERNEL_DRIVER.read_text(encoding="utf-8", errors="replace").splitlines()[0]
+    return [("driver of the kernel", version.strip())]
 
 
 def old_library() -> EngineError:
@@ -207,9 +232,13 @@ def no_start(found: str, status: str) -> EngineError:
     """
     return EngineError(
         "the CUDA driver does not start",
-        facts=(("expected", "a driver and a GPU that work"), ("driver reported", found)),
+        facts=(
+            ("expected", "a driver and a GPU that work"),
+            ("driver reported", found),
+            *_kernel_driver(),
+        ),
         where="cuda",
-        advice=_ADVICE.get(status, UPDATE),
+        advice=_ADVICE.get(status, "nvidia-smi shows whether the driver works."),
     )
 
 

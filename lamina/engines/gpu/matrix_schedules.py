@@ -20,8 +20,9 @@ _TILES = (
 # The stretches of K, and the tiles in local memory.
 _STRETCHES = ((32, 2), (32, 3), (32, 4), (64, 2), (64, 3), (16, 2))
 
-# The registers for copies. A work item has 255 registers, also for sums and addresses.
-_HELD_WORDS = 64
+# The most registers of a work item for tiles on their way to local memory. With 128, kernels need
+# more than the 255 that there are.
+_MOST_HELD = 64
 
 
 def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
@@ -39,19 +40,19 @@ def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[Matrix
                 continue
             tile = (tile_m, tile_n, tile_k)
             decided = matrix_schedule(own, tile, (warps_m, warps_n), stages, swapped, bits, traits)
-            if matrices_fit(decided, traits) and _held_words(own, decided) <= _HELD_WORDS:
+            if matrices_fit(decided, traits) and _held_registers(own, decided) <= _MOST_HELD:
                 yield decided
 
 
-def _held_words(one: Product, decided: MatrixSchedule) -> int:
-    """The words of 32 bits in which a work item holds what it copies to the next tiles."""
+def _held_registers(one: Product, decided: MatrixSchedule) -> int:
+    """The registers of 32 bits that hold a work item's share of the next tiles."""
     sides = (one.left, decided.left, decided.tile_m), (one.right, decided.right, decided.tile_n)
-    held = sum(
-        tile * decided.tile_k * side.loaded_bytes
+    return sum(
+        -(-tile * decided.tile_k // (load.lanes * decided.group))
+        * -(-load.lanes * side.loaded_bytes // 4)
         for side, load, tile in sides
         if not load.is_asynchronous
     )
-    return held // (4 * decided.group)
 
 
 def matrices_fit(decided: MatrixSchedule, traits: Traits) -> bool:
