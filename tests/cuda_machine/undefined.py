@@ -1,9 +1,10 @@
-"""Registers that no instruction writes, where NVRTC reads them although their value is no matter.
+"""Registers that are read although no instruction writes them.
 
 NVRTC stores vectors with such elements if it stores these elements a second time, with their
 values. And it computes with such integers of 16 bits to fill the bytes of a word that the
-instruction which takes the word ignores, for example `dp2a.lo`. The values are undefined; here they
-are a conspicuous one, so that a result that depends on it is wrong.
+instruction which takes the word ignores, for example `dp2a.lo`. The values do not affect the
+results of a correct kernel. Here they are NaN as floats, so that results that they do affect are
+wrong.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from cuda_machine.blocks import read_and_written
 from cuda_machine.calls import Flat
 from cuda_machine.syntax import BITS, Immediate, Instruction, Operand, Register, Vector
 
-_BYTE = 0xA5
+# Repeated, it is NaN in floats of 16 and of 32 bits.
+_BITS = 0xFFA5
 _SHORT_INTEGERS = ("b16", "u16", "s16")
 
 
 def with_undefined_values(flattened: Flat) -> Flat:
-    """The kernel with constants for registers that are never written, where the above allows it."""
+    """The kernel with constants for registers that are never written, where NVRTC reads them."""
     written = {
         register.name
         for one in flattened.body
@@ -30,8 +32,12 @@ def with_undefined_values(flattened: Flat) -> Flat:
     def value(one: Operand, type: str) -> Operand:
         if not isinstance(one, Register) or one.name in written:
             return one
-        kind = type if type in ("f32", "f64") else "integer"
-        return Immediate(int.from_bytes(bytes([_BYTE] * (BITS[type] // 8))), kind)
+        bits = int.from_bytes(_BITS.to_bytes(2, "little") * (BITS[type] // 16), "little")
+        return Immediate(bits, type if type in ("f32", "f64") else "integer")
+
+    def short(one: Operand, type: str) -> Operand:
+        is_short = isinstance(one, Register) and one.type in _SHORT_INTEGERS
+        return value(one, type) if is_short else one
 
     def defined(one: Instruction) -> Instruction:
         type = one.modifiers[-1] if one.modifiers else ""
@@ -43,8 +49,8 @@ def with_undefined_values(flattened: Flat) -> Flat:
                 for each in one.operands
             )
             return replace(one, operands=operands)
-        if type in _SHORT_INTEGERS:
-            operands = (one.operands[0], *(value(each, type) for each in one.operands[1:]))
+        if type in _SHORT_INTEGERS and one.name != "setp":
+            operands = (one.operands[0], *(short(each, type) for each in one.operands[1:]))
             return replace(one, operands=operands)
         return one
 

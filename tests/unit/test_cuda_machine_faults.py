@@ -88,7 +88,7 @@ def test_a_register_is_read_after_it_is_written() -> None:
     assert "a read of register x, which is not written" in fault("st.global.u32 [at], x;")
 
 
-def test_a_byte_that_nobody_writes_and_nobody_multiplies_is_undefined() -> None:
+def test_a_short_integer_that_nobody_writes_is_undefined() -> None:
     declared = ".reg .b16 low, high, none; .reg .b32 two, four;"
     body = (
         _START
@@ -102,7 +102,20 @@ def test_a_byte_that_nobody_writes_and_nobody_multiplies_is_undefined() -> None:
     bench = Bench(kernel(body, ["u64"]))
     address = bench.memory.allocate(8)
     bench.launch("k", 1, 1, address)
-    assert bench.read(address, np.zeros(2, np.uint32)).tolist() == [0xA50000, 0xA5A5]
+    assert bench.read(address, np.zeros(2, np.uint32)).tolist() == [0xA50000, 0xFFA5]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ".reg .b32 x, two; .reg .b16 a; cvt.u16.u32 a, i; mad.wide.u16 two, a, a, x;",
+        ".reg .b32 x; .reg .b16 a; cvt.u16.u32 a, i; shl.b16 a, a, x;",
+        ".reg .b16 x; .reg .pred p; setp.lt.u16 p, x, 3; @p st.global.u32 [at], i;",
+        ".reg .f32 x, y; add.f32 y, x, x; st.global.f32 [at], y;",
+    ],
+)
+def test_other_reads_of_registers_that_nobody_writes_are_faults(body: str) -> None:
+    assert "a read of register x, which is not written" in fault(body)
 
 
 def test_an_element_of_a_stored_vector_that_nobody_writes_is_undefined() -> None:
@@ -110,7 +123,7 @@ def test_an_element_of_a_stored_vector_that_nobody_writes_is_undefined() -> None
     bench = Bench(kernel(body.replace("st.global.u32 [at+4], i;", ""), ["u64"]))
     address = bench.memory.allocate(8)
     bench.launch("k", 1, 1, address)
-    assert bench.read(address, np.zeros(2, np.uint32)).tolist() == [0, 0xA5A5A5A5]
+    assert bench.read(address, np.zeros(2, np.uint32)).tolist() == [0, 0xFFA5FFA5]
     bench = Bench(kernel(body, ["u64"]))
     bench.launch("k", 1, 1, bench.memory.allocate(8))
 
