@@ -313,7 +313,7 @@ def print_tables(
 
 
 def failures(found: dict[str, dict[str, Any]]) -> list[str]:
-    """The workloads on which Lamina failed. Those on which a peer failed are no failures."""
+    """The workloads on which Lamina failed. A peer's failure does not count."""
     return [name for name, one in found.items() if OURS not in one["calls"]["peers"]]
 
 

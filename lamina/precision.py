@@ -77,7 +77,7 @@ class Precision:
         return "tf32" if self.tf32 else "float32"
 
     def __str__(self) -> str:
-        return f"{self.name}, TF32 products allowed" if self.tf32 else self.name
+        return f"{self.name} (TF32 products)" if self.tf32 else self.name
 
 
 def precision_of(

@@ -288,6 +288,9 @@ SEEDS: dict[str, Workload] = {
     )
 }
 
+# The names of those that commands take.
+NAMES = (*WORKLOADS, *PRODUCTS, *SEEDS)
+
 # Small workloads, for which waiting threads cost the most: `benchmarks/contention.py`.
 SMALL: dict[str, Workload] = {
     workload.name: workload

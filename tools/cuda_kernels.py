@@ -31,7 +31,6 @@ from cuda_devices import ARCHITECTURES, Architecture, occupancy_of
 from gpu_devices import NVIDIA
 from kernel_tables import (
     DTYPES,
-    NAMES,
     Roofline,
     kernels_of_contractions,
     lines_of_steps,
@@ -47,7 +46,7 @@ from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.launches import Launches
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
-from lamina.workloads import Workload, chosen
+from lamina.workloads import NAMES, Workload, chosen
 
 PRECISIONS = ("float32", "tf32")
 
@@ -261,7 +260,7 @@ def main(
         raise click.ClickException("--precision tf32 is for --dtype float32")
     names = architectures or architectures_for(dtype, precision)
     for workload in chosen(workloads):
-        rounded = f"{dtype}, products in TF32" if precision == "tf32" else dtype
+        rounded = f"{dtype} (TF32 products)" if precision == "tf32" else dtype
         click.echo(f"{workload.name}, {rounded}, a batch of {workload.batch}")
         lines = totals_of if totals else lines_of
         for line in lines(workload, dtype, names, precision):

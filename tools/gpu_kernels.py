@@ -24,7 +24,6 @@ from amd_compiler import PROCESSORS, Compiled, compiled, is_installed
 from gpu_devices import GPUS
 from kernel_tables import (
     DTYPES,
-    NAMES,
     Roofline,
     kernels_of_contractions,
     lines_of_steps,
@@ -38,7 +37,7 @@ from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.target import target_for
 from lamina.program.program import Program
-from lamina.workloads import chosen
+from lamina.workloads import NAMES, chosen
 
 # A large GPU of AMD's, as its driver describes it.
 TRAITS = Traits(

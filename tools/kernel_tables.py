@@ -17,10 +17,8 @@ from lamina.program.steps import Contraction
 from lamina.program.target import Target
 from lamina.protocols import options_or_none
 from lamina.records import frozen_dataclass
-from lamina.workloads import PRODUCTS, SEEDS, WORKLOADS, Workload
+from lamina.workloads import Workload
 
-# The names that the commands take.
-NAMES = (*WORKLOADS, *PRODUCTS, *SEEDS)
 DTYPES = ("float32", *(name for name, half in MIXED.items() if half is not None))
 
 

@@ -30,10 +30,10 @@ class _NamesWorkloads(click.Option):
     """An option whose help lists the names of the workloads; they are loaded for the help only."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from lamina.workloads import PRODUCTS, SEEDS, WORKLOADS
+        from lamina.workloads import NAMES
 
         record = super().get_help_record(ctx)
-        return record and (record[0], f"{record[1]} {', '.join((*WORKLOADS, *PRODUCTS, *SEEDS))}.")
+        return record and (record[0], f"{record[1]} {', '.join(NAMES)}.")
 
 
 @click.command()

@@ -84,7 +84,7 @@ class Module(Types):
         numbers: Sequence[tuple[str, Type]],
         *,
         group: int = 0,
-        has_tiles: bool = False,
+        many_registers: bool = False,
     ) -> Function:
         """Begins a function that the host calls.
 
@@ -93,7 +93,7 @@ class Module(Types):
             buffers: the name and the element of each buffer.
             numbers: further parameters.
             group: the number of work items in a work group; 0 if it may have any size.
-            has_tiles: whether its work items keep many values in registers.
+            many_registers: whether its work items keep many values in registers.
         """
         words = [f"{self.pointer(element)}{label}" for label, element in buffers]
         words += [f"{self.type(type)} {label}" for label, type in numbers]
@@ -101,7 +101,7 @@ class Module(Types):
         kernel = self.words.kernel
         if group:
             groups = self.groups
-            kernel = groups.kernel_of_tiles if has_tiles else groups.kernel
+            kernel = groups.large_kernel if many_registers else groups.kernel
             kernel = kernel.format(size=group)
         qualifiers, _, result = kernel.rpartition(" ")
         head = Head(qualifiers, result, name, tuple(words))
@@ -218,7 +218,7 @@ class Function(Expressions):
 
         Args:
             start, stop, step, carried, most: as in `Builder.begin_loop`.
-            rolled: compilers are not to unroll it, because its body is many iterations already.
+            rolled: compilers must not unroll it. Its body is long already.
         """
         first = constant(start, I64) if isinstance(start, int) else start
         last = constant(stop, I64) if isinstance(stop, int) else stop

@@ -53,7 +53,7 @@ CUDA = Words(
     ),
     groups=GroupWords(
         kernel='extern "C" __global__ __launch_bounds__({size}) void',
-        kernel_of_tiles='extern "C" __global__ __launch_bounds__({size}, 1) void',
+        large_kernel='extern "C" __global__ __launch_bounds__({size}, 1) void',
         group="(U64)blockIdx.x",
         item="(U64)threadIdx.x",
         declared="__shared__ __align__(16) {element} {name}[{count}]",

@@ -70,7 +70,7 @@ class GroupWords:
 
     Attributes:
         kernel: the qualifiers of a kernel whose groups have a fixed size; field `size`.
-        kernel_of_tiles: the same for kernels with many values in registers. Compilers may otherwise
+        large_kernel: the same for kernels with many values in registers. Compilers may otherwise
             spill some of them, so that one more group is resident.
         group: the number of the work group, of 64 bits.
         item: the number of the work item in its group, of 64 bits.
@@ -85,7 +85,7 @@ class GroupWords:
     """
 
     kernel: str
-    kernel_of_tiles: str
+    large_kernel: str
     group: str
     item: str
     declared: str
@@ -153,7 +153,7 @@ class Words:
         float_function: a function of the language for floats, by elements; field `name`.
         in_order: lines before a loop with loop-carried floats, for compilers that otherwise
             reorder sums.
-        rolled: lines before a loop that compilers are not to unroll.
+        rolled: lines before a loop that compilers must not unroll.
         half: how float16 is converted, and computed with; None if the language cannot do that:
             then integers are computed instead.
         vectors: how vectors are written; None if the language has none.
@@ -238,7 +238,7 @@ OPENCL = Words(
     ),
     groups=GroupWords(
         kernel="__kernel __attribute__((reqd_work_group_size({size}, 1, 1))) void",
-        kernel_of_tiles="__kernel __attribute__((reqd_work_group_size({size}, 1, 1))) void",
+        large_kernel="__kernel __attribute__((reqd_work_group_size({size}, 1, 1))) void",
         group="(ulong)get_group_id(0)",
         item="(ulong)get_local_id(0)",
         declared="__local {element} {name}[{count}] __attribute__((aligned(16)))",

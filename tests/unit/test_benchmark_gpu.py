@@ -203,7 +203,24 @@ def test_failing_conformance_tests_end_the_command_with_their_output(
     assert int(commands[0][commands[0].index("--numprocesses") + 1]) <= 8
 
 
-def test_the_command_fails_if_lamina_fails_on_a_workload(gpu: ModuleType) -> None:
+def test_the_command_fails_if_lamina_fails_on_a_workload(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = SimpleNamespace(versions={"engine": "cuda:0"})
+    monkeypatch.setattr(gpu, "start", lambda *_: ({gpu.OURS: worker}, {}))
+    for name in ("set_variables", "print_machine", "require_conformance", "print_limits"):
+        monkeypatch.setattr(gpu, name, lambda *_: None)
+    monkeypatch.setattr(gpu, "limits", lambda *_: {})
+    kinds = {kind: {"peers": {}, "problems": {}} for kind in ("calls", "resident")}
+    monkeypatch.setattr(gpu, "measured", lambda *_: kinds)
+    for name in ("progress", "print_tables"):
+        monkeypatch.setattr(gpu, name, lambda *_: "")
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--workload", "mlp", "--workload", "vgg"])
+    with pytest.raises(SystemExit, match="lamina failed: mlp, vgg"):
+        gpu.main()
+
+
+def test_a_failure_of_a_peer_does_not_count(gpu: ModuleType) -> None:
     rows = {"mlp": ["lamina", "pytorch"], "vgg": ["pytorch"], "lenet": ["lamina"]}
     found = {name: {"calls": {"peers": {key: {} for key in row}}} for name, row in rows.items()}
     assert gpu.failures(found) == ["vgg"]

@@ -341,7 +341,7 @@ def test_a_model_in_tf32_rounds_and_one_in_float32_does_not() -> None:
     ]
     exact, found = (model.predict(x) for model in models)
     assert 0 < np.abs(found - exact).max() < 2**-9 * np.abs(exact).max()
-    assert "float32, TF32 products allowed" in repr(models[1])
+    assert "float32 (TF32 products)" in repr(models[1])
     assert "TF32" not in repr(models[0])
 
 
@@ -474,11 +474,11 @@ def test_commands_take_the_option() -> None:
     assert "contraction in TF32" in succeed("explain", path, *tf32).output
     succeed("profile", path, "--seconds", "0.01", *tf32)
     succeed("train", path, "--data", "digits", "--epochs", 1, *tf32)
-    assert "TF32 products allowed" in repr(lm.load("digits.safetensors"))
+    assert "(TF32 products)" in repr(lm.load("digits.safetensors"))
     predict = ("predict", "digits.safetensors", "--data", "digits", "--precision")
     assert succeed(*predict, "tf32").output != succeed(*predict, "float32").output
     bench = ("bench", "--workload", "tiny-step", "--seconds", "0.01", "--json", "bench.json")
-    assert "in float32, TF32 products allowed on cpu" in succeed(*bench, *tf32).output
+    assert "in float32 (TF32 products) on cpu" in succeed(*bench, *tf32).output
     assert json.loads(Path("bench.json").read_text())["precision"] == "tf32"
 
 

@@ -20,7 +20,7 @@ _TILES = (
 # The stretches of K, and the tiles in local memory.
 _STRETCHES = ((32, 2), (32, 3), (32, 4), (64, 2), (64, 3), (16, 2))
 
-# The most registers of a work item for tiles on their way to local memory. With 128, kernels need
+# The most registers of a work item for tiles that are copied. With 128, some kernels need
 # more than the 255 that there are.
 _MOST_HELD = 64
 

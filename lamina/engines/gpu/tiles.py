@@ -146,10 +146,8 @@ class _Tiles:
             for following in range(tiled.tile_k):
                 totals = self._multiplied(operands, starts, points.position(0), following, totals)
             return totals
-        opened = code.begin_loop(
-            *(points.position(0), points.position(tiled.tile_k), tiled.unrolled, totals),
-            rolled=True,
-        )
+        bounds = points.position(0), points.position(tiled.tile_k)
+        opened = code.begin_loop(*bounds, tiled.unrolled, totals, rolled=True)
         received: Sequence[Value] = opened.carried
         for following in range(tiled.unrolled):
             received = self._multiplied(operands, starts, opened.index, following, received)

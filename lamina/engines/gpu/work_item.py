@@ -15,7 +15,8 @@ from lamina.engines.gpu.schedule import KernelSchedule, MatrixSchedule, RowSched
 from lamina.program.index import Axis
 from lamina.shapes import size_of
 
-# The sums of a work item that take many registers.
+# The sums of a work item that take many registers. With fewer sums, work items take fewer registers
+# if ptxas decides, so more of them are resident.
 _LARGE_BLOCK = 32
 
 # Points of a kernel.
@@ -45,8 +46,8 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
     numbers: list[tuple[str, Type]] = (
         [("iteration", I32)] if signature.iteration is not None else []
     )
-    has_tiles = _takes_registers(signature.decided)
-    code = module.kernel(name, buffers, numbers, group=group, has_tiles=has_tiles)
+    many_registers = _takes_registers(signature.decided)
+    code = module.kernel(name, buffers, numbers, group=group, many_registers=many_registers)
     bases = {one.name: code.parameters[n] for n, one in enumerate(signature.buffers)}
     sizes = {one.name: one.size for one in signature.buffers}
     points = Points(code, bases, sizes, whole_vectors=True, position=position)
@@ -58,7 +59,7 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
 
 
 def _takes_registers(decided: KernelSchedule) -> bool:
-    """Whether work items keep many values: ptxas would spill some to run more groups at a time."""
+    """Whether work items keep many values, of which ptxas would spill some for more occupancy."""
     if isinstance(decided, TiledSchedule):
         return decided.item_m * decided.item_n >= _LARGE_BLOCK
     return isinstance(decided, MatrixSchedule | RowSchedule)
