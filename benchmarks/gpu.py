@@ -135,8 +135,12 @@ def no_engine(given: argparse.Namespace, problem: str) -> str:
             open_engine(given.engine)
         except LaminaError as error:
             problem = str(error)
-    advice = "`lamina devices` lists the devices. Without a GPU, --machine --tiny tries out the"
-    return f"{given.engine} cannot be measured: {problem}\n{advice} command."
+    advice = (
+        "`lamina devices` lists the devices. Without a GPU, --machine --tiny tries out the command."
+    )
+    if given.machine:
+        advice = "The machine of the tests needs: pip install '.[test,cuda-compiler]'."
+    return f"{given.engine} cannot be measured: {problem}\n{advice}"
 
 
 def print_machine(workers: Workers, absent: dict[str, str]) -> None:

@@ -23,7 +23,7 @@ from lamina.engines.cuda.requirements import cublaslt_package, packages
 from lamina.errors import EngineError
 from lamina.records import frozen_dataclass
 
-_HOW = "pip install 'lamina[cuda]' nvidia-cuda-nvcc"
+_HOW = "pip install '.[cuda-compiler]'"
 
 
 @frozen_dataclass
@@ -73,7 +73,7 @@ def missing() -> str:
     try:
         _nvrtc().nvrtc.nvrtcVersion()
     except EngineError as error:
-        return str(error)
+        return f"{error.problem}. Install it: {_HOW}"
     # The package raises different exceptions if the library is missing.
     except Exception as error:
         return f"NVRTC cannot be loaded: {error}. Install it: {_HOW}"

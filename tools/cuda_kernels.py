@@ -234,8 +234,8 @@ def totals_of(
         )
 
 
-@click.command()
-@click.argument("workloads", nargs=-1, type=click.Choice(NAMES))
+@click.command(epilog=f"Workloads: {', '.join(NAMES)}.")
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", type=click.Choice(NAMES))
 @click.option("--architecture", "architectures", multiple=True, type=click.Choice(ARCHITECTURES))
 @click.option("--dtype", default="float32", type=click.Choice(DTYPES))
 @click.option("--precision", default="float32", type=click.Choice(PRECISIONS))
@@ -248,7 +248,7 @@ def main(
     *,
     totals: bool,
 ) -> None:
-    """Prints the kernels of WORKLOADS, of all of them by default.
+    """Prints the kernels of workloads, by default of those of `lamina bench`.
 
     Architectures without instructions for the dtype or the precision are left out, unless they are
     named.

@@ -96,15 +96,15 @@ def text_of(kernel: Compiled) -> str:
     return f"{registers}, {spills}, {memory}, occupancy {kernel.occupancy}"
 
 
-@click.command()
-@click.argument("workloads", nargs=-1, type=click.Choice(NAMES))
+@click.command(epilog=f"Workloads: {', '.join(NAMES)}.")
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", type=click.Choice(NAMES))
 @click.option("--processor", "processors", multiple=True, type=click.Choice(PROCESSORS))
 @click.option("--dtype", default="float32", type=click.Choice(DTYPES))
 @click.option("--totals", is_flag=True, help="print the sums over all kernels only")
 def main(
     workloads: tuple[str, ...], processors: tuple[str, ...], dtype: str, *, totals: bool
 ) -> None:
-    """Prints the kernels of WORKLOADS, of all of them by default."""
+    """Prints the kernels of workloads, by default of those of `lamina bench`."""
     if not is_installed():
         raise click.ClickException("clang-16 is not installed. Install the package clang-16.")
     for workload in chosen(workloads):

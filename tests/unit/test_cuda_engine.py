@@ -6,7 +6,9 @@ It runs on a machine that runs PTX, with doubles of the driver and of NVRTC.
 from __future__ import annotations
 
 import gc
+import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -100,6 +102,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(requirements.importlib, "import_module", missing)
+    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None)
     text = refusal(requirements.packages)
     assert text == (
         "in cuda: the cuda engine needs the package cuda-bindings\n"
@@ -122,15 +125,29 @@ def test_a_package_that_cannot_be_imported_is_not_called_missing(
     )
 
 
-def test_a_module_that_hides_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hidden(name: str) -> object:
-        raise ModuleNotFoundError(f"No module named {name!r}; 'cuda' is not a package", name=name)
-
-    monkeypatch.setattr(requirements.importlib, "import_module", hidden)
-    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(__file__="/home/me/cuda.py"))
-    text = refusal(requirements.packages)
-    assert "  module cuda  /home/me/cuda.py\n" in text
-    assert text.endswith("Rename that module, or start Python in another folder.")
+@pytest.mark.parametrize("name", ["cuda.py", "cuda/__init__.py"])
+@pytest.mark.parametrize("text", ["", "import sys; sys.exit()", "raise ValueError"])
+def test_a_module_that_hides_the_package_is_named_and_not_run(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    code = (
+        "import lamina as lm\n"
+        "print(*(one.problem for one in lm.devices()))\n"
+        "from lamina.engines.cuda.requirements import packages\n"
+        "packages()"
+    )
+    repository = str(Path(lm.__file__).parents[1])
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), repository))}
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=variables
+    )
+    assert said.returncode == 1
+    assert f"found another module cuda: {file}" in said.stdout
+    assert f"  found     another module cuda: {file}\n" in said.stderr
+    assert "Rename that module, or start Python in another folder." in said.stderr
 
 
 def test_a_package_that_lacks_one_of_its_own_is_not_called_missing(

@@ -167,5 +167,5 @@ def cuda() -> Cuda:
     except Exception as error:
         if "cuGetProcAddress" in str(error):
             raise old_library() from error
-        raise no_library(error, found.missing()) from error
+        raise no_library(error, found.missing()) from None
     return found

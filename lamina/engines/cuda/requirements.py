@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,33 +59,51 @@ def packages() -> tuple[Any, Any]:
     Raises:
         EngineError: with the package to install.
     """
+    _refuse_other_module()
     try:
         driver = importlib.import_module("cuda.bindings.driver")
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
     except ImportError as error:
+        found = _found(error, "cuda", "cuda.bindings", "cuda.bindings.driver")
         advice = f"{INSTALL} It also needs Nvidia's driver, but no CUDA toolkit."
-        facts = [
-            ("expected", f"cuda-bindings {LEAST_CUDA}.0 or later"),
-            ("found", _found(error, "cuda", "cuda.bindings", "cuda.bindings.driver")),
-        ]
-        if "is not a package" in str(error):
-            facts.append(("module cuda", str(getattr(sys.modules.get("cuda"), "__file__", ""))))
-            advice = "Rename that module, or start Python in another folder."
-        raise EngineError(
-            "the cuda engine needs the package cuda-bindings",
-            facts=tuple(facts),
-            where="cuda",
-            advice=advice,
-        ) from error
+        raise _no_bindings(found, advice) from error
     return driver, nvrtc
+
+
+def _refuse_other_module() -> None:
+    """Refuses a module `cuda` that hides the packages of cuda-bindings. It is not run.
+
+    Raises:
+        EngineError: with its file.
+    """
+    module = importlib.util.find_spec("cuda")
+    # The packages of cuda-bindings share a folder without a file of its own.
+    if module is None or module.origin is None:
+        return
+    advice = (
+        "Rename that module, or start Python in another folder. An old cuda-python has one too: "
+        "pip uninstall cuda-python."
+    )
+    try:
+        importlib.metadata.distribution("cuda-bindings")
+    except importlib.metadata.PackageNotFoundError:
+        advice = f"{advice} {INSTALL}"
+    raise _no_bindings(f"another module cuda: {module.origin}", advice)
+
+
+def _no_bindings(found: str, advice: str) -> EngineError:
+    return EngineError(
+        "the cuda engine needs the package cuda-bindings",
+        facts=(("expected", f"cuda-bindings {LEAST_CUDA}.0 or later"), ("found", found)),
+        where="cuda",
+        advice=advice,
+    )
 
 
 def _found(error: ImportError, *modules: str) -> str:
     """What was found instead of a package with these modules."""
     is_missing = isinstance(error, ModuleNotFoundError) and error.name in modules
-    if is_missing and "is not a package" not in str(error):
-        return "none"
-    return f"one that cannot be imported: {error}"
+    return "none" if is_missing else f"one that cannot be imported: {error}"
 
 
 def missing_packages() -> list[str]:
