@@ -44,7 +44,7 @@ from harness import (
 
 from lamina.precision import MIXED
 from lamina.reports import table_text
-from lamina.workloads import PRODUCTS, SEEDS, WORKLOADS, Workload, chosen, samples
+from lamina.workloads import NAMES, PRODUCTS, WORKLOADS, Workload, chosen, samples
 
 # The peers and the workloads of each kind of engine, unless others are chosen.
 PEERS = {"cpu": ("pytorch", "torch.compile", "jax"), "opencl": (OURS_ON_CPU, "tinygrad")}
@@ -202,7 +202,7 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    names, others = [*WORKLOADS, *PRODUCTS, *SEEDS], [name for name in SCRIPTS if name != OURS]
+    names, others = list(NAMES), [name for name in SCRIPTS if name != OURS]
     parser.add_argument("--engine", default="cpu", type=engine_name, help="default: cpu")
     parser.add_argument(
         "--dtype",

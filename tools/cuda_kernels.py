@@ -29,13 +29,7 @@ import ptx_text
 from cuda_compiler import Compilation, Compiled, compilation_of, missing
 from cuda_devices import ARCHITECTURES, Architecture, occupancy_of
 from gpu_devices import NVIDIA
-from kernel_tables import (
-    DTYPES,
-    Roofline,
-    kernels_of_contractions,
-    lines_of_steps,
-    program_of,
-)
+from kernel_tables import DTYPES, Roofline, kernels_of_contractions, lines_of_steps, program_of
 from ptx_addresses import accesses_of
 from ptx_traffic import Traffic, traffic_of
 

@@ -22,13 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from amd_compiler import PROCESSORS, Compiled, compiled, is_installed
 from gpu_devices import GPUS
-from kernel_tables import (
-    DTYPES,
-    Roofline,
-    kernels_of_contractions,
-    lines_of_steps,
-    program_of,
-)
+from kernel_tables import DTYPES, Roofline, kernels_of_contractions, lines_of_steps, program_of
 
 from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines.engine import Device

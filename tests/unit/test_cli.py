@@ -485,6 +485,7 @@ def test_demo_refuses_an_unknown_engine_before_any_output():
     assert failed.exit_code == 1
     assert not failed.stdout
     assert "there is no engine 'cpux'" in failed.stderr
+    assert not Path("lamina-demo").exists()
 
 
 def test_demo_names_a_folder_that_cannot_be_made():

@@ -89,17 +89,13 @@ def test_a_register_is_read_after_it_is_written() -> None:
 
 
 def test_a_short_integer_that_nobody_writes_is_undefined() -> None:
-    declared = ".reg .b16 low, high, none; .reg .b32 two, four;"
     body = (
-        _START
-        + declared
-        + (
-            "cvt.u16.u32 low, i; and.b16 high, none, 255;"
-            "mov.b32 two, {low, high}; st.global.u32 [at], two;"
-            "cvt.u32.u16 four, none; st.global.u32 [at+4], four;"
-        )
+        ".reg .b16 low, high, none; .reg .b32 two, four;"
+        "cvt.u16.u32 low, i; and.b16 high, none, 255;"
+        "mov.b32 two, {low, high}; st.global.u32 [at], two;"
+        "cvt.u32.u16 four, none; st.global.u32 [at+4], four;"
     )
-    bench = Bench(kernel(body, ["u64"]))
+    bench = Bench(kernel(_START + body, ["u64"]))
     address = bench.memory.allocate(8)
     bench.launch("k", 1, 1, address)
     assert bench.read(address, np.zeros(2, np.uint32)).tolist() == [0xA50000, 0xFFA5]

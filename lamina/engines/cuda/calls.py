@@ -19,8 +19,8 @@ from lamina.engines.cuda.requirements import (
     no_device,
     no_library,
     no_start,
-    old_library,
     packages,
+    too_old,
 )
 from lamina.records import cached_property, frozen_dataclass
 
@@ -161,11 +161,12 @@ def cuda() -> Cuda:
         found.driver.cuInit(0)
     except CudaError as error:
         if error.status == "CUDA_ERROR_NO_DEVICE":
-            raise no_device() from error
+            raise no_device(str(error)) from error
         raise no_start(str(error), error.status) from error
     # The package raises different exceptions if the driver's library is missing.
     except Exception as error:
         if "cuGetProcAddress" in str(error):
-            raise old_library() from error
+            lacking = "one that cannot tell which functions it has (cuGetProcAddress_v2)"
+            raise too_old(lacking) from error
         raise no_library(error, found.missing()) from None
     return found

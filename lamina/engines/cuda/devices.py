@@ -61,12 +61,17 @@ def found_devices() -> tuple[Found, ...]:
 def _found(api: Cuda) -> tuple[Found, ...]:
     version = int(api.driver.cuDriverGetVersion())
     if version // 1000 < LEAST_CUDA:
-        raise too_old(version)
+        raise too_old(_cuda_text(version))
     count = int(api.driver.cuDeviceGetCount())
     if count == 0:
-        raise no_device()
+        raise no_device("none")
     missing = api.missing()
     return tuple(_device(api, number, version, missing) for number in range(count))
+
+
+def _cuda_text(version: int) -> str:
+    """The version of CUDA that a driver supports: 12040 is "CUDA 12.4"."""
+    return f"CUDA {version // 1000}.{version % 1000 // 10}"
 
 
 def _device(api: Cuda, number: int, version: int, missing: Sequence[str]) -> Found:
@@ -79,7 +84,7 @@ def _device(api: Cuda, number: int, version: int, missing: Sequence[str]) -> Fou
             attribute(api, handle, "COMPUTE_CAPABILITY_MINOR"),
         )
         text = ".".join(map(str, capability))
-        driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
+        driver = _cuda_text(version)
         record = Device(
             engine,
             f"{name} (compute capability {text}, {driver})",

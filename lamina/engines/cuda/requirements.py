@@ -92,9 +92,16 @@ def _refuse_other_module() -> None:
 
 
 def _no_bindings(found: str, advice: str) -> EngineError:
+    return _no_package("cuda-bindings", f"{LEAST_CUDA}.0", found, advice=advice)
+
+
+def _no_package(
+    package: str, version: str, found: str, purpose: str = "", advice: str = INSTALL
+) -> EngineError:
+    """The error for a package; `version` is the least that is needed."""
     return EngineError(
-        "the cuda engine needs the package cuda-bindings",
-        facts=(("expected", f"cuda-bindings {LEAST_CUDA}.0 or later"), ("found", found)),
+        f"the cuda engine needs the package {package}{purpose}",
+        facts=(("expected", f"{package} {version} or later"), ("found", found)),
         where="cuda",
         advice=advice,
     )
@@ -140,15 +147,9 @@ def no_compiler(error: Exception) -> EngineError:
     Args:
         error: what the package raises.
     """
-    return EngineError(
-        "the cuda engine needs the package nvidia-cuda-nvrtc, the compiler of its kernels",
-        facts=(
-            ("expected", f"nvidia-cuda-nvrtc {LEAST_CUDA}.0 or later"),
-            ("found", _without_library(error)),
-        ),
-        where="cuda",
-        advice=INSTALL,
-    )
+    found = _without_library(error)
+    purpose = ", the compiler of its kernels"
+    return _no_package("nvidia-cuda-nvrtc", f"{LEAST_CUDA}.0", found, purpose)
 
 
 def cublaslt_package() -> Any:
@@ -174,12 +175,7 @@ def no_cublaslt(found: str) -> EngineError:
 
 
 def _no_products(package: str, version: str, found: str) -> EngineError:
-    return EngineError(
-        f"the cuda engine needs the package {package}, for products of matrices",
-        facts=(("expected", f"{package} {version} or later"), ("found", found)),
-        where="cuda",
-        advice=INSTALL,
-    )
+    return _no_package(package, version, found, ", for products of matrices")
 
 
 def no_library(error: Exception, missing: Sequence[str]) -> EngineError:
@@ -218,24 +214,15 @@ def _kernel_driver() -> list[tuple[str, str]]:
     return [("driver of the kernel", version.strip())]
 
 
-def old_library() -> EngineError:
-    """The error for a driver that lacks functions with which packages begin."""
-    return EngineError(
-        "the CUDA driver is too old",
-        facts=(
-            ("expected", f"one that supports CUDA {LEAST_CUDA}.0 or later"),
-            ("found", "one that cannot tell which functions it has (cuGetProcAddress_v2)"),
-        ),
-        where="cuda",
-        advice=UPDATE,
-    )
+def no_device(found: str) -> EngineError:
+    """The error for a driver that shows no device.
 
-
-def no_device() -> EngineError:
-    """The error for a driver that shows no device."""
+    Args:
+        found: what the driver says.
+    """
     return EngineError(
         "there is no CUDA device on this machine",
-        facts=(("expected", "a GPU that the driver shows"), ("found", "none")),
+        facts=(("expected", "a GPU that the driver shows"), ("found", found)),
         where="cuda",
         advice=_ADVICE["CUDA_ERROR_NO_DEVICE"],
     )
@@ -260,17 +247,17 @@ def no_start(found: str, status: str) -> EngineError:
     )
 
 
-def too_old(found: int) -> EngineError:
+def too_old(found: str) -> EngineError:
     """The error for a driver that supports only older versions of CUDA.
 
     Args:
-        found: its version, 12040 for 12.4.
+        found: `"CUDA 12.4"`, or what it lacks.
     """
     return EngineError(
         "the CUDA driver is too old",
         facts=(
             ("expected", f"one that supports CUDA {LEAST_CUDA}.0 or later"),
-            ("found", f"CUDA {found // 1000}.{found % 1000 // 10}"),
+            ("found", found),
         ),
         where="cuda",
         advice=UPDATE,
