@@ -70,6 +70,8 @@ SCRIPTS = {
     "autocast": Script("pytorch.py", ("autocast",)),
     "autocast.compile": Script("pytorch.py", ("autocast.compile",)),
     "jax": Script("jax_peer.py"),
+    "onnxruntime": Script("onnxruntime_peer.py", ("run",)),
+    "onnxruntime.bound": Script("onnxruntime_peer.py", ("bound",)),
     "tinygrad": Script("tinygrad_peer.py", settings=TINYGRAD),
 }
 

@@ -3,6 +3,8 @@
     python benchmarks/run.py [--workload NAME]... [--rounds 7] [--peers pytorch jax] [--json FILE]
     python benchmarks/run.py --engine opencl
     python benchmarks/run.py --dtype mixed
+    python benchmarks/run.py --workload tiny-predict --workload mlp-predict \\
+        --workload lenet-predict --peers onnxruntime onnxruntime.bound pytorch
 
 On an OpenCL engine the peers are Lamina on the cpu engine, and tinygrad on the same device. In
 mixed precision they are Lamina in float32, and PyTorch's autocast to bfloat16.

@@ -28,6 +28,7 @@ from lamina.protocols import (
 )
 from lamina.runtime import Function, Inference, Parameters
 from lamina.runtime.arrays import rounded
+from lamina.runtime.predictor import Predictor
 from lamina.shapes import Array, DTypeLike, as_dtype, float32
 from lamina.tf32_products import ProductPrecision, Products
 from lamina.training.evaluation import BATCH_SIZE, evaluate
@@ -191,6 +192,33 @@ class Model:
             inputs = inputs.inputs
         outputs = self._inference(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
+
+    @checked
+    def predictor(self, batch_size: BatchSize = 1) -> Predictor:
+        """A function that predicts batches with little work besides the arithmetic.
+
+        Its program is compiled now. It reads the parameters where they are, so it predicts with the
+        new ones after training. Several threads may call predictors of a model at the same time,
+        each its own.
+
+        Args:
+            batch_size: the largest number of examples of a call. Smaller batches are padded.
+
+        Returns:
+            A function: `predict(x)` returns the outputs, and `predict(x, out=y)` writes them to an
+            array.
+
+        Raises:
+            ShapeError: if the first axis of an output is not the batch.
+            EngineError: if there is not enough memory.
+
+        Example:
+            >>> import numpy as np, lamina as lm
+            >>> predict = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2))).predictor()
+            >>> predict(np.zeros((1, 3), "float32")).shape
+            (1, 2)
+        """
+        return Predictor(self._parameters, batch_size)
 
     @checked
     def evaluate(

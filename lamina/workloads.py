@@ -36,6 +36,7 @@ from lamina.model import Model
 from lamina.network import Network, Sequential
 from lamina.program.steps import Contraction
 from lamina.records import frozen_dataclass
+from lamina.runtime.predictor import Predictor
 from lamina.shapes import Array, float32, size_of, static
 from lamina.training.losses import BCE, MSE, CrossEntropy, Loss
 from lamina.training.optimizers import SGD, Adam, Optimizer
@@ -48,7 +49,7 @@ SHORTEST_SAMPLE = 0.02
 # A run of fixed length is shortened if it would take longer than this multiple of the given time.
 LONGEST_RUN = 10.0
 
-Timed = Literal["forward", "step", "run"]
+Timed = Literal["forward", "predict", "step", "run"]
 
 
 @frozen_dataclass
@@ -93,9 +94,9 @@ class Workload:
         name: of the workload, on the command line.
         architecture: of the network.
         batch: examples in a batch.
-        timed: `"forward"`: `model.predict` of one batch, which returns a new array; `"step"`:
-            `training.step(x, y)`, called from Python; `"run"`: one training step of
-            `training.run`, the native loop.
+        timed: `"forward"`: `model.predict` of one batch, which returns a new array; `"predict"`:
+            `predict(x, out=y)` of a predictor; `"step"`: `training.step(x, y)`, called from
+            Python; `"run"`: one training step of `training.run`, the native loop.
         loss, optimizer: of the training step; None for a forward pass.
         examples: their number; None for one batch.
         steps: the number of training steps in a run, if runs are timed.
@@ -288,8 +289,18 @@ SEEDS: dict[str, Workload] = {
     )
 }
 
+# Single examples; they are measured only if they are named.
+LATENCIES: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        Workload("tiny-predict", _TINY, 1, "predict"),
+        Workload("mlp-predict", _MLP, 1, "predict"),
+        Workload("lenet-predict", _LENET, 1, "predict"),
+    )
+}
+
 # The names of those that commands take.
-NAMES = (*WORKLOADS, *PRODUCTS, *SEEDS)
+NAMES = (*WORKLOADS, *PRODUCTS, *SEEDS, *LATENCIES)
 
 # Small workloads, for which waiting threads cost the most: `benchmarks/contention.py`.
 SMALL: dict[str, Workload] = {
@@ -332,6 +343,10 @@ class Runner:
         self._model = Model(workload.network(), engine=engine, seed=SEED, **types)
         self._first = self._model.parameters()
         self._training: Training | None = None
+        self._predict: Predictor | None = None
+        if workload.timed == "predict":
+            self._predict = self._model.predictor(workload.batch)
+            self._result = self._predict(self._x)
         if workload.loss is not None and workload.optimizer is not None:
             self._training = self._model.training(
                 loss=workload.loss, optimizer=workload.optimizer, batch_size=workload.batch
@@ -341,7 +356,10 @@ class Runner:
     def run(self, steps: int) -> None:
         """Runs training steps or forward passes by the public API, and waits for the last."""
         x, y, training = self._x, self._y, self._training
-        if training is None:
+        if self._predict is not None:
+            for _ in range(steps):
+                self._predict(x, out=self._result)
+        elif training is None:
             for _ in range(steps):
                 self._model.predict(x)
         elif self._timed == "run":
@@ -360,14 +378,16 @@ class Runner:
 
     def outputs(self) -> Array:
         """The network's outputs for the inputs of the workload."""
-        return self._model.predict(self._x)
+        return self._model.predict(self._x) if self._predict is None else self._result
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters."""
         return self._model.parameters()
 
     def release(self) -> None:
-        """Gives the training's memory back."""
+        """Gives the memory of the training or the predictor back."""
+        if self._predict is not None:
+            self._predict.release()
         if self._training is not None:
             self._training.release()
 
@@ -439,12 +459,12 @@ def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) ->
 def chosen(names: Sequence[str]) -> list[Workload]:
     """The workloads of these names; all of `WORKLOADS` if no name is given.
 
-    Names may be those of `WORKLOADS`, `PRODUCTS` and `SEEDS`.
+    Names may be those of `WORKLOADS`, `PRODUCTS`, `SEEDS` and `LATENCIES`.
 
     Raises:
         DefinitionError: for an unknown name.
     """
-    known = WORKLOADS | PRODUCTS | SEEDS
+    known = WORKLOADS | PRODUCTS | SEEDS | LATENCIES
     for name in names:
         if name not in known:
             raise DefinitionError(

@@ -42,9 +42,11 @@ class Jax:
 
     def run(self, steps: int) -> None:
         x, y = self._x, self._y
-        if self._workload.timed == "forward":
+        if self._workload.loss is None:
             for _ in range(steps):
                 self._outputs = self._forward(self._parameters, x)
+                if self._workload.timed == "predict":
+                    self._outputs.block_until_ready()
             jax.block_until_ready(self._outputs)
             return
         if self._workload.timed == "run":
@@ -59,7 +61,7 @@ class Jax:
         jax.block_until_ready((self._parameters, self._state))
 
     def result(self) -> list[np.ndarray]:
-        if self._workload.timed == "forward":
+        if self._workload.loss is None:
             return [np.array(self._outputs)]
         return [np.array(array) for array in jax.tree.leaves(self._parameters)]
 

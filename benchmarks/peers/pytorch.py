@@ -71,7 +71,7 @@ class PyTorch:
         self._optimizer = optimizer(workload, self._model)
 
     def run(self, steps: int) -> None:
-        if self._workload.timed == "forward":
+        if self._workload.loss is None:
             with torch.inference_mode():
                 for _ in range(steps):
                     with self._autocast:
@@ -99,7 +99,7 @@ class PyTorch:
             self._optimizer.state.clear()
 
     def result(self) -> list[np.ndarray]:
-        if self._workload.timed == "forward":
+        if self._workload.loss is None:
             return [self._outputs.float().cpu().numpy()]
         return [parameter.detach().cpu().numpy().copy() for parameter in self._model.parameters()]
 

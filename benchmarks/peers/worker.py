@@ -97,7 +97,7 @@ def fingerprint(workload: Workload, peer: Peer) -> float:
     training steps. It depends on every gradient and on the optimizer. It does not depend on the
     layout of the parameters, or on whether the loss includes the penalties.
     """
-    if workload.timed == "forward":
+    if workload.loss is None:
         peer.run(1)
         return _norm(peer.result())
     before = peer.result()

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lamina.engines.changes import Changes
 from lamina.engines.room import Need
 from lamina.errors import EngineError
 from lamina.program.program import Program
@@ -179,6 +180,23 @@ class Staging(Protocol):
         ...
 
 
+@frozen_dataclass
+class Bound:
+    """A program that reads and writes arrays of the host, without any other work.
+
+    Attributes:
+        inputs: an array for every buffer of kind input, to be filled before a run.
+        outputs: the results of a run, by name; the next run overwrites them.
+        run: runs the program once, and returns when it is done.
+        changes: counts the changes of all parameters and states that it reads.
+    """
+
+    inputs: tuple[Array, ...]
+    outputs: Mapping[str, Array]
+    run: Callable[[], None]
+    changes: Changes
+
+
 class Executable(Protocol):
     """A program compiled for a device, with its constants and its share of an arena.
 
@@ -227,6 +245,19 @@ class Executable(Protocol):
 
     def output(self, name: str) -> Array:
         """A copy of an output. This executable did the arena's last run; waits for its end."""
+        ...
+
+    def read_into(self, name: str, target: Array) -> None:
+        """Copies an output, as `output` does, to a contiguous array of its shape and dtype."""
+        ...
+
+    def bound(self) -> Bound | None:
+        """The program with its arrays in the memory of the host.
+
+        It is valid until another executable enters or leaves the arena. None if the arrays are
+        elsewhere, if the program changes parameters or states, or if their changes have several
+        counters.
+        """
         ...
 
     def scalar(self, name: str) -> float:

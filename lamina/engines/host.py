@@ -48,6 +48,7 @@ class HostMemory:
         # Counted before the write, which may be interrupted after a part of it.
         self.changes.count += 1
         np.copyto(self.array, array.reshape(self.array.shape), casting="no")
+        self.changes.complete()
 
     def read(self) -> Array:
         return self.array.copy()

@@ -23,6 +23,8 @@ from lamina.shapes import (
     static,
 )
 
+# Class, shape and dtype of an array.
+ArrayType = tuple[type, tuple[int, ...], np.dtype[Any]]
 # Up to this number of elements a loop in Python takes less time than a call of NumPy.
 FEW_ELEMENTS = 32
 
@@ -66,6 +68,23 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
         )
     native = array.dtype.newbyteorder("=")
     return np.ascontiguousarray(array, native).reshape(array.shape)
+
+
+def type_of(array: Array) -> ArrayType:
+    """Class, shape and dtype of an array."""
+    return type(array), array.shape, array.dtype
+
+
+def is_exact(array: Any, expected: ArrayType | None) -> bool:
+    """Whether an array is of this type, contiguous and writable: it needs no further check.
+
+    A forward pass of a small network takes less time than a full check.
+    """
+    try:
+        found = array.__class__, array.shape, array.dtype
+        return found == expected and array.flags.carray
+    except AttributeError:
+        return False
 
 
 def rounded(array: Array, wanted: DType, name: str) -> Array:

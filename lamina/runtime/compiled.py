@@ -48,8 +48,12 @@ class CompiledProgram:
         if self.lock.unread is not None:
             self.lock.settle()
         if self.order is not None:
-            arrays = [arrays[number] for number in self.order]
+            arrays = self.ordered(arrays)
         self.executable.run(arrays)
+
+    def ordered(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """The arrays that are inputs of the program, in its order."""
+        return arrays if self.order is None else [arrays[number] for number in self.order]
 
     def run_many(
         self, resident: Mapping[str, Memory] | Streamed, rows: Array, recorded: Sequence[str]

@@ -15,7 +15,7 @@ from test_examples import write_idx_folder
 
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
-from lamina.workloads import PRODUCTS, WORKLOADS
+from lamina.workloads import LATENCIES, PRODUCTS, WORKLOADS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # Answers like a worker; it takes very long for the workload mlp, and fails for lenet.
@@ -226,6 +226,24 @@ def test_tinygrad_computes_the_same_as_lamina(
         # TinyJit replays kernels now; a reset training repeats itself.
         assert worker.ask(reset="softmax") == {}
         assert worker.ask(run="softmax", steps=2)["seconds"] > 0
+        worker.close()
+    assert harness.differing(prints, 1e-3) == []
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", LATENCIES)
+def test_onnxruntime_computes_the_same_as_lamina(
+    harness: ModuleType, tmp_path: Path, name: str
+) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    workload, data = LATENCIES[name], tmp_path / "data.npz"
+    harness.write_data(workload, data)
+    prints: dict[str, float] = {}
+    for peer in ("lamina", "onnxruntime", "onnxruntime.bound"):
+        worker = harness.Worker(peer, 2)
+        prints[peer] = worker.prepare(workload, data)["fingerprint"]
+        assert worker.ask(run=name, steps=2)["seconds"] > 0
         worker.close()
     assert harness.differing(prints, 1e-3) == []
 

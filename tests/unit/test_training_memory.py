@@ -82,6 +82,12 @@ class CountingExecutable:
     def output(self, name: str) -> Array:
         return self.executable.output(name)
 
+    def read_into(self, name: str, target: Array) -> None:
+        self.executable.read_into(name, target)
+
+    def bound(self) -> None:
+        return None
+
     def scalar(self, name: str) -> float:
         self.engine.reads += 1
         return self.executable.scalar(name)

@@ -651,6 +651,7 @@ ROWS |= {
         {"inputs": NOTHING, "others": NOTHING, "options": NOTHING},
         call=lambda *a, **o: model().predict(*a, **o),
     ),
+    "Model.predictor": Row({"batch_size": 2}, {}, call=lambda **o: model().predictor(**o)),
     "Model.evaluate": Row(
         {"data": (X, Y), "loss": lm.MSE()},
         DATA,

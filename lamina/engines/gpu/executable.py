@@ -13,7 +13,12 @@ from lamina.engines.gpu.arena import DeviceArena
 from lamina.engines.gpu.arena_layout import arena_layout, upload_buffers, upload_name
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, LibraryDriver
 from lamina.engines.gpu.launches import Launch, Launches, Traits
-from lamina.engines.gpu.memory import DeviceMemory, device_memory, read_buffer
+from lamina.engines.gpu.memory import (
+    DeviceMemory,
+    device_memory,
+    fill_from_buffer,
+    read_buffer,
+)
 from lamina.engines.gpu.recording import KeptScalars, Recording
 from lamina.engines.gpu.runs import (
     CountedRuns,
@@ -297,6 +302,12 @@ class GpuProgram:
         buffer = self._outputs[name]
         source = self._buffers[buffer.name]
         return read_buffer(self._driver, source, buffer.shape, buffer.dtype.numpy)
+
+    def read_into(self, name: str, target: Array) -> None:
+        fill_from_buffer(self._driver, self._buffers[self._outputs[name].name], target)
+
+    def bound(self) -> None:
+        return None
 
     def scalar(self, name: str) -> float:
         return self.output(name).item()

@@ -197,10 +197,15 @@ def read_buffer(
 ) -> Array:
     """A copy of the array at the beginning of a buffer, after all commands so far."""
     array = np.empty(shape, dtype)
+    fill_from_buffer(driver, buffer, array)
+    return array
+
+
+def fill_from_buffer(driver: Driver, buffer: Buffer, array: Array) -> None:
+    """Fills a contiguous array from the beginning of a buffer, after all commands so far."""
     if buffer is not None:
         with driver.errors("reading memory"):
             driver.queue.read(array, buffer)
-    return array
 
 
 def device_memory(memory: Memory, driver: Driver) -> DeviceMemory:

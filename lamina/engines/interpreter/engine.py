@@ -213,6 +213,12 @@ class InterpretedProgram:
         buffer = self._program.buffers[dict(self._program.outputs)[name]]
         return self._last[buffer.name].reshape(buffer.shape).copy()
 
+    def read_into(self, name: str, target: Array) -> None:
+        target[...] = self.output(name)
+
+    def bound(self) -> None:
+        return None
+
     def scalar(self, name: str) -> float:
         return self.output(name).item()
 

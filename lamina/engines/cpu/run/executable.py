@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from lamina.engines import machine_memory
+from lamina.engines.changes import Changes
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.machine_code import Library
 from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.thread_pool import Job, ticks_per_second
-from lamina.engines.engine import Memory
+from lamina.engines.engine import Bound, Memory
 from lamina.engines.host import (
     ALIGNMENT_BYTES,
     HostArena,
@@ -179,9 +180,13 @@ class CpuProgram:
             # Done before the run: after Ctrl-C during the run, no code after it is executed.
             for changes in self._changes:
                 changes.count += 1
-            # Packed operands do not depend on memories that the program itself changes.
-            self._loaded += len(self._changes)
+            if self._load is not None:
+                # Packed operands do not depend on memories that the program itself changes.
+                self._loaded += len(self._changes)
         self._job.run()
+        if self._changes_memories:
+            for changes in self._changes:
+                changes.completed = changes.count
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
@@ -218,6 +223,19 @@ class CpuProgram:
 
     def output(self, name: str) -> Array:
         return self._outputs[name].copy()
+
+    def read_into(self, name: str, target: Array) -> None:
+        target[...] = self._outputs[name]
+
+    def bound(self) -> Bound | None:
+        if self._changes_memories or len(self._changes) > 1:
+            return None
+        changes = self._changes[0] if self._changes else Changes()
+        for number, entries in self._read_in_place:
+            self._table[entries] = self._staging[number].ctypes.data
+        self._job.set_single_run()
+        run = self._run if self._load is not None else self._job.bound()
+        return Bound(tuple(self._staging), self._outputs, run, changes)
 
     def scalar(self, name: str) -> float:
         return self._outputs[name].item()

@@ -14,7 +14,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, final
 
 import numpy as np
@@ -178,6 +178,12 @@ class Job:
             self._runs_until_choice -= following
             if not self._runs_until_choice:
                 self._choose(self._choice)
+
+    def bound(self) -> Callable[[], None]:
+        """`run` as a function that is called quickly, as long as the runs stay the same."""
+        if self.threads > 1 or self._choice is not None:
+            return self.run
+        return partial(self._native.run_job, None, self.address)
 
     def _start(self, *, alone: bool) -> None:
         if alone or not pool().run(self):

@@ -1,0 +1,332 @@
+"""Predictors: forward passes of small batches, with little work besides the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast, final
+
+import numpy as np
+
+from lamina.derive import inference_graph
+from lamina.engines.changes import Changes
+from lamina.errors import DefinitionError, DTypeError, ReleasedError, ShapeError
+from lamina.protocols import Spec
+from lamina.runtime.arrays import (
+    as_arrays,
+    check_batch,
+    convert,
+    input_spec,
+)
+from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
+from lamina.runtime.index_checks import check_indices
+from lamina.runtime.inference import require_batch
+from lamina.runtime.model_lock import ModelLock
+from lamina.runtime.parameters import Parameters, with_random_state
+from lamina.shapes import Array, DType, bind, shape_text
+
+# The input and the result of a program, a function that runs it, the count of the changes of its
+# parameters, dtype and shape of the input, dtype and shape of the result.
+_Shape = tuple[int, ...]
+_Bound = tuple[
+    Array, Array, Callable[[], None], Changes, np.dtype[Any], _Shape, np.dtype[Any], _Shape
+]
+
+
+@final
+class Predictor:
+    """The forward pass of a model for batches of at most some examples. Made by `Model.predictor`.
+
+    It has a compiled program and memory of its own, and reads the model's parameters where they
+    are: after training steps it predicts with the new ones. Several threads may call predictors of
+    a model at the same time, each its own.
+
+    Fewer examples than the batch size are padded, if the network computes each example by itself.
+    If it mixes the examples of a batch, a program is compiled for each number of examples.
+
+    Example:
+        >>> import numpy as np, lamina as lm
+        >>> model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
+        >>> predict = model.predictor(batch_size=1)
+        >>> x, y = np.ones((1, 3), "float32"), np.empty((1, 2), "float32")
+        >>> predict(x, out=y) is y
+        True
+    """
+
+    def __init__(self, parameters: Parameters, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self._parameters = parameters
+        self._model_lock = parameters.lock
+        self._own = ModelLock()
+        self._arena = parameters.engine.arena()
+        self._checks = parameters.index_checks
+        self._specs: tuple[Spec, ...] = tuple(
+            input_spec(tensor, parameters.dtype) for tensor in parameters.network.inputs
+        )
+        self._graph = inference_graph(
+            parameters.network,
+            dtype=parameters.dtype,
+            input_dtypes=[dtype for _, dtype in self._specs],
+            rounding=parameters.rounding,
+        )
+        self._names, self._outputs = zip(*self._graph.graph.outputs, strict=True)
+        require_batch([tensor.shape for tensor in self._outputs])
+        self._programs: RecentPrograms[int] = RecentPrograms()
+        with self._model_lock.mutex:
+            self._shared = with_random_state(parameters)
+        self._released = False
+        self._bind()
+        # Whether the network mixes the examples of a batch; None if that is not known yet.
+        self._mixes: bool | None = None
+
+    def _bind(self) -> None:
+        """Prepares the fast path of calls: for a full batch, one input and one output.
+
+        The arrays are in the arena, where they move when a program enters it.
+        """
+        self._bound: _Bound | None = None
+        bound = self._program(self.batch_size).executable.bound()
+        is_simple = len(self._specs) == len(self._names) == 1
+        if bound is not None and is_simple and len(bound.inputs) == 1:
+            (source,), result = bound.inputs, bound.outputs[self._names[0]]
+            arrays = source, result, bound.run, bound.changes
+            self._bound = (*arrays, source.dtype, source.shape, result.dtype, result.shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise DefinitionError(
+            "a predictor cannot be copied or pickled",
+            where="Predictor",
+            advice="Copy the model, and make a new predictor: model.predictor(...).",
+        )
+
+    def __call__(self, inputs: Any, out: Any = None) -> Any:
+        """The outputs for a batch.
+
+        Args:
+            inputs: an array, batch first, of at most `batch_size` examples; a tuple of arrays for
+                several inputs.
+            out: an array for the output, of its shape and dtype; a tuple of arrays for several
+                outputs. By default new arrays are made. With it, a full batch of arrays of the
+                network's dtypes allocates nothing on the cpu engine.
+
+        Returns:
+            An array, batch first; a tuple for several outputs. It is `out`, if that was given.
+
+        Raises:
+            ShapeError, DTypeError, DataError: if the arrays do not fit, before anything is
+                computed.
+        """
+        with self._own.mutex:
+            if self._bound is None:
+                return self._checked(inputs, out)
+            # Written for speed: a forward pass of a small network takes less time than this.
+            source, result, run, changes, dtype, shape, out_dtype, out_shape = self._bound
+            if (
+                inputs.__class__ is not np.ndarray
+                or inputs.dtype is not dtype
+                or inputs.shape != shape
+            ):
+                return self._checked(inputs, out)
+            if out is None:
+                out = np.empty(out_shape, out_dtype)
+            elif (
+                out.__class__ is not np.ndarray
+                or out.dtype is not out_dtype
+                or out.shape != out_shape
+                or not out.flags.writeable
+            ):
+                return self._checked(inputs, out)
+            if self._checks:
+                check_indices(self._checks, (inputs,))
+            source[...] = inputs
+            before = changes.count
+            if changes.completed == before:
+                run()
+            if changes.completed != before or changes.count != before:
+                self._run_alone(run, changes)
+            out[...] = result
+            return out
+
+    def _checked(self, inputs: Any, out: Any) -> Any:
+        """What a call does with arrays of any type and number."""
+        if self._released:
+            raise ReleasedError(
+                "this predictor was released: its memory is gone",
+                where="Predictor",
+                advice="Make a new one with model.predictor(...); the model still works.",
+            )
+        arrays, count = self._converted(inputs)
+        targets = self._empty(count) if out is None else self._checked_targets(out, count)
+        if count < self.batch_size and self._mixes_examples():
+            self._run(count, arrays, targets)
+            self._bind()
+        else:
+            self._run(self.batch_size, arrays, targets)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    def release(self) -> None:
+        """Releases its memory; calling it is an error then."""
+        with self._own.mutex:
+            self._released, self._bound = True, None
+            self._programs.release()
+
+    def _run(self, size: int, arrays: Sequence[Array], targets: Sequence[Array]) -> None:
+        """Runs the program for a batch size on as many examples or fewer; copies its results."""
+        compiled = self._program(size)
+        bound, count = compiled.executable.bound(), len(arrays[0])
+        if bound is not None:
+            for source, array in zip(bound.inputs, compiled.ordered(arrays), strict=True):
+                source[:count] = array
+                source[count:] = 0
+            self._run_alone(bound.run, bound.changes)
+            for name, target in zip(self._names, targets, strict=True):
+                target[...] = bound.outputs[name][:count]
+            return
+        with self._model_lock.mutex:
+            compiled.run([_padded(array, size) for array in arrays])
+            for name, target in zip(self._names, targets, strict=True):
+                if count == size and target.flags.c_contiguous:
+                    compiled.executable.read_into(name, target)
+                else:
+                    target[...] = compiled.executable.output(name)[:count]
+
+    def _run_alone(self, run: Callable[[], None], changes: Changes) -> None:
+        """Runs a program while no other thread changes the parameters.
+
+        Changes are counted when they begin, under the lock of the model. So a run without the lock
+        has read parameters that belong together, if no change was going on when it began, and none
+        has begun since.
+        """
+        with self._model_lock.mutex:
+            # A change that was interrupted counts as complete; the lock is free.
+            changes.complete()
+            run()
+
+    def _mixes_examples(self) -> bool:
+        """Whether results of an example depend on other examples of the batch, found by trial.
+
+        The first half of a batch is computed with different second halves, NaN among them. Results
+        that do not depend on the second half have the same bits.
+        """
+        if self._mixes is None:
+            self._mixes = self._find_mixed()
+        return self._mixes
+
+    def _find_mixed(self) -> bool:
+        generator, half = np.random.default_rng(0), self.batch_size // 2
+        examples = [
+            _random(generator, bind(shape, self.batch_size), dtype.numpy)
+            for shape, dtype in self._specs
+        ]
+        others = [
+            [np.zeros_like(array) for array in examples],
+            [_random(generator, array.shape, array.dtype) for array in examples],
+            [np.full_like(array, _extreme(array.dtype)) for array in examples],
+        ]
+        found: list[list[Array]] = []
+        with self._model_lock.mutex:
+            for other in others:
+                for array, padding in zip(examples, other, strict=True):
+                    array[half:] = padding[half:]
+                results = self._empty(self.batch_size)
+                self._run(self.batch_size, examples, results)
+                found.append([result[:half] for result in results])
+        return any(
+            first.tobytes() != again.tobytes()
+            for results in found[1:]
+            for first, again in zip(found[0], results, strict=True)
+        )
+
+    def _converted(self, inputs: Any) -> tuple[list[Array], int]:
+        """The inputs as arrays of the program's dtypes, and the number of examples."""
+        names = [f"input {n}" for n in range(len(self._specs))]
+        given = as_arrays(inputs, len(self._specs), "input")
+        arrays = [
+            convert(value, dtype, name)
+            for value, (_, dtype), name in zip(given, self._specs, names, strict=True)
+        ]
+        count = check_batch(arrays, self._specs, names)
+        if count > self.batch_size:
+            raise ShapeError(
+                "there are more examples than the predictor was made for",
+                facts=(("expected", f"at most {self.batch_size:,}"), ("found", f"{count:,}")),
+                where="predictor",
+                advice=f"Make it with batch_size={count}; model.predict takes any number.",
+            )
+        check_indices(self._checks, arrays)
+        ready = [
+            array.astype(dtype.numpy, copy=False)
+            for array, (_, dtype) in zip(arrays, self._specs, strict=True)
+        ]
+        return ready, count
+
+    def _empty(self, count: int) -> list[Array]:
+        """New arrays for the outputs of so many examples."""
+        return [np.empty(bind(tensor.shape, count), tensor.dtype.numpy) for tensor in self._outputs]
+
+    def _checked_targets(self, out: Any, count: int) -> list[Array]:
+        """The caller's arrays for the outputs of so many examples.
+
+        Raises:
+            DTypeError, ShapeError: if one of them does not fit.
+        """
+        targets = as_arrays(out, len(self._outputs), "output")
+        for number, (target, tensor) in enumerate(zip(targets, self._outputs, strict=True)):
+            _check_target(target, number, bind(tensor.shape, count), tensor.dtype)
+        return list(targets)
+
+    def _program(self, count: int) -> CompiledProgram:
+        return self._programs.get(count, self._compile)
+
+    def _compile(self, count: int) -> CompiledProgram:
+        engine, shared = self._parameters.engine, self._shared
+        return compile_for_batch(
+            self._graph, count, engine, shared, self._own, self._arena, "inference"
+        )
+
+
+def _check_target(target: object, number: int, shape: tuple[int, ...], dtype: DType) -> None:
+    """Raises DTypeError or ShapeError if an array of the caller cannot hold an output."""
+    wanted = shape_text(shape, dtype)
+    where, advice = f"out {number}", f"Make it by np.empty({shape}, '{dtype.name}')."
+    if not isinstance(target, np.ndarray):
+        facts = (("expected", f"an array {wanted}"), ("found", type(target).__name__))
+        raise DTypeError(
+            "the outputs are written to arrays", facts=facts, where=where, advice=advice
+        )
+    array = cast(Array, target)
+    if array.dtype != dtype.numpy:
+        facts = (("expected", dtype.name), ("found", array.dtype.name))
+        raise DTypeError(
+            "out has another dtype than the output", facts=facts, where=where, advice=advice
+        )
+    if array.shape != shape:
+        facts = (("expected", wanted), ("found", shape_text(array.shape, dtype)))
+        raise ShapeError(
+            "out has another shape than the output", facts=facts, where=where, advice=advice
+        )
+    if not array.flags.writeable:
+        facts = (("expected", "an array that can be written"), ("found", "a read-only array"))
+        raise ShapeError("out cannot be written", facts=facts, where=where, advice=advice)
+
+
+def _padded(array: Array, size: int) -> Array:
+    """An array of so many examples; those that are missing are zeros."""
+    if len(array) == size:
+        return array
+    rows = np.zeros((size, *array.shape[1:]), array.dtype)
+    rows[: len(array)] = array
+    return rows
+
+
+def _random(generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Random numbers; the program clamps integers that are indices."""
+    if dtype.kind in "iub":
+        return generator.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
+    return generator.standard_normal(shape).astype(dtype)
+
+
+def _extreme(dtype: np.dtype[Any]) -> float:
+    """NaN, or the largest integer."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max
+    return 1 if dtype.kind == "b" else np.nan

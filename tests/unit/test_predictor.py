@@ -1,0 +1,318 @@
+"""Predictors: values, padding, errors, threads, and what a call allocates."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import tracemalloc
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from model_cases import Array, network
+from random_arrays import normal
+
+import lamina as lm
+from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
+from lamina.runtime import compile_for_batch
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The batch sizes for which predictors compile programs."""
+    found: list[int] = []
+
+    def recorded(graph: Any, batch: int, *others: Any, **how: Any) -> Any:
+        found.append(batch)
+        return compile_for_batch(graph, batch, *others, **how)
+
+    monkeypatch.setattr("lamina.runtime.predictor.compile_for_batch", recorded)
+    return found
+
+
+@dataclass(frozen=True)
+class CentredInBatch(lm.Layer):
+    """Subtracts the mean of the batch: it mixes the examples."""
+
+    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        return x - lm.ops.mean(x, 0, keepdims=True)
+
+
+@dataclass(frozen=True)
+class LargestInBatch(lm.Layer):
+    """The largest element of the batch, for each example; NaN is ignored."""
+
+    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        finite = lm.ops.where(lm.ops.equal(x, x), x, -1e9)
+        return x * 0.0 + lm.ops.max(finite, 0, keepdims=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_predicts_what_the_model_predicts(size: int, engine_name: str) -> None:
+    model = lm.Model(network(), engine=engine_name)
+    predict, x = model.predictor(size), normal(size, 4)
+    np.testing.assert_array_equal(predict(x), model.predict(x))
+    out = np.empty((size, 3), "float32")
+    assert predict(x, out=out) is out
+    np.testing.assert_array_equal(out, model.predict(x))
+
+
+def test_predicts_with_the_present_parameters(engine_name: str) -> None:
+    model = lm.Model(network(), engine=engine_name)
+    predict, x = model.predictor(4), normal(4, 4)
+    before = predict(x)
+    with model.training(lm.MSE(), lm.SGD(0.1), batch_size=4) as training:
+        training.step(x, np.zeros((4, 3), "float32"))
+        np.testing.assert_array_equal(predict(x), model.predict(x))
+    assert not np.array_equal(predict(x), before)
+    model.set_parameters({"1.bias": np.full(5, 7, "float32")})
+    np.testing.assert_array_equal(predict(x), model.predict(x))
+
+
+def test_packed_parameters_are_packed_again_after_a_change() -> None:
+    # Products of this size read their weights from a packed copy.
+    model = lm.Model(lm.Sequential(lm.Input(300), lm.Linear(200), lm.Linear(100)))
+    predict, x = model.predictor(64), normal(64, 300)
+    predict(x)
+    model.set_parameters({"1.weight": normal(200, 300)})
+    np.testing.assert_array_equal(predict(x), model.predict(x))
+
+
+def test_several_inputs_and_outputs(engine_name: str) -> None:
+    a, b = lm.Input(3), lm.Input(2, dtype="int64")
+    embedded = lm.Flatten()(lm.Embedding(10, 4)(b))
+    unused = lm.Input(5)
+    joined = lm.Linear(2)(lm.concat([embedded, a]))
+    model = lm.Model(lm.Network([a, unused, b], [joined, lm.Tanh()(a)]), engine=engine_name)
+    x = normal(4, 3), normal(4, 5), np.arange(8).reshape(4, 2)
+    expected = model.predict(x)
+    for predict in (model.predictor(4), model.predictor(6)):
+        outs = np.empty((4, 2), "float32"), np.empty((4, 3), "float32")
+        for found in (predict(x), predict(x, out=outs), outs):
+            for one, wanted in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 7])
+def test_smaller_batches_are_padded(count: int, engine_name: str, batches: list[int]) -> None:
+    model = lm.Model(network(), engine=engine_name)
+    predict, x = model.predictor(8), normal(count, 4)
+    predict(normal(8, 4))
+    found = predict(x)
+    np.testing.assert_allclose(found, model.predict(x), rtol=1e-5, atol=1e-6)
+    out = np.empty((count, 3), "float32")
+    np.testing.assert_array_equal(predict(x, out=out), found)
+    assert batches == [8]
+
+
+@pytest.mark.parametrize("layer", [CentredInBatch(), LargestInBatch()])
+def test_batches_are_not_padded_if_the_network_mixes_their_examples(
+    layer: lm.Layer, batches: list[int]
+) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(3), layer, lm.Linear(2)))
+    predict = model.predictor(8)
+    for count in (3, 8, 5, 8, 3):
+        x = normal(count, 3) - 5
+        np.testing.assert_allclose(predict(x), model.predict(x), rtol=1e-5, atol=1e-5)
+    assert batches == [8, 3, 5]
+
+
+def test_random_layers_do_not_look_like_mixed_examples(batches: list[int]) -> None:
+    @dataclass(frozen=True)
+    class Noise(lm.Layer):
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return x + scope.normal(x.shape)
+
+    model, x = lm.Model(lm.Sequential(lm.Input(3), Noise())), normal(2, 3)
+    np.testing.assert_array_equal(model.predictor(4)(x), model.predict(x))
+    assert batches == [4]
+
+
+def test_other_dtypes_are_converted() -> None:
+    model = lm.Model(network())
+    predict = model.predictor(2)
+    whole = np.arange(8, dtype="uint8").reshape(2, 4)
+    expected = predict(whole.astype("float32"))
+    np.testing.assert_array_equal(predict(whole), expected)
+    np.testing.assert_array_equal(predict(whole.tolist()), expected)
+    transposed = np.asfortranarray(whole.astype("float32"))
+    np.testing.assert_array_equal(predict(transposed), expected)
+    transposed.flags.writeable = False
+    np.testing.assert_array_equal(predict(transposed), expected)
+
+
+def test_the_output_may_be_strided(engine_name: str) -> None:
+    predict, x = lm.Model(network(), engine=engine_name).predictor(2), normal(2, 4)
+    out = np.zeros((3, 4), "float32").T[::2]
+    predict(x, out=out)
+    np.testing.assert_array_equal(out, predict(x))
+
+
+def test_inputs_keep_their_memory_after_the_call() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(2000), lm.Linear(3)))
+    predict, x = model.predictor(1), normal(1, 2000)
+    first, held = predict(x), x.copy()
+    # A padded or converted batch must not leave the address of an older array.
+    predict(x.tolist())
+    x[...] = 0
+    np.testing.assert_array_equal(predict(held), first)
+
+
+def test_a_call_allocates_nothing() -> None:
+    predict = lm.Model(network()).predictor(3)
+    x, out = normal(3, 4), np.empty((3, 3), "float32")
+    predict(x, out=out)
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            predict(x, out=out)
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(100):
+            predict(x, out=out)
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Views of shapes and flags live for a moment; an array of the output would take more.
+    assert after - before < 200
+    assert peak - before < 1000
+
+
+def test_threads_with_their_own_predictors_see_whole_sets_of_parameters() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(400), lm.Linear(400), lm.Linear(400), lm.Linear(1)))
+    x = np.ones((1, 400), "float32")
+    sets = [{name: np.full_like(v, k) for name, v in model.parameters().items()} for k in (0, 1)]
+    expected: list[Array] = []
+    for values in sets:
+        model.set_parameters(values)
+        expected.append(model.predict(x))
+    wrong: list[Array] = []
+    done = threading.Event()
+
+    def reads() -> None:
+        predict, out = model.predictor(), np.empty((1, 1), "float32")
+        while not done.is_set():
+            predict(x, out=out)
+            if not any(np.array_equal(out, one) for one in expected):
+                wrong.append(out.copy())
+
+    threads = [threading.Thread(target=reads) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(150):
+        for values in sets:
+            model.set_parameters(values)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_one_predictor_may_be_called_by_several_threads() -> None:
+    model = lm.Model(network())
+    predict = model.predictor(1)
+    rows = [normal(1, 4) + n for n in range(4)]
+    expected = [predict(row) for row in rows]
+    wrong: list[int] = []
+
+    def calls(number: int) -> None:
+        for _ in range(500):
+            if not np.array_equal(predict(rows[number]), expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=calls, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_change_that_was_interrupted_does_not_stop_predictions() -> None:
+    model = lm.Model(network())
+    predict, x = model.predictor(1), normal(1, 4)
+    expected = predict(x)
+    bound = predict._bound
+    assert bound is not None
+    changes = bound[3]
+    # As after Ctrl-C.
+    changes.count += 1
+    np.testing.assert_array_equal(predict(x), expected)
+    assert changes.completed == changes.count
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def test_more_examples_than_the_batch_has() -> None:
+    with pytest.raises(ShapeError) as caught:
+        lm.Model(network()).predictor(2)(normal(3, 4))
+    assert str(caught.value) == (
+        "in predictor: there are more examples than the predictor was made for\n"
+        "  expected  at most 2\n"
+        "  found     3\n"
+        "  Make it with batch_size=3; model.predict takes any number."
+    )
+
+
+@pytest.mark.parametrize(
+    ("out", "kind", "text"),
+    [
+        ([0.0] * 3, DTypeError, "the outputs are written to arrays"),
+        (np.empty((2, 3)), DTypeError, "out has another dtype than the output"),
+        (np.empty((3, 2), "float32"), ShapeError, "out has another shape than the output"),
+        (np.frombuffer(bytes(24), "float32").reshape(2, 3), ShapeError, "out cannot be written"),
+        ((np.empty((2, 3)),) * 2, DataError, "the network has another number of outputs"),
+    ],
+)
+def test_an_array_that_cannot_take_the_output(out: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        lm.Model(network()).predictor(2)(normal(2, 4), out=out)
+
+
+def test_the_error_for_another_dtype_of_out() -> None:
+    with pytest.raises(DTypeError) as caught:
+        lm.Model(network()).predictor(2)(normal(2, 4), out=np.empty((2, 3)))
+    assert str(caught.value) == (
+        "in out 0: out has another dtype than the output\n"
+        "  expected  float32\n"
+        "  found     float64\n"
+        "  Make it by np.empty((2, 3), 'float32')."
+    )
+
+
+def test_indices_are_checked() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(2, dtype="int64"), lm.Embedding(10, 4)))
+    with pytest.raises(DataError, match="out of range"):
+        model.predictor(1)(np.array([[3, 10]]))
+
+
+def test_an_output_without_the_batch() -> None:
+    x = lm.Input(3)
+    model = lm.Model(lm.Network(x, lm.ops.sum(lm.Linear(2)(x), 0)))
+    with pytest.raises(ShapeError) as caught:
+        model.predictor(2)
+    assert "an output whose first axis is not the batch cannot be predicted" in str(caught.value)
+
+
+def test_a_predictor_is_not_copied() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        copy.copy(lm.Model(network()).predictor())
+    assert str(caught.value) == (
+        "in Predictor: a predictor cannot be copied or pickled\n"
+        "  Copy the model, and make a new predictor: model.predictor(...)."
+    )
+
+
+def test_a_predictor_that_was_released() -> None:
+    model = lm.Model(network())
+    predict = model.predictor()
+    predict.release()
+    with pytest.raises(ReleasedError) as caught:
+        predict(normal(1, 4))
+    assert str(caught.value) == (
+        "in Predictor: this predictor was released: its memory is gone\n"
+        "  Make a new one with model.predictor(...); the model still works."
+    )
+    assert model.predict(normal(1, 4)).shape == (1, 3)
