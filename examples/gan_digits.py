@@ -39,10 +39,10 @@ def make_networks(width=32):
     discriminator = lm.Sequential(
         lm.Input(1, 8, 8),
         lm.Conv2d(width, 4, stride=2, padding=1, weight_init=start),
-        lm.LeakyReLU(0.2),
+        lm.LeakyReLU(slope=0.2),
         lm.Conv2d(2 * width, 3, padding="same", bias=False, weight_init=start),
         lm.BatchNorm(),
-        lm.LeakyReLU(0.2),
+        lm.LeakyReLU(slope=0.2),
         lm.Conv2d(1, 4, weight_init=start),
         lm.Flatten(),
     )

@@ -47,7 +47,7 @@ def main(argv=None):
         validation=test,
         epochs=options.epochs,
         batch_size=50,
-        loss=lm.EvidenceLowerBound(options.divergence),
+        loss=lm.EvidenceLowerBound(divergence=options.divergence),
         optimizer=lm.Adam(lm.schedules.Cosine(2e-3, steps=options.epochs * len(train) // 50)),
     )
     decoder = model.part(coder.decoder)

@@ -261,7 +261,7 @@ class Interface:
         if unknown:
             problem = f"there is no option {unknown!r}"
             facts += (("found", f"{unknown}={shown(options[unknown])}"),)
-            advice = self._advice(unknown, accepted)
+            advice = self._advice(unknown, accepted, values, options)
         elif not problem.startswith("missing"):
             positional = values[1:] if method else values
             by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
@@ -269,19 +269,42 @@ class Interface:
             pair = not PAIRS.isdisjoint(accepted) and len(positional) > 1
             if pair and all(map(_is_data, positional[:2])):
                 advice = PAIR
-            elif problem.startswith("too many positional") and lacking:
-                advice = f"Give it by name: {lacking}=..."
+            elif problem.startswith("too many positional"):
+                if self.owner is not None:
+                    from lamina.calls.foreign import call_text  # only errors need it
+
+                    facts += (("found", call_text(self.name, values, options)),)
+                    advice = self._translation(values, options)
+                if lacking and not advice:
+                    advice = f"Give it by name: {lacking}=..."
         where = str(Origin(self.name, source_line()))
         return DefinitionError(problem, facts=facts, where=where, advice=advice)
 
-    def _advice(self, unknown: str, accepted: Sequence[str]) -> str:
+    def _translation(self, values: Sequence[Any], options: Mapping[str, Any]) -> str:
+        """The advice for a call in another framework's spelling; "" if it is in none."""
+        from lamina.calls.foreign import advice_for  # only errors need it
+
+        named = tuple(self.signature.parameters)
+        whole = (self.name, self.kinds, self.positional, named, self._required)
+        return advice_for(*whole, values, options)
+
+    def _advice(
+        self,
+        unknown: str,
+        accepted: Sequence[str],
+        values: Sequence[Any],
+        options: Mapping[str, Any],
+    ) -> str:
         """The advice for an unknown option.
 
-        The first that there is: its name in Lamina, a replacement, an option with a similar name.
+        The first that there is: its name in Lamina and the whole call, a replacement, an option
+        with a similar name.
         """
         ours = [option for option in accepted if unknown in ELSEWHERE.get(option, "").split()]
-        if ours:
-            return f"Here it is called {' and '.join(ours)}."
+        names = f"Here it is called {' and '.join(ours)}." * bool(ours)
+        whole = self._translation(values, options) if self.owner is not None else ""
+        if names or whole:
+            return " ".join(filter(None, (names, whole)))
         for words, fits, advice in INSTEAD:
             if unknown in words.split() and fits(self, accepted):
                 return advice

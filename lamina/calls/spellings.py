@@ -102,6 +102,11 @@ INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
         "The input's size is inferred when the layer is applied: leave it out.",
     ),
     (
+        "shape",
+        lambda called, _: called.name == "Input",
+        "Dimensions are positional, without the batch: lm.Input(1, 28, 28).",
+    ),
+    (
         "num_classes",
         lambda called, _: called.name == "one_hot",
         "Here it is called depth.",

@@ -146,14 +146,12 @@ class Kind(ABC):
 class Flag(Kind):
     """True or False of Python or NumPy."""
 
-    advice: str = ""
-
     def read(self, value: Any, operands: Operands = ()) -> bool:
         if isinstance(value, bool):
             return value
         if isinstance(value, np.bool_):
             return bool(cast(object, value))
-        raise Misfit("True or False", advice=self.advice)
+        raise Misfit("True or False")
 
 
 @final

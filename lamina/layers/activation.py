@@ -5,6 +5,7 @@ All take f32 or f64 of any shape and give the same shape and dtype.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import Literal
 
 from lamina import ops
@@ -74,9 +75,10 @@ class LeakyReLU(Layer):
 
     Example:
         >>> import lamina as lm
-        >>> y = lm.LeakyReLU(0.2)(lm.Input(10))
+        >>> y = lm.LeakyReLU(slope=0.2)(lm.Input(10))
     """
 
+    _: KW_ONLY
     slope: float = 0.01
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -108,6 +110,7 @@ class ELU(Layer):
         >>> y = lm.ELU()(lm.Input(10))
     """
 
+    _: KW_ONLY
     alpha: float = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -117,7 +120,7 @@ class ELU(Layer):
 
 @frozen_dataclass
 class SELU(Layer):
-    """1.0507 ELU(x) with alpha 1.6733: keeps mean 0 and variance 1 from layer to layer.
+    """1.0507 ELU(alpha=x) with alpha 1.6733: keeps mean 0 and variance 1 from layer to layer.
 
     After Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017). The
     weights should start with variance 1 / inputs.
@@ -147,9 +150,10 @@ class GELU(Layer):
 
     Example:
         >>> import lamina as lm
-        >>> y = lm.GELU("tanh")(lm.Input(10))
+        >>> y = lm.GELU(approximate="tanh")(lm.Input(10))
     """
 
+    _: KW_ONLY
     approximate: Literal["none", "tanh"] = "none"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -205,6 +209,7 @@ class Softmax(Layer):
         >>> y = lm.Softmax()(lm.Input(10))
     """
 
+    _: KW_ONLY
     axis: int = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -227,6 +232,7 @@ class LogSoftmax(Layer):
         >>> y = lm.LogSoftmax()(lm.Input(10))
     """
 
+    _: KW_ONLY
     axis: int = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -247,9 +253,10 @@ class Hardtanh(Layer):
 
     Example:
         >>> import lamina as lm
-        >>> y = lm.Hardtanh(0.0, 6.0)(lm.Input(10))
+        >>> y = lm.Hardtanh(low=0.0, high=6.0)(lm.Input(10))
     """
 
+    _: KW_ONLY
     low: float = -1.0
     high: float = 1.0
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Literal
 
 from lamina import ops
@@ -65,6 +66,7 @@ class MultiHeadAttention(Layer):
     """
 
     heads: Count
+    _: KW_ONLY
     features: Count | None = None
     dropout: Fraction = 0.0
     bias: bool = True
@@ -86,7 +88,12 @@ class MultiHeadAttention(Layer):
             advice = "Choose a number of heads that divides the features, or give features=."
             raise ShapeError(_UNEVEN, facts=facts, advice=advice)
         # PyTorch initializes all three as one matrix, of three times as many outputs.
-        linear = Linear(features, self.bias, XavierUniform(math.sqrt(0.5)), Zeros())
+        linear = Linear(
+            features,
+            bias=self.bias,
+            weight_init=XavierUniform(gain=math.sqrt(0.5)),
+            bias_init=Zeros(),
+        )
         q, k, v = (
             _split_heads(scope.layer(name, linear, x), self.heads)
             for name, x in (("queries", queries), ("keys", source), ("values", source))
@@ -98,7 +105,7 @@ class MultiHeadAttention(Layer):
             factors = scope.bernoulli(weights_shape, stay) * (1.0 / stay)
         means = ops.attention(q, k, v, mask, self.causal, factors=factors)
         joined = ops.reshape(ops.transpose(means, (0, 2, 1, 3)), (*queries.shape[:2], features))
-        output = Linear(features, self.bias, bias_init=Zeros())
+        output = Linear(features, bias=self.bias, bias_init=Zeros())
         return scope.layer("output", output, joined)
 
 
@@ -153,6 +160,7 @@ class TransformerEncoderBlock(Layer):
 
     heads: Count
     hidden: Count
+    _: KW_ONLY
     dropout: Fraction = 0.1
     activation: Activation = "relu"
     norm_first: bool = False
@@ -205,6 +213,7 @@ class TransformerDecoderBlock(Layer):
 
     heads: Count
     hidden: Count
+    _: KW_ONLY
     dropout: Fraction = 0.1
     activation: Activation = "relu"
     norm_first: bool = False
@@ -216,7 +225,7 @@ class TransformerDecoderBlock(Layer):
         (x, memory), masks = _sequences_and_masks(self, operands, (2,), 2)
         (features,) = static(x.shape[2:])
         own = MultiHeadAttention(self.heads, dropout=self.dropout, causal=self.causal)
-        other = MultiHeadAttention(self.heads, features, self.dropout)
+        other = MultiHeadAttention(self.heads, features=features, dropout=self.dropout)
         x = _residual(
             *(self, scope, "attention", x),
             lambda y: scope.layer("attention", own, y, *masks[1:]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -164,6 +165,7 @@ def check_image(layer: Layer, x: Tensor, rank: int) -> None:
 class _Convolution(Layer, ABC):
     channels: Count
     window: Numbers
+    _: KW_ONLY
     stride: Numbers = 1
     padding: Padding = 0
     dilation: Numbers = 1
@@ -326,6 +328,7 @@ class Conv3d(_Convolution):
 class _TransposedConvolution(Layer, ABC):
     channels: Count
     window: Numbers
+    _: KW_ONLY
     stride: Numbers = 1
     padding: Pairs = 0
     output_padding: Annotated[int | tuple[int, ...], ForEachAxis(0)] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import Annotated
 
 import numpy as np
@@ -53,6 +54,7 @@ class Embedding(Layer):
 
     count: Count
     features: Count
+    _: KW_ONLY
     padding: Annotated[int, Whole(0)] | None = None
     weight_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
@@ -183,6 +185,7 @@ class LearnedPositions(Layer):
         >>> y = lm.LearnedPositions()(lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")))
     """
 
+    _: KW_ONLY
     weight_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
 

@@ -7,6 +7,7 @@ backward pass has scatters.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -79,10 +80,11 @@ class Upsample(Layer):
 
     Example:
         >>> import lamina as lm
-        >>> lm.Upsample(2)(lm.Input(3, 8, 8)).shape
+        >>> lm.Upsample(scale=2)(lm.Input(3, 8, 8)).shape
         (Size(coefficient=1, offset=0), 3, 16, 16)
     """
 
+    _: KW_ONLY
     scale: Annotated[int | Sequence[int], Either(Whole(1), Row(Whole(1), least=1))]
     mode: Literal["nearest", "bilinear"] = "nearest"
     align_corners: bool = False
@@ -256,6 +258,7 @@ class Pad(Layer):
     """
 
     widths: Widths
+    _: KW_ONLY
     mode: PadMode = "constant"
     value: float = 0.0
 

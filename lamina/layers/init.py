@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Annotated, Literal
 
 import numpy as np
@@ -124,6 +125,7 @@ class Normal(Sourced):
         >>> weight = lm.init.Normal(deviation=0.02)((10, 784), seed=0, stream=0)
     """
 
+    _: KW_ONLY
     mean: float = 0.0
     deviation: NotNegative = 1.0
 
@@ -151,6 +153,7 @@ class XavierUniform(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierUniform())
     """
 
+    _: KW_ONLY
     gain: Positive = 1.0
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
@@ -177,6 +180,7 @@ class XavierNormal(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierNormal(gain=5 / 3))
     """
 
+    _: KW_ONLY
     gain: Positive = 1.0
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
@@ -205,6 +209,7 @@ class KaimingUniform(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingUniform())
     """
 
+    _: KW_ONLY
     mode: Mode = "fan_in"
     slope: float = 0.0
     nonlinearity: Nonlinearity = "leaky_relu"
@@ -234,6 +239,7 @@ class KaimingNormal(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingNormal(nonlinearity="relu"))
     """
 
+    _: KW_ONLY
     mode: Mode = "fan_in"
     slope: float = 0.0
     nonlinearity: Nonlinearity = "leaky_relu"
@@ -264,6 +270,7 @@ class Orthogonal(Sourced):
         >>> q = lm.init.Orthogonal()((2, 2), seed=0, stream=0)
     """
 
+    _: KW_ONLY
     gain: Positive = 1.0
     # Two work arrays of LAPACK, the random numbers, Q, and Q times its signs.
     arrays_while_drawn = 5
@@ -288,7 +295,7 @@ def _fans(owner: object, shape: tuple[int, ...]) -> tuple[int, int]:
             f"{type(owner).__name__} needs a weight with inputs and outputs",
             facts=(("expected", "(outputs, inputs, ...)"), ("found", shape_text(shape))),
             where=origin_text(owner),
-            advice="Use init.Zeros(), init.Uniform(low, high) or init.Normal(mean, deviation).",
+            advice="Use init.Zeros(), init.Uniform(low, high) or init.Normal(deviation=0.01).",
         )
     window = size_of(shape[2:])
     return shape[1] * window, shape[0] * window

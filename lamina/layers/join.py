@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 
 from lamina import ops
 from lamina.calls import Tensors, checked
@@ -35,6 +36,7 @@ class Concat(Layer):
         (Size(coefficient=1, offset=0), 15)
     """
 
+    _: KW_ONLY
     axis: Count = 1
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
@@ -51,7 +53,7 @@ class Concat(Layer):
 
 @checked
 def concat(tensors: Tensors, axis: Count = 1) -> Tensor:
-    """Joins tensors end to end along one axis: `Concat(axis)` applied to them.
+    """Joins tensors end to end along one axis: `Concat(axis=axis)` applied to them.
 
     Args:
         tensors: two or more, equal in dtype and in all other axes.
@@ -65,7 +67,7 @@ def concat(tensors: Tensors, axis: Count = 1) -> Tensor:
         >>> lm.concat([lm.Input(10), lm.Input(5)]).shape
         (Size(coefficient=1, offset=0), 15)
     """
-    return Concat(axis)(*tensors)
+    return Concat(axis=axis)(*tensors)
 
 
 @frozen_dataclass

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from dataclasses import KW_ONLY
 
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Count, Flag
+from lamina.graph.kinds import Count
 from lamina.layers.checks import require_float
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
@@ -44,7 +44,8 @@ class Linear(Layer):
     """
 
     features: Count
-    bias: Annotated[bool, Flag("The number of inputs is inferred: Linear(16) takes any.")] = True
+    _: KW_ONLY
+    bias: bool = True
     weight_init: InitializerOption = None
     bias_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None

@@ -7,6 +7,7 @@ the deviations, so that they are accurate for values far from zero too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
 import numpy as np
@@ -84,6 +85,7 @@ class BatchNorm(Layer):
         >>> y = lm.BatchNorm()(lm.Input(3, 32, 32))
     """
 
+    _: KW_ONLY
     momentum: Annotated[float, Number("[0, 1]")] = 0.1
     epsilon: NotNegative = 1e-5
     affine: bool = True
@@ -133,8 +135,8 @@ class LayerNorm(Layer):
 
     Args:
         axes: one or several, of the tensor with its batch; the last one by default. For PyTorch's
-            `normalized_shape` of k dimensions use the last k axes: `LayerNorm((-2, -1))` for two.
-            `LayerNorm(1)` normalises the channels of an image at each pixel.
+            `normalized_shape` of k dimensions use the last k axes: `LayerNorm(axes=(-2, -1))` for
+            two. `LayerNorm(axes=1)` normalises the channels of an image at each pixel.
         epsilon: added to the variance.
         affine: whether there are weight and bias.
         bias: whether there is a bias in addition to the weight.
@@ -149,6 +151,7 @@ class LayerNorm(Layer):
         >>> y = lm.LayerNorm()(lm.Input(12, 64))
     """
 
+    _: KW_ONLY
     axes: _Axes = -1
     epsilon: NotNegative = 1e-5
     affine: bool = True
@@ -185,6 +188,7 @@ class GroupNorm(Layer):
     """
 
     groups: Count
+    _: KW_ONLY
     epsilon: NotNegative = 1e-5
     affine: bool = True
 
@@ -229,6 +233,7 @@ class InstanceNorm(Layer):
         >>> y = lm.InstanceNorm()(lm.Input(3, 32, 32))
     """
 
+    _: KW_ONLY
     epsilon: NotNegative = 1e-5
     affine: bool = False
 
@@ -269,6 +274,7 @@ class RMSNorm(Layer):
         >>> y = lm.RMSNorm()(lm.Input(12, 64))
     """
 
+    _: KW_ONLY
     axes: _Axes = -1
     epsilon: NotNegative | None = None
     affine: bool = True

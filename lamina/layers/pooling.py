@@ -6,6 +6,7 @@ The layers of one, two and three dimensions share a base class; `axes` is their 
 from __future__ import annotations
 
 from abc import ABC
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from lamina.shapes import static
 @frozen_dataclass
 class _Pool(Layer, ABC):
     window: Numbers
+    _: KW_ONLY
     stride: Numbers | None = None
     padding: Pairs = 0
     dilation: Numbers = 1
@@ -126,6 +128,7 @@ class MaxPool3d(_MaxPool):
 
 @frozen_dataclass
 class _AvgPool(_Pool, ABC):
+    _: KW_ONLY
     count_padding: bool = True
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -210,6 +213,7 @@ class AvgPool3d(_AvgPool):
 
 @frozen_dataclass
 class _LPPool(_Pool, ABC):
+    _: KW_ONLY
     power: Positive = 2.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -317,6 +321,7 @@ class GlobalAvgPool(_Global):
         (Size(coefficient=1, offset=0), 512)
     """
 
+    _: KW_ONLY
     keepdims: bool = False
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -343,6 +348,7 @@ class GlobalMaxPool(_Global):
         (Size(coefficient=1, offset=0), 512, 1, 1)
     """
 
+    _: KW_ONLY
     keepdims: bool = False
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:

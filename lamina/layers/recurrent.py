@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import ClassVar, Literal
 
 from lamina import ops
@@ -29,6 +30,7 @@ Tensors = Sequence[Tensor]
 @frozen_dataclass
 class _Recurrent(Layer, ABC):
     features: Count
+    _: KW_ONLY
     layers: Depth = 1
     bidirectional: bool = False
     returns: Literal["all", "last"] = "all"
@@ -202,6 +204,7 @@ class RNN(_Recurrent):
         (Size(coefficient=1, offset=0), 100, 32)
     """
 
+    _: KW_ONLY
     activation: Literal["tanh", "relu"] = "tanh"
 
     gates = 1

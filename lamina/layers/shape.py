@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
 from lamina import ops
@@ -142,11 +143,12 @@ class Rescale(Layer):
 
     Example:
         >>> import lamina as lm
-        >>> lm.Rescale(1 / 127.5, -1.0)(lm.Input(28, 28, dtype="uint8")).dtype.name
+        >>> lm.Rescale(1 / 127.5, offset=-1.0)(lm.Input(28, 28, dtype="uint8")).dtype.name
         'float32'
     """
 
     scale: float
+    _: KW_ONLY
     offset: float = 0.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:

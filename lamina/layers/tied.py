@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import cast
 
 from lamina import ops
@@ -47,6 +48,7 @@ class TiedLinear(Layer):
     """
 
     layer: Layer
+    _: KW_ONLY
     bias: bool = True
     bias_init: InitializerOption = None
     bias_regularizer: RegularizerOption = None

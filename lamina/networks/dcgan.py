@@ -63,15 +63,20 @@ def dcgan(
     layers.append(ConvTranspose2d(widths[-1], _SMALLEST, bias=False, weight_init=start))
     for channels in reversed(widths[:-1]):
         layers += [BatchNorm(), ReLU()]
-        layers.append(ConvTranspose2d(channels, 4, 2, 1, bias=False, weight_init=start))
+        layers.append(
+            ConvTranspose2d(channels, 4, stride=2, padding=1, bias=False, weight_init=start)
+        )
     layers += [BatchNorm(), ReLU()]
-    layers.append(ConvTranspose2d(colours, 4, 2, 1, bias=False, weight_init=start))
+    layers.append(ConvTranspose2d(colours, 4, stride=2, padding=1, bias=False, weight_init=start))
     generator = Sequential(Input(latent), *layers, Tanh())
 
-    layers = [Conv2d(widths[0], 4, 2, 1, bias=False, weight_init=start), LeakyReLU(0.2)]
+    layers = [
+        Conv2d(widths[0], 4, stride=2, padding=1, bias=False, weight_init=start),
+        LeakyReLU(slope=0.2),
+    ]
     for channels in widths[1:]:
-        layers.append(Conv2d(channels, 4, 2, 1, bias=False, weight_init=start))
-        layers += [BatchNorm(), LeakyReLU(0.2)]
+        layers.append(Conv2d(channels, 4, stride=2, padding=1, bias=False, weight_init=start))
+        layers += [BatchNorm(), LeakyReLU(slope=0.2)]
     layers += [Conv2d(1, _SMALLEST, bias=False, weight_init=start), Flatten()]
     discriminator = Sequential(Input(*image), *layers)
     return generator, discriminator

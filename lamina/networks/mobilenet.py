@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from lamina.calls import checked
 from lamina.graph import Tensor
@@ -78,12 +78,11 @@ def _convolution(
     x: Tensor, channels: int, window: int, stride: int = 1, groups: int = 1, activated: bool = True
 ) -> Tensor:
     """A normalised convolution; the activation is ReLU6."""
-    init = KaimingUniform("fan_out")
-    y = Conv2d(
-        *(channels, window, stride, window // 2), groups=groups, bias=False, weight_init=init
-    )(x)
+    init = KaimingUniform(mode="fan_out")
+    sizes: dict[str, Any] = {"stride": stride, "padding": window // 2, "groups": groups}
+    y = Conv2d(channels, window, **sizes, bias=False, weight_init=init)(x)
     y = BatchNorm()(y)
-    return Hardtanh(0.0, 6.0)(y) if activated else y
+    return Hardtanh(low=0.0, high=6.0)(y) if activated else y
 
 
 def _rounded(channels: float) -> int:

@@ -60,6 +60,8 @@ def lstm_classifier(
     else:
         first = Input(length, dtype="int64")
         x = Embedding(vocabulary, features)(first)
-    memory = LSTM(features, layers, bidirectional, "last", dropout)
+    memory = LSTM(
+        features, layers=layers, bidirectional=bidirectional, returns="last", dropout=dropout
+    )
     given = [first, Input(dtype="int64")] if lengths else [first]
     return Network(given, Linear(classes)(memory(x, *given[1:])))

@@ -101,7 +101,9 @@ def _convolution(
     x: Tensor, channels: int, window: int, stride: int = 1, activated: bool = True
 ) -> Tensor:
     """A padded convolution with batch normalisation and, if `activated`, a ReLU."""
-    init = KaimingUniform("fan_out", nonlinearity="relu")
-    y = Conv2d(channels, window, stride, padding=window // 2, bias=False, weight_init=init)(x)
+    init = KaimingUniform(mode="fan_out", nonlinearity="relu")
+    y = Conv2d(channels, window, stride=stride, padding=window // 2, bias=False, weight_init=init)(
+        x
+    )
     y = BatchNorm()(y)
     return ReLU()(y) if activated else y

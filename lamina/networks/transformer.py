@@ -62,7 +62,7 @@ def transformer_encoder(
     x = LearnedPositions()(Embedding(vocabulary, features)(tokens))
     for _ in range(layers):
         block = TransformerEncoderBlock(
-            heads, hidden, dropout, "gelu", norm_first=True, causal=causal
+            heads, hidden, dropout=dropout, activation="gelu", norm_first=True, causal=causal
         )
         x = block(x)
     x = LayerNorm()(x)

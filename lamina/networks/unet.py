@@ -53,9 +53,8 @@ def unet(
     def twice(x: Tensor, channels: int) -> Tensor:
         """Two convolutions 3x3."""
         for _ in range(2):
-            x = Conv2d(
-                *(channels, 3), padding=padding, bias=not batch_norm, weight_init=KaimingUniform()
-            )(x)
+            bias, init = not batch_norm, KaimingUniform()
+            x = Conv2d(channels, 3, padding=padding, bias=bias, weight_init=init)(x)
             x = ReLU()(BatchNorm()(x) if batch_norm else x)
         return x
 
@@ -67,7 +66,7 @@ def unet(
         x = MaxPool2d(2)(skips[-1])
     x = twice(x, widths[-1])
     for width, skip in zip(reversed(widths[:-1]), reversed(skips), strict=True):
-        x = ConvTranspose2d(width, 2, stride=2, weight_init=KaimingUniform("fan_out"))(x)
+        x = ConvTranspose2d(width, 2, stride=2, weight_init=KaimingUniform(mode="fan_out"))(x)
         x = twice(concat([_cropped(skip, x), x]), width)
     return Network(image, Conv2d(classes, 1, weight_init=KaimingUniform())(x))
 

@@ -67,7 +67,7 @@ def vgg(
     return Sequential(Input(*input), *layers, Linear(classes))
 
 
-_KAIMING = KaimingUniform("fan_out", nonlinearity="relu")
+_KAIMING = KaimingUniform(mode="fan_out", nonlinearity="relu")
 
 
 def _stages(stages: int | Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:

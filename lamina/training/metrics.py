@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import numpy as np
@@ -115,6 +116,7 @@ class BinaryAccuracy(Metric):
         'binary_accuracy'
     """
 
+    _: KW_ONLY
     threshold: float = 0.5
 
     @property
@@ -240,10 +242,11 @@ class Precision(_ByClass):
 
     Example:
         >>> import lamina as lm
-        >>> lm.Precision("binary", logits=True).name
+        >>> lm.Precision(average="binary", logits=True).name
         'precision'
     """
 
+    _: KW_ONLY
     average: Average = "macro"
     logits: bool = False
 
@@ -274,10 +277,11 @@ class Recall(_ByClass):
 
     Example:
         >>> import lamina as lm
-        >>> lm.Recall("micro").name
+        >>> lm.Recall(average="micro").name
         'recall'
     """
 
+    _: KW_ONLY
     average: Average = "macro"
     logits: bool = False
 
@@ -312,6 +316,7 @@ class F1(_ByClass):
         'f1'
     """
 
+    _: KW_ONLY
     average: Average = "macro"
     logits: bool = False
 

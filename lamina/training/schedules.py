@@ -11,6 +11,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated
 
 import numpy as np
@@ -89,6 +90,7 @@ class StepDecay(Schedule):
 
     rate: NotNegative
     every: Count
+    _: KW_ONLY
     factor: Positive = 0.1
 
     def __call__(self, step: Tensor) -> Tensor:
@@ -117,6 +119,7 @@ class Exponential(Schedule):
     """
 
     rate: NotNegative
+    _: KW_ONLY
     factor: Positive
     every: Count = 1
 
@@ -148,6 +151,7 @@ class Cosine(Schedule):
 
     rate: NotNegative
     steps: Count
+    _: KW_ONLY
     final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
@@ -176,6 +180,7 @@ class Linear(Schedule):
 
     rate: NotNegative
     steps: Count
+    _: KW_ONLY
     final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
@@ -204,6 +209,7 @@ class Polynomial(Schedule):
 
     rate: NotNegative
     steps: Count
+    _: KW_ONLY
     power: Positive = 1.0
     final: NotNegative = 0.0
 

@@ -120,7 +120,7 @@ def _regularised() -> lm.Network:
     return lm.Sequential(
         lm.Input(5),
         lm.Linear(6, weight_regularizer=lm.L1(0.01), bias_regularizer=lm.L2(0.02)),
-        lm.LeakyReLU(0.1),
+        lm.LeakyReLU(slope=0.1),
         lm.Linear(1, weight_regularizer=lm.L2(0.05)),
     )
 
@@ -139,7 +139,7 @@ def _activations() -> lm.Network:
     return lm.Sequential(
         *(lm.Input(4), lm.Linear(5), lm.GELU(), lm.Linear(5), lm.SiLU(), lm.Linear(5), lm.ELU()),
         *(lm.Linear(5), lm.SELU(), lm.Linear(5), lm.Softplus(), lm.Linear(4), lm.Hardtanh()),
-        *(lm.GELU("tanh"), lm.Linear(3)),
+        *(lm.GELU(approximate="tanh"), lm.Linear(3)),
     )
 
 
@@ -196,7 +196,9 @@ RECIPES: Mapping[str, Recipe] = {
         ),
         classes=3,
     ),
-    "regularised": Recipe(_regularised, _regularised_forward, lm.Huber(0.5), _regularised_loss),
+    "regularised": Recipe(
+        _regularised, _regularised_forward, lm.Huber(delta=0.5), _regularised_loss
+    ),
     "activations": Recipe(
         _activations,
         _activations_forward,
@@ -253,7 +255,7 @@ OPTIMIZERS: Mapping[str, tuple[Any, str, dict[str, Any]]] = {
     ),
     "adam": (lm.Adam(0.01), "Adam", {"lr": 0.01}),
     "amsgrad": (
-        lm.Adam(0.02, 0.8, 0.99, weight_decay=0.01, amsgrad=True),
+        lm.Adam(0.02, beta1=0.8, beta2=0.99, weight_decay=0.01, amsgrad=True),
         "Adam",
         {"lr": 0.02, "betas": (0.8, 0.99), "weight_decay": 0.01, "amsgrad": True},
     ),
@@ -268,7 +270,7 @@ OPTIMIZERS: Mapping[str, tuple[Any, str, dict[str, Any]]] = {
         {"lr": 0.01, "step_sizes": (1e-6, 0.05)},
     ),
     "adamax": (
-        lm.Adamax(0.01, 0.8, 0.99, weight_decay=0.01),
+        lm.Adamax(0.01, beta1=0.8, beta2=0.99, weight_decay=0.01),
         "Adamax",
         {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.01},
     ),

@@ -62,7 +62,7 @@ def test_averages_agree_with_pytorch(decay: float | None) -> None:
     if decay is None:
         mine, rule = optimizers.SWA(lm.SGD(0.1), start=1), utilities.get_swa_multi_avg_fn()
     else:
-        mine, rule = optimizers.EMA(lm.SGD(0.1), decay), utilities.get_ema_multi_avg_fn(decay)
+        mine, rule = optimizers.EMA(lm.SGD(0.1), decay=decay), utilities.get_ema_multi_avg_fn(decay)
     parameters, averages = courses(mine)
     module = torch.nn.Linear(4, 3, bias=False, dtype=torch.float64)
     theirs = utilities.AveragedModel(module, multi_avg_fn=rule)

@@ -28,8 +28,11 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
     lines = text_of(lm.LSTM, 8, num_layers=2).splitlines()
     assert lines[0].startswith("in LSTM (test_calls.py:")
     assert lines[0].endswith("): there is no option 'num_layers'")
-    assert lines[1].startswith("  expected  LSTM(features, layers, bidirectional, returns, ")
-    assert lines[2:] == ["  found     num_layers=2", "  Here it is called layers."]
+    assert lines[1].startswith("  expected  LSTM(features, *, layers, bidirectional, returns, ")
+    assert lines[2:] == [
+        "  found     num_layers=2",
+        "  Here it is called layers. Write LSTM(8, layers=2).",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,13 +50,19 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         (lm.init.Normal, {"std": 1.0}, "Here it is called deviation."),
         (lm.schedules.StepDecay, {"step_size": 3}, "Here it is called every."),
         (lm.Linear, {"units": 8}, "Here it is called features."),
-        (lm.Linear, {"features": 8, "activation": "relu"}, "An activation is a separate layer, "),
-        (lm.Linear, {"in_features": 8, "features": 2}, "The input's size is inferred when "),
+        (
+            lm.Linear,
+            {"features": 8, "activation": "relu"},
+            "Write Linear(8), ReLU(): an activation",
+        ),
+        (lm.Linear, {"activation": "relu"}, "An activation is a separate layer, "),
+        (lm.Linear, {"in_features": 8, "features": 2}, "Write Linear(2): the input's features are"),
+        (lm.Linear, {"in_features": 8}, "The input's size is inferred when "),
         (lm.Linear, {"feature": 8}, "Did you mean features?"),
         (lm.Conv2d, {"activation": "relu"}, "An activation is a separate layer, "),
         (lm.RNN, {"nonlinearity": "relu"}, "Here it is called activation."),
         (lm.LeakyReLU, {"alpha": 0.2}, "Here it is called slope."),
-        (lm.LayerNorm, {"normalized_shape": 8}, "LayerNorm normalises axes, the last one by "),
+        (lm.LayerNorm, {"normalized_shape": 8}, "Write LayerNorm(): axes are given instead"),
         (lm.networks.lenet, {"in_channels": 3}, "Here it is called input."),
         (lm.networks.lstm_classifier, {"input_size": 3}, "Here it is called inputs."),
         (lm.Model.fit, {"verbose": 0}, "Here it is called progress."),
@@ -76,8 +85,7 @@ def test_an_option_named_as_in_other_frameworks_gets_advice(
         (lm.GRU, {"features": 8, "activation": "tanh"}),
         (lm.networks.lenet, {"num_features": 3}),
         (lm.Adam, {"in_features": 3}),
-        (lm.MultiHeadAttention, {"heads": 2, "key_dim": 8}),
-        (lm.RMSNorm, {"normalized_shape": 8}),
+        (lm.Softplus, {"key_dim": 8}),
     ],
 )
 def test_advice_for_other_callables_is_not_given(
@@ -105,6 +113,58 @@ def test_missing_and_surplus_arguments_are_refused() -> None:
     assert "missing a required argument: 'features'\n  expected  Linear(f" in text_of(lm.Linear)
     assert "too many positional arguments" in text_of(lm.Dropout, 0.1, 0.2)
     assert "multiple values for argument 'features'" in text_of(lm.Linear, 3, features=3)
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        ("Linear(784, 256)", "Write Linear(256): the input's features are inferred, leave them"),
+        ("Linear(10, 'relu')", "Write Linear(10), ReLU(): an activation is a layer of its own."),
+        (
+            "Conv2d(3, 6, 5)",
+            "Write Conv2d(6, 5): the input's channels are inferred, leave them out.",
+        ),
+        ("Conv2d(3, 6, 5, 2, 1)", "Write Conv2d(6, 5, stride=2, padding=1): the input's channels"),
+        (
+            "Conv2d(3, 6, kernel_size=5)",
+            "Here it is called window. Write Conv2d(6, 5): the input's",
+        ),
+        ("MaxPool2d(2, 2)", "Write MaxPool2d(2, stride=2)."),
+        ("LSTM(10, 20, 2)", "Write LSTM(20, layers=2): the input's features are inferred, "),
+        ("ConvTranspose2d(16, 8, 2, 2)", "Write ConvTranspose2d(8, 2, stride=2): the input's"),
+        ("GroupNorm(4, 16)", "Write GroupNorm(4): the input's channels are inferred, leave them"),
+        ("BatchNorm(1)", "Write BatchNorm(): the input's size is inferred, leave it out."),
+        ("LayerNorm((3, 64))", "Write LayerNorm(axes=(-2, -1)): axes are given instead of a shape"),
+        ("LPPool2d(2, 3)", "Write LPPool2d(3, power=2)."),
+        (
+            "MultiHeadAttention(64, 8)",
+            "Write MultiHeadAttention(8, features=64) for PyTorch's arguments, or Multi",
+        ),
+        ("Upsample(2)", "Write Upsample(scale=2)."),
+        ("Softmax(1)", "Write Softmax(axis=1)."),
+        ("Dropout(0.5, True)", "Write Dropout(0.5): memory is planned, so there is no in-place"),
+        (
+            "Adam([], 0.01)",
+            "Write Adam(0.01): fit and training know the parameters, leave them out.",
+        ),
+        ("Adam(0.01, 0.9, 0.99)", "Write Adam(0.01, beta1=0.9, beta2=0.99)."),
+        ("MSE('sum')", "Write MSE(reduction='sum')."),
+        ("schedules.Exponential(0.1, 0.9)", "Write Exponential(0.1, factor=0.9)."),
+        ("init.Normal(0.0, 0.02)", "Write Normal(mean=0.0, deviation=0.02)."),
+    ],
+)
+def test_a_call_in_the_order_of_another_framework_is_shown_as_lamina_writes_it(
+    call: str, advice: str
+) -> None:
+    with pytest.raises(DefinitionError) as error:
+        eval(f"lm.{call}", {"lm": lm})
+    assert error.value.problem in (
+        "too many positional arguments",
+        "there is no option 'kernel_size'",
+    )
+    assert error.value.advice.startswith(advice)
+    found = dict(error.value.facts)["found"]
+    assert call.endswith(found) or found == "kernel_size=5"
 
 
 def test_options_of_networks_and_of_save_are_checked() -> None:
@@ -200,11 +260,10 @@ def test_arguments_of_a_users_init_are_not_checked() -> None:
 
 
 def test_positional_and_keyword_arguments_are_checked() -> None:
-    for call in (lambda: lm.Linear(3, "no"), lambda: lm.Linear(3, bias="no")):
+    for call in (lambda: lm.Linear("no"), lambda: lm.Linear(features="no")):
         assert text_of(call).splitlines()[1:] == [
-            "  expected  True or False",
+            "  expected  features >= 1",
             "  found     'no'",
-            "  The number of inputs is inferred: Linear(16) takes any.",
         ]
 
 
@@ -212,7 +271,7 @@ def test_an_element_of_an_argument_is_named_by_its_index() -> None:
     net = small().network
     assert "operands[0] must be a Tensor" in text_of(net, X)
     assert "class_weights[1] must be a number of at least 0" in text_of(
-        lm.CrossEntropy, 0.0, [1.0, "2"]
+        lm.CrossEntropy, class_weights=[1.0, "2"]
     )
 
 

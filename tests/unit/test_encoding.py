@@ -50,7 +50,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "windows": lambda: training(
         lm.Sequential(
             lm.Input(2, 9, 9),
-            lm.Conv2d(5, 3, 2, padding=1),
+            lm.Conv2d(5, 3, stride=2, padding=1),
             lm.MaxPool2d(2),
             lm.Flatten(),
             lm.Linear(4),

@@ -94,13 +94,15 @@ NETWORKS: dict[str, Callable[[], lm.Network]] = {
     "an input": lambda: chain(),
     "linear": lambda: chain(lm.Linear(3), lm.Linear(2, bias=False)),
     "activations": lambda: chain(
-        *(lm.ELU(0.5), lm.GELU(), lm.SELU(), lm.SiLU(), lm.LeakyReLU(0.1), lm.ReLU()),
+        *(lm.ELU(alpha=0.5), lm.GELU(), lm.SELU(), lm.SiLU(), lm.LeakyReLU(slope=0.1), lm.ReLU()),
         *(lm.Hardtanh(), lm.Sigmoid(), lm.Softplus(), lm.Tanh(), lm.Softmax(), lm.LogSoftmax()),
     ),
     "shapes": lambda: chain(lm.Reshape(2, -1), lm.Flatten(), lm.Rescale(2.0), lm.Dropout(0.25)),
     "initializers": lambda: chain(
         lm.Linear(3, weight_init=lm.init.Orthogonal(), bias_init=lm.init.Constant(0.5)),
-        lm.Linear(3, weight_init=lm.init.Normal(0.0, 0.1), bias_init=lm.init.Zeros()),
+        lm.Linear(
+            3, weight_init=lm.init.Normal(mean=0.0, deviation=0.1), bias_init=lm.init.Zeros()
+        ),
     ),
     "regularizers": lambda: chain(
         lm.Linear(3, weight_regularizer=lm.L2(0.1), bias_regularizer=lm.L1(0.01))

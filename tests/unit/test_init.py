@@ -20,11 +20,11 @@ ALL = [
     init.Zeros(),
     init.Constant(0.25),
     init.Uniform(-1.0, 2.0),
-    init.Normal(1.0, 0.5),
+    init.Normal(mean=1.0, deviation=0.5),
     init.XavierUniform(),
     init.XavierNormal(),
     init.KaimingUniform(),
-    init.KaimingNormal("fan_out", nonlinearity="relu"),
+    init.KaimingNormal(mode="fan_out", nonlinearity="relu"),
     init.Orthogonal(),
 ]
 
@@ -86,7 +86,7 @@ def test_uniform_covers_its_range_evenly() -> None:
 
 
 def test_normal_has_its_moments() -> None:
-    values = init.Normal(2.0, 0.5)((100_000,), 1, 2)
+    values = init.Normal(mean=2.0, deviation=0.5)((100_000,), 1, 2)
     standard = (values - 2.0) / 0.5
     found = np.array([(standard**power).mean() for power in (1, 2, 3, 4)])
     # The variance of x^k is E x^2k - (E x^k)^2; five standard errors are allowed.
@@ -97,11 +97,11 @@ def test_normal_has_its_moments() -> None:
 @pytest.mark.parametrize(
     ("initializer", "deviation"),
     [
-        (init.XavierUniform(2.0), 2.0 * math.sqrt(2 / (40 * 9 + 60 * 9))),
+        (init.XavierUniform(gain=2.0), 2.0 * math.sqrt(2 / (40 * 9 + 60 * 9))),
         (init.XavierNormal(), math.sqrt(2 / (40 * 9 + 60 * 9))),
         (init.KaimingUniform(), math.sqrt(2 / (40 * 9))),
         (init.KaimingUniform(slope=math.sqrt(5.0)), math.sqrt(1 / (3 * 40 * 9))),
-        (init.KaimingNormal("fan_out"), math.sqrt(2 / (60 * 9))),
+        (init.KaimingNormal(mode="fan_out"), math.sqrt(2 / (60 * 9))),
         (init.KaimingNormal(nonlinearity="tanh"), 5 / 3 / math.sqrt(40 * 9)),
         (init.KaimingNormal(slope=0.5), math.sqrt(2 / 1.25 / (40 * 9))),
     ],
@@ -161,7 +161,7 @@ def test_bad_numbers_are_refused_with_the_line_that_wrote_them() -> None:
     with pytest.raises(DefinitionError, match="low must not be above high"):
         init.Uniform(1.0, 0.0)
     with pytest.raises(DefinitionError, match="mode must be one of 'fan_in', 'fan_out'"):
-        init.KaimingUniform("fan")
+        init.KaimingUniform(mode="fan")
     with pytest.raises(DefinitionError, match="value must be a finite number"):
         init.Constant(math.nan)
 

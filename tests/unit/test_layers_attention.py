@@ -69,7 +69,7 @@ def test_weights_start_as_in_pytorch() -> None:
 
 
 def test_the_result_may_have_other_features() -> None:
-    model = model_of(lm.MultiHeadAttention(3, 12, bias=False), (5, 8), (4, 6))
+    model = model_of(lm.MultiHeadAttention(3, features=12, bias=False), (5, 8), (4, 6))
     assert model.predict((sequences(2, 5, 8), sequences(2, 4, 6))).shape == (2, 5, 12)
     assert {n: v.shape for n, v in model.parameters().items()} == {
         "2.queries.weight": (12, 8),
@@ -123,7 +123,7 @@ def test_a_decoder_takes_the_mask_of_its_memory_before_its_own() -> None:
 def test_gradients_are_right() -> None:
     net = lm.Sequential(
         lm.Input(4, 6),
-        lm.TransformerEncoderBlock(2, 7, 0.0, "gelu", causal=True),
+        lm.TransformerEncoderBlock(2, 7, dropout=0.0, activation="gelu", causal=True),
         lm.MultiHeadAttention(3),
         lm.Flatten(),
         lm.Linear(2),
@@ -151,7 +151,7 @@ def test_dropout_acts_in_training_mode_only(layer: Layer) -> None:
 
 def test_dropped_weights_keep_their_mean() -> None:
     """With values of one the outputs are means of the weights' random factors, about one."""
-    layer = lm.MultiHeadAttention(1, 1, dropout=0.5, bias=False)
+    layer = lm.MultiHeadAttention(1, features=1, dropout=0.5, bias=False)
     model = model_of(layer, (400, 1))
     ones = {name: np.ones((1, 1), "float32") for name in model.parameters()}
     model.set_parameters(ones)
@@ -266,7 +266,7 @@ def test_a_mask_in_place_of_the_memory_of_a_decoder_is_refused() -> None:
     ("make", "expected"),
     [
         (lambda: lm.MultiHeadAttention(0), "heads must be a whole number of at least 1"),
-        (lambda: lm.MultiHeadAttention(3, 8), "the features cannot be divided evenly"),
+        (lambda: lm.MultiHeadAttention(3, features=8), "the features cannot be divided evenly"),
         (
             lambda: lm.MultiHeadAttention(2, dropout=1.0),
             "dropout must be a number of at least 0",

@@ -43,24 +43,24 @@ IMAGE, SEQUENCE, VOLUME = (3, 9, 12), (4, 10), (2, 5, 6, 7)
     ("layer", "example", "expected"),
     [
         (lm.Conv1d(5, 3), SEQUENCE, (5, 8)),
-        (lm.Conv2d(5, (3, 2), (2, 1), (0, (1, 2))), IMAGE, (5, 4, 14)),
+        (lm.Conv2d(5, (3, 2), stride=(2, 1), padding=(0, (1, 2))), IMAGE, (5, 4, 14)),
         (lm.Conv2d(5, 3, padding="same", dilation=(2, 1)), IMAGE, (5, 9, 12)),
         (lm.Conv2d(5, (4, 1), padding="same"), IMAGE, (5, 9, 12)),
-        (lm.Conv2d(5, 3, 3, "valid"), IMAGE, (5, 3, 4)),
+        (lm.Conv2d(5, 3, stride=3, padding="valid"), IMAGE, (5, 3, 4)),
         (lm.Conv2d(6, 3, padding=2, padding_mode="circular", groups=3), IMAGE, (6, 11, 14)),
         (lm.Conv3d(5, 2, dilation=(1, 2, 3)), VOLUME, (5, 4, 4, 4)),
-        (lm.ConvTranspose1d(5, 3, 2), SEQUENCE, (5, 21)),
-        (lm.ConvTranspose2d(5, 4, 2, 1), IMAGE, (5, 18, 24)),
-        (lm.ConvTranspose2d(5, 3, 2, 1, output_padding=(0, 1)), IMAGE, (5, 17, 24)),
-        (lm.ConvTranspose2d(5, 2, 1, dilation=3, output_padding=2), IMAGE, (5, 14, 17)),
-        (lm.ConvTranspose3d(5, 2, (1, 2, 3)), VOLUME, (5, 6, 12, 20)),
+        (lm.ConvTranspose1d(5, 3, stride=2), SEQUENCE, (5, 21)),
+        (lm.ConvTranspose2d(5, 4, stride=2, padding=1), IMAGE, (5, 18, 24)),
+        (lm.ConvTranspose2d(5, 3, stride=2, padding=1, output_padding=(0, 1)), IMAGE, (5, 17, 24)),
+        (lm.ConvTranspose2d(5, 2, stride=1, dilation=3, output_padding=2), IMAGE, (5, 14, 17)),
+        (lm.ConvTranspose3d(5, 2, stride=(1, 2, 3)), VOLUME, (5, 6, 12, 20)),
         (lm.MaxPool1d(3), SEQUENCE, (4, 3)),
         (lm.MaxPool1d(3, ceil_mode=True), SEQUENCE, (4, 4)),
         (lm.MaxPool2d(2), IMAGE, (3, 4, 6)),
-        (lm.MaxPool2d(3, 2, 1), IMAGE, (3, 5, 6)),
-        (lm.MaxPool2d(2, 1, dilation=(1, 3)), IMAGE, (3, 8, 9)),
+        (lm.MaxPool2d(3, stride=2, padding=1), IMAGE, (3, 5, 6)),
+        (lm.MaxPool2d(2, stride=1, dilation=(1, 3)), IMAGE, (3, 8, 9)),
         (lm.MaxPool3d((1, 2, 3)), VOLUME, (2, 5, 3, 2)),
-        (lm.AvgPool1d(4, 3, 2), SEQUENCE, (4, 4)),
+        (lm.AvgPool1d(4, stride=3, padding=2), SEQUENCE, (4, 4)),
         (lm.AvgPool2d((3, 4)), IMAGE, (3, 3, 3)),
         (lm.AvgPool3d(2), VOLUME, (2, 2, 3, 3)),
         (lm.LPPool1d(2), SEQUENCE, (4, 5)),
@@ -108,12 +108,14 @@ def test_parameters_start_as_pytorchs_do() -> None:
 
 def test_average_pooling_divides_by_the_number_of_counted_elements() -> None:
     x = np.ones((1, 1, 5))
-    without = lm.AvgPool1d(3, 2, 1, ceil_mode=True, count_padding=False)
+    without = lm.AvgPool1d(3, stride=2, padding=1, ceil_mode=True, count_padding=False)
     np.testing.assert_allclose(predicted(without, x), [[[1, 1, 1]]])
-    np.testing.assert_allclose(predicted(lm.AvgPool1d(3, 2, 1), x)[0, 0], [2 / 3, 1, 2 / 3])
+    np.testing.assert_allclose(
+        predicted(lm.AvgPool1d(3, stride=2, padding=1), x)[0, 0], [2 / 3, 1, 2 / 3]
+    )
     # Elements beyond the padding never count.
     x = np.ones((1, 1, 4))
-    np.testing.assert_allclose(predicted(lm.AvgPool1d(3, 3, ceil_mode=True), x), [[[1, 1]]])
+    np.testing.assert_allclose(predicted(lm.AvgPool1d(3, stride=3, ceil_mode=True), x), [[[1, 1]]])
 
 
 def test_windows_have_the_elements_at_stride_and_dilation() -> None:
@@ -160,7 +162,10 @@ _MULTIPLES = "The channels of the input and of the result must be multiples of g
         (lambda: lm.Conv2d(4, "3"), [f"window {_NUMBERS}", "window=3 or window=(3, 4)"]),
         (lambda: lm.Conv1d(4, (3, 3)), ["window must be a whole number, or one for its axis"]),
         (lambda: lm.Conv2d(4, True), ["window must be a whole number of at least 1"]),
-        (lambda: lm.Conv2d(4, 3, (1, 0)), ["stride[1] must be a whole number", "found     0"]),
+        (
+            lambda: lm.Conv2d(4, 3, stride=(1, 0)),
+            ["stride[1] must be a whole number", "found     0"],
+        ),
         (lambda: lm.Conv2d(4, 3, dilation=0), ["dilation must be a whole number of at least 1"]),
         (lambda: lm.Conv2d(4, 3, groups=0), ["groups must be a whole number of at least 1"]),
         (lambda: lm.Conv2d(4, 3, padding=(1, 2, 3)), [_PAIRS, "found     (1, 2, 3)"]),
@@ -172,7 +177,7 @@ _MULTIPLES = "The channels of the input and of the result must be multiples of g
         ),
         (lambda: lm.Conv2d(4, 3, padding="full"), ["padding must be one of 'same', 'valid'"]),
         (
-            lambda: lm.Conv2d(4, 3, (1, 2), "same"),
+            lambda: lm.Conv2d(4, 3, stride=(1, 2), padding="same"),
             ['padding="same" needs a stride of 1', "stride  (1, 2)", "such as padding=1."],
         ),
         (
@@ -185,7 +190,7 @@ _MULTIPLES = "The channels of the input and of the result must be multiples of g
         (lambda: lm.ConvTranspose2d(4, 3, padding="same"), [_PAIRS, "found     'same'"]),
         (lambda: lm.ConvTranspose2d(4, 3, bias=None), ["bias must be True or False"]),
         (
-            lambda: lm.ConvTranspose2d(4, 3, (2, 3), output_padding=(2, 2)),
+            lambda: lm.ConvTranspose2d(4, 3, stride=(2, 3), output_padding=(2, 2)),
             [
                 "output_padding must be smaller than the stride or the dilation",
                 "output_padding  (2, 2)",
@@ -203,7 +208,7 @@ _MULTIPLES = "The channels of the input and of the result must be multiples of g
         (lambda: lm.MaxPool2d(2, ceil_mode=1), ["ceil_mode must be True or False"]),
         (lambda: lm.AvgPool2d(2, count_padding=1), ["count_padding must be True or False"]),
         (lambda: lm.LPPool2d(2, power=0.0), ["power must be a number above 0", "0 < power"]),
-        (lambda: lm.GlobalMaxPool(1), ["keepdims must be True or False"]),
+        (lambda: lm.GlobalMaxPool(keepdims=1), ["keepdims must be True or False"]),
         (lambda: lm.AdaptiveAvgPool((2, 0)), ["size[1] must be a whole number of at least 1"]),
         (lambda: lm.AdaptiveMaxPool("2"), ["size must be a whole number, or one for its axis"]),
         (

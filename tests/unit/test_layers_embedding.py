@@ -52,7 +52,7 @@ def test_rows_start_normally_distributed_but_for_the_padding() -> None:
 
 def test_rows_start_with_the_values_of_the_given_initializer() -> None:
     init = lm.init.Constant(0.5)
-    net = lm.Sequential(lm.Input(dtype="int64"), lm.Embedding(3, 2, 0, weight_init=init))
+    net = lm.Sequential(lm.Input(dtype="int64"), lm.Embedding(3, 2, padding=0, weight_init=init))
     assert lm.Model(net).parameters()["1.weight"].tolist() == [[0, 0], [0.5, 0.5], [0.5, 0.5]]
 
 
@@ -250,8 +250,8 @@ def test_positions_need_their_axes_and_floats(layer: Layer) -> None:
     [
         (lambda: lm.Embedding(0, 3), "count must be a whole number of at least 1"),
         (lambda: lm.Embedding(3, 0), "features must be a whole number of at least 1"),
-        (lambda: lm.Embedding(3, 2, -1), "padding must be a whole number of at least 0"),
-        (lambda: lm.Embedding(3, 2, 3), "padding is out of the range of indices"),
+        (lambda: lm.Embedding(3, 2, padding=-1), "padding must be a whole number of at least 0"),
+        (lambda: lm.Embedding(3, 2, padding=3), "padding is out of the range of indices"),
         (lambda: lm.OneHot(2.5), "classes must be a whole number of at least 1"),
     ],
 )

@@ -28,7 +28,7 @@ def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:
 
 def test_nearest_repeats_elements_of_any_dtype() -> None:
     x = np.arange(24, dtype=np.uint8).reshape(2, 1, 3, 4)
-    y = predicted(lm.Upsample((2, 3)), x)
+    y = predicted(lm.Upsample(scale=(2, 3)), x)
     assert y.dtype == np.uint8
     np.testing.assert_array_equal(y, x.repeat(2, 2).repeat(3, 3))
 
@@ -36,9 +36,9 @@ def test_nearest_repeats_elements_of_any_dtype() -> None:
 def test_bilinear_upsampling_keeps_linear_images_linear() -> None:
     row = np.arange(4.0)
     x = np.broadcast_to(row, (1, 1, 3, 4)).copy()
-    y = predicted(lm.Upsample(3, "bilinear", align_corners=True), x)
+    y = predicted(lm.Upsample(scale=3, mode="bilinear", align_corners=True), x)
     np.testing.assert_allclose(y[0, 0], np.broadcast_to(np.linspace(0, 3, 12), (9, 12)))
-    y = predicted(lm.Upsample((1, 2), "bilinear"), x)
+    y = predicted(lm.Upsample(scale=(1, 2), mode="bilinear"), x)
     np.testing.assert_allclose(y[0, 0, 0], [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3])
 
 
@@ -51,7 +51,7 @@ def test_unshuffling_undoes_shuffling() -> None:
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
 def test_cropping_undoes_padding(mode: Any) -> None:
     x, widths = normal64(2, 3, 4, 5), ((1, 3), (0, 2))
-    net = lm.Sequential(lm.Input(3, 4, 5), lm.Pad(widths, mode), lm.Crop(widths))
+    net = lm.Sequential(lm.Input(3, 4, 5), lm.Pad(widths, mode=mode), lm.Crop(widths))
     np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
 
 
@@ -73,14 +73,14 @@ def test_padding_values_have_the_dtype_of_the_image() -> None:
 
 
 IMAGE_LAYERS = [
-    lm.Upsample(2),
-    lm.Upsample(2, "bilinear"),
-    lm.Upsample((3, 2), "bilinear", align_corners=True),
+    lm.Upsample(scale=2),
+    lm.Upsample(scale=2, mode="bilinear"),
+    lm.Upsample(scale=(3, 2), mode="bilinear", align_corners=True),
     lm.PixelShuffle(2),
     lm.PixelUnshuffle(2),
-    lm.Pad(1, "reflect"),
-    lm.Pad(1, "replicate"),
-    lm.Pad(1, "circular"),
+    lm.Pad(1, mode="reflect"),
+    lm.Pad(1, mode="replicate"),
+    lm.Pad(1, mode="circular"),
     lm.Crop(1),
 ]
 
@@ -108,17 +108,21 @@ def test_a_saved_model_has_the_same_layer(layer: Layer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layer", "shape", "expected"),
     [
-        (lm.Upsample(2), (3,), "Upsample in mode 'nearest' takes images"),
-        (lm.Upsample(2, "bilinear"), (3, 4), "Upsample in mode 'bilinear' takes images"),
-        (lm.Upsample((2, 2, 2)), (3, 4, 4), "a wrong number of factors for this tensor"),
+        (lm.Upsample(scale=2), (3,), "Upsample in mode 'nearest' takes images"),
+        (lm.Upsample(scale=2, mode="bilinear"), (3, 4), "Upsample in mode 'bilinear' takes images"),
+        (lm.Upsample(scale=(2, 2, 2)), (3, 4, 4), "a wrong number of factors for this tensor"),
         (lm.PixelShuffle(2), (6, 3, 3), "expected  a multiple of 4 channels"),
         (lm.PixelShuffle(2), (4, 3), "PixelShuffle takes images"),
         (lm.PixelUnshuffle(2), (1, 4, 5), "expected  multiples of 2"),
         (lm.PixelUnshuffle(2), (1, 4), "PixelUnshuffle takes images"),
         (lm.Pad(1), (5,), "Pad has widths for more axes than the tensor has"),
         (lm.Pad((1, 1)), (5,), "expected  2 axes after the batch"),
-        (lm.Pad(3, "reflect"), (1, 3, 8), "expected  at most 2 on each side for mode 'reflect'"),
-        (lm.Pad(4, "circular"), (1, 3, 8), "axis 2 has too few elements for this padding"),
+        (
+            lm.Pad(3, mode="reflect"),
+            (1, 3, 8),
+            "expected  at most 2 on each side for mode 'reflect'",
+        ),
+        (lm.Pad(4, mode="circular"), (1, 3, 8), "axis 2 has too few elements for this padding"),
         (lm.Crop(2), (1, 4, 8), "a cropped axis would be empty"),
         (lm.Crop((1, 1)), (5,), "Crop has widths for more axes than the tensor has"),
     ],
@@ -135,23 +139,26 @@ def test_shapes_that_do_not_fit_are_refused(
 
 def test_bilinear_upsampling_refuses_integers() -> None:
     with pytest.raises(DTypeError, match="Upsample takes floats"):
-        lm.Upsample(2, "bilinear")(lm.Input(3, 4, 4, dtype="uint8"))
+        lm.Upsample(scale=2, mode="bilinear")(lm.Input(3, 4, 4, dtype="uint8"))
 
 
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: lm.Upsample(1.5), "scale must be a whole number of at least 1"),
-        (lambda: lm.Upsample((2, 0)), "scale[1] must be a whole number of at least 1"),
-        (lambda: lm.Upsample(2, "cubic"), "mode must be one of 'nearest', 'bilinear'"),
-        (lambda: lm.Upsample(2, align_corners=True), "applies to mode="),
-        (lambda: lm.Upsample(2, "bilinear", 1), "align_corners must be True or False"),
+        (lambda: lm.Upsample(scale=1.5), "scale must be a whole number of at least 1"),
+        (lambda: lm.Upsample(scale=(2, 0)), "scale[1] must be a whole number of at least 1"),
+        (lambda: lm.Upsample(scale=2, mode="cubic"), "mode must be one of 'nearest', 'bilinear'"),
+        (lambda: lm.Upsample(scale=2, align_corners=True), "applies to mode="),
+        (
+            lambda: lm.Upsample(scale=2, mode="bilinear", align_corners=1),
+            "align_corners must be True or False",
+        ),
         (lambda: lm.PixelShuffle(0), "factor must be a whole number of at least 1"),
         (lambda: lm.PixelUnshuffle("2"), "factor must be a whole number of at least 1"),
         (lambda: lm.Pad(-1), "widths must be whole numbers of at least 0"),
         (lambda: lm.Pad(()), "widths must be whole numbers of at least 0"),
         (lambda: lm.Pad(((1, 2, 3),)), "expected  widths=((1, 1), (0, 2))"),
-        (lambda: lm.Pad(1, "edge"), "mode must be one of '"),
+        (lambda: lm.Pad(1, mode="edge"), "mode must be one of '"),
         (lambda: lm.Pad(1, value=float("nan")), "value must be a finite number"),
         (lambda: lm.Crop(1.0), "expected  widths=((1, 1), (0, 2))"),
     ],

@@ -41,7 +41,9 @@ def fitted(engine: str = "cpu", epochs: int = 2, **options: Any) -> lm.Model:
 
 def test_running_averages_are_those_of_the_batches() -> None:
     x, y = examples(16)
-    model = lm.Model(lm.Sequential(lm.Input(3), lm.BatchNorm(0.25), lm.Linear(2)), dtype="float64")
+    model = lm.Model(
+        lm.Sequential(lm.Input(3), lm.BatchNorm(momentum=0.25), lm.Linear(2)), dtype="float64"
+    )
     np.testing.assert_array_equal(model.states()["1.running_mean"], np.zeros(3))
     np.testing.assert_array_equal(model.states()["1.running_variance"], np.ones(3))
     mean, variance = np.zeros(3), np.ones(3)
@@ -148,7 +150,7 @@ def test_a_layer_that_is_applied_twice_averages_both_batches() -> None:
 @pytest.mark.usefixtures("quick_verification")
 @pytest.mark.parametrize(
     "layer",
-    [lm.BatchNorm(), lm.LayerNorm((1, 2)), lm.GroupNorm(2), lm.InstanceNorm(), lm.RMSNorm()],
+    [lm.BatchNorm(), lm.LayerNorm(axes=(1, 2)), lm.GroupNorm(2), lm.InstanceNorm(), lm.RMSNorm()],
     ids=repr,
 )
 def test_gradients_are_right(layer: Layer) -> None:
@@ -206,9 +208,14 @@ def test_a_training_with_batch_norm_follows_pytorch() -> None:
         (lm.GroupNorm(4), (6, 5), ShapeError, "expected  a multiple of 4 channels"),
         (lm.InstanceNorm(), (6,), ShapeError, "InstanceNorm needs axes after the channels"),
         (lm.LayerNorm(), (), ShapeError, "LayerNorm along the batch would mix examples"),
-        (lm.LayerNorm((0, 1)), (4,), ShapeError, "LayerNorm along the batch would mix examples"),
-        (lm.LayerNorm(2), (4,), ShapeError, "there is no axis 2"),
-        (lm.RMSNorm((1, -1)), (4,), ShapeError, "RMSNorm names an axis twice"),
+        (
+            lm.LayerNorm(axes=(0, 1)),
+            (4,),
+            ShapeError,
+            "LayerNorm along the batch would mix examples",
+        ),
+        (lm.LayerNorm(axes=2), (4,), ShapeError, "there is no axis 2"),
+        (lm.RMSNorm(axes=(1, -1)), (4,), ShapeError, "RMSNorm names an axis twice"),
     ],
     ids=str,
 )
@@ -240,8 +247,8 @@ def test_integers_are_refused(layer: Layer) -> None:
         (lambda: lm.BatchNorm(epsilon=-1.0), "expected  0 <= epsilon"),
         (lambda: lm.BatchNorm(affine=1), "affine must be True or False"),
         (lambda: lm.GroupNorm(0), "groups must be a whole number of at least 1"),
-        (lambda: lm.LayerNorm(0.5), "axes must be whole numbers"),
-        (lambda: lm.LayerNorm(()), "axes must be whole numbers"),
+        (lambda: lm.LayerNorm(axes=0.5), "axes must be whole numbers"),
+        (lambda: lm.LayerNorm(axes=()), "axes must be whole numbers"),
         (lambda: lm.RMSNorm(epsilon="small"), "epsilon must be a number of at least 0"),
         (lambda: lm.InstanceNorm(affine=None), "affine must be True or False"),
     ],
@@ -253,4 +260,4 @@ def test_hyper_parameters_are_checked(make: Any, expected: str) -> None:
 
 
 def test_axes_may_be_a_list() -> None:
-    assert lm.LayerNorm([1, 2]) == lm.LayerNorm((1, 2))
+    assert lm.LayerNorm(axes=[1, 2]) == lm.LayerNorm(axes=(1, 2))

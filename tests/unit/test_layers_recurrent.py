@@ -102,7 +102,7 @@ def test_a_mask_in_place_of_lengths_is_refused_with_the_conversion() -> None:
 
 def handed_on(probability: float, training: bool, layers: int = 2) -> np.ndarray:
     """The outputs, for weights with which the first layer gives ones and the others copy."""
-    layer = lm.RNN(50, layers, dropout=probability, activation="relu")
+    layer = lm.RNN(50, layers=layers, dropout=probability, activation="relu")
     trace = lm.Sequential(lm.Input(20, 1), layer).trace(dtype=float64, training=training)
     parameters = trace.record.parameters.items()
     feeds = {name: np.zeros(variable.tensor.shape) for name, variable in parameters}

@@ -23,7 +23,7 @@ def _linears() -> Iterator[Case]:
     for o in option_sets(3, shape=[(4, 5), (2, 3, 5)], bias=[True, False]):
         yield Case(
             f"Linear-{o}",
-            lambda o=o: lm.Linear(3, o["bias"]),
+            lambda o=o: lm.Linear(3, bias=o["bias"]),
             lambda nn, _, o=o: nn.Linear(5, 3, o["bias"]),
             [o["shape"]],
         )
@@ -32,17 +32,17 @@ def _linears() -> Iterator[Case]:
 def _activations() -> Iterator[Case]:
     pairs: list[tuple[Layer, Callable[[Any], Any]]] = [
         (lm.ReLU(), lambda nn: nn.ReLU()),
-        (lm.LeakyReLU(0.2), lambda nn: nn.LeakyReLU(0.2)),
-        (lm.ELU(1.5), lambda nn: nn.ELU(1.5)),
+        (lm.LeakyReLU(slope=0.2), lambda nn: nn.LeakyReLU(0.2)),
+        (lm.ELU(alpha=1.5), lambda nn: nn.ELU(1.5)),
         (lm.SELU(), lambda nn: nn.SELU()),
         (lm.GELU(), lambda nn: nn.GELU()),
-        (lm.GELU("tanh"), lambda nn: nn.GELU("tanh")),
+        (lm.GELU(approximate="tanh"), lambda nn: nn.GELU("tanh")),
         (lm.SiLU(), lambda nn: nn.SiLU()),
         (lm.Softplus(), lambda nn: nn.Softplus()),
         (lm.Sigmoid(), lambda nn: nn.Sigmoid()),
         (lm.Tanh(), lambda nn: nn.Tanh()),
-        (lm.Hardtanh(-0.5, 2.0), lambda nn: nn.Hardtanh(-0.5, 2.0)),
-        (lm.Softmax(1), lambda nn: nn.Softmax(1)),
+        (lm.Hardtanh(low=-0.5, high=2.0), lambda nn: nn.Hardtanh(-0.5, 2.0)),
+        (lm.Softmax(axis=1), lambda nn: nn.Softmax(1)),
         (lm.LogSoftmax(), lambda nn: nn.LogSoftmax(-1)),
     ]
     for layer, module in pairs:
@@ -60,7 +60,7 @@ def _embeddings() -> Iterator[Case]:
     ):
         yield Case(
             f"Embedding-{o}",
-            lambda o=o: lm.Embedding(o["count"], o["features"], o["padding"]),
+            lambda o=o: lm.Embedding(o["count"], o["features"], padding=o["padding"]),
             lambda nn, _, o=o: nn.Embedding(o["count"], o["features"], o["padding"]),
             [o["shape"]],
             indices=o["count"],
@@ -81,7 +81,7 @@ def _images() -> Iterator[Case]:
     for spatial, scale in [((5,), 3), ((3, 4), 2), ((3, 4), (1, 3)), ((2, 3, 2), (2, 1, 3))]:
         yield Case(
             f"Upsample-nearest-{spatial}-{scale}",
-            lambda scale=scale: lm.Upsample(scale),
+            lambda scale=scale: lm.Upsample(scale=scale),
             lambda nn, _, scale=scale: nn.Upsample(scale_factor=scale),
             [(2, 3, *spatial)],
         )
@@ -94,7 +94,7 @@ def _images() -> Iterator[Case]:
     ):
         yield Case(
             f"Upsample-bilinear-{o}",
-            lambda o=o: lm.Upsample(o["scale"], "bilinear", o["corners"]),
+            lambda o=o: lm.Upsample(scale=o["scale"], mode="bilinear", align_corners=o["corners"]),
             lambda nn, _, o=o: nn.Upsample(
                 scale_factor=o["scale"], mode="bilinear", align_corners=o["corners"]
             ),
@@ -123,7 +123,7 @@ def _images() -> Iterator[Case]:
         rank = 2 + len(o["widths"])
         yield Case(
             f"Pad-{o}",
-            lambda o=o: lm.Pad(o["widths"], o["mode"], o["value"]),
+            lambda o=o: lm.Pad(o["widths"], mode=o["mode"], value=o["value"]),
             lambda _, torch, o=o, flat=flat: (
                 lambda x: torch.nn.functional.pad(
                     x, flat, o["mode"], **({"value": o["value"]} if o["mode"] == "constant" else {})

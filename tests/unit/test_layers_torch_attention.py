@@ -124,7 +124,9 @@ def _attentions() -> Iterator[Case]:
 
         yield Case(
             f"MultiHeadAttention-{o}",
-            lambda o=o: lm.MultiHeadAttention(o["heads"], None, 0.0, o["bias"], o["causal"]),
+            lambda o=o: lm.MultiHeadAttention(
+                o["heads"], features=None, dropout=0.0, bias=o["bias"], causal=o["causal"]
+            ),
             module,
             shapes,
             masks=masks,
@@ -160,7 +162,12 @@ def _encoder_blocks() -> Iterator[Case]:
         yield Case(
             f"TransformerEncoderBlock-{o}",
             lambda o=o: lm.TransformerEncoderBlock(
-                o["heads"], o["hidden"], 0.0, o["activation"], o["norm_first"], o["causal"]
+                o["heads"],
+                o["hidden"],
+                dropout=0.0,
+                activation=o["activation"],
+                norm_first=o["norm_first"],
+                causal=o["causal"],
             ),
             module,
             [(3, 6, 8)],
@@ -192,7 +199,12 @@ def _decoder_blocks() -> Iterator[Case]:
         yield Case(
             f"TransformerDecoderBlock-{o}",
             lambda o=o: lm.TransformerDecoderBlock(
-                o["heads"], o["hidden"], 0.0, o["activation"], o["norm_first"], o["causal"]
+                o["heads"],
+                o["hidden"],
+                dropout=0.0,
+                activation=o["activation"],
+                norm_first=o["norm_first"],
+                causal=o["causal"],
             ),
             module,
             [(3, 5, 8), (3, 4, 8)],

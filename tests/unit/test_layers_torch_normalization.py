@@ -44,7 +44,9 @@ def _batch_norms() -> Iterator[Case]:
         kind = {0: "1d", 1: "1d", 2: "2d", 3: "3d"}[len(o["spatial"])]
         yield Case(
             f"BatchNorm-{o}",
-            lambda o=o: lm.BatchNorm(o["momentum"], o["epsilon"], o["affine"]),
+            lambda o=o: lm.BatchNorm(
+                momentum=o["momentum"], epsilon=o["epsilon"], affine=o["affine"]
+            ),
             lambda nn, _, o=o, kind=kind: getattr(nn, f"BatchNorm{kind}")(
                 o["channels"], o["epsilon"], o["momentum"], o["affine"]
             ),
@@ -67,7 +69,9 @@ def _layer_norms() -> Iterator[Case]:
         extents = o["shape"][-last:]
         yield Case(
             f"LayerNorm-{o}",
-            lambda o=o, axes=axes: lm.LayerNorm(axes, o["epsilon"], o["affine"], o["bias"]),
+            lambda o=o, axes=axes: lm.LayerNorm(
+                axes=axes, epsilon=o["epsilon"], affine=o["affine"], bias=o["bias"]
+            ),
             lambda nn, _, o=o, extents=extents: nn.LayerNorm(
                 extents, o["epsilon"], o["affine"], o["bias"]
             ),
@@ -75,7 +79,7 @@ def _layer_norms() -> Iterator[Case]:
         )
         yield Case(
             f"RMSNorm-{o}",
-            lambda o=o, axes=axes: lm.RMSNorm(axes, o["epsilon"], o["affine"]),
+            lambda o=o, axes=axes: lm.RMSNorm(axes=axes, epsilon=o["epsilon"], affine=o["affine"]),
             lambda nn, _, o=o, extents=extents: nn.RMSNorm(extents, o["epsilon"], o["affine"]),
             [o["shape"]],
         )
@@ -92,7 +96,7 @@ def _channels_last_norm(nn: Any, torch: Any) -> Any:
 
 def _group_norms() -> Iterator[Case]:
     yield Case(
-        "LayerNorm of channels", lambda: lm.LayerNorm(1), _channels_last_norm, [(2, 6, 3, 4)]
+        "LayerNorm of channels", lambda: lm.LayerNorm(axes=1), _channels_last_norm, [(2, 6, 3, 4)]
     )
     for o in option_sets(
         6,
@@ -103,14 +107,14 @@ def _group_norms() -> Iterator[Case]:
     ):
         yield Case(
             f"GroupNorm-{o}",
-            lambda o=o: lm.GroupNorm(o["groups"], o["epsilon"], o["affine"]),
+            lambda o=o: lm.GroupNorm(o["groups"], epsilon=o["epsilon"], affine=o["affine"]),
             lambda nn, _, o=o: nn.GroupNorm(o["groups"], 12, o["epsilon"], o["affine"]),
             [(3, 12, *o["spatial"])],
         )
     for o in option_sets(4, spatial=_SPATIAL[1:], epsilon=[1e-5, 1e-2], affine=[True, False]):
         yield Case(
             f"InstanceNorm-{o}",
-            lambda o=o: lm.InstanceNorm(o["epsilon"], o["affine"]),
+            lambda o=o: lm.InstanceNorm(epsilon=o["epsilon"], affine=o["affine"]),
             lambda nn, _, o=o: getattr(nn, f"InstanceNorm{len(o['spatial'])}d")(
                 4, o["epsilon"], affine=o["affine"]
             ),

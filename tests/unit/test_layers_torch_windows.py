@@ -84,7 +84,7 @@ def _convolutions() -> Iterator[Case]:
         yield Case(
             f"Conv{axes}d-{padding}",
             lambda axes=axes, padding=padding, number=number: getattr(lm, f"Conv{axes}d")(
-                16, 3, number + 1, padding
+                16, 3, stride=number + 1, padding=padding
             ),
             lambda nn, torch, axes=axes, padding=padding, number=number: _padded(
                 torch, getattr(nn, f"Conv{axes}d")(8, 16, 3, number + 1), padding
@@ -180,7 +180,7 @@ def _max_pools() -> Iterator[Case]:
         )
     yield Case(
         "MaxPool2d-padded on two sides differently",
-        lambda: lm.MaxPool2d(3, 2, ((0, 1), (1, 0))),
+        lambda: lm.MaxPool2d(3, stride=2, padding=((0, 1), (1, 0))),
         lambda nn, torch: _padded(torch, nn.MaxPool2d(3, 2), ((0, 1), (1, 0)), -np.inf),
         [(2, 4, 8, 9)],
     )
@@ -208,8 +208,8 @@ def _average_pools() -> Iterator[Case]:
                 lm, f"AvgPool{axes}d"
             )(
                 window,
-                stride,
-                padding,
+                stride=stride,
+                padding=padding,
                 ceil_mode=o["ceil_mode"],
                 count_padding=o["count_padding"],
             ),
@@ -221,7 +221,7 @@ def _average_pools() -> Iterator[Case]:
     # PyTorch's averages and norms know no dilation: a depthwise convolution with ones does.
     yield Case(
         "AvgPool1d-dilated",
-        lambda: lm.AvgPool1d(3, 2, 1, dilation=2),
+        lambda: lm.AvgPool1d(3, stride=2, padding=1, dilation=2),
         lambda _, torch: (
             lambda x: torch.nn.functional.conv1d(
                 x, torch.full((4, 1, 3), 1 / 3, dtype=x.dtype), None, 2, 1, 2, 4
@@ -245,7 +245,7 @@ def _norm_pools() -> Iterator[Case]:
         yield Case(
             f"LPPool{axes}d-{o}",
             lambda axes=axes, window=window, o=o: getattr(lm, f"LPPool{axes}d")(
-                window, o["stride"], power=o["power"]
+                window, stride=o["stride"], power=o["power"]
             ),
             # Odd powers of negative numbers have no root: PyTorch's result is NaN.
             lambda nn, torch, axes=axes, window=window, o=o: (
@@ -258,7 +258,7 @@ def _norm_pools() -> Iterator[Case]:
     # PyTorch's knows no padding; with ceil_mode it enlarges windows that reach beyond the end.
     yield Case(
         "LPPool2d-padded",
-        lambda: lm.LPPool2d(3, 2, 1, ceil_mode=True),
+        lambda: lm.LPPool2d(3, stride=2, padding=1, ceil_mode=True),
         lambda nn, torch: lambda x: nn.LPPool2d(2, 3, 2)(torch.nn.functional.pad(x, (1, 2, 1, 1))),
         [(2, 3, 7, 8)],
     )
@@ -270,13 +270,13 @@ def _whole_pools() -> Iterator[Case]:
         for keep in (False, True):
             yield Case(
                 f"GlobalAvgPool-{shape}-{keep}",
-                lambda keep=keep: lm.GlobalAvgPool(keep),
+                lambda keep=keep: lm.GlobalAvgPool(keepdims=keep),
                 lambda _, __, axes=axes, keep=keep: lambda x: x.mean(axes, keepdim=keep),
                 [shape],
             )
             yield Case(
                 f"GlobalMaxPool-{shape}-{keep}",
-                lambda keep=keep: lm.GlobalMaxPool(keep),
+                lambda keep=keep: lm.GlobalMaxPool(keepdims=keep),
                 lambda _, __, axes=axes, keep=keep: lambda x: x.amax(axes, keepdim=keep),
                 [shape],
             )

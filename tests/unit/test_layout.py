@@ -27,12 +27,24 @@ LENET = (
     *(lm.MaxPool2d(2), lm.Flatten(), lm.Linear(10)),
 )
 STRIDED = (
-    *(lm.Input(3, 16, 16), lm.Conv2d(8, 3, 2, 1), lm.ReLU(), lm.Conv2d(16, 3, 2, 1), lm.ReLU()),
+    *(
+        lm.Input(3, 16, 16),
+        lm.Conv2d(8, 3, stride=2, padding=1),
+        lm.ReLU(),
+        lm.Conv2d(16, 3, stride=2, padding=1),
+        lm.ReLU(),
+    ),
     *(lm.GlobalAvgPool(), lm.Linear(10)),
 )
 OVERLAPPING = (
     *(lm.Input(3, 16, 16), lm.Conv2d(8, 5, dilation=2, padding="same"), lm.Tanh()),
-    *(lm.MaxPool2d(3, 2, 1), lm.Conv2d(8, 3), lm.AvgPool2d(3, 1, 1), lm.Flatten(), lm.Linear(10)),
+    *(
+        lm.MaxPool2d(3, stride=2, padding=1),
+        lm.Conv2d(8, 3),
+        lm.AvgPool2d(3, stride=1, padding=1),
+        lm.Flatten(),
+        lm.Linear(10),
+    ),
 )
 DEPTHWISE = (
     *(lm.Input(8, 12, 12), lm.Conv2d(8, 3, padding=1, groups=8), lm.BatchNorm(), lm.ReLU()),
@@ -40,8 +52,13 @@ DEPTHWISE = (
     lm.Linear(10),
 )
 GENERATING = (
-    *(lm.Input(16, 4, 4), lm.ConvTranspose2d(12, 4, 2, 1), lm.ReLU()),
-    *(lm.ConvTranspose2d(6, 3, 2, 1, output_padding=1), lm.Sigmoid(), lm.Flatten(), lm.Linear(10)),
+    *(lm.Input(16, 4, 4), lm.ConvTranspose2d(12, 4, stride=2, padding=1), lm.ReLU()),
+    *(
+        lm.ConvTranspose2d(6, 3, stride=2, padding=1, output_padding=1),
+        lm.Sigmoid(),
+        lm.Flatten(),
+        lm.Linear(10),
+    ),
 )
 SEQUENCE = (
     *(lm.Input(5, 40), lm.Conv1d(8, 9), lm.ReLU(), lm.MaxPool1d(2), lm.Conv1d(8, 5)),

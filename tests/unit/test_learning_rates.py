@@ -46,8 +46,8 @@ def test_step_decay_changes_exactly_at_the_step_in_float32() -> None:
 
 
 def test_exponential() -> None:
-    check(schedules.Exponential(0.3, 0.99), lambda step: 0.3 * 0.99**step)
-    check(schedules.Exponential(0.3, 0.5, every=25), lambda step: 0.3 * 0.5 ** (step / 25))
+    check(schedules.Exponential(0.3, factor=0.99), lambda step: 0.3 * 0.99**step)
+    check(schedules.Exponential(0.3, factor=0.5, every=25), lambda step: 0.3 * 0.5 ** (step / 25))
 
 
 def test_cosine() -> None:
@@ -79,7 +79,7 @@ def test_warmup() -> None:
     def formula(step: int) -> float:
         return 0.3 * (step + 1) / 10 if step < 10 else 0.3 * 0.9 ** (step - 10)
 
-    check(schedules.Warmup(10, schedules.Exponential(0.3, 0.9)), formula)
+    check(schedules.Warmup(10, schedules.Exponential(0.3, factor=0.9)), formula)
     check(schedules.Warmup(10, 0.3), lambda step: 0.3 * min((step + 1) / 10, 1))
 
 
@@ -89,10 +89,10 @@ def test_agreement_with_pytorch() -> None:
     family = torch.optim.lr_scheduler
     pairs = [
         (schedules.StepDecay(0.3, 7), lambda o: family.StepLR(o, 7)),
-        (schedules.Exponential(0.3, 0.97), lambda o: family.ExponentialLR(o, 0.97)),
-        (schedules.Cosine(0.3, 40, 0.01), lambda o: family.CosineAnnealingLR(o, 40, 0.01)),
+        (schedules.Exponential(0.3, factor=0.97), lambda o: family.ExponentialLR(o, 0.97)),
+        (schedules.Cosine(0.3, 40, final=0.01), lambda o: family.CosineAnnealingLR(o, 40, 0.01)),
         (schedules.Linear(0.3, 40), lambda o: family.LinearLR(o, 1.0, 0.0, 40)),
-        (schedules.Polynomial(0.3, 40, 2.0), lambda o: family.PolynomialLR(o, 40, 2.0)),
+        (schedules.Polynomial(0.3, 40, power=2.0), lambda o: family.PolynomialLR(o, 40, 2.0)),
         (
             schedules.PiecewiseConstant([5, 20], [0.3, 0.03, 0.003]),
             lambda o: family.MultiStepLR(o, [5, 20]),

@@ -67,10 +67,15 @@ def _huber(d: np.ndarray, delta: float) -> np.ndarray:
 Case = tuple[losses.Loss, np.ndarray, np.ndarray, Callable[[], Any]]
 CASES: list[Case] = [
     (losses.MSE(), SCORES, OTHERS, lambda: ((SCORES - OTHERS) ** 2).mean()),
-    (losses.MSE("sum"), SCORES, OTHERS, lambda: ((SCORES - OTHERS) ** 2).sum()),
+    (losses.MSE(reduction="sum"), SCORES, OTHERS, lambda: ((SCORES - OTHERS) ** 2).sum()),
     (losses.MAE(), SCORES, OTHERS, lambda: abs(SCORES - OTHERS).mean()),
     (losses.Huber(), SCORES, OTHERS, lambda: _huber(SCORES - OTHERS, 1.0).mean()),
-    (losses.Huber(0.3, "sum"), SCORES, OTHERS, lambda: _huber(SCORES - OTHERS, 0.3).sum()),
+    (
+        losses.Huber(delta=0.3, reduction="sum"),
+        SCORES,
+        OTHERS,
+        lambda: _huber(SCORES - OTHERS, 0.3).sum(),
+    ),
     (losses.CrossEntropy(), SCORES, LABELS, lambda: -_picked(_log_softmax(SCORES)).mean()),
     (
         losses.CrossEntropy(reduction="sum"),
@@ -91,7 +96,7 @@ CASES: list[Case] = [
         lambda: -(0.9 * _picked(_log_softmax(SCORES)) + 0.1 * _log_softmax(SCORES).mean(1)).mean(),
     ),
     (
-        losses.NLL(WEIGHTS),
+        losses.NLL(class_weights=WEIGHTS),
         _log_softmax(SCORES),
         LABELS,
         lambda: (
@@ -113,7 +118,7 @@ CASES: list[Case] = [
         lambda: np.maximum(0, 1 - np.sign(OTHERS) * SCORES).mean(),
     ),
     (
-        losses.KLDivergence("batchmean"),
+        losses.KLDivergence(reduction="batchmean"),
         _log_softmax(SCORES),
         SHARES,
         lambda: (SHARES * (np.log(SHARES) - _log_softmax(SCORES))).sum() / 6,
@@ -136,36 +141,38 @@ def test_loss_has_the_value_of_its_formula(
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_losses_agree_with_pytorch(reduction: Any) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    how: dict[str, Any] = {"reduction": reduction}
     f = torch.nn.functional
     weights = torch.tensor(WEIGHTS, dtype=torch.float64)
+    weighted = {"weight": weights}
     log_scores, log_images = _log_softmax(SCORES), _log_softmax(IMAGES)
     soft_images = np.exp(_log_softmax(IMAGES[::-1]))
     zeros = np.where(SHARES > 0.2, SHARES, 0)
     cases: list[tuple[losses.Loss, np.ndarray, np.ndarray, Any, dict[str, Any]]] = [
-        (losses.MSE(reduction), SCORES, OTHERS, f.mse_loss, {}),
-        (losses.MAE(reduction), SCORES, OTHERS, f.l1_loss, {}),
-        (losses.MAE(reduction), SCORES, SCORES, f.l1_loss, {}),
-        (losses.Huber(0.7, reduction), SCORES, OTHERS, f.huber_loss, {"delta": 0.7}),
-        (losses.NLL(reduction=reduction), log_scores, LABELS, f.nll_loss, {}),
-        (losses.NLL(WEIGHTS, reduction), log_images, PIXELS, f.nll_loss, {"weight": weights}),
-        (losses.BCE(reduction), PROBABILITIES, BITS, f.binary_cross_entropy, {}),
-        (losses.KLDivergence(reduction), log_scores, zeros, f.kl_div, {}),
+        (losses.MSE(**how), SCORES, OTHERS, f.mse_loss, {}),
+        (losses.MAE(**how), SCORES, OTHERS, f.l1_loss, {}),
+        (losses.MAE(**how), SCORES, SCORES, f.l1_loss, {}),
+        (losses.Huber(delta=0.7, **how), SCORES, OTHERS, f.huber_loss, {"delta": 0.7}),
+        (losses.NLL(**how), log_scores, LABELS, f.nll_loss, {}),
+        (losses.NLL(class_weights=WEIGHTS, **how), log_images, PIXELS, f.nll_loss, weighted),
+        (losses.BCE(**how), PROBABILITIES, BITS, f.binary_cross_entropy, {}),
+        (losses.KLDivergence(**how), log_scores, zeros, f.kl_div, {}),
         (
-            losses.BCEWithLogits(reduction=reduction),
+            losses.BCEWithLogits(**how),
             SCORES * 50,
             SHARES,
             f.binary_cross_entropy_with_logits,
             {},
         ),
         (
-            losses.BCEWithLogits(3.0, reduction),
+            losses.BCEWithLogits(positive_weight=3.0, **how),
             SCORES,
             SHARES,
             f.binary_cross_entropy_with_logits,
             {"pos_weight": torch.tensor(3.0, dtype=torch.float64)},
         ),
         (
-            losses.BCEWithLogits(WEIGHTS, reduction),
+            losses.BCEWithLogits(positive_weight=WEIGHTS, **how),
             SCORES,
             SHARES,
             f.binary_cross_entropy_with_logits,
@@ -178,7 +185,7 @@ def test_losses_agree_with_pytorch(reduction: Any) -> None:
                 "label_smoothing": smoothing,
                 "weight": None if weight is None else weights,
             }
-            loss = losses.CrossEntropy(smoothing, weight, reduction)
+            loss = losses.CrossEntropy(label_smoothing=smoothing, class_weights=weight, **how)
             cases += [
                 (loss, SCORES, LABELS, f.cross_entropy, options),
                 (loss, SCORES * 1e4, LABELS, f.cross_entropy, options),
@@ -211,7 +218,7 @@ def test_triplet_agrees_with_pytorch(swap: bool, reduction: Any) -> None:
     )
     expected.backward()
     leaves = [leaf_for(f"x{n}", array) for n, array in enumerate(arrays)]
-    value = losses.Triplet(0.5, swap=swap, reduction=reduction)(leaves)
+    value = losses.Triplet(margin=0.5, swap=swap, reduction=reduction)(leaves)
     outputs = [("value", value)]
     outputs += [(f"g{n}", g) for n, g in enumerate(gradients(value, leaves))]
     graph = bind_batch(Graph(tuple(leaves), tuple(outputs)), 6)
@@ -223,7 +230,7 @@ def test_triplet_agrees_with_pytorch(swap: bool, reduction: Any) -> None:
 
 def test_triplet_is_the_margin_where_all_are_equal() -> None:
     x = leaf_for("x", SCORES)
-    graph = bind_batch(Graph((x,), (("value", losses.Triplet(0.7)((x, x, x))),)), 6)
+    graph = bind_batch(Graph((x,), (("value", losses.Triplet(margin=0.7)((x, x, x))),)), 6)
     np.testing.assert_allclose(evaluate(graph, {"x": SCORES})[0]["value"], 0.7, rtol=1e-12)
 
 
@@ -262,7 +269,7 @@ def test_the_evidence_lower_bound_agrees_with_pytorch() -> None:
 
 
 def test_kullback_leibler_of_a_vector_per_batch() -> None:
-    value, _ = run(losses.KLDivergence("batchmean"), np.log(SHARES[0]), SHARES[1])
+    value, _ = run(losses.KLDivergence(reduction="batchmean"), np.log(SHARES[0]), SHARES[1])
     expected = (SHARES[1] * np.log(SHARES[1] / SHARES[0])).mean()
     np.testing.assert_allclose(value, expected, rtol=1e-12)
 
@@ -391,12 +398,12 @@ def test_the_evidence_lower_bound_needs_three_predictions() -> None:
     for other in ((x, x, lm.Input(5)), (lm.Input(5), x, x)):
         text = error_text(ShapeError, lambda other=other: losses.EvidenceLowerBound()(other, x))
         assert "does not fit" in text
-    text = error_text(DefinitionError, lambda: losses.EvidenceLowerBound(-1.0))
+    text = error_text(DefinitionError, lambda: losses.EvidenceLowerBound(divergence=-1.0))
     assert "expected  0 <= divergence" in text
 
 
 def test_hyper_parameters_are_checked() -> None:
-    text = error_text(DefinitionError, lambda: losses.MSE("none"))
+    text = error_text(DefinitionError, lambda: losses.MSE(reduction="none"))
     assert text.startswith("in MSE (test_losses.py:")
     assert "reduction must be one of 'mean', 'sum'" in text
     text = error_text(DefinitionError, lambda: losses.CrossEntropy(class_weights=[1.0, -1.0]))

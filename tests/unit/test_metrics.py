@@ -60,7 +60,9 @@ def test_accuracy() -> None:
 def test_binary_accuracy() -> None:
     expected = ((CHANCES > 0.5) == BITS).mean()
     np.testing.assert_allclose(run(metrics.BinaryAccuracy(), CHANCES, BITS), expected)
-    np.testing.assert_allclose(run(metrics.BinaryAccuracy(0.0), CHANCES - 0.5, BITS), expected)
+    np.testing.assert_allclose(
+        run(metrics.BinaryAccuracy(threshold=0.0), CHANCES - 0.5, BITS), expected
+    )
     column = run(metrics.BinaryAccuracy(), CHANCES[:, 0], BITS[:, 0] > 0)
     np.testing.assert_allclose(column, ((CHANCES > 0.5) == BITS)[:, 0].mean())
 
@@ -125,7 +127,7 @@ def test_classes_that_never_occur_do_not_count() -> None:
 
 def test_micro_averages_are_the_accuracy() -> None:
     for make in (metrics.Precision, metrics.Recall, metrics.F1):
-        found = run(make("micro"), SCORES, LABELS)
+        found = run(make(average="micro"), SCORES, LABELS)
         np.testing.assert_allclose(found, (SCORES.argmax(1) == LABELS).mean())
 
 
@@ -134,14 +136,16 @@ def test_binary_precision_recall_and_f1() -> None:
     hits = (found & wanted).sum()
     expected = [hits / found.sum(), hits / wanted.sum(), 2 * hits / (found.sum() + wanted.sum())]
     for make, value in zip((metrics.Precision, metrics.Recall, metrics.F1), expected, strict=True):
-        np.testing.assert_allclose(run(make("binary"), CHANCES, BITS), value)
-        np.testing.assert_allclose(run(make("binary", logits=True), CHANCES - 0.5, BITS), value)
+        np.testing.assert_allclose(run(make(average="binary"), CHANCES, BITS), value)
+        np.testing.assert_allclose(
+            run(make(average="binary", logits=True), CHANCES - 0.5, BITS), value
+        )
 
 
 def test_metrics_without_positives_are_zero() -> None:
     nothing = np.zeros((4, 1))
     for make in (metrics.Precision, metrics.Recall, metrics.F1):
-        assert run(make("binary"), nothing, nothing, 1) == 0.0
+        assert run(make(average="binary"), nothing, nothing, 1) == 0.0
 
 
 def test_regression_metrics() -> None:
@@ -180,7 +184,7 @@ def test_metrics_of_classes_explain_targets_that_do_not_fit(metric: metrics.Metr
 
 
 def test_metrics_of_elements_need_one_shape() -> None:
-    for metric in (metrics.BinaryAccuracy(), metrics.Recall("binary"), metrics.R2()):
+    for metric in (metrics.BinaryAccuracy(), metrics.Recall(average="binary"), metrics.R2()):
         with pytest.raises(ShapeError, match="the target does not fit the prediction"):
             metric.statistics(lm.Input(4), lm.Input())
 
@@ -190,7 +194,7 @@ def test_hyper_parameters_are_checked() -> None:
         metrics.TopK(0)
     assert str(error.value).startswith("in TopK (test_metrics.py:")
     with pytest.raises(DefinitionError, match="average must be one of 'macro', 'micro', 'binary'"):
-        metrics.F1("weighted")
+        metrics.F1(average="weighted")
 
 
 @pytest.mark.parametrize(

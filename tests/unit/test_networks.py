@@ -119,7 +119,7 @@ def test_vgg_is_the_network_of_the_workload() -> None:
     layers: list[lm.Layer] = []
     for width in (32, 64, 128):
         for _ in range(2):
-            start = lm.init.KaimingUniform("fan_out", nonlinearity="relu")
+            start = lm.init.KaimingUniform(mode="fan_out", nonlinearity="relu")
             layers.append(lm.Conv2d(width, 3, padding="same", weight_init=start))
             layers += [lm.BatchNorm(), lm.ReLU()]
         layers.append(lm.MaxPool2d(2))

@@ -171,7 +171,7 @@ def _torch_cases() -> list[tuple[optimizers.Optimizer, str, dict[str, Any]]]:
         ),
         (o.Adam(), "Adam", {}),
         (
-            o.Adam(0.1, 0.8, 0.9, 1e-3, 0.1, amsgrad=True),
+            o.Adam(0.1, beta1=0.8, beta2=0.9, epsilon=1e-3, weight_decay=0.1, amsgrad=True),
             "Adam",
             {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True},
         ),
@@ -190,13 +190,13 @@ def _torch_cases() -> list[tuple[optimizers.Optimizer, str, dict[str, Any]]]:
         ),
         (o.Adamax(), "Adamax", {}),
         (
-            o.Adamax(0.1, 0.8, 0.9, 1e-3, 0.1),
+            o.Adamax(0.1, beta1=0.8, beta2=0.9, epsilon=1e-3, weight_decay=0.1),
             "Adamax",
             {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1},
         ),
         (o.NAdam(), "NAdam", {}),
         (
-            o.NAdam(0.1, 0.8, 0.9, 1e-3, 0.1, momentum_decay=0.5),
+            o.NAdam(0.1, beta1=0.8, beta2=0.9, epsilon=1e-3, weight_decay=0.1, momentum_decay=0.5),
             "NAdam",
             {
                 "lr": 0.1,

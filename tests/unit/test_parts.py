@@ -265,7 +265,7 @@ def test_the_whole_waits_while_a_part_is_in_use() -> None:
 def adversaries() -> tuple[lm.Network, lm.Network, lm.Network, lm.Network]:
     """A generator, a discriminator, both chained, and the discriminator on both kinds of inputs."""
     generator = lm.Sequential(lm.Input(3), lm.Linear(8), lm.BatchNorm(), lm.ReLU(), lm.Linear(4))
-    discriminator = lm.Sequential(lm.Input(4), lm.Linear(8), lm.LeakyReLU(0.2), lm.Linear(1))
+    discriminator = lm.Sequential(lm.Input(4), lm.Linear(8), lm.LeakyReLU(slope=0.2), lm.Linear(1))
     noise, real = lm.Input(3), lm.Input(4)
     made = discriminator(generator(noise))
     both = lm.Network([noise, real], [made, discriminator(real)])

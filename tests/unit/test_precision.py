@@ -89,7 +89,7 @@ def test_the_gradient_of_hardtanh_needs_no_masks() -> None:
     bounded = [
         layer
         for _ in range(2)
-        for layer in (lm.Conv2d(16, 3, bias=False), lm.BatchNorm(), lm.Hardtanh(0.0, 6.0))
+        for layer in (lm.Conv2d(16, 3, bias=False), lm.BatchNorm(), lm.Hardtanh(low=0.0, high=6.0))
     ]
     net = lm.Sequential(lm.Input(8, 16, 16), *bounded, lm.Flatten(), lm.Linear(5))
     dtypes = {one.dtype for one in program_of(net, "mixed-bfloat16", 8).of_kind("temporary")}
@@ -100,7 +100,7 @@ def test_the_gradient_of_hardtanh_needs_no_masks() -> None:
 @pytest.mark.parametrize(("low", "high"), [(0.1, 0.3), (0.25, 0.5)])
 def test_elements_at_the_bounds_of_hardtanh_have_no_gradient(low: float, high: float) -> None:
     x = lm.Input(8)
-    net = lm.Network(x, lm.Linear(8)(lm.Hardtanh(low, high)(lm.Linear(8, bias=False)(x))))
+    net = lm.Network(x, lm.Linear(8)(lm.Hardtanh(low=low, high=high)(lm.Linear(8, bias=False)(x))))
     model = lm.Model(net, engine="interpreter", dtype="mixed-bfloat16")
     # The first layer is the identity, so its gradient shows which elements pass theirs.
     first, *_ = model.parameters()

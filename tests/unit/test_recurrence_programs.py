@@ -236,7 +236,8 @@ SCRIPT = """
 import os
 os.environ["LAMINA_THREADS"] = "{threads}"
 import numpy as np, lamina as lm
-net = lm.Sequential(lm.Input(9, 20), lm.LSTM(72, 2, True), lm.GRU(40, returns="last"), lm.Linear(3))
+layers = lm.LSTM(72, layers=2, bidirectional=True), lm.GRU(40, returns="last"), lm.Linear(3)
+net = lm.Sequential(lm.Input(9, 20), *layers)
 model = lm.Model(net, seed=0)
 x = np.random.default_rng(0).normal(size=(48, 9, 20)).astype("float32")
 how = {{"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-2), "epochs": 3, "batch_size": 24}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated
 
 import numpy as np
@@ -60,6 +61,7 @@ class CrossEntropy(Loss):
         ()
     """
 
+    _: KW_ONLY
     label_smoothing: Annotated[float, Number("[0, 1]")] = 0.0
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
@@ -131,6 +133,7 @@ class NLL(Loss):
         ()
     """
 
+    _: KW_ONLY
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
 
@@ -181,6 +184,7 @@ class BCE(Loss):
         ()
     """
 
+    _: KW_ONLY
     reduction: Reduction = "mean"
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
@@ -214,6 +218,7 @@ class BCEWithLogits(Loss):
         ()
     """
 
+    _: KW_ONLY
     positive_weight: Annotated[float | Sequence[float], Either(WEIGHT, Row(WEIGHT))] | None = None
     reduction: Reduction = "mean"
 
@@ -253,6 +258,7 @@ class Hinge(Loss):
         ()
     """
 
+    _: KW_ONLY
     reduction: Reduction = "mean"
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -34,10 +35,12 @@ class KLDivergence(Loss):
 
     Example:
         >>> import lamina as lm
-        >>> lm.KLDivergence("batchmean")(lm.LogSoftmax()(lm.Input(10)), lm.Input(10)).shape
+        >>> loss = lm.KLDivergence(reduction="batchmean")
+        >>> loss(lm.LogSoftmax()(lm.Input(10)), lm.Input(10)).shape
         ()
     """
 
+    _: KW_ONLY
     reduction: Literal["mean", "sum", "batchmean"] = "mean"
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
@@ -89,6 +92,7 @@ class Triplet(Loss):
 
     takes_several: ClassVar[bool] = True
 
+    _: KW_ONLY
     margin: NotNegative = 1.0
     epsilon: NotNegative = 1e-6
     swap: bool = False
@@ -154,6 +158,7 @@ class EvidenceLowerBound(Loss):
 
     takes_several: ClassVar[bool] = True
 
+    _: KW_ONLY
     divergence: NotNegative = 1.0
 
     def target(self, prediction: Sequence[Tensor]) -> Target:

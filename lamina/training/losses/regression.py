@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.graph.kinds import Positive
@@ -28,6 +30,7 @@ class MSE(Loss):
         ()
     """
 
+    _: KW_ONLY
     reduction: Reduction = "mean"
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
@@ -54,6 +57,7 @@ class MAE(Loss):
         ()
     """
 
+    _: KW_ONLY
     reduction: Reduction = "mean"
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
@@ -82,6 +86,7 @@ class Huber(Loss):
         ()
     """
 
+    _: KW_ONLY
     delta: Positive = 1.0
     reduction: Reduction = "mean"
 

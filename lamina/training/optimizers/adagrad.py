@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY
 
 from lamina import ops
 from lamina.graph import Tensor
@@ -42,6 +43,7 @@ class Adagrad(Optimizer):
     """
 
     rate: Rate = 1e-2
+    _: KW_ONLY
     rate_decay: NotNegative = 0.0
     weight_decay: NotNegative = 0.0
     initial_sum: NotNegative = 0.0
@@ -89,6 +91,7 @@ class RMSProp(Optimizer):
     """
 
     rate: Rate = 1e-2
+    _: KW_ONLY
     decay: Fraction = 0.99
     epsilon: NotNegative = 1e-8
     weight_decay: NotNegative = 0.0
@@ -146,6 +149,7 @@ class Adadelta(Optimizer):
     """
 
     rate: Rate = 1.0
+    _: KW_ONLY
     decay: Fraction = 0.9
     epsilon: NotNegative = 1e-6
     weight_decay: NotNegative = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY
 
 from lamina import ops
 from lamina.graph import Tensor
@@ -47,6 +48,7 @@ class Adam(Optimizer):
     """
 
     rate: Rate = 1e-3
+    _: KW_ONLY
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     epsilon: NotNegative = 1e-8
@@ -90,6 +92,7 @@ class AdamW(Optimizer):
     """
 
     rate: Rate = 1e-3
+    _: KW_ONLY
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     epsilon: NotNegative = 1e-8
@@ -134,6 +137,7 @@ class Adamax(Optimizer):
     """
 
     rate: Rate = 2e-3
+    _: KW_ONLY
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     epsilon: NotNegative = 1e-8
@@ -184,6 +188,7 @@ class NAdam(Optimizer):
     """
 
     rate: Rate = 2e-3
+    _: KW_ONLY
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     epsilon: NotNegative = 1e-8
@@ -248,6 +253,7 @@ class LAMB(Optimizer):
     """
 
     rate: Rate = 1e-3
+    _: KW_ONLY
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     epsilon: NotNegative = 1e-6

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 
 from lamina import ops
 from lamina.errors import DefinitionError
@@ -96,6 +96,7 @@ class EMA(Averaging):
         {'average': 0.0}
     """
 
+    _: KW_ONLY
     decay: Fraction = 0.999
 
     def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
@@ -127,6 +128,7 @@ class SWA(Averaging):
         {'average': 0.0}
     """
 
+    _: KW_ONLY
     start: Count
     every: Count = 1
 

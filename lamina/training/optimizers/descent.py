@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY
 from typing import Annotated
 
 from lamina import ops
@@ -44,6 +45,7 @@ class SGD(Optimizer):
     """
 
     rate: Rate = 1e-3
+    _: KW_ONLY
     momentum: NotNegative = 0.0
     dampening: float = 0.0
     nesterov: bool = False
@@ -107,6 +109,7 @@ class Lion(Optimizer):
     """
 
     rate: Rate = 1e-4
+    _: KW_ONLY
     beta1: Fraction = 0.9
     beta2: Fraction = 0.99
     weight_decay: NotNegative = 0.0
@@ -151,6 +154,7 @@ class Rprop(Optimizer):
     """
 
     rate: NotNegative = 1e-2
+    _: KW_ONLY
     decrease: Annotated[float, Number("(0, 1)")] = 0.5
     increase: Annotated[float, Number("(1, inf)")] = 1.2
     shortest: NotNegative = 1e-6
