@@ -120,7 +120,7 @@ class ELU(Layer):
 
 @frozen_dataclass
 class SELU(Layer):
-    """1.0507 ELU(alpha=x) with alpha 1.6733: keeps mean 0 and variance 1 from layer to layer.
+    """1.0507 ELU(x) with alpha 1.6733: keeps mean 0 and variance 1 from layer to layer.
 
     After Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017). The
     weights should start with variance 1 / inputs.
