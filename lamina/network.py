@@ -36,8 +36,8 @@ from lamina.graph import (
     topological,
 )
 from lamina.graph.kinds import FloatType, Instance
-from lamina.layers.layer import LAYER, Layer
-from lamina.layers.scope import Record
+from lamina.layers.layer import LAYER, RESULT, Layer, results_of
+from lamina.layers.scope import Record, shared_names
 from lamina.layers.tracing import Trace, dtype_in_model, trace
 from lamina.lazy import loading
 from lamina.ops.lowering_rules import (
@@ -156,7 +156,7 @@ class Network:
         for node in self.nodes:
             if node.op is LAYER:
                 layer: Layer = node.attributes["layer"]
-                new[node] = layer(*(new[operand] for operand in node.operands))
+                new[node] = results_of(layer(*(new[operand] for operand in node.operands)))[0]
             elif node not in new:
                 new[node] = apply(
                     node.op, *(new[operand] for operand in node.operands), **node.attributes
@@ -264,7 +264,7 @@ class Network:
             (
                 path.removeprefix("net/"),
                 shape_text(node.shape, node.dtype),
-                f"{parameters.get(number, 0):,}",
+                "0" if node.op is RESULT else f"{parameters.get(number, 0):,}",
                 f"{flops.get(path, 0):,}",
             )
             for node, (number, path) in self._names.items()
@@ -481,50 +481,6 @@ def Sequential(*layers: Tensor | Layer | Network) -> Network:
     return Network(layers[0], tensor)
 
 
-def shared_names(whole: Record, part: Record) -> dict[str, str]:
-    """The names of a part's parameters and states in the whole, by their names in the part.
-
-    Both have the same layer objects. A layer may make new inner layers in each trace; their
-    parameters are found by their path within the layer.
-
-    Raises:
-        DefinitionError: if the whole does not have the layer.
-        ShapeError: if the layer has the parameter in another shape there.
-    """
-    prefixes = {id(layer): prefix for prefix, layer in whole.layers.items()}
-    known = {**whole.parameters, **whole.states}
-    names: dict[str, str] = {}
-    for name, variable in {**part.parameters, **part.states}.items():
-        words = name.split(".")
-        # From the innermost layer outwards.
-        candidates = [
-            ".".join((prefixes[id(layer)], *words[end:]))
-            for end in range(len(words) - 1, 0, -1)
-            if id(layer := part.layers.get(".".join(words[:end]))) in prefixes
-        ]
-        names[name] = next((candidate for candidate in candidates if candidate in known), "")
-        if not names[name]:
-            raise DefinitionError(
-                "the part has a parameter that the whole does not have",
-                facts=(("in the part", name), ("in the whole", ", ".join(known) or "none")),
-                where=str(variable.tensor.origin),
-                advice="Apply the same layer objects again, or the same networks; equal layers are "
-                "other layers.",
-            )
-        expected = known[names[name]].tensor.shape
-        if variable.tensor.shape != expected:
-            raise ShapeError(
-                f"the parameter {name!r} of the part has another shape in the whole",
-                facts=(
-                    ("in the part", shape_text(variable.tensor.shape)),
-                    ("in the whole", f"{shape_text(expected)}   {names[name]}"),
-                ),
-                where=str(variable.tensor.origin),
-                advice="The layer is applied to tensors of other shapes there.",
-            )
-    return names
-
-
 def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     # Callers without a type checker may pass anything, for example a layer.
     alone = isinstance(tensors, Tensor) or not isinstance(cast(object, tensors), Iterable)
@@ -541,12 +497,20 @@ def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
-    """For each tensor of a definition its number and its path."""
+    """For each tensor of a definition its number and its path.
+
+    A further result of a layer has the layer's number: whether a network uses it changes no names
+    of parameters.
+    """
     names: dict[Tensor, tuple[str, str]] = {}
+    count = 0
     for node in nodes:
-        if node.op is not CONSTANT:
-            number = str(len(names))
-            names[node] = (number, f"net/{number}:{_label(node)}")
+        if node.op is RESULT:
+            number, path = names[node.operands[0]]
+            names[node] = (number, f"{path}[{node.attributes['number']}]")
+        elif node.op is not CONSTANT:
+            names[node] = (str(count), f"net/{count}:{_label(node)}")
+            count += 1
     return names
 
 

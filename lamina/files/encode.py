@@ -12,7 +12,7 @@ import numpy as np
 from lamina.errors import DefinitionError
 from lamina.files.classes import USER_PREFIX, own_classes
 from lamina.graph import LEAF, ConstantValue, Graph, Tensor
-from lamina.layers.layer import LAYER, Layer
+from lamina.layers.layer import LAYER, RESULT, Layer
 from lamina.network import Network
 from lamina.shapes import Array, DType, Size
 
@@ -66,6 +66,8 @@ class _Encoder:
         if node.op is LAYER:
             number = self._layer(node.attributes["layer"], network.path(node))
             return {"layer": number, "operands": [positions[one] for one in node.operands]}
+        if node.op is RESULT:
+            return {"result": node.attributes["number"], "of": positions[node.operands[0]]}
         return self._application(node, positions)
 
     def _application(self, node: Tensor, positions: Mapping[Tensor, int]) -> Json:

@@ -53,11 +53,16 @@ def _count_before(operands: Sequence[Tensor]) -> int:
             count += known[0]
             leaves |= known[1]
             break
-        count += 1
+        count += not _is_further(node)
         add(node.operands)
     if alone is not None:
         _counted[alone] = count, frozenset(leaves)
     return count + len(leaves)
+
+
+def _is_further(tensor: Tensor) -> bool:
+    """Whether it is a further result of a layer, which has the layer's number."""
+    return tensor.op.name == "result"
 
 
 class Described(str):
@@ -87,7 +92,9 @@ def with_final_paths(
         (node for node in topological(operands) if node.op is not CONSTANT),
         key=lambda node: node.number,
     )
-    numbers = {node: number for number, node in enumerate(known)}
+    counted = [node for node in known if not _is_further(node)]
+    numbers = {node: number for number, node in enumerate(counted)}
+    numbers |= {node: numbers[node.operands[0]] for node in known if _is_further(node)}
 
     def renamed(value: str) -> str:
         if not isinstance(value, Described) or value.tensor not in numbers:

@@ -27,10 +27,12 @@ from lamina.graph import (
     Tensor,
     apply,
     labelled,
+    located,
     path_after,
     source_line,
     with_final_paths,
 )
+from lamina.graph.attributes import whole
 from lamina.graph.kinds import HIGHEST, ElementType, Instance, Kind, Misfit, Operands, Whole, shown
 from lamina.layers.checks import Sourced
 from lamina.layers.scope import Record, Scope
@@ -54,13 +56,16 @@ class Layer(Sourced, ABC):
     """
 
     @abstractmethod
-    def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Any:
         """Builds the layer's graph.
 
         Args:
             scope: creates parameters, states and random numbers; `scope.training` is the mode.
             args: the tensors to which the layer is applied, batch first. A layer declares one
                 parameter for each: `def forward(self, scope, x)`.
+
+        Returns:
+            A tensor, or a tuple of tensors: as many in training mode as in inference mode.
         """
 
     def __call__(self, *operands: Tensor, **named: Never) -> Tensor:
@@ -68,6 +73,10 @@ class Layer(Sourced, ABC):
 
         Args:
             operands: the tensors, positional arguments only.
+
+        Returns:
+            A tensor; where `forward` returns a tuple, a tuple of tensors, which type checkers see
+            as a tensor, because most layers return one.
 
         Raises:
             ShapeError, DTypeError, DefinitionError: naming the layer and the line that made it.
@@ -94,19 +103,28 @@ class Layer(Sourced, ABC):
                     "a layer is applied to tensors",
                     facts=(("expected", "Tensor"), ("found", type(operand).__name__)),
                     where=str(Origin(type(self).__name__, self.source)),
-                    advice="Compare tensors with lm.ops.equal and lm.ops.not_equal."
-                    if isinstance(operand, bool)
-                    else "Start from lm.Input(...); arrays go to Model.predict.",
+                    advice=_ADVICE.get(type(operand), _NOT_ARRAYS),
                 )
         origin = Origin(path_after(operands, type(self).__name__), self.source)
         with labelled(origin):
             try:
-                return apply(LAYER, *operands, layer=self)
+                types, several = _types_of_results(self, operands)
+                first = apply(LAYER, *operands, layer=self, types=types)
+                later = [apply(RESULT, first, number=n) for n in range(1, len(types))]
+                return cast(Tensor, (first, *later)) if several else first
             except LaminaError as error:
                 # The paths of the operands are numbered again: when an operand was made, the
                 # network may have had fewer tensors.
                 error.facts = with_final_paths(error.facts, operands)
-                raise
+                raise located(error) from None
+
+
+# Advice on operands that are not tensors.
+_NOT_ARRAYS = "Start from lm.Input(...); arrays go to Model.predict."
+_ADVICE: dict[Any, str] = {
+    bool: "Compare tensors with lm.ops.equal and lm.ops.not_equal.",
+    tuple: "A layer with several results gives a tuple: take one of them, y, *states = layer(x).",
+}
 
 
 def is_frozen_record(layer: Layer) -> bool:
@@ -118,15 +136,17 @@ def is_frozen_record(layer: Layer) -> bool:
 
 # Whether a network is being traced, whose shapes were checked when it was defined.
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
-# Shapes and dtypes of results, by the layer's fields and the operands' shapes and dtypes. Tracing a
-# layer applies the layers in it again; this saves running their `forward` for the shape alone.
-_results: dict[Hashable, tuple[Shape, DType]] = {}
+# The types of a layer's results, and whether `forward` returned a tuple.
+_Types = tuple[tuple[tuple[Shape, DType], ...], bool]
+# They are kept by the layer's fields and the operands' shapes and dtypes. Tracing a layer applies
+# the layers in it again; this saves running their `forward` for the shapes alone.
+_results: dict[Hashable, _Types] = {}
 _MOST_RESULTS = 1 << 12
 
 
 @contextmanager
 def shapes_known() -> Generator[None]:
-    """Within the block, layers take the shape of their result from an earlier application."""
+    """Within the block, layers take the shapes of their results from an earlier application."""
     token = _tracing.set(True)
     try:
         yield
@@ -134,25 +154,40 @@ def shapes_known() -> Generator[None]:
         _tracing.reset(token)
 
 
-def _infer_application(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    """Shape and dtype of a layer's result, by running its `forward` in training mode."""
-    layer: Layer = attributes["layer"]
+def _types_of_results(layer: Layer, operands: tuple[Tensor, ...]) -> _Types:
+    """Shapes and dtypes of a layer's results, by running its `forward` in training mode."""
     key = _key(layer, operands)
     if _tracing.get() and key in _results:
         return _results[key]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
     record = Record(dtype, training=True, operands=operands)
-    result = layer.forward(Scope(record, "check"), *operands)
-    if not isinstance(cast(object, result), Tensor):
-        raise DefinitionError(
-            "forward must return a tensor",
-            facts=(("expected", "Tensor"), ("found", type(result).__name__)),
-        )
+    found = layer.forward(Scope(record, "check"), *operands)
+    results = results_of(found)
+    types = tuple([(result.shape, result.dtype) for result in results]), found is results
     if key is not None:
         if len(_results) >= _MOST_RESULTS:
             _results.clear()
-        _results[key] = result.shape, result.dtype
-    return result.shape, result.dtype
+        _results[key] = types
+    return types
+
+
+def results_of(found: object) -> tuple[Tensor, ...]:
+    """The results of a `forward`: a tensor, or a tuple of tensors.
+
+    Raises:
+        DefinitionError: if it returned anything else.
+    """
+    results = cast(tuple[object, ...], found if isinstance(found, tuple) else (found,))
+    wrong = [type(one).__name__ for one in results if not isinstance(one, Tensor)]
+    if wrong or not results:
+        raise DefinitionError(
+            "forward must return a tensor, or a tuple of tensors",
+            facts=(
+                ("expected", "Tensor, or (Tensor, ...)"),
+                ("found", ", ".join(wrong) or "an empty tuple"),
+            ),
+        )
+    return cast(tuple[Tensor, ...], results)
 
 
 def _key(layer: Layer, operands: Sequence[Tensor]) -> Hashable:
@@ -180,10 +215,32 @@ def _no_reference(*_: Array, **__: Any) -> Array:
     raise LaminaError("a layer is computed only as part of a network")
 
 
+def _infer_layer(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    return attributes["types"][0]
+
+
+def _infer_result(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    types: tuple[tuple[Shape, DType], ...] = operands[0].attributes.get("types", ())
+    number: int = attributes["number"]
+    if number >= len(types):
+        raise DefinitionError(
+            "the layer has no such result",
+            facts=(("expected", f"less than {len(types)}"), ("found", str(number))),
+        )
+    return types[number]
+
+
+# `types` are the shapes and dtypes of all results, of which the tensor is the first.
 LAYER = Op(
-    *("layer", _infer_application, None, _no_reference, LoweringRule()),
+    *("layer", _infer_layer, None, _no_reference, LoweringRule()),
     operands=(0, None),
-    attributes={"layer": Instance(Layer)},
+    attributes={"layer": Instance(Layer), "types": Instance(tuple)},
+)
+
+# A further result of a layer: `number` counts from 0, the tensor of the layer itself.
+RESULT = Op(
+    *("result", _infer_result, None, _no_reference, LoweringRule()),
+    attributes={"number": whole(1)},
 )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol, cast, final
 
 from lamina import ops, shapes
 from lamina.calls import checked
-from lamina.errors import DefinitionError, LaminaError
+from lamina.errors import DefinitionError, LaminaError, ShapeError
 from lamina.graph import (
     Origin,
     Tensor,
@@ -85,7 +85,7 @@ class _PartKind(Kind):
 class Part(Protocol):
     """A layer inside another layer."""
 
-    def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Any:
         """Builds the layer's graph."""
         ...
 
@@ -317,7 +317,7 @@ class Scope:
         self._record.updated.append(full)
 
     @checked
-    def layer(self, name: str, layer: AnyPart, *operands: Tensor) -> Tensor:
+    def layer(self, name: str, layer: AnyPart, *operands: Tensor) -> Any:
         """Applies another layer, with a name, inside this one.
 
         The names of its parameters contain that name: `"1.attention.weight"`. A layer that is
@@ -327,6 +327,9 @@ class Scope:
             name: of the inner layer. Layers of the same name share parameters.
             layer: the inner layer.
             operands: the tensors to which it is applied.
+
+        Returns:
+            A tensor, or a tuple of tensors where the inner layer has several results.
 
         Example:
             >>> from dataclasses import dataclass
@@ -346,8 +349,9 @@ class Scope:
                 result = layer.forward(Scope(self._record, f"{self._name}.{name}"), *operands)
             except LaminaError as error:
                 raise located(error) from None
-        self._record.activations.append(result)
-        return result
+        several = cast(tuple[Tensor, ...], result if isinstance(result, tuple) else (result,))
+        self._record.activations.extend(several)
+        return several if isinstance(result, tuple) else result
 
     @checked
     def limit_indices(
@@ -412,6 +416,50 @@ class Scope:
         stream = INITIAL_VALUE_STREAMS + number
         known[full] = Variable(full, tensor, init, stream)
         return tensor
+
+
+def shared_names(whole: Record, part: Record) -> dict[str, str]:
+    """The names of a part's parameters and states in the whole, by their names in the part.
+
+    Both have the same layer objects. A layer may make new inner layers in each trace; their
+    parameters are found by their path within the layer.
+
+    Raises:
+        DefinitionError: if the whole does not have the layer.
+        ShapeError: if the layer has the parameter in another shape there.
+    """
+    prefixes = {id(layer): prefix for prefix, layer in whole.layers.items()}
+    known = {**whole.parameters, **whole.states}
+    names: dict[str, str] = {}
+    for name, variable in {**part.parameters, **part.states}.items():
+        words = name.split(".")
+        # From the innermost layer outwards.
+        candidates = [
+            ".".join((prefixes[id(layer)], *words[end:]))
+            for end in range(len(words) - 1, 0, -1)
+            if id(layer := part.layers.get(".".join(words[:end]))) in prefixes
+        ]
+        names[name] = next((candidate for candidate in candidates if candidate in known), "")
+        if not names[name]:
+            raise DefinitionError(
+                "the part has a parameter that the whole does not have",
+                facts=(("in the part", name), ("in the whole", ", ".join(known) or "none")),
+                where=str(variable.tensor.origin),
+                advice="Apply the same layer objects again, or the same networks; equal layers are "
+                "other layers.",
+            )
+        expected = known[names[name]].tensor.shape
+        if variable.tensor.shape != expected:
+            raise ShapeError(
+                f"the parameter {name!r} of the part has another shape in the whole",
+                facts=(
+                    ("in the part", shape_text(variable.tensor.shape)),
+                    ("in the whole", f"{shape_text(expected)}   {names[name]}"),
+                ),
+                where=str(variable.tensor.origin),
+                advice="The layer is applied to tensors of other shapes there.",
+            )
+    return names
 
 
 def _require_function(what: str, value: object, example: str) -> None:

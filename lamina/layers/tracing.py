@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from lamina import ops, shapes
-from lamina.errors import LaminaError
+from lamina.errors import DefinitionError, LaminaError
 from lamina.garbage import without_collections
 from lamina.graph import (
     CONSTANT,
@@ -21,7 +21,7 @@ from lamina.graph import (
     rewrite,
     topological,
 )
-from lamina.layers.layer import LAYER, Layer, shapes_known
+from lamina.layers.layer import LAYER, RESULT, Layer, results_of, shapes_known
 from lamina.layers.scope import IndexLimit, Record, Scope
 from lamina.shapes import DType
 
@@ -98,34 +98,61 @@ class _Tracer:
     def __init__(self, dtype: DType, training: bool) -> None:
         self.record = Record(dtype, training)
         self.new: dict[Tensor, Tensor] = {}
+        # All results of each layer of the definition.
+        self._results: dict[Tensor, tuple[Tensor, ...]] = {}
         self._owners: dict[int, str] = {}
         self._graphs: dict[int, Graph] = {}
 
     def build(self, tensor: Tensor, prefix: str, path: str) -> None:
         """Builds the replacement of a tensor, after those of its operands."""
-        new, record = self.new, self.record
-        origin = Origin(path, tensor.origin.source)
-        operands = tuple(new[operand] for operand in tensor.operands)
-        with labelled(origin):
+        operands = tuple(self.new[operand] for operand in tensor.operands)
+        with labelled(Origin(path, tensor.origin.source)):
             if tensor.op is LAYER:
-                layer: Layer = tensor.attributes["layer"]
-                # A layer that is applied again keeps the prefix of its first application.
-                owner = self._owners.setdefault(id(layer), prefix)
-                record.layers[owner] = layer
-                before = len(record.updated)
-                try:
-                    with shapes_known():
-                        result = layer.forward(Scope(record, owner), *operands)
-                except LaminaError as error:
-                    raise located(error) from None
-                # New values of states may contain layers too, like the result.
-                changed = {name: record.updates[name] for name in record.updated[before:]}
-                self._build_inner((result, *changed.values()), operands, owner, path)
-                new[tensor] = new.get(result, result)
-                record.updates.update((k, new.get(v, v)) for k, v in changed.items())
+                self._results[tensor] = self._build_layer(tensor, operands, prefix, path)
+                self.new[tensor] = self._results[tensor][0]
+            elif tensor.op is RESULT:
+                self.new[tensor] = self._result(tensor)
             else:
-                new[tensor] = self._in_float_type(tensor, operands)
-        record.activations.append(new[tensor])
+                self.new[tensor] = self._in_float_type(tensor, operands)
+        self.record.activations.append(self.new[tensor])
+
+    def _result(self, tensor: Tensor) -> Tensor:
+        """The replacement of a further result of a layer.
+
+        Raises:
+            DefinitionError: if `forward` returned fewer results than in training mode.
+        """
+        results = self._results[tensor.operands[0]]
+        number: int = tensor.attributes["number"]
+        if number >= len(results):
+            raise located(
+                DefinitionError(
+                    "forward must return as many tensors in inference mode as in training mode",
+                    facts=(("expected", f"more than {number}"), ("found", str(len(results)))),
+                )
+            )
+        return results[number]
+
+    def _build_layer(
+        self, tensor: Tensor, operands: tuple[Tensor, ...], prefix: str, path: str
+    ) -> tuple[Tensor, ...]:
+        """The results of a layer, as graphs of ops."""
+        new, record = self.new, self.record
+        layer: Layer = tensor.attributes["layer"]
+        # A layer that is applied again keeps the prefix of its first application.
+        owner = self._owners.setdefault(id(layer), prefix)
+        record.layers[owner] = layer
+        before = len(record.updated)
+        try:
+            with shapes_known():
+                results = results_of(layer.forward(Scope(record, owner), *operands))
+        except LaminaError as error:
+            raise located(error) from None
+        # New values of states may contain layers too, like the results.
+        changed = {name: record.updates[name] for name in record.updated[before:]}
+        self._build_inner((*results, *changed.values()), operands, owner, path)
+        record.updates.update((k, new.get(v, v)) for k, v in changed.items())
+        return tuple([new.get(result, result) for result in results])
 
     def _in_float_type(self, tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         """The same op in the model's float type, which replaces float32 of the definition."""
@@ -157,6 +184,8 @@ class _Tracer:
                 label = type(tensor.attributes["layer"]).__name__
                 self.build(tensor, f"{prefix}.{number}", f"{path}/{number}:{label}")
                 number += 1
+            elif tensor.op is RESULT:
+                self.new[tensor] = self._result(tensor)
             elif tensor in operands or not tensor.operands:
                 self.new[tensor] = tensor
             else:

@@ -271,7 +271,7 @@ def test_a_layer_whose_forward_gives_no_tensor_is_refused() -> None:
 
     with pytest.raises(DefinitionError) as caught:
         Own()(lm.Input(4))
-    assert caught.value.problem == "forward must return a tensor"
+    assert caught.value.problem == "forward must return a tensor, or a tuple of tensors"
     assert caught.value.facts[1] == ("found", "NoneType")
 
 
