@@ -48,6 +48,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import GlobalAvgPool as GlobalAvgPool
     from lamina.layers import GlobalMaxPool as GlobalMaxPool
     from lamina.layers import GroupNorm as GroupNorm
+    from lamina.layers import GRUCell as GRUCell
     from lamina.layers import Hardtanh as Hardtanh
     from lamina.layers import Input as Input
     from lamina.layers import InstanceNorm as InstanceNorm
@@ -60,6 +61,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import LPPool1d as LPPool1d
     from lamina.layers import LPPool2d as LPPool2d
     from lamina.layers import LPPool3d as LPPool3d
+    from lamina.layers import LSTMCell as LSTMCell
     from lamina.layers import MaxPool1d as MaxPool1d
     from lamina.layers import MaxPool2d as MaxPool2d
     from lamina.layers import MaxPool3d as MaxPool3d
@@ -73,6 +75,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import Rescale as Rescale
     from lamina.layers import Reshape as Reshape
     from lamina.layers import RMSNorm as RMSNorm
+    from lamina.layers import RNNCell as RNNCell
     from lamina.layers import Scope as Scope
     from lamina.layers import Sigmoid as Sigmoid
     from lamina.layers import SiLU as SiLU

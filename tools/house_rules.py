@@ -74,6 +74,7 @@ WORDS = (
         "gates?",
         "barrier, lock",
         elsewhere={
+            "lamina/layers/cells.py": _RECURRENT,
             "lamina/layers/recurrent.py": _RECURRENT,
             "docs/layers.md": _RECURRENT,
             "benchmarks/peers/jax_networks.py": _RECURRENT,

@@ -63,6 +63,7 @@ ELSEWHERE = {
     "positive_weight": "pos_weight",
     "probability": "p rate",
     "progress": "verbose",
+    "projection": "proj_size",
     "rate": "lr learning_rate",
     "rate_decay": "lr_decay",
     "returns": "return_sequences",

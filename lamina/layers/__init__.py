@@ -18,6 +18,9 @@ if not loaded_when_used(__name__):
     from lamina.layers.attention import MultiHeadAttention as MultiHeadAttention
     from lamina.layers.attention import TransformerDecoderBlock as TransformerDecoderBlock
     from lamina.layers.attention import TransformerEncoderBlock as TransformerEncoderBlock
+    from lamina.layers.cells import GRUCell as GRUCell
+    from lamina.layers.cells import LSTMCell as LSTMCell
+    from lamina.layers.cells import RNNCell as RNNCell
     from lamina.layers.convolution import Conv1d as Conv1d
     from lamina.layers.convolution import Conv2d as Conv2d
     from lamina.layers.convolution import Conv3d as Conv3d

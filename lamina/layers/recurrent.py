@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import ClassVar, Literal
 
@@ -17,14 +16,20 @@ from lamina import ops
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.graph.kinds import Count, Depth, Fraction
+from lamina.layers.cells import (
+    CellActivation,
+    Tensors,
+    gru_cell,
+    initial_states,
+    lstm_cell,
+    simple_cell,
+)
 from lamina.layers.checks import EMBEDDING, require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 from lamina.records import frozen_dataclass
 from lamina.shapes import int64, static
-
-Tensors = Sequence[Tensor]
 
 
 @frozen_dataclass
@@ -33,7 +38,7 @@ class _Recurrent(Layer, ABC):
     _: KW_ONLY
     layers: Depth = 1
     bidirectional: bool = False
-    returns: Literal["all", "last"] = "all"
+    returns: Literal["all", "last", "states"] = "all"
     dropout: Fraction = 0.0
     bias: bool = True
     truncate: Count | None = None
@@ -48,63 +53,72 @@ class _Recurrent(Layer, ABC):
     def _iteration(
         self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
     ) -> Tensors:
-        """The new states, the output first.
+        """The new states, the output first: a formula of `cells.py`."""
 
-        Args:
-            states: before the iteration.
-            from_input: the product of the input and its weight, [batch, gates * features].
-            product: the output of the previous iteration times its weight, of the same shape.
-            bias: added to the product.
-        """
+    def _projected(self) -> int | None:
+        """The features of the output, if they are those of a product after the formula."""
+        return None
 
-    def forward(self, scope: Scope, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, scope: Scope, x: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Builds all layers, one after the other."""
-        if x.rank != 3 or not isinstance(x.shape[1], int):
-            indices = x.rank == 2 and x.dtype.kind == "int"
-            raise ShapeError(
-                f"{type(self).__name__} needs sequences of features",
-                facts=(("expected", "f32[batch, length, features]"), ("found", described(x))),
-                advice=EMBEDDING if indices else "Add lm.Reshape(length, features) before it.",
-            )
-        require_float(self, x)
-        (length,) = static(x.shape[1:2])
-        inside = None if lengths is None else _mask(scope, lengths, x, length)
-        last: list[Tensor] = []
+        length = _length_of(self, x)
+        lengths = [other for other in others if not _is_state(other)]
+        inside = _mask(scope, lengths, x, length) if lengths else None
+        initial = self._initial(x, [other for other in others if _is_state(other)])
+        final: list[Tensors] = []
         for layer in range(self.layers):
             if layer and self.dropout and scope.training:
                 stay = 1.0 - self.dropout
                 x = x * (scope.bernoulli(x.shape, stay) * (1.0 / stay))
             outputs: list[Tensor] = []
-            last = []
             for reverse in (False, True) if self.bidirectional else (False,):
                 suffix = f"_l{layer}{'_reverse' if reverse else ''}"
-                states = self._direction(scope, x, inside, suffix, reverse)
-                last.append(states[0 if reverse else length - 1])
-                if inside is not None:
-                    states = ops.where(inside, states, 0)
-                outputs.append(ops.transpose(states, (1, 0, 2)))
+                first = initial[len(final)]
+                stacks = self._direction(scope, x, inside, first, suffix, reverse=reverse)
+                final.append([stack[0 if reverse else length - 1] for stack in stacks])
+                y = stacks[0] if inside is None else ops.where(inside, stacks[0], 0)
+                outputs.append(ops.transpose(y, (1, 0, 2)))
             x = outputs[0] if len(outputs) == 1 else ops.concat(outputs, 2)
         if self.returns == "all":
             return x
+        if self.returns == "states":
+            return x, *(_stacked(states) for states in zip(*final, strict=True))
+        last = [states[0] for states in final[-1 - self.bidirectional :]]
         return last[0] if len(last) == 1 else ops.concat(last, 1)
 
+    def _initial(self, x: Tensor, given: Tensors) -> list[Tensors]:
+        """The initial states of each layer and direction."""
+        count = self.layers * (1 + self.bidirectional)
+        each = (count,) if count > 1 and given else ()
+        widths = (self._projected() or self.features, self.features)[: self.states]
+        whole = initial_states(self, given, [(x.shape[0], *each, width) for width in widths], x)
+        if not each:
+            return [whole] * count
+        return [[state[:, number] for state in whole] for number in range(count)]
+
     def _direction(
-        self, scope: Scope, x: Tensor, inside: Tensor | None, suffix: str, reverse: bool
-    ) -> Tensor:
-        """The outputs of one layer in one direction: [length, batch, features]."""
+        self,
+        scope: Scope,
+        x: Tensor,
+        inside: Tensor | None,
+        initial: Tensors,
+        suffix: str,
+        *,
+        reverse: bool,
+    ) -> Tensors:
+        """The states of one layer in one direction: [length, batch, features]."""
         (inputs,) = static(x.shape[2:])
         outputs, bound = self.gates * self.features, 1.0 / math.sqrt(self.features)
-        default = Uniform(-bound, bound)
+        default, projected = Uniform(-bound, bound), self._projected()
 
-        def weight(name: str, columns: int) -> Tensor:
+        def weight(name: str, rows: int, columns: int) -> Tensor:
             init = initializer(self.weight_init, default)
-            shape = (outputs, columns)
+            shape = (rows, columns)
             return scope.parameter(f"{name}{suffix}", shape, init, self.weight_regularizer)
 
-        weight_ih = weight("weight_ih", inputs)
-        weight_hh = weight("weight_hh", self.features)
+        weight_ih = weight("weight_ih", outputs, inputs)
+        constants = [weight("weight_hh", outputs, projected or self.features)]
         from_input = ops.matmul(x, ops.transpose(weight_ih))
-        constants = [weight_hh]
         if self.bias:
             init = initializer(self.bias_init, default)
             biases = [
@@ -113,6 +127,8 @@ class _Recurrent(Layer, ABC):
             ]
             from_input = from_input + biases[0]
             constants.append(biases[1])
+        if projected is not None:
+            constants.append(weight("weight_hr", projected, self.features))
         sequences = [ops.transpose(from_input, (1, 0, 2))]
         if inside is not None:
             sequences.append(inside)
@@ -122,26 +138,52 @@ class _Recurrent(Layer, ABC):
         ) -> tuple[Tensors, Tensors]:
             product = ops.matmul(states[0], ops.transpose(fixed[0]))
             new = self._iteration(states, elements[0], product, fixed[1] if self.bias else None)
+            if projected is not None:
+                new = [ops.matmul(new[0], ops.transpose(fixed[-1])), *new[1:]]
             if inside is not None:
                 pairs = zip(new, states, strict=True)
                 new = [ops.where(elements[1], after, before) for after, before in pairs]
             return new, []
 
-        first = ops.full((x.shape[0], self.features), 0.0, x.dtype)
         found, _ = ops.recurrence(
-            iteration,
-            [first] * self.states,
-            sequences,
-            constants,
-            reverse=reverse,
-            truncate=self.truncate,
+            *(iteration, initial, sequences, constants), reverse=reverse, truncate=self.truncate
         )
-        return found[0]
+        return found
 
 
-def _mask(scope: Scope, lengths: Tensor, x: Tensor, length: int) -> Tensor:
+def _length_of(layer: _Recurrent, x: Tensor) -> int:
+    """The number of positions of the sequences.
+
+    Raises:
+        ShapeError, DTypeError: if a tensor is not sequences of features.
+    """
+    if x.rank != 3 or not isinstance(x.shape[1], int):
+        indices = x.rank == 2 and x.dtype.kind == "int"
+        raise ShapeError(
+            f"{type(layer).__name__} needs sequences of features",
+            facts=(("expected", "f32[batch, length, features]"), ("found", described(x))),
+            advice=EMBEDDING if indices else "Add lm.Reshape(length, features) before it.",
+        )
+    require_float(layer, x)
+    return x.shape[1]
+
+
+def _is_state(tensor: Tensor) -> bool:
+    """Whether a tensor after the sequences is an initial state; all others are lengths."""
+    return tensor.dtype.is_float and tensor.rank > 1
+
+
+def _stacked(states: Tensors) -> Tensor:
+    """The states of all layers and directions: [batch, states, features], or a single one."""
+    if len(states) == 1:
+        return states[0]
+    return ops.concat([ops.expand_dims(state, 1) for state in states], 1)
+
+
+def _mask(scope: Scope, given: Tensors, x: Tensor, length: int) -> Tensor:
     """A mask of the positions before the end of each sequence: [length, batch, 1]."""
-    if lengths.shape != x.shape[:1] or lengths.dtype.kind != "int":
+    lengths = given[-1]
+    if len(given) > 1 or lengths.shape != x.shape[:1] or lengths.dtype.kind != "int":
         wrong = DTypeError if lengths.shape == x.shape[:1] else ShapeError
         raise wrong(
             "lengths are one whole number for each sequence",
@@ -160,20 +202,20 @@ def _mask(scope: Scope, lengths: Tensor, x: Tensor, length: int) -> Tensor:
     return ops.expand_dims(ops.less(positions, ops.cast(lengths, int64)), -1)
 
 
-def _by_gate(tensor: Tensor, gates: int) -> tuple[Tensor, ...]:
-    """A tensor [..., gates * features] split into one tensor for each gate."""
-    return ops.split(tensor, gates, -1)
-
-
 @frozen_dataclass
 class RNN(_Recurrent):
     """The simple recurrent layer: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
-    Takes f32 or f64 [batch, length, inputs], and, if sequences differ in length, their lengths,
-    integers [batch] from 0 to the length, as a second tensor. Gives [batch, length, features] with
-    zeros after the end of each sequence, or the last state, [batch, features], zeros for an empty
-    sequence. A bidirectional layer gives twice as many features. After Elman: Finding structure in
-    time (Cognitive Science 14, 1990).
+    Takes f32 or f64 [batch, length, inputs]. Two kinds of tensors may follow. If sequences differ
+    in length, their lengths, integers [batch] from 0 to the length. To start from other states than
+    zeros, the initial state, [batch, features]; of several layers or both directions
+    [batch, layers * directions, features], the backward direction of a layer after the forward one.
+
+    Gives [batch, length, features] with zeros after the end of each sequence, or the last state,
+    [batch, features], which for an empty sequence is the initial one. A bidirectional layer gives
+    twice as many features. With `returns="states"` it gives a tuple: the outputs, and the final
+    state, in the shape of an initial one. After Elman: Finding structure in time (Cognitive
+    Science 14, 1990).
 
     Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (features, inputs),
     `weight_hh_l0` (features, features), `bias_ih_l0`, `bias_hh_l0`; further layers have their
@@ -183,8 +225,9 @@ class RNN(_Recurrent):
         features: of the state.
         layers: how many are stacked; each takes the outputs of the one before.
         bidirectional: whether a second cell runs backwards; its outputs are appended as features.
-        returns: `"all"` states, or the `"last"` one: at the end of each sequence, for the backward
-            direction at its beginning.
+        returns: `"all"` outputs; or the `"last"` one of the last layer: at the end of each
+            sequence, for the backward direction at its beginning; or `"states"`, a tuple of all
+            outputs and the final states of all layers.
         dropout: probability, between layers, as PyTorch's.
         bias: whether biases are added.
         truncate: stops the gradients of the states after every `truncate` iterations (truncated
@@ -195,7 +238,7 @@ class RNN(_Recurrent):
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but sequences of features.
+        ShapeError: when applied to anything but sequences of features, or to other initial states.
         DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
@@ -205,15 +248,14 @@ class RNN(_Recurrent):
     """
 
     _: KW_ONLY
-    activation: Literal["tanh", "relu"] = "tanh"
+    activation: CellActivation = "tanh"
 
     gates = 1
 
     def _iteration(
         self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
     ) -> Tensors:
-        total = from_input + (product if bias is None else product + bias)
-        return [ops.tanh(total) if self.activation == "tanh" else ops.relu(total)]
+        return simple_cell(self.activation, from_input, product, bias)
 
 
 @frozen_dataclass
@@ -222,8 +264,9 @@ class LSTM(_Recurrent):
 
     i, f, o = sigmoid(..) and g = tanh(..) of W_ih x + b_ih + W_hh h + b_hh, whose rows are in the
     order i, f, g, o; c = f c + i g, h = o tanh(c). Takes and gives tensors as `RNN` does; the
-    result is h. After Hochreiter and Schmidhuber (Neural Computation 9, 1997); the forget gate f
-    is from Gers, Schmidhuber, Cummins (2000).
+    outputs are h. It has two states: `lm.LSTM(20)(x, h, c)` starts from them, and
+    `returns="states"` gives the outputs and the final h and c. After Hochreiter and Schmidhuber
+    (Neural Computation 9, 1997); the forget gate f is from Gers, Schmidhuber, Cummins (2000).
 
     Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (4 features, inputs), and so
     on.
@@ -232,17 +275,20 @@ class LSTM(_Recurrent):
         features: of the state.
         layers: how many are stacked.
         bidirectional: whether a second cell runs backwards; its outputs are appended as features.
-        returns: `"all"` states, or the `"last"` one.
+        returns: `"all"` outputs, the `"last"` one, or a tuple with the final `"states"`.
         dropout: probability, between layers.
         bias: whether biases are added.
         truncate: stops the gradients of the states after every `truncate` iterations (truncated
             backpropagation through time); None: no truncation.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights.
+        projection: the features of h, which then is the product of o tanh(c) and the weight
+            `weight_hr_l0`, (projection, features); c keeps its features. After Sak, Senior,
+            Beaufays (2014). None: no product.
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but sequences of features.
+        ShapeError: when applied to anything but sequences of features, or to other initial states.
         DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
@@ -251,16 +297,19 @@ class LSTM(_Recurrent):
         (Size(coefficient=1, offset=0), 128)
     """
 
+    _: KW_ONLY
+    projection: Count | None = None
+
     gates = 4
     states = 2
 
     def _iteration(
         self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
     ) -> Tensors:
-        total = from_input + (product if bias is None else product + bias)
-        i, f, g, o = _by_gate(total, 4)
-        cell = ops.sigmoid(f) * states[1] + ops.sigmoid(i) * ops.tanh(g)
-        return [ops.sigmoid(o) * ops.tanh(cell), cell]
+        return lstm_cell(states, from_input, product, bias)
+
+    def _projected(self) -> int | None:
+        return self.projection
 
 
 @frozen_dataclass
@@ -279,7 +328,7 @@ class GRU(_Recurrent):
         features: of the state.
         layers: how many are stacked.
         bidirectional: whether a second cell runs backwards; its outputs are appended as features.
-        returns: `"all"` states, or the `"last"` one.
+        returns: `"all"` outputs, the `"last"` one, or a tuple with the final `"states"`.
         dropout: probability, between layers.
         bias: whether biases are added.
         truncate: stops the gradients of the states after every `truncate` iterations (truncated
@@ -289,7 +338,7 @@ class GRU(_Recurrent):
 
     Raises:
         DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but sequences of features.
+        ShapeError: when applied to anything but sequences of features, or to other initial states.
         DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
@@ -303,9 +352,4 @@ class GRU(_Recurrent):
     def _iteration(
         self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
     ) -> Tensors:
-        old = product if bias is None else product + bias
-        reset_x, update_x, new_x = _by_gate(from_input, 3)
-        reset_h, update_h, new_h = _by_gate(old, 3)
-        update = ops.sigmoid(update_x + update_h)
-        new = ops.tanh(new_x + ops.sigmoid(reset_x + reset_h) * new_h)
-        return [new + update * (states[0] - new)]
+        return gru_cell(states, from_input, product, bias)

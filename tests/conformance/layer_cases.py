@@ -48,6 +48,11 @@ def _tied(x: Tensor) -> Tensor:
     return lm.TiedLinear(layer)(layer(x))
 
 
+def _lstm_cell(x: Tensor, h: Tensor, c: Tensor) -> Tensor:
+    new = lm.LSTMCell(10)(x, h, c)
+    return new[0] * new[1]
+
+
 def _features(make: Any, **options: Any) -> LayerCase:
     return LayerCase(make, (FEATURES,), **options)
 
@@ -69,6 +74,8 @@ _steps = partial(_features, steps=True)
 _weight = 1
 # Weights of the input and of the state, their input, and the state of each iteration.
 _loop = 3 + SEQUENCE[0]
+# Both weights and the new states.
+_cell = 4
 # Four weights, queries, keys, values, means of values, and attention weights.
 _attention = 9
 # Two weights, and what they multiply.
@@ -98,6 +105,9 @@ LAYERS: Mapping[str, LayerCase] = {
     "RNN": _sequence(lm.RNN(10), roundings=_loop),
     "LSTM": _sequence(lm.LSTM(10), roundings=_loop),
     "GRU": _sequence(lm.GRU(10), roundings=_loop),
+    "RNNCell": LayerCase(lm.RNNCell(10), (FEATURES, (10,)), roundings=_cell),
+    "LSTMCell": LayerCase(_lstm_cell, (FEATURES, (10,), (10,)), roundings=_cell),
+    "GRUCell": LayerCase(lm.GRUCell(10), (FEATURES, (10,)), roundings=_cell),
     # Indices
     "Embedding": LayerCase(lm.Embedding(TOKENS, 10), ((7,),), indices=True),
     "OneHot": LayerCase(lm.OneHot(TOKENS), ((7,),), indices=True),

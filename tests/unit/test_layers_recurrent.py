@@ -97,7 +97,21 @@ def test_a_mask_in_place_of_lengths_is_refused_with_the_conversion() -> None:
     assert lm.LSTM(4)(x, ops.sum(ops.cast(mask, "int64"), 1)).shape[1:] == (LENGTH, 4)
 
 
-# Dropout ------------------------------------------------------------------------------------------
+# States -------------------------------------------------------------------------------------------
+
+
+@KINDS
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_sequence_in_two_halves_gives_the_result_of_the_whole(kind: Any, layers: int) -> None:
+    layer, x = kind(4, layers=layers, returns="states"), lm.Input(4, INPUTS)
+    first, *middle = layer(x[:, :2])
+    second, *end = layer(x[:, 2:], *middle)
+    halves = lm.Model(lm.Network(x, [lm.concat([first, second]), *end]), seed=1)
+    whole = halves.part(lm.Network(x, layer(x)))
+    found, expected = halves.predict(sequences()[:, :4]), whole.predict(sequences()[:, :4])
+    assert len(found) == len(expected) == (3 if kind is lm.LSTM else 2)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def handed_on(probability: float, training: bool, layers: int = 2) -> np.ndarray:

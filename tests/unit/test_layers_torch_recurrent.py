@@ -134,8 +134,135 @@ def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, leng
     return x if o["returns"] == "all" else torch.cat(last, 1)
 
 
+def _joined(torch: Any, y: Any, states: Any) -> Any:
+    """The outputs and final states of PyTorch as one matrix, batch first."""
+    several = states if isinstance(states, tuple) else (states,)
+    parts = [y, *(state.transpose(0, 1) for state in several)]
+    return torch.cat([part.flatten(1) for part in parts], 1)
+
+
+def _own_states(layer: lm.Layer) -> Any:
+    """The layer, applied to sequences, lengths and states: all its results as one matrix."""
+
+    def apply(*operands: lm.Tensor) -> lm.Tensor:
+        return lm.concat([lm.Flatten()(part) for part in layer(*operands)])
+
+    return apply
+
+
+def _theirs_states(module: Any, torch: Any, o: Mapping[str, Any], count: int) -> Any:
+    """A module of PyTorch on sequences, states with the batch first, and lengths."""
+    whole, rnn = module.forward, torch.nn.utils.rnn
+
+    def forward(x: Any, *others: Any) -> Any:
+        by_layer = [
+            (state[:, None] if count == 1 else state).transpose(0, 1).contiguous()
+            for state in others[: len(others) - o["lengths"]]
+        ]
+        states = tuple(by_layer) if len(by_layer) > 1 else by_layer[0]
+        if not o["lengths"]:
+            return _joined(torch, *whole(x, states))
+        packed = rnn.pack_padded_sequence(x, others[-1], True, enforce_sorted=False)
+        y, final = whole(packed, states)
+        y, _ = rnn.pad_packed_sequence(y, True, total_length=o["length"])
+        return _joined(torch, y, final)
+
+    module.forward = forward
+    return module
+
+
+def _states() -> Iterator[Case]:
+    """Layers that start from given states and give their final states."""
+    options = option_sets(
+        *(14, 5),
+        kind=["RNN", "LSTM", "GRU"],
+        features=[2, 5, 9],
+        projection=[None, 1, 3],
+        layers=[1, 2],
+        bidirectional=[False, True],
+        lengths=[False, True],
+        bias=[True, False],
+    )
+    for o in options:
+        own = {name: o[name] for name in ("layers", "bidirectional", "bias")}
+        projection = o["projection"] if o["kind"] == "LSTM" and o["features"] > 3 else None
+        mine = {**own, "returns": "states"} | ({"projection": projection} if projection else {})
+        more = {"proj_size": projection} if projection else {}
+        count = o["layers"] * (1 + o["bidirectional"])
+        each = () if count == 1 else (count,)
+        widths = [projection or o["features"], o["features"]][: 1 + (o["kind"] == "LSTM")]
+        yield Case(
+            f"{o['kind']}-states-{o}",
+            lambda o=o, mine=mine: _own_states(getattr(lm, o["kind"])(o["features"], **mine)),
+            lambda nn, torch, o=o, own=own, more=more, count=count: _theirs_states(
+                getattr(nn, o["kind"])(
+                    *(3, o["features"], own["layers"]),
+                    batch_first=True,
+                    bias=o["bias"],
+                    bidirectional=o["bidirectional"],
+                    **more,
+                ),
+                torch,
+                {**o, "length": 6},
+                count,
+            ),
+            [
+                (4, 6, 3),
+                *[(4, *each, width) for width in widths],
+                *([(4,)] * o["lengths"]),
+            ],
+            lengths=6 * o["lengths"],
+            weights=1 / math.sqrt(o["features"] + 3),
+        )
+
+
+def _cells() -> Iterator[Case]:
+    for kind, states in (("RNN", 1), ("LSTM", 2), ("GRU", 1)):
+        for bias in (True, False):
+            for given in (states, 0):
+                shapes = [(4, 3), *[(4, 5)] * given]
+                yield Case(
+                    f"{kind}Cell-bias={bias}-states={given}",
+                    lambda kind=kind, bias=bias: _joined_cell(
+                        getattr(lm, f"{kind}Cell")(5, bias=bias)
+                    ),
+                    lambda nn, torch, kind=kind, bias=bias: _torch_cell(
+                        getattr(nn, f"{kind}Cell")(3, 5, bias=bias), torch
+                    ),
+                    shapes,
+                    weights=0.4,
+                )
+    yield Case(
+        "RNNCell-relu",
+        lambda: lm.RNNCell(5, activation="relu"),
+        lambda nn, _: nn.RNNCell(3, 5, nonlinearity="relu"),
+        [(4, 3), (4, 5)],
+    )
+
+
+def _joined_cell(layer: lm.Layer) -> Any:
+    def apply(*operands: lm.Tensor) -> lm.Tensor:
+        new = layer(*operands)
+        return lm.concat(new) if isinstance(new, tuple) else new
+
+    return apply
+
+
+def _torch_cell(module: Any, torch: Any) -> Any:
+    one = module.forward
+
+    def forward(x: Any, *states: Any) -> Any:
+        new = one(x, states if len(states) > 1 else next(iter(states), None))
+        return torch.cat(new, 1) if isinstance(new, tuple) else new
+
+    module.forward = forward
+    return module
+
+
 CASES = [
     *_recurrents(),
+    *_states(),
+    *_cells(),
 ]
 
 

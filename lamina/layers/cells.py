@@ -1,0 +1,239 @@
+"""Recurrent cells: one iteration of a recurrent layer, and the formulas that they share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import ClassVar, Literal
+
+from lamina import ops
+from lamina.errors import ShapeError
+from lamina.graph import Tensor, described
+from lamina.graph.kinds import Count
+from lamina.layers.checks import require_float
+from lamina.layers.init import Uniform
+from lamina.layers.layer import Layer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
+from lamina.records import frozen_dataclass
+from lamina.shapes import Shape, shape_text, static
+
+Tensors = Sequence[Tensor]
+CellActivation = Literal["tanh", "relu"]
+
+
+# Formulas -----------------------------------------------------------------------------------------
+# Each gives the new states, the output first, from
+#   states: before the iteration;
+#   x: the product of the input and its weight, with its bias, [batch, gates * features];
+#   h: the product of the output of the previous iteration and its weight, of the same shape;
+#   bias: added to the product h, if there is one.
+
+
+def simple_cell(activation: CellActivation, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+    """activation(x + h + bias): Elman (1990)."""
+    total = x + (h if bias is None else h + bias)
+    return [ops.tanh(total) if activation == "tanh" else ops.relu(total)]
+
+
+def lstm_cell(states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+    """The gates i, f, g, o; c = f c + i g, h = o tanh(c): Hochreiter, Schmidhuber (1997)."""
+    total = x + (h if bias is None else h + bias)
+    i, f, g, o = ops.split(total, 4, -1)
+    cell = ops.sigmoid(f) * states[1] + ops.sigmoid(i) * ops.tanh(g)
+    return [ops.sigmoid(o) * ops.tanh(cell), cell]
+
+
+def gru_cell(states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+    """The gates r, z, n; h = (1 - z) n + z h: Cho et al. (2014), as in cuDNN."""
+    old = h if bias is None else h + bias
+    reset_x, update_x, new_x = ops.split(x, 3, -1)
+    reset_h, update_h, new_h = ops.split(old, 3, -1)
+    update = ops.sigmoid(update_x + update_h)
+    new = ops.tanh(new_x + ops.sigmoid(reset_x + reset_h) * new_h)
+    return [new + update * (states[0] - new)]
+
+
+# What cells and recurrent layers share ------------------------------------------------------------
+
+
+def initial_states(
+    layer: Layer, given: Tensors, expected: Sequence[Shape], x: Tensor
+) -> list[Tensor]:
+    """The states from which a recurrence starts: those given, or zeros.
+
+    Raises:
+        ShapeError: if some are given and others not, or one has another shape.
+        DTypeError: if one is not of floats.
+    """
+    if not given:
+        zeros = {shape: ops.full(shape, 0.0, x.dtype) for shape in expected}
+        return [zeros[shape] for shape in expected]
+    names = ("h", "c")[: len(expected)]
+    if [state.shape for state in given] != list(expected):
+        wanted = [f"{shape_text(s, x.dtype)}   {n}" for n, s in zip(names, expected, strict=True)]
+        raise ShapeError(
+            f"the initial states of {type(layer).__name__} have other shapes",
+            facts=(
+                *(("expected", text) for text in wanted),
+                *(("found", described(state)) for state in given),
+            ),
+            advice=f"Give {' and '.join(names)} after the input, or no state for zeros.",
+        )
+    for state in given:
+        require_float(layer, state)
+    return list(given)
+
+
+@frozen_dataclass
+class _Cell(Layer, ABC):
+    features: Count
+    _: KW_ONLY
+    bias: bool = True
+    weight_init: InitializerOption = None
+    bias_init: InitializerOption = None
+    weight_regularizer: RegularizerOption = None
+
+    gates: ClassVar[int]
+    states: ClassVar[int] = 1
+
+    @abstractmethod
+    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+        """The new states, the output first."""
+
+    def forward(self, scope: Scope, x: Tensor, *states: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Builds one iteration."""
+        require_float(self, x)
+        if x.rank != 2:
+            raise ShapeError(
+                f"{type(self).__name__} needs features",
+                facts=(("expected", "f32[batch, features]"), ("found", described(x))),
+                advice=f"lm.{type(self).__name__.removesuffix('Cell')} takes whole sequences.",
+            )
+        (inputs,) = static(x.shape[1:])
+        outputs, bound = self.gates * self.features, 1.0 / math.sqrt(self.features)
+        default = Uniform(-bound, bound)
+        init = initializer(self.weight_init, default)
+        of_x, of_h = (
+            scope.parameter(name, (outputs, columns), init, self.weight_regularizer)
+            for name, columns in (("weight_ih", inputs), ("weight_hh", self.features))
+        )
+        from_input, bias = ops.matmul(x, ops.transpose(of_x)), None
+        if self.bias:
+            init = initializer(self.bias_init, default)
+            from_input = from_input + scope.parameter("bias_ih", (outputs,), init)
+            bias = scope.parameter("bias_hh", (outputs,), init)
+        shape = (x.shape[0], self.features)
+        before = initial_states(self, states, [shape] * self.states, x)
+        product = ops.matmul(before[0], ops.transpose(of_h))
+        new = self._next(before, from_input, product, bias)
+        return new[0] if len(new) == 1 else tuple(new)
+
+
+@frozen_dataclass
+class RNNCell(_Cell):
+    """One iteration of `RNN`: h = activation(W_ih x + b_ih + W_hh h + b_hh).
+
+    Takes f32 or f64 [batch, inputs], and the state, [batch, features], as a second tensor; without
+    it the state is zeros. Gives the new state. After Elman (Cognitive Science 14, 1990).
+
+    Its parameters are PyTorch's: `weight_ih`, (features, inputs), `weight_hh`,
+    (features, features), `bias_ih` and `bias_hh`.
+
+    Args:
+        features: of the state.
+        bias: whether biases are added.
+        weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
+        weight_regularizer: a penalty on both weights, such as `lm.L2(1e-4)`.
+        activation: `"tanh"` or `"relu"`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to other shapes.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.RNNCell(32)(lm.Input(8), lm.Input(32)).shape
+        (Size(coefficient=1, offset=0), 32)
+    """
+
+    _: KW_ONLY
+    activation: CellActivation = "tanh"
+
+    gates = 1
+
+    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+        return simple_cell(self.activation, x, h, bias)
+
+
+@frozen_dataclass
+class LSTMCell(_Cell):
+    """One iteration of `LSTM`.
+
+    Takes f32 or f64 [batch, inputs], and both states, h and c, [batch, features], as further
+    tensors; without them the states are zeros. Gives the new h and c, a tuple. After Hochreiter and
+    Schmidhuber (Neural Computation 9, 1997); the forget gate is from Gers, Schmidhuber, Cummins
+    (2000).
+
+    Its parameters are PyTorch's: `weight_ih`, (4 features, inputs), with the gates i, f, g, o one
+    after the other, `weight_hh`, `bias_ih` and `bias_hh`.
+
+    Args:
+        features: of each state.
+        bias: whether biases are added.
+        weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
+        weight_regularizer: a penalty on both weights, such as `lm.L2(1e-4)`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to other shapes, or to one state without the other.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> h, c = lm.LSTMCell(32)(lm.Input(8), lm.Input(32), lm.Input(32))
+        >>> h.shape
+        (Size(coefficient=1, offset=0), 32)
+    """
+
+    gates = 4
+    states = 2
+
+    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+        return lstm_cell(states, x, h, bias)
+
+
+@frozen_dataclass
+class GRUCell(_Cell):
+    """One iteration of `GRU`.
+
+    Takes f32 or f64 [batch, inputs], and the state, [batch, features], as a second tensor; without
+    it the state is zeros. Gives the new state. After Cho et al. (EMNLP 2014), with the formulas of
+    PyTorch and cuDNN.
+
+    Its parameters are PyTorch's: `weight_ih`, (3 features, inputs), with the gates r, z, n one
+    after the other, `weight_hh`, `bias_ih` and `bias_hh`.
+
+    Args:
+        features: of the state.
+        bias: whether biases are added.
+        weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
+        weight_regularizer: a penalty on both weights, such as `lm.L2(1e-4)`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to other shapes.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.GRUCell(32)(lm.Input(8), lm.Input(32)).shape
+        (Size(coefficient=1, offset=0), 32)
+    """
+
+    gates = 3
+
+    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+        return gru_cell(states, x, h, bias)
