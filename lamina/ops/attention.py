@@ -19,9 +19,10 @@ from lamina.graph.attributes import AnyNumber, MayLack, whole
 from lamina.graph.kinds import ElementType, Flag
 from lamina.ops.arguments import as_tensor, flag_of, read
 from lamina.ops.attention_blocks import attention_arguments, gradients_of, weighted_means
+from lamina.ops.broadcast import broadcast_to
 from lamina.ops.differentiate import gradients_of_built
 from lamina.ops.lowering_rules import Decomposition
-from lamina.ops.movement import reshape
+from lamina.ops.movement import expand_dims, reshape
 from lamina.program.target import Target
 from lamina.program.tf32 import rounded_to_tf32
 from lamina.shapes import Array, Dim, DType, Shape, bfloat16, bool_, converted
@@ -32,8 +33,9 @@ from lamina.shapes import Array, Dim, DType, Shape, bfloat16, bool_, converted
 def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     given = attention_arguments(operands, attributes)
     queries, keys, values = given.queries, given.keys, given.values
-    if len(operands) == 5 and (given.mask is None or given.factors is None):
-        raise DTypeError("attention: there is one mask, of bools, and one tensor of factors")
+    others = [x for x in (given.mask, given.bias, given.factors) if x is not None]
+    if len(operands) != 3 + len(others):
+        raise DTypeError("attention: there is one mask, of bools, one bias, and one of factors")
     facts = tuple(zip(("queries", "keys", "values"), map(described, operands), strict=False))
     if not queries.dtype.is_float or {keys.dtype, values.dtype} != {queries.dtype}:
         raise DTypeError(
@@ -56,9 +58,10 @@ def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tu
     if keys.shape[2] == 0:
         raise ShapeError("attention: there are no keys", facts=facts)
     weights = (*queries.shape[:3], keys.shape[2])
-    if given.factors is not None and given.factors.dtype != queries.dtype:
-        raise DTypeError("attention: the factors must be of the queries' dtype", facts=facts)
-    for name, x in (("mask", given.mask), ("factors", given.factors)):
+    for name, x in (("bias", given.bias), ("factors", given.factors)):
+        if x is not None and x.dtype != queries.dtype:
+            raise DTypeError(f"attention: the {name} must be of the queries' dtype", facts=facts)
+    for name, x in (("mask", given.mask), ("bias", given.bias), ("factors", given.factors)):
         if x is not None and (x.rank != 4 or any(map(_differ, x.shape, weights))):
             raise ShapeError(
                 f"attention: the {name} cannot be repeated to the shape of the weights",
@@ -137,6 +140,7 @@ def _powers(
     *,
     causal: bool,
     scale: float,
+    biased: bool,
     tf32: bool,
 ) -> tuple[Array, Array, Array]:
     """The weights before they are divided by the sum of their row, these sums, and the factors.
@@ -150,6 +154,8 @@ def _powers(
     for other in others:
         if other.dtype == np.bool_:
             allowed = allowed & other
+        elif biased:
+            scores, biased = scores + other, False
         else:
             factors = other
     scores = np.where(allowed, scores, queries.dtype.type(-np.inf))
@@ -180,9 +186,12 @@ def _reference(
     scale: float,
     blocks: int | None = None,
     products: DType | None = None,
+    biased: bool = False,
     tf32: bool = False,
 ) -> Array:
-    powers, total, factors = _powers(queries, keys, others, causal=causal, scale=scale, tf32=tf32)
+    powers, total, factors = _powers(
+        queries, keys, others, causal=causal, scale=scale, biased=biased, tf32=tf32
+    )
     weights = _rounding(products)(powers * factors)
     return _product("bhqk,bhkd->bhqd", weights, values, tf32=tf32) / total
 
@@ -199,20 +208,26 @@ def _gradient_reference(
     operand: int,
     blocks: int | None = None,
     products: DType | None = None,
+    biased: bool = False,
     tf32: bool = False,
 ) -> Array:
     rounded, product = _rounding(products), partial(_product, tf32=tf32)
-    powers, total, factors = _powers(queries, keys, others, causal=causal, scale=scale, tf32=tf32)
+    powers, total, factors = _powers(
+        queries, keys, others, causal=causal, scale=scale, biased=biased, tf32=tf32
+    )
     weights = powers / total
     if operand == 2:
         return product("bhqk,bhqd->bhkd", rounded(weights * factors), upstream)
     of_weights = product("bhqd,bhkd->bhqk", upstream, values)
-    if operand > 2:
-        axes = tuple(axis for axis, extent in enumerate(factors.shape) if extent == 1)
-        return (weights * of_weights).sum(axes, keepdims=True)
+    floats = [number for number, x in enumerate(others, 3) if x.dtype != np.bool_]
     mean = (upstream * result).sum(3, keepdims=True)
-    of_scores = weights * (of_weights * factors - mean) * queries.dtype.type(scale)
-    of_scores = np.where(weights == 1, 0, of_scores)
+    of_scores = np.where(weights == 1, 0, weights * (of_weights * factors - mean))
+    if operand > 2:
+        of_bias = biased and operand == floats[0]
+        shape = others[operand - 3].shape
+        axes = tuple(axis for axis, extent in enumerate(shape) if extent == 1)
+        return (of_scores if of_bias else weights * of_weights).sum(axes, keepdims=True)
+    of_scores = of_scores * queries.dtype.type(scale)
     formula, other = ("bhqk,bhkd->bhqd", keys) if operand == 0 else ("bhqk,bhqd->bhkd", queries)
     return product(formula, rounded(of_scores), other)
 
@@ -222,6 +237,7 @@ def _sample(
     causal: bool = False,
     blocks: int | None = None,
     products: DType | None = None,
+    biased: bool = False,
     tf32: bool = False,
     dtypes: str = "",
 ) -> Sample:
@@ -230,6 +246,8 @@ def _sample(
         attributes["products"] = products
     if blocks is not None:
         attributes["blocks"] = blocks
+    if biased:
+        attributes["biased"] = True
     if tf32:
         attributes["tf32"] = True
     every = ("float32" if tf32 else "float",) * 3 + tuple(dtypes.split())
@@ -256,6 +274,13 @@ _SAMPLES = (
     _sample(_QUERIES, _KEYS, _VALUES, (1, 3, 5, 6), causal=True, blocks=3, dtypes="bool"),
     _sample(_QUERIES, _KEYS, _VALUES, (2, 3, 5, 6), dtypes="float"),
     _sample(_QUERIES, _KEYS, _VALUES, (2, 1, 5, 6), (1, 3, 1, 6), blocks=2, dtypes="bool float"),
+    _sample(_QUERIES, _KEYS, _VALUES, (1, 3, 5, 6), biased=True, blocks=2, dtypes="float"),
+    _sample(
+        *(_QUERIES, _KEYS, _VALUES, (2, 1, 1, 6), (2, 3, 1, 6), (2, 1, 5, 6)),
+        biased=True,
+        causal=True,
+        dtypes="bool float float",
+    ),
     _sample((1, 2, 1, 1), (1, 2, 1, 1), (1, 2, 1, 1)),
     _sample((2, 2, 0, 3), (2, 2, 4, 3), (2, 2, 4, 5)),
     replace(
@@ -274,6 +299,8 @@ _KINDS = {
     "blocks": MayLack(whole(1, most=1024)),
     # The dtype to which weights and gradients of scores are rounded before they are multiplied.
     "products": MayLack(ElementType(("float",))),
+    # Whether the first operand of floats after the values is added to the scores.
+    "biased": MayLack(Flag()),
     # Whether the operands of all products, which are float32, are rounded to TF32.
     "tf32": MayLack(Flag()),
 }
@@ -285,7 +312,7 @@ ATTENTION = Op(
     _reference,
     Decomposition(_build),
     _SAMPLES,
-    operands=(3, 5),
+    operands=(3, 6),
     attributes=_KINDS,
 )
 
@@ -299,9 +326,12 @@ ATTENTION_GRADIENT = Op(
         *(_gradient_sample(sample, number % 3) for number, sample in enumerate(_SAMPLES)),
         _gradient_sample(_SAMPLES[6], 3),
         _gradient_sample(_SAMPLES[7], 4),
+        _gradient_sample(_SAMPLES[8], 3),
+        _gradient_sample(_SAMPLES[9], 4),
+        _gradient_sample(_SAMPLES[9], 5),
     ),
-    operands=(5, 7),
-    attributes={**_KINDS, "operand": whole(0, most=4)},
+    operands=(5, 8),
+    attributes={**_KINDS, "operand": whole(0, most=5)},
 )
 
 
@@ -315,15 +345,19 @@ def attention(
     scale: float | None = None,
     factors: TensorLike | None = None,
     blocks: int | None = None,
+    *,
+    bias: TensorLike | None = None,
 ) -> Tensor:
-    """Means of the values, weighted with softmax(queries keys^T scale), for each query.
+    """Means of the values, weighted with softmax(queries keys^T scale + bias), for each query.
 
     The scaled dot-product attention of Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser,
     Polosukhin: Attention is all you need (2017). The result is zero where all keys are masked.
 
     Args:
         queries: floats [batch, heads, queries, features].
-        keys: [batch, heads, keys, features].
+        keys: [batch, heads, keys, features]. Keys and values may have fewer heads than queries, if
+            their number divides that of queries: neighbouring heads of queries then share them
+            (Ainslie et al.: GQA, 2023).
         values: [batch, heads, keys, features of the result].
         mask: bool that broadcasts to [batch, heads, queries, keys]: true where a query may attend
             to a key.
@@ -334,6 +368,8 @@ def attention(
         blocks: the number of blocks of queries, which are computed one after the other. With more
             blocks the weights take less memory, and the program has more steps. By default the
             compiler decides, for the target.
+        bias: floats that are added to the scaled products, and broadcast like the mask; -infinity
+            masks a key.
 
     Returns:
         Floats [batch, heads, queries, features of the result].
@@ -343,8 +379,9 @@ def attention(
     """
     queries, keys, values = as_tensor(queries), as_tensor(keys), as_tensor(values)
     causal = flag_of("causal", causal)
+    keys, values = _repeated(keys, queries), _repeated(values, queries)
     others: list[Tensor] = []
-    for name, x in (("mask", mask), ("factors", factors)):
+    for name, x in (("mask", mask), ("bias", bias), ("factors", factors)):
         if x is not None:
             tensor = as_tensor(x)
             _require_dtype(name, tensor, bool_ if name == "mask" else queries.dtype)
@@ -356,7 +393,21 @@ def attention(
     attributes: dict[str, object] = {"causal": causal, "scale": scale}
     if blocks is not None:
         attributes["blocks"] = blocks
+    if bias is not None:
+        attributes["biased"] = True
     return apply(ATTENTION, queries, keys, values, *others, **attributes)
+
+
+def _repeated(x: Tensor, queries: Tensor) -> Tensor:
+    """Keys or values with as many heads as the queries, which share them in groups."""
+    heads, wanted = (t.shape[1] if t.rank == 4 else 0 for t in (x, queries))
+    if not isinstance(heads, int) or not isinstance(wanted, int) or not 0 < heads < wanted:
+        return x
+    if wanted % heads:
+        return x
+    batch, _, *rest = x.shape
+    group = broadcast_to(expand_dims(x, 2), (batch, heads, wanted // heads, *rest))
+    return reshape(group, (batch, wanted, *rest))
 
 
 def _require_dtype(name: str, x: Tensor, wanted: DType) -> None:
@@ -365,6 +416,9 @@ def _require_dtype(name: str, x: Tensor, wanted: DType) -> None:
             DTypeError(
                 f"attention: the {name} must be {wanted}",
                 facts=((name, described(x)),),
-                advice="Compare for a mask, as in tokens > 0, or convert with ops.cast.",
+                advice="Compare for a mask, as in tokens > 0; numbers that are added to the scores "
+                "are the bias."
+                if name == "mask"
+                else "Convert with ops.cast.",
             )
         )

@@ -35,6 +35,7 @@ class AttentionArguments:
     Attributes:
         queries, keys, values: [batch, heads, length, features].
         mask: true where a query may attend to a key; None if there is no mask.
+        bias: added to the scaled products of queries and keys; None if there is none.
         factors: the weights are multiplied by these; None if there are none.
         causal: whether query i attends to keys 0 to i only.
         scale: factor of the products of queries and keys.
@@ -48,6 +49,7 @@ class AttentionArguments:
     keys: Tensor
     values: Tensor
     mask: Tensor | None
+    bias: Tensor | None
     factors: Tensor | None
     causal: bool
     scale: float
@@ -81,11 +83,13 @@ def attention_arguments(operands: tuple[Tensor, ...], attributes: Attributes) ->
     """The arguments in an op's operands and attributes."""
     queries, keys, values, *others = operands
     mask = next((x for x in others if x.dtype == bool_), None)
-    factors = next((x for x in others if x.dtype != bool_), None)
+    floats = [x for x in others if x.dtype != bool_]
+    bias = floats.pop(0) if attributes.get("biased", False) else None
+    factors = next(iter(floats), None)
     causal, scale = attributes["causal"], attributes["scale"]
     blocks, products = attributes.get("blocks"), attributes.get("products")
     rest = causal, scale, blocks, products, attributes.get("tf32", False)
-    return AttentionArguments(queries, keys, values, mask, factors, *rest)
+    return AttentionArguments(queries, keys, values, mask, bias, factors, *rest)
 
 
 @frozen_dataclass
@@ -113,16 +117,18 @@ class _Block:
         return pad(part, [0, (0, every - self.key_count), 0, 0])
 
     def at_weights(self, x: Tensor | None) -> Tensor | None:
-        """The slice of a mask or of factors for these queries and keys."""
+        """The slice of a mask, a bias or factors for these queries and keys."""
         if x is None:
             return None
         x = x if x.shape[2] == 1 else self.at_queries(x)
         return x if x.shape[3] == 1 else self.at_keys(x, 3)
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The scaled products, -infinity where masked: [batch, heads, queries, keys]."""
+        """The scaled products and the bias, -infinity where masked: [b, heads, queries, keys]."""
         operands = self.at_queries(queries), self.at_keys(keys)
         products = self.whole.product("bhqd,bhkd->bhqk", *operands) * self.whole.scale
+        bias = self.at_weights(self.whole.bias)
+        products = products if bias is None else products + bias
         allowed = self.at_weights(self.whole.mask)
         if self.whole.causal:
             query_count, key_count = products.shape[2:]
@@ -175,7 +181,7 @@ def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
 def gradients_of(
     given: AttentionArguments, result: Tensor, upstream: Tensor, blocks: int
 ) -> tuple[Tensor, ...]:
-    """The gradients of queries, keys, values, and factors if there are any.
+    """The gradients of queries, keys, values, and of the bias and factors if there are any.
 
     The weights are computed again. With o = w v, w = softmax(s) and a gradient g of o, the gradient
     of w is g v^T, and the gradient of s is w (g v^T - sum(w g v^T)), where the sum over a row is
@@ -192,6 +198,12 @@ def gradients_of(
         arriving = block.at_queries(upstream)
         return given.product("bhqd,bhkd->bhqk", arriving, block.at_keys(given.values))
 
+    def of_scores_in(block: _Block, weights: Tensor, products: Tensor) -> Tensor:
+        found = weights * (products - expand_dims(block.at_queries(mean), 3))
+        # The gradient of a query with one key is zero: the two terms cancel. But they sum the same
+        # products in different orders, and the remaining rounding error would move parameters.
+        return where(equal(weights, 1), 0, found)
+
     of_queries: list[Tensor] = []
     totals: list[Tensor] = []
     for block in _blocks_of(given, blocks):
@@ -201,10 +213,7 @@ def gradients_of(
         changed = weights
         if factors is not None:
             changed, products = weights * factors, products * factors
-        of_scores = weights * (products - expand_dims(block.at_queries(mean), 3)) * given.scale
-        # The gradient of a query with one key is zero: the two terms cancel. But they sum the same
-        # products in different orders, and the remaining rounding error would move parameters.
-        of_scores = given.rounded(where(equal(weights, 1), 0, of_scores))
+        of_scores = given.rounded(of_scores_in(block, weights, products) * given.scale)
         keys, queries = block.at_keys(given.keys), block.at_queries(given.queries)
         of_queries.append(given.product("bhqk,bhkd->bqhd", of_scores, keys))
         of_keys = given.product("bhqk,bhqd->bkhd", of_scores, queries)
@@ -213,8 +222,13 @@ def gradients_of(
         parts = [block.padded_keys(of_keys), block.padded_keys(of_values)]
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
     found = [transpose(x, (0, 2, 1, 3)) for x in (concat(of_queries, 1), *totals)]
+    whole = _Block(given, 0, given.queries.shape[2], given.keys.shape[2])
+    if given.bias is not None:
+        products = products_of(whole)
+        products = products if given.factors is None else products * given.factors
+        of_scores = of_scores_in(whole, weights_of(whole, mean), products)
+        found.append(sum_to(of_scores, given.bias.shape))
     if given.factors is not None:
-        whole = _Block(given, 0, given.queries.shape[2], given.keys.shape[2])
         of_factors = weights_of(whole, mean) * products_of(whole)
         found.append(sum_to(of_factors, given.factors.shape))
     return tuple(found)

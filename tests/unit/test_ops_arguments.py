@@ -78,6 +78,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "scale": 0.5,
         "factors": None,
         "blocks": 2,
+        "bias": None,
     },
     "bernoulli": {"shape": (2, 3), "p": 0.5, **_KEYED},
     "broadcast_to": {"x": ROW, "shape": (2, 3)},

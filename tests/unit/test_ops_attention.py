@@ -49,6 +49,22 @@ def test_causal_is_a_mask_of_later_positions() -> None:
         same(ops.attention(q, k, v, causal=True, blocks=blocks), expected, (q, k, v))
 
 
+def test_a_bias_of_minus_infinity_is_a_mask() -> None:
+    q, k, v = operands((2, 2, 5, 3), (2, 2, 7, 3), (2, 2, 7, 5))
+    allowed = np.random.default_rng(0).random((2, 1, 5, 7)) < 0.6
+    bias = np.where(allowed, 0, -np.inf).astype("float32")
+    for blocks in (1, 2):
+        found = ops.attention(q, k, v, bias=bias, blocks=blocks)
+        same(found, ops.attention(q, k, v, allowed), (q, k, v))
+
+
+def test_heads_of_queries_share_keys_and_values_in_groups() -> None:
+    q, k, v = operands((2, 6, 5, 3), (2, 2, 7, 3), (2, 3, 7, 5))
+    each = [ops.take(x, np.repeat(np.arange(n), 6 // n), 1) for x, n in ((k, 2), (v, 3))]
+    found = ops.attention(q, k, v, causal=True)
+    same(found, ops.attention(q, *each, causal=True), (q, k, v))
+
+
 def same(found: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -> None:
     generator = np.random.default_rng(0)
     feeds: dict[str, Array] = {
@@ -127,16 +143,17 @@ QUERIES, KEYS = (2, 3, 5, 4), (2, 3, 6, 4)
     [
         ([QUERIES, (2, 3, 6, 3), KEYS], {}, "the shapes do not fit"),
         ([QUERIES, KEYS, (2, 3, 5, 4)], {}, "keys and values the same length"),
-        ([QUERIES, (2, 1, 6, 4), KEYS], {}, "All are [batch, heads, length, features]"),
+        ([QUERIES, (2, 2, 6, 4), KEYS], {}, "All are [batch, heads, length, features]"),
         ([QUERIES[1:], KEYS[1:], KEYS[1:]], {}, "the shapes do not fit"),
         ([QUERIES, (2, 3, 0, 4), (2, 3, 0, 4)], {}, "there are no keys"),
         ([QUERIES, KEYS, KEYS], {"mask": (2, 6)}, "the mask cannot be repeated"),
         ([QUERIES, KEYS, KEYS], {"mask": (1, 2, 3, 5, 6)}, "the mask cannot be repeated"),
         ([QUERIES, KEYS, KEYS], {"factors": (4, 6)}, "the factors cannot be repeated"),
+        ([QUERIES, KEYS, KEYS], {"bias": (4, 6)}, "the bias cannot be repeated"),
     ],
 )
 def test_shapes_that_do_not_fit_are_named(shapes: Any, others: Any, expected: str) -> None:
-    dtypes = {"mask": bool_, "factors": float32}
+    dtypes = {"mask": bool_, "factors": float32, "bias": float32}
     given = {name: leaf(name, "input", shape, dtypes[name]) for name, shape in others.items()}
     with pytest.raises(ShapeError) as error:
         ops.attention(*operands(*shapes), **given)
@@ -149,9 +166,10 @@ def test_a_mask_is_bool_and_the_rest_are_floats_of_one_type() -> None:
     with pytest.raises(DTypeError) as error:
         ops.attention(q, k, v, v)
     assert "attention: the mask must be bool" in str(error.value)
-    assert "Compare for a mask, as in tokens > 0" in str(error.value)
-    with pytest.raises(DTypeError, match="the factors must be f32"):
-        ops.attention(q, k, v, factors=np.ones((6,)))
+    assert "Compare for a mask, as in tokens > 0; numbers that are added" in str(error.value)
+    for name in ("factors", "bias"):
+        with pytest.raises(DTypeError, match=f"the {name} must be f32"):
+            ops.attention(q, k, v, **{name: np.ones((6,))})
     integers = operands(QUERIES, KEYS, KEYS, dtype=lm.shapes.int64)
     with pytest.raises(DTypeError, match="queries, keys and values must be of one float dtype"):
         ops.attention(*integers)
