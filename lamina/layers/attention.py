@@ -2,22 +2,26 @@
 
 After Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser, Polosukhin: Attention is all you
 need (2017). Sequences are f32 or f64 [batch, length, features]. A mask is bool, true for the keys
-that a query attends to: [batch, keys], for sequences of different lengths, or
-[batch, queries, keys]. (PyTorch's `key_padding_mask` is true for the other keys.) A query without
-any key gets zeros.
+that a query attends to: [batch, keys], for sequences of different lengths, (queries, keys),
+[batch, queries, keys], or [batch, heads, queries, keys]. (PyTorch's `key_padding_mask` is true for
+the other keys.) A mask of floats is added to the scores: (queries, keys), or
+[batch, heads, queries, keys]; floats of three axes are a sequence. Any extent of four may be 1. A
+query without any key gets zeros.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import KW_ONLY
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, replace
+from typing import Any, Literal
+
+import numpy as np
 
 from lamina import ops
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Count, Fraction, NotNegative
+from lamina.graph.kinds import Count, Fraction, NotNegative, Positive
 from lamina.layers.activation import GELU
 from lamina.layers.checks import EMBEDDING, origin_text, require_float
 from lamina.layers.dropout import Dropout
@@ -37,13 +41,14 @@ class MultiHeadAttention(Layer):
     """Multi-head scaled dot-product attention: softmax(q k^T / sqrt(d)) v in each head.
 
     If it is applied to one sequence, the positions attend to each other (self-attention). If it is
-    applied to two, the first attends to the second. A mask may follow. Gives
-    [batch, queries, features].
+    applied to two, the first attends to the second; if to three, they are the sources of queries,
+    keys and values. One or two masks may follow; keys must be allowed by both, and floats are added
+    up. Gives [batch, queries, features].
 
     It contains four `Linear` layers, `queries`, `keys`, `values` and `output`, so its parameters
     are `queries.weight`, (features, inputs), `queries.bias`, (features,), and so on. PyTorch's
     `in_proj_weight` and `in_proj_bias` are the first three one after the other. Queries, keys and
-    values are split into `heads` heads of equal size; each head has its own attention weights.
+    values are split into heads of equal size; each head has its own attention weights.
 
     Args:
         heads: their number; it divides the features.
@@ -52,12 +57,21 @@ class MultiHeadAttention(Layer):
         dropout: the probability that an attention weight becomes zero while training.
         bias: whether the four layers have biases.
         causal: whether position i attends to positions 0 to i only.
+        key_heads: the number of heads of keys and values, which divides `heads`: neighbouring heads
+            of queries share them (grouped queries, Ainslie et al. 2023; 1: multi-query attention,
+            Shazeer 2019). None: as many as heads.
+        head_features: of queries, keys and values in each head; None: features / heads.
+        rotary: the base of rotary positions, such as 10000.0: queries and keys are rotated by
+            angles that grow with the position (Su et al.: RoFormer, 2021), element i of a head
+            together with element i + head_features / 2. None: they are not.
+        returns: the `"output"`, or a tuple of the output and the `"weights"`,
+            [batch, heads, queries, keys].
 
     Raises:
         DefinitionError: if heads or features are not whole numbers above zero, or dropout is not
             a probability below 1.
         ShapeError: when applied to other shapes, or if the heads do not divide the features.
-        DTypeError: when applied to integers, or to a mask that is not bool.
+        DTypeError: when applied to integers, or to a mask of one number for each key.
 
     Example:
         >>> import lamina as lm
@@ -71,42 +85,36 @@ class MultiHeadAttention(Layer):
     dropout: Fraction = 0.0
     bias: bool = True
     causal: bool = False
+    key_heads: Count | None = None
+    head_features: Count | None = None
+    rotary: Positive | None = None
+    returns: Literal["output", "weights"] = "output"
 
     def __post_init__(self) -> None:
-        if self.features is not None and self.features % self.heads:
-            facts = _facts_of_heads(self.heads, str(self.features))
-            raise DefinitionError(_UNEVEN, facts=facts, where=origin_text(self))
+        _check_heads(self)
 
-    def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
-        """Builds the attention of queries to themselves or to a second sequence."""
-        sequences, masks = _sequences_and_masks(self, operands, (1, 2), 1)
-        queries, source = sequences[0], sequences[-1]
-        (width,) = static(queries.shape[2:])
+    def forward(self, scope: Scope, *operands: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Builds the attention of queries to themselves or to other sequences."""
+        sequences, masks = _sequences_and_masks(self, operands, (1, 2, 3))
+        sources = (*sequences, *([sequences[-1]] * (3 - len(sequences))))
+        (width,) = static(sources[0].shape[2:])
         features = self.features or width
-        if features % self.heads:
-            facts = _facts_of_heads(self.heads, described(queries))
-            advice = "Choose a number of heads that divides the features, or give features=."
-            raise ShapeError(_UNEVEN, facts=facts, advice=advice)
-        # PyTorch initializes all three as one matrix, of three times as many outputs.
-        linear = Linear(
-            features,
-            bias=self.bias,
-            weight_init=XavierUniform(gain=math.sqrt(0.5)),
-            bias_init=Zeros(),
-        )
-        q, k, v = (
-            _split_heads(scope.layer(name, linear, x), self.heads)
-            for name, x in (("queries", queries), ("keys", source), ("values", source))
-        )
-        mask = _mask_of_weights(masks[0], q, k) if masks else None
-        factors = None
+        q, k, v = _projected(self, scope, sources, features)
+        given: dict[str, Any] = {**_masks_of_weights(masks, q, k), "causal": self.causal}
         if scope.training and self.dropout:
             weights_shape, stay = (*q.shape[:3], k.shape[2]), 1.0 - self.dropout
-            factors = scope.bernoulli(weights_shape, stay) * (1.0 / stay)
-        means = ops.attention(q, k, v, mask, self.causal, factors=factors)
-        joined = ops.reshape(ops.transpose(means, (0, 2, 1, 3)), (*queries.shape[:2], features))
-        output = Linear(features, bias=self.bias, bias_init=Zeros())
-        return scope.layer("output", output, joined)
+            given["factors"] = scope.bernoulli(weights_shape, stay) * (1.0 / stay)
+        means = ops.transpose(ops.attention(q, k, v, **given), (0, 2, 1, 3))
+        (size,) = static(v.shape[3:])
+        joined = ops.reshape(means, (*sources[0].shape[:2], size * self.heads))
+        y = scope.layer("output", Linear(features, bias=self.bias, bias_init=Zeros()), joined)
+        if self.returns == "output":
+            return y
+        # Means of unit vectors are the weights.
+        (count,) = static((k.shape[2],))
+        unit = ops.constant(np.eye(count), k.dtype)
+        ones = ops.broadcast_to(unit, (*k.shape[:2], count, count))
+        return y, ops.attention(q, k, ones, **given)
 
 
 _UNEVEN = "the features cannot be divided evenly among the heads"
@@ -116,19 +124,75 @@ def _facts_of_heads(heads: int, found: str) -> tuple[tuple[str, str], ...]:
     return ("expected", f"a multiple of {heads} features"), ("found", found)
 
 
-def _split_heads(x: Tensor, heads: int) -> Tensor:
-    """[batch, length, features] -> [batch, heads, length, features / heads]."""
-    batch, length, features = x.shape
-    (width,) = static((features,))
-    split = ops.reshape(x, (batch, length, heads, width // heads))
-    return ops.transpose(split, (0, 2, 1, 3))
+def _check_heads(layer: MultiHeadAttention) -> None:
+    """Raises DefinitionError if features or heads cannot be divided evenly."""
+    divided = layer.features if layer.head_features is None else None
+    if divided is not None and divided % layer.heads:
+        facts = _facts_of_heads(layer.heads, str(divided))
+        raise DefinitionError(_UNEVEN, facts=facts, where=origin_text(layer))
+    if layer.key_heads is not None and layer.heads % layer.key_heads:
+        raise DefinitionError(
+            "the heads of queries cannot share the heads of keys evenly",
+            facts=(("expected", f"a divisor of {layer.heads}"), ("found", str(layer.key_heads))),
+            where=origin_text(layer),
+        )
+
+
+def _projected(
+    layer: MultiHeadAttention, scope: Scope, sources: Sequence[Tensor], features: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, [batch, heads, length, features of a head].
+
+    Raises:
+        ShapeError: if the heads do not divide the features.
+    """
+    size = layer.head_features or features // layer.heads
+    if not layer.head_features and features % layer.heads:
+        facts = _facts_of_heads(layer.heads, described(sources[0]))
+        advice = "Choose a number of heads that divides the features, or give features=."
+        raise ShapeError(_UNEVEN, facts=facts, advice=advice)
+
+    def heads_of(name: str, x: Tensor, heads: int) -> Tensor:
+        # PyTorch initializes all three as one matrix, of three times as many outputs.
+        init = XavierUniform(gain=math.sqrt(0.5))
+        linear = Linear(size * heads, bias=layer.bias, weight_init=init, bias_init=Zeros())
+        split = ops.reshape(scope.layer(name, linear, x), (*x.shape[:2], heads, size))
+        return ops.transpose(split, (0, 2, 1, 3))
+
+    key_heads = layer.key_heads or layer.heads
+    q = heads_of("queries", sources[0], layer.heads)
+    k, v = (heads_of(n, x, key_heads) for n, x in zip(("keys", "values"), sources[1:], strict=True))
+    if layer.rotary is not None:
+        q, k = (_rotated(layer, x, layer.rotary) for x in (q, k))
+    return q, k, v
+
+
+def _rotated(layer: Layer, x: Tensor, base: float) -> Tensor:
+    """Queries or keys, [batch, heads, length, features], rotated by their positions.
+
+    Raises:
+        ShapeError: if the features of a head are odd.
+    """
+    length, features = static(x.shape[2:])
+    if features % 2:
+        raise ShapeError(
+            f"{type(layer).__name__} rotates pairs of features, and a head has an odd number",
+            facts=(("found", f"{features} features in each head"),),
+            advice="Choose another number of heads or head_features.",
+        )
+    half = features // 2
+    angles = np.arange(length)[:, None] * float(base) ** (-np.arange(half) / half)
+    cos, sin = (ops.constant(values, x.dtype) for values in (np.cos(angles), np.sin(angles)))
+    first, second = ops.split(x, 2, -1)
+    return ops.concat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
 @frozen_dataclass
 class TransformerEncoderBlock(Layer):
     """Self-attention, then a feed-forward network of two linear layers at each position.
 
-    Applied to [batch, length, features], and perhaps a mask; gives the same shape. Both sublayers
+    Applied to [batch, length, features], and perhaps one or two masks; gives the same shape. Both
+    sublayers
     have a residual connection and a layer normalisation: of the sum, or, with `norm_first`, of the
     sublayer's input (Xiong et al.: On layer normalization in the transformer architecture, 2020).
     With `causal=True` it is the block of decoder-only language models.
@@ -146,6 +210,10 @@ class TransformerEncoderBlock(Layer):
         norm_first: whether normalisation comes before each sublayer.
         causal: whether position i attends to positions 0 to i only.
         epsilon: of the normalisations.
+        bias: whether linear layers and normalisations have biases.
+        key_heads: of the attention, as in `MultiHeadAttention`.
+        rotary: the base of rotary positions in the attention of the sequence to itself, as in
+            `MultiHeadAttention`.
 
     Raises:
         DefinitionError: if a hyper-parameter is out of range.
@@ -166,11 +234,14 @@ class TransformerEncoderBlock(Layer):
     norm_first: bool = False
     causal: bool = False
     epsilon: NotNegative = 1e-5
+    bias: bool = True
+    key_heads: Count | None = None
+    rotary: Positive | None = None
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds both sublayers with their residual connections."""
-        (x,), masks = _sequences_and_masks(self, operands, (1,), 1)
-        attention = MultiHeadAttention(self.heads, dropout=self.dropout, causal=self.causal)
+        (x,), masks = _sequences_and_masks(self, operands, (1,))
+        attention = _self_attention(self)
         x = _residual(
             *(self, scope, "attention", x),
             lambda y: scope.layer("attention", attention, y, *masks),
@@ -199,6 +270,10 @@ class TransformerDecoderBlock(Layer):
         norm_first: whether normalisation comes before each sublayer.
         causal: whether position i of the first sequence attends only to its positions 0 to i.
         epsilon: of the normalisations.
+        bias: whether linear layers and normalisations have biases.
+        key_heads: of the attention, as in `MultiHeadAttention`.
+        rotary: the base of rotary positions in the attention of the sequence to itself, as in
+            `MultiHeadAttention`.
 
     Raises:
         DefinitionError: if a hyper-parameter is out of range.
@@ -219,13 +294,16 @@ class TransformerDecoderBlock(Layer):
     norm_first: bool = False
     causal: bool = True
     epsilon: NotNegative = 1e-5
+    bias: bool = True
+    key_heads: Count | None = None
+    rotary: Positive | None = None
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds the three sublayers with their residual connections."""
-        (x, memory), masks = _sequences_and_masks(self, operands, (2,), 2)
+        (x, memory), masks = _sequences_and_masks(self, operands, (2,))
         (features,) = static(x.shape[2:])
-        own = MultiHeadAttention(self.heads, dropout=self.dropout, causal=self.causal)
-        other = MultiHeadAttention(self.heads, features=features, dropout=self.dropout)
+        own = _self_attention(self)
+        other = replace(own, features=features, causal=False, rotary=None)
         x = _residual(
             *(self, scope, "attention", x),
             lambda y: scope.layer("attention", own, y, *masks[1:]),
@@ -242,11 +320,23 @@ class TransformerDecoderBlock(Layer):
 _Block = TransformerEncoderBlock | TransformerDecoderBlock
 
 
+def _self_attention(block: _Block) -> MultiHeadAttention:
+    """The attention of a block's sequence to itself."""
+    return MultiHeadAttention(
+        block.heads,
+        dropout=block.dropout,
+        bias=block.bias,
+        causal=block.causal,
+        key_heads=block.key_heads,
+        rotary=block.rotary,
+    )
+
+
 def _residual(
     block: _Block, scope: Scope, name: str, x: Tensor, sublayer: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """The sum of x and the sublayer of x, normalised before or after."""
-    norm, dropout = LayerNorm(epsilon=block.epsilon), Dropout(block.dropout)
+    norm, dropout = LayerNorm(epsilon=block.epsilon, bias=block.bias), Dropout(block.dropout)
     if block.norm_first:
         return x + dropout.forward(scope, sublayer(scope.layer(f"{name}_norm", norm, x)))
     return scope.layer(f"{name}_norm", norm, x + dropout.forward(scope, sublayer(x)))
@@ -257,49 +347,58 @@ def _feedforward(block: _Block, scope: Scope, x: Tensor) -> Tensor:
     (features,) = static(x.shape[2:])
 
     def sublayer(y: Tensor) -> Tensor:
-        y = scope.layer("hidden", Linear(block.hidden), y)
+        y = scope.layer("hidden", Linear(block.hidden, bias=block.bias), y)
         y = ops.relu(y) if block.activation == "relu" else GELU().forward(scope, y)
         y = Dropout(block.dropout).forward(scope, y)
-        return scope.layer("output", Linear(features), y)
+        return scope.layer("output", Linear(features, bias=block.bias), y)
 
     return _residual(block, scope, "feedforward", x, sublayer)
 
 
+_ADDED = " Numbers that are added to the scores have four axes: [batch, 1, queries, keys]."
 _NO_MASK = " If it is a second sequence, put an lm.Embedding(count, features) before it."
 
 
+_MOST_MASKS = 2
+
+
+def _is_mask(x: Tensor) -> bool:
+    """Whether a tensor is a mask: bool, or floats that are added to the scores."""
+    added = x.dtype.is_float and (x.rank == 4 or (x.rank == 2 and isinstance(x.shape[0], int)))
+    return x.dtype == bool_ or added
+
+
 def _sequences_and_masks(
-    layer: Layer, operands: tuple[Tensor, ...], counts: tuple[int, ...], most_masks: int
+    layer: Layer, operands: tuple[Tensor, ...], counts: tuple[int, ...]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The sequences and the masks to which a layer is applied.
 
     Raises:
         ShapeError: if there are more than the layer takes, or a sequence has other axes.
-        DTypeError: for integers, and for masks that are not bool.
+        DTypeError: for integers, and for masks of one number for each key.
     """
-    sequences = tuple(x for x in operands if x.dtype != bool_)
-    masks = tuple(x for x in operands if x.dtype == bool_)
+    sequences = tuple(x for x in operands if not _is_mask(x))
+    masks = tuple(x for x in operands if _is_mask(x))
     facts = tuple((f"operand {n}", described(x)) for n, x in enumerate(operands))
     name = type(layer).__name__
     for number, x in enumerate(operands):
         # A tensor of two axes is a mask that is not bool, unless it must be a sequence.
-        if number >= min(counts) and x.rank == 2 and x.dtype != bool_:
+        if number >= min(counts) and x.rank == 2 and not _is_mask(x):
             indices = number < max(counts) and x.dtype.kind == "int"
             raise DTypeError(
                 f"a mask of {name} is bool",
                 facts=(("expected", "bool[batch, keys]"), ("found", described(x))),
                 advice='Take it as lm.Input(keys, dtype="bool"), or compare: '
-                "ops.not_equal(mask, 0)." + (_NO_MASK if indices else ""),
+                "ops.not_equal(mask, 0)." + (_NO_MASK if indices else _ADDED),
             )
-    fits = operands == (*sequences, *masks) and len(masks) <= most_masks
+    fits = operands == (*sequences, *masks) and len(masks) <= _MOST_MASKS
     if not fits or len(sequences) not in counts:
         wanted = "one sequence" if counts == (1,) else "two sequences"
-        wanted = wanted if len(counts) == 1 else "one or two sequences"
-        masks_too = "a mask" if most_masks == 1 else "up to two masks"
+        wanted = wanted if len(counts) == 1 else "one to three sequences"
         raise ShapeError(
-            f"{name} takes {wanted}, and perhaps {masks_too}",
+            f"{name} takes {wanted}, and perhaps up to {_MOST_MASKS} masks",
             facts=facts,
-            advice="A mask is bool, and comes last.",
+            advice="Masks come last; they are bool, or floats of four axes.",
         )
     for x in sequences:
         require_float(layer, x, EMBEDDING if x.rank == 2 else "")
@@ -312,24 +411,45 @@ def _sequences_and_masks(
     return sequences, masks
 
 
-def _mask_of_weights(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+def _masks_of_weights(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> dict[str, Tensor]:
+    """The mask and the bias of an attention, which broadcast over its weights."""
+    found: dict[str, Tensor] = {}
+    for mask in masks:
+        fitting = _fitting(mask, q, k)
+        if mask.dtype == bool_:
+            known = found.get("mask")
+            found["mask"] = fitting if known is None else ops.logical_and(known, fitting)
+        else:
+            known = found.get("bias")
+            found["bias"] = fitting if known is None else known + fitting
+    return found
+
+
+def _fitting(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """A mask that broadcasts over the attention weights, [batch, heads, queries, keys].
 
     Raises:
         ShapeError: if it belongs to other lengths.
     """
-    batch, _, query_count, _ = queries.shape
+    batch, heads, query_count, _ = queries.shape
     key_count = keys.shape[2]
-    if mask.shape == (batch, key_count):
+    wanted = (batch, heads, query_count, key_count)
+    if mask.rank == 4 and all(own in (1, dim) for own, dim in zip(mask.shape, wanted, strict=True)):
+        return mask
+    shapes = (batch, key_count), (batch, query_count, key_count), (query_count, key_count)
+    if mask.shape == shapes[0] and mask.dtype == bool_:
         return ops.reshape(mask, (batch, 1, 1, key_count))
-    if mask.shape == (batch, query_count, key_count):
+    if mask.shape == shapes[1]:
         return ops.reshape(mask, (batch, 1, query_count, key_count))
-    shapes = (batch, key_count), (batch, query_count, key_count)
+    if mask.shape == shapes[2]:
+        return ops.reshape(mask, (1, 1, query_count, key_count))
+    listed = (*shapes[: 2 if mask.dtype == bool_ else 0], shapes[2], wanted)
     raise ShapeError(
         "the mask does not fit the sequences",
         facts=(
-            ("expected", " or ".join(map(shape_text, shapes))),
+            ("expected", " or ".join(map(shape_text, listed))),
             ("found", described(mask)),
         ),
-        advice="A mask has one bool for each key, or for each pair of query and key.",
+        advice="A mask has one value for each pair of query and key, and a bool mask may have one "
+        "for each key.",
     )

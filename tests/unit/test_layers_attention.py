@@ -116,6 +116,102 @@ def test_a_decoder_takes_the_mask_of_its_memory_before_its_own() -> None:
     np.testing.assert_array_equal(changed[:, kept], expected[:, kept])
 
 
+def test_a_mask_of_floats_is_added_to_the_scores() -> None:
+    x, added = lm.Input(5, 8), lm.Input(1, 5, 5)
+    layer = lm.MultiHeadAttention(2)
+    model = lm.Model(lm.Network([x, added], layer(x, added)), seed=1)
+    allowed = np.random.default_rng(0).random((3, 1, 5, 5)) < 0.7
+    allowed[..., 0] = True
+    pairs = lm.Input(1, 5, 5, dtype="bool")
+    by_bool = model.part(lm.Network([x, pairs], layer(x, pairs)))
+    minus = np.where(allowed, 0, -np.inf).astype("float32")
+    np.testing.assert_allclose(
+        model.predict((sequences(3, 5, 8), minus)),
+        by_bool.predict((sequences(3, 5, 8), allowed)),
+        atol=1e-6,
+    )
+
+
+def test_two_masks_allow_what_both_allow_and_floats_are_added_up() -> None:
+    x, keys = lm.Input(5, 8), lm.Input(5, dtype="bool")
+    layer, below = lm.MultiHeadAttention(2), ops.constant(np.tri(5, dtype=bool))
+    both = lm.Model(lm.Network([x, keys], layer(x, keys, below)), seed=1)
+    causal = lm.Model(lm.Network([x, keys], lm.MultiHeadAttention(2, causal=True)(x, keys)), seed=1)
+    seen = np.array([[True, True, False, True, True]] * 2)
+    arrays = sequences(2, 5, 8), seen
+    np.testing.assert_allclose(both.predict(arrays), causal.predict(arrays), atol=1e-6)
+    half = ops.constant(np.linspace(-1, 1, 25).reshape(5, 5), "float32")
+    twice, whole = (
+        lm.Model(lm.Network(x, layer(x, *masks)), seed=1)
+        for masks in (
+            (half, half),
+            (ops.constant(np.linspace(-2, 2, 25).reshape(5, 5), "float32"),),
+        )
+    )
+    np.testing.assert_allclose(
+        twice.predict(arrays[0]), whole.predict(arrays[0]), rtol=1e-5, atol=1e-6
+    )
+
+
+# Other forms --------------------------------------------------------------------------------------
+
+
+def test_weights_are_a_further_result() -> None:
+    x, seen = lm.Input(5, 8), lm.Input(5, dtype="bool")
+    layer = lm.MultiHeadAttention(4, key_heads=2, causal=True, returns="weights")
+    model = lm.Model(lm.Network([x, seen], layer(x, seen)), seed=1)
+    mask = np.array([[True, True, False, True, True]] * 2)
+    _, weights = model.predict((sequences(2, 5, 8), mask))
+    assert weights.shape == (2, 4, 5, 5)
+    np.testing.assert_allclose(weights.sum(3), 1, rtol=1e-5)
+    assert not weights[..., 2].any()
+    assert not weights[:, :, 0, 1:].any()
+
+
+def test_keys_and_values_may_come_from_different_sequences() -> None:
+    layer = lm.MultiHeadAttention(2, features=12, head_features=5, key_heads=1)
+    model = model_of(layer, (5, 8), (4, 6), (4, 3))
+    arrays = tuple(sequences(2, *shape) for shape in ((5, 8), (4, 6), (4, 3)))
+    assert model.predict(arrays).shape == (2, 5, 12)
+    assert {name: value.shape for name, value in model.parameters().items()} == {
+        "3.queries.weight": (10, 8),
+        "3.queries.bias": (10,),
+        "3.keys.weight": (5, 6),
+        "3.keys.bias": (5,),
+        "3.values.weight": (5, 3),
+        "3.values.bias": (5,),
+        "3.output.weight": (12, 10),
+        "3.output.bias": (12,),
+    }
+
+
+def test_rotary_scores_depend_on_the_distance_of_positions_only() -> None:
+    layer = lm.MultiHeadAttention(2, rotary=100.0, returns="weights")
+    model = model_of(layer, (6, 8))
+    one = sequences(1, 1, 8)
+    _, weights = model.predict(np.repeat(one, 6, 1))
+    scores = np.log(weights[0]) - np.log(weights[0, :, :, :1])
+    for query in range(5):
+        np.testing.assert_allclose(
+            np.diff(scores[:, query, :5]), np.diff(scores[:, query + 1, 1:]), atol=1e-4
+        )
+    assert np.abs(np.diff(scores[:, 0])).max() > 1e-3
+
+
+def test_options_of_blocks_reach_their_attention() -> None:
+    block = lm.TransformerDecoderBlock(4, 16, bias=False, key_heads=2, rotary=10.0, dropout=0.0)
+    model = model_of(block, (5, 8), (4, 6))
+    shapes = {name: value.shape for name, value in model.parameters().items()}
+    assert shapes["2.attention.keys.weight"] == (4, 8)
+    assert shapes["2.memory_attention.keys.weight"] == (4, 6)
+    assert not any(name.endswith("bias") for name in shapes)
+    plain = lm.TransformerDecoderBlock(4, 16, bias=False, key_heads=2, dropout=0.0)
+    other = model_of(plain, (5, 8), (4, 6))
+    other.set_parameters(model.parameters())
+    arrays = sequences(2, 5, 8), sequences(2, 4, 6)
+    assert not np.allclose(model.predict(arrays), other.predict(arrays), atol=1e-4)
+
+
 # Training -----------------------------------------------------------------------------------------
 
 
@@ -197,13 +293,16 @@ MASK = "bool"
     ("layer", "shapes", "expected"),
     [
         (lm.MultiHeadAttention(2), [(8,)], "MultiHeadAttention needs sequences"),
-        (lm.MultiHeadAttention(2), [(5, 8)] * 3, "takes one or two sequences, and perhaps a mask"),
-        (lm.MultiHeadAttention(2), [MASK, (5, 8)], "A mask is bool, and comes last."),
+        (lm.MultiHeadAttention(2), [(5, 8)] * 4, "takes one to three sequences, and perhaps up to"),
+        (lm.MultiHeadAttention(2), [(5, 8), *[MASK] * 3], "and perhaps up to 2 masks"),
+        (lm.MultiHeadAttention(2), [MASK, (5, 8)], "Masks come last; they are bool, or floats"),
+        (lm.MultiHeadAttention(2), [(5, 8), (1, 5, 4)], "expected  [5, 5] or [batch, 2, 5, 5]"),
+        (lm.MultiHeadAttention(8, rotary=10.0), [(5, 8)], "a head has an odd number"),
         (lm.MultiHeadAttention(2), [(5, 8), (4, 6), MASK], "expected  [batch, 4] or [batch, 5, 4]"),
         (
             lm.TransformerEncoderBlock(2, 4),
             [(5, 8)] * 2,
-            "takes one sequence, and perhaps a mask",
+            "takes one sequence, and perhaps up to 2 masks",
         ),
         (lm.TransformerDecoderBlock(2, 4), [(5, 8)], "takes two sequences, and perhaps up to"),
     ],
@@ -232,6 +331,8 @@ def test_a_mask_must_be_bool(layer: Layer, dtype: str) -> None:
     assert f"a mask of {type(layer).__name__} is bool" in text
     assert "expected  bool[batch, keys]" in text
     assert 'Take it as lm.Input(keys, dtype="bool"), or compare: ops.not_equal(mask, 0).' in text
+    if dtype == "float32":
+        assert "added to the scores have four axes: [batch, 1, queries, keys]." in text
     assert layer(lm.Input(5, 8), ops.not_equal(mask, 0)).shape == (BATCH, 5, 8)
 
 
@@ -244,7 +345,7 @@ def test_integers_in_place_of_a_mask_or_a_sequence_are_refused() -> None:
     )
     with pytest.raises(DTypeError) as error:
         lm.TransformerEncoderBlock(2, 4)(x, indices)
-    assert str(error.value).endswith("ops.not_equal(mask, 0).")
+    assert "If it is a second sequence" not in str(error.value)
     for layer in (lm.MultiHeadAttention(2), lm.TransformerDecoderBlock(2, 4)):
         with pytest.raises(DTypeError, match=f"{type(layer).__name__} takes floats"):
             layer(x, lm.Input(7, 8, dtype="int64"))
@@ -267,6 +368,7 @@ def test_a_mask_in_place_of_the_memory_of_a_decoder_is_refused() -> None:
     [
         (lambda: lm.MultiHeadAttention(0), "heads must be a whole number of at least 1"),
         (lambda: lm.MultiHeadAttention(3, features=8), "the features cannot be divided evenly"),
+        (lambda: lm.MultiHeadAttention(4, key_heads=3), "share the heads of keys evenly"),
         (
             lambda: lm.MultiHeadAttention(2, dropout=1.0),
             "dropout must be a number of at least 0",

@@ -135,6 +135,128 @@ def _attentions() -> Iterator[Case]:
         )
 
 
+class _Linears:
+    """Projections of queries, keys, values and output, and attention by PyTorch's function.
+
+    Args:
+        attend: (q, k, v, masks...) -> result, from heads [batch, heads, length, features].
+        sizes: of the projections: for each name its outputs and inputs.
+        heads: of queries and of keys.
+    """
+
+    def __init__(
+        self, torch: Any, attend: Any, sizes: Mapping[str, tuple[int, int]], heads: tuple[int, int]
+    ) -> None:
+        self._torch, self._attend, self._heads = torch, attend, heads
+        self._own = {
+            f"{name}.{kind}": torch.nn.Parameter(
+                torch.randn(shape if kind == "weight" else shape[:1])
+            )
+            for name, shape in sizes.items()
+            for kind in ("weight", "bias")
+        }
+        self.__dict__.update(self._own)
+
+    def parameters(self) -> list[Any]:
+        return list(self._own.values())
+
+    def train(self, on: bool) -> None:
+        pass
+
+    def _linear(self, name: str, x: Any) -> Any:
+        weight, bias = (self._own[f"{name}.{kind}"] for kind in ("weight", "bias"))
+        return self._torch.nn.functional.linear(x, weight, bias)
+
+    def __call__(self, queries: Any, keys: Any, values: Any, *masks: Any) -> Any:
+        heads, key_heads = self._heads
+        q, k, v = (
+            self._linear(name, x).unflatten(2, (count, -1)).transpose(1, 2)
+            for name, x, count in (
+                *(("queries", queries, heads), ("keys", keys, key_heads)),
+                ("values", values, key_heads),
+            )
+        )
+        found = self._attend(q, k, v, *masks)
+        return self._linear("output", found.transpose(1, 2).flatten(2))
+
+
+def _rotated_by_pytorch(torch: Any, x: Any, base: float) -> Any:
+    """Su et al. (2021), with complex numbers: element i together with element i + d / 2."""
+    half = x.shape[3] // 2
+    angles = torch.arange(x.shape[2])[:, None] * base ** (-torch.arange(half) / half)
+    rotation = torch.polar(torch.ones_like(angles, dtype=x.dtype), angles.to(x.dtype))
+    whole = torch.complex(x[..., :half].contiguous(), x[..., half:].contiguous()) * rotation
+    return torch.cat([whole.real, whole.imag], -1)
+
+
+def _grouped() -> Iterator[Case]:
+    """Three sequences, masks of floats, shared keys, other sizes of heads, rotary positions."""
+    for o in option_sets(
+        10,
+        9,
+        heads=[(1, 1), (4, 2), (4, 1), (6, 3)],
+        head_features=[2, 4, 6],
+        added=[None, "heads", "pairs"],
+        causal=[True, False],
+        rotary=[None, 100.0],
+    ):
+        added = {"heads": [(3, o["heads"][0], 5, 6)], "pairs": [(3, 1, 5, 6)]}
+
+        def module(nn: Any, torch: Any, o: Any = o) -> Any:
+            def attend(q: Any, k: Any, v: Any, *masks: Any) -> Any:
+                if o["rotary"]:
+                    q, k = (_rotated_by_pytorch(torch, x, o["rotary"]) for x in (q, k))
+                added = masks[0] if masks else None
+                if masks and o["causal"]:
+                    added = added.masked_fill(torch.ones(5, 6).triu(1).bool(), -torch.inf)
+                return nn.functional.scaled_dot_product_attention(
+                    *(q, k, v),
+                    attn_mask=added,
+                    is_causal=o["causal"] and not masks,
+                    enable_gqa=True,
+                )
+
+            (heads, key_heads), size = o["heads"], o["head_features"]
+            sizes = {"queries": (heads * size, 8), "keys": (key_heads * size, 7)}
+            sizes |= {"values": (key_heads * size, 5), "output": (9, heads * size)}
+            return _Linears(torch, attend, sizes, o["heads"])
+
+        yield Case(
+            f"MultiHeadAttention-grouped-{o}",
+            lambda o=o: lm.MultiHeadAttention(
+                o["heads"][0],
+                features=9,
+                causal=o["causal"],
+                key_heads=o["heads"][1],
+                head_features=o["head_features"],
+                rotary=o["rotary"],
+            ),
+            module,
+            [(3, 5, 8), (3, 6, 7), (3, 6, 5), *added.get(o["added"], [])],
+            weights=_OF_ATTENTION,
+            cancelling=True,
+        )
+
+
+def _weights() -> Iterator[Case]:
+    """The attention weights as a further result."""
+
+    def module(nn: Any, torch: Any) -> Any:
+        attention = nn.MultiheadAttention(8, 4, batch_first=True)
+
+        def forward(call: Any, x: Any) -> Any:
+            y, weights = call(x, x, x, average_attn_weights=False)
+            return torch.cat([y.flatten(1), weights.flatten(1)], 1)
+
+        return _Attending(attention, _ATTENTION_NAMES, forward, torch)
+
+    def layer() -> Any:
+        attention = lm.MultiHeadAttention(4, returns="weights")
+        return lambda x: lm.concat([lm.Flatten()(y) for y in attention(x)])
+
+    yield Case("weights", layer, module, [(3, 5, 8)], weights=_OF_ATTENTION, cancelling=True)
+
+
 _BLOCK_OPTIONS = {
     "heads": [1, 2, 4],
     "hidden": [7, 16],
@@ -142,6 +264,7 @@ _BLOCK_OPTIONS = {
     "norm_first": [True, False],
     "causal": [True, False],
     "masked": [True, False],
+    "bias": [True, True, False],
 }
 
 
@@ -150,7 +273,15 @@ def _encoder_blocks() -> Iterator[Case]:
 
         def module(nn: Any, torch: Any, o: Any = o) -> Any:
             layer = nn.TransformerEncoderLayer(
-                8, o["heads"], o["hidden"], 0.0, o["activation"], 1e-5, True, o["norm_first"]
+                8,
+                o["heads"],
+                o["hidden"],
+                0.0,
+                o["activation"],
+                1e-5,
+                True,
+                o["norm_first"],
+                bias=o["bias"],
             )
 
             def forward(call: Any, x: Any, *masks: Any) -> Any:
@@ -168,6 +299,7 @@ def _encoder_blocks() -> Iterator[Case]:
                 activation=o["activation"],
                 norm_first=o["norm_first"],
                 causal=o["causal"],
+                bias=o["bias"],
             ),
             module,
             [(3, 6, 8)],
@@ -182,7 +314,15 @@ def _decoder_blocks() -> Iterator[Case]:
 
         def module(nn: Any, torch: Any, o: Any = o) -> Any:
             layer = nn.TransformerDecoderLayer(
-                8, o["heads"], o["hidden"], 0.0, o["activation"], 1e-5, True, o["norm_first"]
+                8,
+                o["heads"],
+                o["hidden"],
+                0.0,
+                o["activation"],
+                1e-5,
+                True,
+                o["norm_first"],
+                bias=o["bias"],
             )
 
             def forward(call: Any, x: Any, memory: Any, *masks: Any) -> Any:
@@ -205,6 +345,7 @@ def _decoder_blocks() -> Iterator[Case]:
                 activation=o["activation"],
                 norm_first=o["norm_first"],
                 causal=o["causal"],
+                bias=o["bias"],
             ),
             module,
             [(3, 5, 8), (3, 4, 8)],
@@ -216,6 +357,8 @@ def _decoder_blocks() -> Iterator[Case]:
 
 CASES = [
     *_attentions(),
+    *_grouped(),
+    *_weights(),
     *_encoder_blocks(),
     *_decoder_blocks(),
 ]

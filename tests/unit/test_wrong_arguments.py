@@ -272,6 +272,9 @@ def unused(_: object) -> None:
 FEATURES, SEQUENCE, IMAGE = applied(6), applied(4, 6), applied(4, 6, 6)
 INDICES = applied(4, dtype="int64")
 
+# Of attention.
+GROUPED = {"key_heads": OPTIONAL | COUNT, "rotary": OPTIONAL | POSITIVE}
+
 for one in ("Tanh", "Sigmoid", "ReLU", "SELU", "SiLU", "Softplus", "Flatten"):
     ROWS[one] = Row(use=FEATURES)
 ROWS |= {
@@ -320,13 +323,19 @@ ROWS |= {
     "PixelUnshuffle": Row({"factor": 2}, {}, IMAGE),
     "Pad": Row({"widths": 1}, {"widths": FROM_ZERO | some("[1, 2]"), "value": NUMBER}, IMAGE),
     "Crop": Row({"widths": 1}, {"widths": FROM_ZERO | some("[1, 2]")}, IMAGE),
-    "MultiHeadAttention": Row({"heads": 2}, {"features": OPTIONAL}, SEQUENCE),
+    "MultiHeadAttention": Row(
+        {"heads": 3},
+        {"features": OPTIONAL, "head_features": OPTIONAL | COUNT, "returns": NOTHING, **GROUPED},
+        SEQUENCE,
+    ),
     "TransformerEncoderBlock": Row(
-        {"heads": 2, "hidden": 3}, {"activation": NOTHING, "norm_first": FLAG}, SEQUENCE
+        {"heads": 3, "hidden": 3},
+        {"activation": NOTHING, "norm_first": FLAG, **GROUPED},
+        SEQUENCE,
     ),
     "TransformerDecoderBlock": Row(
-        {"heads": 2, "hidden": 3},
-        {"activation": NOTHING, "norm_first": FLAG},
+        {"heads": 3, "hidden": 3},
+        {"activation": NOTHING, "norm_first": FLAG, **GROUPED},
         applied(4, 6, times=2),
     ),
     "RNN": Row({"features": 2}, {"activation": NOTHING}, SEQUENCE),
