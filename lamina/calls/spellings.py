@@ -48,7 +48,7 @@ ELSEWHERE = {
     "factor": "gamma upscale_factor downscale_factor",
     "features": "units out_features hidden_size embed_dim embedding_dim output_dim d_model",
     "groups": "num_groups",
-    "head_features": "head_dim",
+    "head_features": "head_dim key_dim",
     "heads": "num_heads nhead",
     "hidden": "dim_feedforward intermediate_size",
     "input": "input_shape shape in_channels in_features input_dim input_size",
