@@ -96,6 +96,7 @@ if not loaded_when_used(__name__):
     from lamina.network import Network as Network
     from lamina.network import Sequential as Sequential
     from lamina.ops.differentiate import gradients as gradients
+    from lamina.pytorch import from_torch as from_torch
     from lamina.training import schedules as schedules
     from lamina.training.clipping import ClipGlobalNorm as ClipGlobalNorm
     from lamina.training.clipping import ClipNorm as ClipNorm

@@ -12,9 +12,19 @@ from lamina.data.dataset import Data
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError
 from lamina.explanation import Explanation, Profile, Tuning
-from lamina.files.model_file import ModelFile, read_model, write_model
+from lamina.files.model_file import ModelFile, read_arrays, read_model, write_model
 from lamina.graph import Origin, Tensor, source_line
-from lamina.graph.kinds import Count, FloatType, Instance, ModelType, Number, OrNone, Row
+from lamina.graph.kinds import (
+    AnyOf,
+    Count,
+    FilePath,
+    FloatType,
+    Instance,
+    ModelType,
+    Number,
+    OrNone,
+    Row,
+)
 from lamina.network import Network, bill_of
 from lamina.precision import MIXED, precision_of
 from lamina.protocols import (
@@ -29,18 +39,20 @@ from lamina.protocols import (
 from lamina.runtime import Function, Inference, Parameters
 from lamina.runtime.arrays import rounded
 from lamina.runtime.predictor import Predictor
-from lamina.shapes import Array, DTypeLike, as_dtype, float32
+from lamina.shapes import Array, DType, DTypeLike, as_dtype, float32
 from lamina.tf32_products import ProductPrecision, Products
 from lamina.training.evaluation import BATCH_SIZE, evaluate
 from lamina.training.fit import Fit
 from lamina.training.history import History
 from lamina.training.profile import profile
 from lamina.training.training import Training
+from lamina.weights import NamedArrays, Pairing, Patterns, StateDict, pair_by_name
 
 _ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
 OfNetwork = Annotated[Network, Instance(Network, "a model is made of a network", _ADVICE)]
 OfFile = Annotated[DTypeLike | None, OrNone(ModelType())]
 ProductsOfFile = Annotated[str | None, OrNone(ProductPrecision())]
+FileOrArrays = Annotated[str | os.PathLike[str] | NamedArrays, AnyOf((FilePath(), StateDict()))]
 Seconds = Annotated[float, Number("(0, 86400]")]
 
 
@@ -107,10 +119,7 @@ class Model:
                 products = precision.products if _is_float32(wanted) else "float32"
             precision = precision_of(wanted, lambda: opened.device, products)
         if dtype is not None:
-            values = {
-                name: rounded(value, precision.dtype, f"parameter {name!r}")
-                for name, value in values.items()
-            }
+            values = _rounded(values, precision.dtype)
         model._parameters = Parameters(saved.network, opened, precision, saved.seed, values)
         model._inference = Inference(model._parameters)
         return model
@@ -454,6 +463,34 @@ class Model:
         self._parameters.write(values)
 
     @checked
+    def load_parameters(self, source: FileOrArrays, *, skip: Patterns = ()) -> Pairing:
+        """Sets the parameters and states whose names are in a file; the others keep their values.
+
+        Args:
+            source: a model file, any other safetensors file, or arrays by name.
+            skip: patterns of names that keep their values: `["head.*"]`.
+
+        Returns:
+            What was set and what was not; `print` shows it.
+
+        Raises:
+            FileFormatError: if the file is missing, truncated, damaged or of another format.
+            DefinitionError: if no name is the same.
+            ShapeError: if an array has another shape than its parameter; then nothing is set.
+
+        Example:
+            >>> import lamina as lm
+            >>> backbone = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3, name="first")))
+            >>> net = lm.Sequential(lm.Input(4), lm.Linear(3, name="first"), lm.Linear(2))
+            >>> lm.Model(net).load_parameters(backbone.parameters()).kept
+            ('2.weight', '2.bias')
+        """
+        arrays = source if isinstance(source, Mapping) else read_arrays(source)
+        pairing = pair_by_name(self.network, arrays, skip)
+        self.set_parameters(_rounded(pairing.values, self._parameters.dtype))
+        return pairing
+
+    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes network, parameters and states to a safetensors file, atomically.
 
@@ -490,6 +527,10 @@ def load(
         DTypeError: for `precision="tf32"` if the dtype is not float32.
     """
     return Model.from_file(read_model(path, layers), engine, dtype, precision)
+
+
+def _rounded(values: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
+    return {name: rounded(value, dtype, f"parameter {name!r}") for name, value in values.items()}
 
 
 def _is_float32(dtype: DTypeLike) -> bool:

@@ -24,7 +24,6 @@ from lamina.errors import (
     UnknownNameError,
 )
 from lamina.graph import (
-    CONSTANT,
     LEAF,
     Graph,
     Origin,
@@ -36,7 +35,9 @@ from lamina.graph import (
     topological,
 )
 from lamina.graph.kinds import FloatType, Instance
-from lamina.layers.layer import LAYER, RESULT, Layer, results_of
+from lamina.layers.definition_names import names_of
+from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of
+from lamina.layers.names import OwnName
 from lamina.layers.scope import Record, shared_names
 from lamina.layers.tracing import Trace, dtype_in_model, trace
 from lamina.lazy import loading
@@ -69,9 +70,12 @@ class Network:
     Args:
         inputs: tensors from `lamina.Input`, in the order of the data.
         outputs: tensors computed from them; one or several.
+        name: if another network applies this one, the names of its layers begin with this name
+            there: `"encoder.1.weight"`.
 
     Raises:
-        DefinitionError: if an output depends on an input that is not listed, or on no input.
+        DefinitionError: if an output depends on an input that is not listed, or on no input; if
+            two layers or two inputs have the same name.
 
     Example:
         >>> import lamina as lm
@@ -83,30 +87,37 @@ class Network:
 
     @checked
     def __init__(
-        self, inputs: Tensor | Sequence[Tensor], outputs: Tensor | Sequence[Tensor]
+        self,
+        inputs: Tensor | Sequence[Tensor],
+        outputs: Tensor | Sequence[Tensor],
+        *,
+        name: OwnName = None,
     ) -> None:
+        self.name = name
         self.inputs: tuple[Tensor, ...] = _as_tuple(inputs)
         self.outputs: tuple[Tensor, ...] = _as_tuple(outputs)
         self.nodes: tuple[Tensor, ...] = tuple(
             sorted(topological((*self.inputs, *self.outputs)), key=lambda node: node.number)
         )
         self._check()
-        self._names = _names_of(self.nodes)
+        self._names = names_of(self.nodes)
         self._traces: dict[_TraceKey, Trace] = {}
         applied = [id(node.attributes["layer"]) for node in self.nodes if node.op is LAYER]
         if len(set(applied)) < len(applied):
             # Only tracing shows whether a layer that is applied twice fits both operands.
             self.trace(dtype=float32, training=True)
 
-    def __getstate__(self) -> Graph:
+    def __getstate__(self) -> tuple[Graph, str | None]:
         # A graph is pickled as flat rows, without recursion.
-        return Graph(self.inputs, tuple((str(n), tensor) for n, tensor in enumerate(self.outputs)))
+        outputs = tuple((str(n), tensor) for n, tensor in enumerate(self.outputs))
+        return Graph(self.inputs, outputs), self.name
 
-    def __setstate__(self, graph: Graph) -> None:
+    def __setstate__(self, state: tuple[Graph, str | None]) -> None:
+        graph, self.name = state
         self.inputs = graph.inputs
         self.outputs = tuple(tensor for _, tensor in graph.outputs)
         self.nodes = tuple(sorted(graph.nodes(), key=lambda node: node.number))
-        self._names = _names_of(self.nodes)
+        self._names = names_of(self.nodes)
         self._traces = {}
 
     def _check(self) -> None:
@@ -156,13 +167,20 @@ class Network:
         for node in self.nodes:
             if node.op is LAYER:
                 layer: Layer = node.attributes["layer"]
-                new[node] = results_of(layer(*(new[operand] for operand in node.operands)))[0]
+                inner = tuple(new[operand] for operand in node.operands)
+                new[node] = results_of(apply_layer(layer, inner, self._name_within(node)))[0]
             elif node not in new:
                 new[node] = apply(
                     node.op, *(new[operand] for operand in node.operands), **node.attributes
                 )
         outputs = tuple(new[tensor] for tensor in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def _name_within(self, node: Tensor) -> str | None:
+        """The name of one of its layers in a network that applies this one."""
+        if self.name is None:
+            return node.attributes["name"]
+        return f"{self.name}.{self._names[node][0]}"
 
     @checked
     def path(self, node: Tensor) -> str:
@@ -254,9 +272,9 @@ class Network:
         traced = self.trace(dtype=float32, training=False)
         parameters: dict[str, int] = {}
         for variable in traced.record.parameters.values():
-            number = variable.name.split(".", 1)[0]
+            layer = variable.tensor.origin.path.split("/")[1]
             size = size_of(static(variable.tensor.shape))
-            parameters[number] = parameters.get(number, 0) + size
+            parameters[layer] = parameters.get(layer, 0) + size
         flops = _flops(
             Graph(traced.inputs, tuple((str(n), t) for n, t in enumerate(traced.outputs)))
         )
@@ -264,10 +282,10 @@ class Network:
             (
                 path.removeprefix("net/"),
                 shape_text(node.shape, node.dtype),
-                "0" if node.op is RESULT else f"{parameters.get(number, 0):,}",
+                "0" if node.op is RESULT else f"{parameters.get(path.removeprefix('net/'), 0):,}",
                 f"{flops.get(path, 0):,}",
             )
-            for node, (number, path) in self._names.items()
+            for node, (_, path) in self._names.items()
         ]
         total = ("total", "", f"{sum(parameters.values()):,}", f"{sum(flops.values()):,}")
         header = ("layer", "output", "parameters", "FLOPs per example")
@@ -438,11 +456,12 @@ PartOfNetwork = Annotated[
 
 
 @checked
-def Sequential(*layers: Tensor | Layer | Network) -> Network:
+def Sequential(*layers: Tensor | Layer | Network, name: OwnName = None) -> Network:
     """A network whose layers follow one another.
 
     Args:
         layers: first a `lamina.Input`, then layers, or networks with one input and one output.
+        name: as in `Network`.
 
     Raises:
         ShapeError: at the first layer that does not fit, naming it and the line that made it.
@@ -478,7 +497,7 @@ def Sequential(*layers: Tensor | Layer | Network) -> Network:
                 advice="Several inputs or branches need lm.Network(inputs=[...], outputs=...).",
             )
         tensor = layer(tensor)
-    return Network(layers[0], tensor)
+    return Network(layers[0], tensor, name=name)
 
 
 def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -494,30 +513,6 @@ def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
                 advice="Layers are applied first: lm.Linear(10)(x) is a tensor.",
             )
     return listed
-
-
-def _names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
-    """For each tensor of a definition its number and its path.
-
-    A further result of a layer has the layer's number: whether a network uses it changes no names
-    of parameters.
-    """
-    names: dict[Tensor, tuple[str, str]] = {}
-    count = 0
-    for node in nodes:
-        if node.op is RESULT:
-            number, path = names[node.operands[0]]
-            names[node] = (number, f"{path}[{node.attributes['number']}]")
-        elif node.op is not CONSTANT:
-            names[node] = (str(count), f"net/{count}:{_label(node)}")
-            count += 1
-    return names
-
-
-def _label(node: Tensor) -> str:
-    if node.op is LAYER:
-        return type(node.attributes["layer"]).__name__
-    return "Input" if node.op is LEAF else node.op.name.replace("_", " ").title().replace(" ", "")
 
 
 def _flops(graph: Graph) -> dict[str, int]:

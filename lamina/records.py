@@ -13,6 +13,8 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from reprlib import recursive_repr
 from typing import Any, Generic, TypeVar, dataclass_transform, final, overload
 
+# In the metadata of a field that comes last in the signature: `field(metadata={LAST: True})`.
+LAST = "last"
 _Class = TypeVar("_Class", bound=type[Any])
 
 
@@ -152,7 +154,9 @@ def _init(cls: Any) -> Any:
         lines.append("self.__post_init__()")
     taken = [one for one in every if one.init]
     parts = ["self", *(_parameter(one, names) for one in taken if not one.kw_only)]
-    by_name = [_parameter(one, names) for one in taken if one.kw_only]
+    # Those of bases come first among the fields; some are the last in the signature.
+    keywords = sorted((one for one in taken if one.kw_only), key=lambda one: LAST in one.metadata)
+    by_name = [_parameter(one, names) for one in keywords]
     parameters = ", ".join([*parts, *(["*", *by_name] if by_name else [])])
     function = _compiled(cls, "__init__", parameters, lines, names)
     function.__annotations__ = {one.name: one.type for one in taken} | {"return": None}

@@ -265,7 +265,7 @@ class Interface:
         elif not problem.startswith("missing"):
             positional = values[1:] if method else values
             by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
-            lacking = next((option for option in by_name if option not in options), "")
+            lacking = next((n for n in by_name if n not in options and n != "name"), "")
             pair = not PAIRS.isdisjoint(accepted) and len(positional) > 1
             if pair and all(map(_is_data, positional[:2])):
                 advice = PAIR

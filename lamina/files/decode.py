@@ -16,7 +16,7 @@ import numpy as np
 from lamina.errors import FileFormatError, LaminaError
 from lamina.files.classes import USER_PREFIX, own_classes
 from lamina.graph import OPS, ConstantValue, Graph, Tensor, apply
-from lamina.layers.layer import RESULT, Input, Layer, results_of
+from lamina.layers.layer import RESULT, Input, Layer, apply_layer, results_of
 from lamina.network import Network
 from lamina.shapes import Array, Size, as_dtype, as_whole
 
@@ -67,6 +67,7 @@ class _Decoder:
         return Network(
             [_earlier(nodes, number) for number in _list(whole, "inputs")],
             [_earlier(nodes, number) for number in _list(whole, "outputs")],
+            name=whole.get("name"),
         )
 
     def _graph(self, table: Mapping[str, Any]) -> Graph:
@@ -79,7 +80,7 @@ class _Decoder:
 
     def _node(self, entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
         if "input" in entry:
-            return Input(*_list(entry, "input"), dtype=entry["dtype"])
+            return Input(*_list(entry, "input"), dtype=entry["dtype"], name=entry.get("name"))
         if "result" in entry:
             return apply(RESULT, _earlier(made, entry["of"]), number=entry["result"])
         if "layer" not in entry:
@@ -87,8 +88,8 @@ class _Decoder:
         layer = _earlier(self._layers, entry["layer"])
         if not isinstance(layer, Layer):
             raise ValueError(f"{type(layer).__name__} is not a layer")
-        operands = [_earlier(made, number) for number in _list(entry, "operands")]
-        return results_of(layer(*operands))[0]
+        operands = tuple(_earlier(made, number) for number in _list(entry, "operands"))
+        return results_of(apply_layer(layer, operands, entry.get("name")))[0]
 
     def _application(self, entry: Mapping[str, Any], made: Sequence[Tensor]) -> Tensor:
         operands = [_earlier(made, number) for number in _list(entry, "operands")]

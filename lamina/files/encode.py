@@ -12,7 +12,8 @@ import numpy as np
 from lamina.errors import DefinitionError
 from lamina.files.classes import USER_PREFIX, own_classes
 from lamina.graph import LEAF, ConstantValue, Graph, Tensor
-from lamina.layers.layer import LAYER, RESULT, Layer
+from lamina.layers.definition_names import name_of
+from lamina.layers.layer import LAYER, RESULT, Layer, is_frozen_record
 from lamina.network import Network
 from lamina.shapes import Array, DType, Size
 
@@ -57,15 +58,16 @@ class _Encoder:
             "nodes": nodes,
             "inputs": [positions[tensor] for tensor in network.inputs],
             "outputs": [positions[tensor] for tensor in network.outputs],
-        }
+        } | _named(network.name)
 
     def _node(self, network: Network, node: Tensor, positions: Mapping[Tensor, int]) -> Json:
         if node.op is LEAF:
             dtype = None if node.attributes.get("flexible") else node.dtype.name
-            return {"input": list(node.shape[1:]), "dtype": dtype}
+            return {"input": list(node.shape[1:]), "dtype": dtype} | _named(name_of(node))
         if node.op is LAYER:
             number = self._layer(node.attributes["layer"], network.path(node))
-            return {"layer": number, "operands": [positions[one] for one in node.operands]}
+            operands = [positions[one] for one in node.operands]
+            return {"layer": number, "operands": operands} | _named(name_of(node))
         if node.op is RESULT:
             return {"result": node.attributes["number"], "of": positions[node.operands[0]]}
         return self._application(node, positions)
@@ -100,7 +102,7 @@ class _Encoder:
         fields = {
             field.name: self._value(getattr(value, field.name), f"{where}.{field.name}")
             for field in dataclasses.fields(value)
-            if field.init
+            if field.init and not (field.name == "name" and value.name is None)
         }
         return {"record": self._class_name(value.__class__, where), "fields": fields}
 
@@ -134,9 +136,10 @@ class _Encoder:
             return {"graph": self._graph(value)}
         if isinstance(value, ConstantValue):
             return self._constant(value, where)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            if isinstance(value, Layer):
-                return {"layer": self._layer(value, where)}
+        if isinstance(value, Layer) and is_frozen_record(value):
+            return {"layer": self._layer(value, where)}
+        is_record = dataclasses.is_dataclass(value) and not isinstance(value, Layer | type)
+        if is_record:
             return self._record(value, where)
         raise DefinitionError(
             f"{where} cannot be saved",
@@ -153,3 +156,7 @@ class _Encoder:
         name = f"constant.{len(self.arrays)}"
         self.arrays[name] = value.array
         return {"array": name}
+
+
+def _named(name: str | None) -> dict[str, Json]:
+    return {} if name is None else {"name": name}

@@ -88,9 +88,39 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
         FileFormatError: if the file is missing, truncated, damaged, or of another format.
     """
     where = os.fspath(path)
+    tensors, metadata = _parse(_contents(path), where)
+    _require_model(tensors, metadata, where)
+    try:
+        return _assemble(tensors, metadata, layers)
+    except FileFormatError as error:
+        raise error.at(where) from None
+    except LaminaError as error:
+        raise _damaged("its network cannot be rebuilt", where, str(error)) from error
+    except NONSENSE as error:
+        found = f"{type(error).__name__}: {error}"
+        raise _damaged("its network cannot be rebuilt", where, found) from error
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The parameters and states in a model file, or the arrays of another safetensors file.
+
+    Raises:
+        FileFormatError: if the file is missing, truncated, damaged, or of another format.
+    """
+    where = os.fspath(path)
+    tensors, metadata = _parse(_contents(path), where)
+    if metadata.get("format") == FORMAT:
+        _require_model(tensors, metadata, where)
+        tensors = _with_prefix(tensors, "values/")
+    # The order in a file means nothing.
+    return dict(sorted(tensors.items()))
+
+
+def _contents(path: str | os.PathLike[str]) -> bytes:
+    where = os.fspath(path)
     try:
         with open_regular(path) as file:
-            data = file.read()
+            return file.read()
     except DataError as error:
         raise FileFormatError(
             f"the file cannot be read: {error.problem}",
@@ -104,20 +134,10 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
             where=where,
             advice="Check the path.",
         ) from error
-    tensors, metadata = _parse(data, where)
-    try:
-        return _assemble(tensors, metadata, layers)
-    except FileFormatError as error:
-        raise error.at(where) from None
-    except LaminaError as error:
-        raise _damaged("its network cannot be rebuilt", where, str(error)) from error
-    except NONSENSE as error:
-        found = f"{type(error).__name__}: {error}"
-        raise _damaged("its network cannot be rebuilt", where, found) from error
 
 
 def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
-    """Tensors and metadata, checked against the checksum."""
+    """The tensors and the metadata of a safetensors file."""
     import safetensors
     from safetensors import SafetensorError
 
@@ -133,6 +153,11 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
     except (RecursionError, OverflowError, MemoryError) as error:
         found = type(error).__name__
         raise _damaged("the file is damaged or of another kind", where, found) from error
+    return tensors, metadata
+
+
+def _require_model(tensors: Mapping[str, Array], metadata: dict[str, str], where: str) -> None:
+    """Raises FileFormatError for another format, or a checksum that does not match."""
     if metadata.get("format") != FORMAT:
         raise FileFormatError(
             "this is not a model file of Lamina",
@@ -142,7 +167,6 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
         )
     if metadata.pop("checksum", "") != _checksum(metadata, tensors):
         raise _damaged("the file is damaged", where, "a checksum that does not match its contents")
-    return tensors, metadata
 
 
 # The names of dtypes in safetensors files.
@@ -165,19 +189,21 @@ def _array(content: Mapping[str, Any]) -> Array:
     return np.frombuffer(content["data"], dtype).reshape(content["shape"])
 
 
+def _with_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
 def _assemble(
     tensors: Mapping[str, Array], metadata: Mapping[str, str], layers: Sequence[type]
 ) -> ModelFile:
-    def with_prefix(prefix: str) -> dict[str, Array]:
-        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-    network = decode(json.loads(metadata["network"]), with_prefix("constants/"), layers)
+    network = decode(json.loads(metadata["network"]), _with_prefix(tensors, "constants/"), layers)
     precision = _precision(metadata["dtype"], metadata.get("precision", "float32"))
     dtype = precision.dtype
     seed, notes = int(metadata["seed"]), json.loads(metadata["notes"])
     if not dtype.is_float or not -(2**63) <= seed < 2**63 or not isinstance(notes, dict):
         raise ValueError(f"dtype {dtype.name}, seed {seed}, notes {type(notes).__name__}")
-    values = with_prefix("values/")
+    values = _with_prefix(tensors, "values/")
     # Traces the network in training mode and in inference mode, so that errors are raised here.
     record = network.variables(dtype)
     expected = {
@@ -197,7 +223,9 @@ def _assemble(
                 advice=ADVICE,
             )
     values = {name: values[name] for name in expected}
-    return ModelFile(network, precision, seed, values, with_prefix("extra/"), cast(Any, notes))
+    return ModelFile(
+        network, precision, seed, values, _with_prefix(tensors, "extra/"), cast(Any, notes)
+    )
 
 
 def _precision(name: str, products: str) -> Precision:

@@ -12,9 +12,12 @@ from lamina.graph.tensor import Tensor
 from lamina.shapes import shape_text
 
 
-def path_after(operands: Sequence[Tensor], label: str) -> str:
-    """`"net/4:Add"`: the path of a tensor made from these; its number counts its ancestors."""
-    return f"net/{_count_before(operands)}:{label}"
+def path_after(operands: Sequence[Tensor], label: str, name: str | None = None) -> str:
+    """`"net/4:Add"`: the path of a tensor made from these; its number counts its ancestors.
+
+    A tensor with a name has that instead: `"net/head:Linear"`.
+    """
+    return f"net/{_count_before(operands) if name is None else name}:{label}"
 
 
 # Kept for a tensor on all paths to a later one: the number of tensors up to and including it,
@@ -99,7 +102,9 @@ def with_final_paths(
     def renamed(value: str) -> str:
         if not isinstance(value, Described) or value.tensor not in numbers:
             return value
-        _, colon, label = value.tensor.origin.path.partition(":")
+        before, colon, label = value.tensor.origin.path.partition(":")
+        if not before.removeprefix("net/").isdigit():
+            return value
         path = f"net/{numbers[value.tensor]}:{label}" if colon else ""
         return described(value.tensor, path)
 

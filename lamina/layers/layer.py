@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass
+from dataclasses import KW_ONLY, field, fields, is_dataclass
 from types import FunctionType
 from typing import Annotated, Any, Never, cast
 
@@ -33,17 +33,35 @@ from lamina.graph import (
     with_final_paths,
 )
 from lamina.graph.attributes import whole
-from lamina.graph.kinds import HIGHEST, ElementType, Instance, Kind, Misfit, Operands, Whole, shown
+from lamina.graph.kinds import (
+    HIGHEST,
+    ElementType,
+    Instance,
+    Kind,
+    Misfit,
+    Operands,
+    OrNone,
+    Whole,
+    shown,
+)
 from lamina.layers.checks import Sourced
+from lamina.layers.names import Name, OwnName
 from lamina.layers.scope import Record, Scope
+from lamina.records import LAST, frozen_dataclass
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
 
 
+@frozen_dataclass
 class Layer(Sourced, ABC):
     """The base of all layers, also of users' own.
 
     A subclass is a frozen dataclass of hyper-parameters. Its `forward` is made of ops, from which
     the gradient is derived.
+
+    Args:
+        name: of the layer in networks, such as `"head"` or `"block1.conv"`. The names of its
+            parameters begin with it: `"head.weight"`. By default they begin with the layer's
+            number, which changes when layers are inserted before it.
 
     Example:
         >>> from dataclasses import dataclass
@@ -54,6 +72,9 @@ class Layer(Sourced, ABC):
         ...         beta = scope.parameter("beta", shape=(), init=lm.init.Constant(1.0))
         ...         return x * lm.ops.sigmoid(beta * x)
     """
+
+    _: KW_ONLY
+    name: OwnName = field(default=None, repr=False, metadata={LAST: True})
 
     @abstractmethod
     def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Any:
@@ -105,18 +126,29 @@ class Layer(Sourced, ABC):
                     where=str(Origin(type(self).__name__, self.source)),
                     advice=_ADVICE.get(type(operand), _NOT_ARRAYS),
                 )
-        origin = Origin(path_after(operands, type(self).__name__), self.source)
-        with labelled(origin):
-            try:
-                types, several = _types_of_results(self, operands)
-                first = apply(LAYER, *operands, layer=self, types=types)
-                later = [apply(RESULT, first, number=n) for n in range(1, len(types))]
-                return cast(Tensor, (first, *later)) if several else first
-            except LaminaError as error:
-                # The paths of the operands are numbered again: when an operand was made, the
-                # network may have had fewer tensors.
-                error.facts = with_final_paths(error.facts, operands)
-                raise located(error) from None
+        return cast(Tensor, apply_layer(self, operands, self.name))
+
+
+def apply_layer(
+    layer: Layer, operands: tuple[Tensor, ...], name: str | None
+) -> Tensor | tuple[Tensor, ...]:
+    """Applies a layer under a name, which may differ from its own within a named network.
+
+    Raises:
+        ShapeError, DTypeError, DefinitionError: naming the layer and the line that made it.
+    """
+    path = path_after(operands, type(layer).__name__, name)
+    with labelled(Origin(path, layer.source)):
+        try:
+            types, several = _types_of_results(layer, operands)
+            first = apply(LAYER, *operands, layer=layer, types=types, name=name)
+            later = [apply(RESULT, first, number=n) for n in range(1, len(types))]
+            return (first, *later) if several else first
+        except LaminaError as error:
+            # The paths of the operands are numbered again: when an operand was made, the network
+            # may have had fewer tensors.
+            error.facts = with_final_paths(error.facts, operands)
+            raise located(error) from None
 
 
 # Advice on operands that are not tensors.
@@ -230,11 +262,12 @@ def _infer_result(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
     return types[number]
 
 
-# `types` are the shapes and dtypes of all results, of which the tensor is the first.
+# `types` are the shapes and dtypes of all results, of which the tensor is the first; `name` is that
+# of the layer in the network, or None.
 LAYER = Op(
     *("layer", _infer_layer, None, _no_reference, LoweringRule()),
     operands=(0, None),
-    attributes={"layer": Instance(Layer), "types": Instance(tuple)},
+    attributes={"layer": Instance(Layer), "types": Instance(tuple), "name": OrNone(Name())},
 )
 
 # A further result of a layer: `number` counts from 0, the tensor of the layer itself.
@@ -244,6 +277,8 @@ RESULT = Op(
 )
 
 
+# The name of the leaf of an input that was given none.
+UNNAMED = "input"
 _EXTENT = Whole(1)
 
 
@@ -264,7 +299,9 @@ class _Extent(Kind):
 
 @checked
 def Input(
-    *shape: Annotated[int, _Extent()], dtype: Annotated[DTypeLike, ElementType()] | None = None
+    *shape: Annotated[int, _Extent()],
+    dtype: Annotated[DTypeLike, ElementType()] | None = None,
+    name: OwnName = None,
 ) -> Tensor:
     """An input of a network: a tensor with a value for every example.
 
@@ -272,6 +309,7 @@ def Input(
         shape: of one example, without the batch axis; `lm.Input()` is a scalar per example.
         dtype: a fixed element type, such as `"int64"` for indices. By default the float type of
             the model; arrays of small integers are then converted on the device.
+        name: of the input, in errors and in the summary of the network.
 
     Raises:
         ShapeError: for a dimension below 1.
@@ -282,10 +320,10 @@ def Input(
         Tensor(f32[batch, 3, 32, 32], leaf)
     """
     fixed = as_dtype(dtype) if dtype is not None else shapes.float32
-    with labelled(Origin("net/0:Input", source_line())):
+    with labelled(Origin(path_after((), "Input", name), source_line())):
         tensor = apply(
             LEAF,
-            name="input",
+            name=name or UNNAMED,
             role="input",
             shape=(BATCH, *shape),
             dtype=fixed,

@@ -12,6 +12,7 @@ from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
 from lamina.graph.kinds import Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.layers.layer import Layer
+from lamina.layers.names import OwnName
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
 from lamina.shapes import Dim, divide_counts, element_count, shape_text
@@ -103,8 +104,10 @@ class Reshape(Layer):
         self,
         *dimensions: Annotated[int, _Dimension()],
         shape: Annotated[Sequence[int], _Dimension(several=True)] = (),
+        name: OwnName = None,
     ) -> None:
         object.__setattr__(self, "shape", (*dimensions, *shape))
+        object.__setattr__(self, "name", name)
         if self.shape.count(-1) > 1 or (dimensions and shape):
             raise refused(_no_dimensions(), "shape", self.shape, "Reshape")
 

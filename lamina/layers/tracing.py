@@ -179,10 +179,20 @@ class _Tracer:
         if not any(tensor.op is LAYER for tensor in inside):
             return
         number = 0
+        named: dict[str, Layer] = {}
         for tensor in inside:
             if tensor.op is LAYER:
-                label = type(tensor.attributes["layer"]).__name__
-                self.build(tensor, f"{prefix}.{number}", f"{path}/{number}:{label}")
+                layer: Layer = tensor.attributes["layer"]
+                name: str = tensor.attributes["name"] or str(number)
+                if named.setdefault(name, layer) is not layer:
+                    raise located(
+                        DefinitionError(
+                            f"two layers in this layer are named {name!r}",
+                            advice="Give each its own name.",
+                        )
+                    )
+                label = f"{name}:{type(layer).__name__}"
+                self.build(tensor, f"{prefix}.{name}", f"{path}/{label}")
                 number += 1
             elif tensor.op is RESULT:
                 self.new[tensor] = self._result(tensor)

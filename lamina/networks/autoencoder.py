@@ -60,11 +60,10 @@ def autoencoder(
         (2837314, Tensor(f32[batch, 30], layer))
     """
     between = activation or ReLU()
-    encoder = Sequential(Input(*input), Flatten(), *_hidden(widths, between), Linear(code))
+    encoder = Sequential(Input(*input), Flatten(), *_linear((*widths, code), between, "encoder"))
     decoder = Sequential(
         Input(code),
-        *_hidden(widths[::-1], between),
-        Linear(size_of(input)),
+        *_linear((*widths[::-1], size_of(input)), between, "decoder"),
         Sigmoid(),
         Reshape(*input),
     )
@@ -108,13 +107,13 @@ def variational_autoencoder(
     between = activation or ReLU()
     example = Input(*input)
     h = Flatten()(example)
-    for layer in _hidden(widths, between):
+    for layer in _linear(widths, between, "encoder"):
         h = layer(h)
-    encoder = Network(example, [Linear(code)(h), Linear(code)(h)])
+    h = between(h) if widths else h
+    encoder = Network(example, [Linear(code, name="mean")(h), Linear(code, name="log_variance")(h)])
     to_logits = Sequential(
         Input(code),
-        *_hidden(widths[::-1], between),
-        Linear(size_of(input)),
+        *_linear((*widths[::-1], size_of(input)), between, "decoder"),
         Reshape(*input),
     )
     example, noise = Input(*input), Input(code)
@@ -127,5 +126,13 @@ def variational_autoencoder(
     )
 
 
-def _hidden(widths: Sequence[int], activation: Layer) -> list[Layer]:
-    return [layer for width in widths for layer in (Linear(width), activation)]
+def _linear(widths: Sequence[int], activation: Layer, name: str) -> list[Layer]:
+    """Linear layers with an activation between them.
+
+    Their names are those in a sequence of PyTorch: `"encoder.0"`, `"encoder.2"`.
+    """
+    layers: list[Layer] = []
+    for number, width in enumerate(widths):
+        layers += [activation] if number else []
+        layers.append(Linear(width, name=f"{name}.{2 * number}"))
+    return layers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lamina.calls import checked
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
@@ -59,26 +61,26 @@ def dcgan(
     widths = [width * 2**number for number in range(_halvings(height, side))]
     start = Normal(deviation=0.02)
 
-    layers: list[Layer] = [Reshape(latent, 1, 1)]
-    layers.append(ConvTranspose2d(widths[-1], _SMALLEST, bias=False, weight_init=start))
-    for channels in reversed(widths[:-1]):
-        layers += [BatchNorm(), ReLU()]
-        layers.append(
-            ConvTranspose2d(channels, 4, stride=2, padding=1, bias=False, weight_init=start)
-        )
-    layers += [BatchNorm(), ReLU()]
-    layers.append(ConvTranspose2d(colours, 4, stride=2, padding=1, bias=False, weight_init=start))
-    generator = Sequential(Input(latent), *layers, Tanh())
+    halves: dict[str, Any] = {"stride": 2, "padding": 1}
+    # Names are those of PyTorch's tutorial, where all layers are in one sequence.
+    layers: list[Layer] = []
 
-    layers = [
-        Conv2d(widths[0], 4, stride=2, padding=1, bias=False, weight_init=start),
-        LeakyReLU(slope=0.2),
-    ]
+    def options() -> dict[str, Any]:
+        return {"bias": False, "weight_init": start, "name": f"main.{len(layers)}"}
+
+    layers.append(ConvTranspose2d(widths[-1], _SMALLEST, **options()))
+    for channels in (*reversed(widths[:-1]), colours):
+        layers += [BatchNorm(name=f"main.{len(layers)}"), ReLU()]
+        layers.append(ConvTranspose2d(channels, 4, **halves, **options()))
+    generator = Sequential(Input(latent), Reshape(latent, 1, 1), *layers, Tanh())
+
+    layers.clear()
+    layers += [Conv2d(widths[0], 4, **halves, **options()), LeakyReLU(slope=0.2)]
     for channels in widths[1:]:
-        layers.append(Conv2d(channels, 4, stride=2, padding=1, bias=False, weight_init=start))
-        layers += [BatchNorm(), LeakyReLU(slope=0.2)]
-    layers += [Conv2d(1, _SMALLEST, bias=False, weight_init=start), Flatten()]
-    discriminator = Sequential(Input(*image), *layers)
+        layers.append(Conv2d(channels, 4, **halves, **options()))
+        layers += [BatchNorm(name=f"main.{len(layers)}"), LeakyReLU(slope=0.2)]
+    layers.append(Conv2d(1, _SMALLEST, **options()))
+    discriminator = Sequential(Input(*image), *layers, Flatten())
     return generator, discriminator
 
 

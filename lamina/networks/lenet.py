@@ -14,8 +14,8 @@ def lenet(classes: Count = 10, input: ShapeOfImages = (1, 28, 28)) -> Network:
     """Two convolutions, each followed by pooling, and two linear layers.
 
     LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition (1998),
-    in Caffe's variant: max pooling instead of averages, more channels, a ReLU. Weights start with
-    the layers' defaults.
+    in Caffe's variant: max pooling instead of averages, more channels, a ReLU. Layers have Caffe's
+    names, and weights start with the layers' defaults.
 
     Args:
         classes: the number of results.
@@ -31,12 +31,12 @@ def lenet(classes: Count = 10, input: ShapeOfImages = (1, 28, 28)) -> Network:
     """
     return Sequential(
         Input(*input),
-        Conv2d(20, 5),
+        Conv2d(20, 5, name="conv1"),
         MaxPool2d(2),
-        Conv2d(50, 5),
+        Conv2d(50, 5, name="conv2"),
         MaxPool2d(2),
         Flatten(),
-        Linear(500),
+        Linear(500, name="ip1"),
         ReLU(),
-        Linear(classes),
+        Linear(classes, name="ip2"),
     )

@@ -53,35 +53,53 @@ def mobilenet_v2(
         Tensor(f32[batch, 10], layer)
     """
     image = Input(*input)
-    x = _convolution(image, _rounded(32 * width), 3, stride=2)
+    # Names are torchvision's, where `features` is a sequence.
+    x = _convolution(image, _names("features.0"), _rounded(32 * width), 3, stride=2)
+    blocks = 1
     for expansion, channels, repetitions, stride in _TABLE:
         for number in range(repetitions):
-            x = _bottleneck(x, expansion, _rounded(channels * width), stride if number == 0 else 1)
-    x = _convolution(x, _rounded(1280 * max(1.0, width)), 1)
+            name, first = f"features.{blocks}.conv", stride if number == 0 else 1
+            x = _bottleneck(x, name, expansion, _rounded(channels * width), first)
+            blocks += 1
+    x = _convolution(x, _names(f"features.{blocks}"), _rounded(1280 * max(1.0, width)), 1)
     x = GlobalAvgPool()(x)
     x = Dropout(dropout)(x) if dropout else x
-    scores = Linear(classes, weight_init=Normal(deviation=0.01))(x)
+    scores = Linear(classes, weight_init=Normal(deviation=0.01), name="classifier.1")(x)
     return Network(image, scores)
 
 
-def _bottleneck(x: Tensor, expansion: int, channels: int, stride: int) -> Tensor:
+def _names(name: str) -> tuple[str, str]:
+    """The names of a convolution and its normalisation."""
+    return f"{name}.0", f"{name}.1"
+
+
+def _bottleneck(x: Tensor, name: str, expansion: int, channels: int, stride: int) -> Tensor:
     """Table 1 of the paper; figure 4 shows where there is a shortcut."""
     (inputs,) = static(x.shape[1:2])
     inner = inputs * expansion
-    y = _convolution(x, inner, 1) if expansion > 1 else x
-    y = _convolution(y, inner, 3, stride, groups=inner)
-    y = _convolution(y, channels, 1, activated=False)
+    y = _convolution(x, _names(f"{name}.0"), inner, 1) if expansion > 1 else x
+    depthwise = int(expansion > 1)
+    y = _convolution(y, _names(f"{name}.{depthwise}"), inner, 3, stride, groups=inner)
+    # The last convolution has no activation, and is not a sequence of its own.
+    names = f"{name}.{depthwise + 1}", f"{name}.{depthwise + 2}"
+    y = _convolution(y, names, channels, 1, activated=False)
     return x + y if stride == 1 and inputs == channels else y
 
 
 def _convolution(
-    x: Tensor, channels: int, window: int, stride: int = 1, groups: int = 1, activated: bool = True
+    x: Tensor,
+    names: tuple[str, str],
+    channels: int,
+    window: int,
+    stride: int = 1,
+    groups: int = 1,
+    activated: bool = True,
 ) -> Tensor:
     """A normalised convolution; the activation is ReLU6."""
     init = KaimingUniform(mode="fan_out")
     sizes: dict[str, Any] = {"stride": stride, "padding": window // 2, "groups": groups}
-    y = Conv2d(channels, window, **sizes, bias=False, weight_init=init)(x)
-    y = BatchNorm()(y)
+    y = Conv2d(channels, window, **sizes, bias=False, weight_init=init, name=names[0])(x)
+    y = BatchNorm(name=names[1])(y)
     return Hardtanh(low=0.0, high=6.0)(y) if activated else y
 
 

@@ -59,9 +59,14 @@ def lstm_classifier(
         first = x = Input(length, inputs or 0)
     else:
         first = Input(length, dtype="int64")
-        x = Embedding(vocabulary, features)(first)
+        x = Embedding(vocabulary, features, name="embedding")(first)
     memory = LSTM(
-        features, layers=layers, bidirectional=bidirectional, returns="last", dropout=dropout
+        features,
+        layers=layers,
+        bidirectional=bidirectional,
+        returns="last",
+        dropout=dropout,
+        name="lstm",
     )
     given = [first, Input(dtype="int64")] if lengths else [first]
-    return Network(given, Linear(classes)(memory(x, *given[1:])))
+    return Network(given, Linear(classes, name="head")(memory(x, *given[1:])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from lamina.calls import checked
 from lamina.errors import DefinitionError
@@ -64,46 +64,67 @@ def resnet(
             where=f"resnet ({source_line()})",
         )
     image = Input(*(input or _INPUTS[stem]))
+    names = "conv1", "bn1"
     if stem == "cifar":
-        x = _convolution(image, width, 3)
+        x = _convolution(image, names, width, 3)
     else:
-        x = MaxPool2d(3, stride=2, padding=1)(_convolution(image, width, 7, stride=2))
+        x = MaxPool2d(3, stride=2, padding=1)(_convolution(image, names, width, 7, stride=2))
     block = _basic if depth <= 34 else _bottleneck
     for stage, blocks in enumerate(_BLOCKS[depth]):
         for number in range(blocks):
-            x = block(x, width << stage, stride=2 if stage > 0 and number == 0 else 1)
-    return Network(image, Linear(classes)(GlobalAvgPool()(x)))
+            name, stride = f"layer{stage + 1}.{number}", 2 if stage > 0 and number == 0 else 1
+            x = block(x, name, width << stage, stride)
+    return Network(image, Linear(classes, name="fc")(GlobalAvgPool()(x)))
 
 
-def _basic(x: Tensor, width: int, stride: int) -> Tensor:
+def _basic(x: Tensor, name: str, width: int, stride: int) -> Tensor:
     """Figure 5, left: 3x3, 3x3."""
-    y = _convolution(x, width, 3, stride)
-    y = _convolution(y, width, 3, activated=False)
-    return ReLU()(y + _shortcut(x, width, stride))
+    first, second = _numbered(name, 2)
+    y = _convolution(x, first, width, 3, stride)
+    y = _convolution(y, second, width, 3, activated=False)
+    return ReLU()(y + _shortcut(x, name, width, stride))
 
 
-def _bottleneck(x: Tensor, width: int, stride: int) -> Tensor:
+def _bottleneck(x: Tensor, name: str, width: int, stride: int) -> Tensor:
     """Figure 5, right: 1x1, 3x3, 1x1 with four times the channels."""
-    y = _convolution(x, width, 1)
-    y = _convolution(y, width, 3, stride)
-    y = _convolution(y, 4 * width, 1, activated=False)
-    return ReLU()(y + _shortcut(x, 4 * width, stride))
+    first, second, third = _numbered(name, 3)
+    y = _convolution(x, first, width, 1)
+    y = _convolution(y, second, width, 3, stride)
+    y = _convolution(y, third, 4 * width, 1, activated=False)
+    return ReLU()(y + _shortcut(x, name, 4 * width, stride))
 
 
-def _shortcut(x: Tensor, channels: int, stride: int) -> Tensor:
+def _numbered(name: str, count: int) -> list[tuple[str, str]]:
+    """The names of the convolutions of a block, and of their normalisations: torchvision's."""
+    return [(f"{name}.conv{number}", f"{name}.bn{number}") for number in range(1, count + 1)]
+
+
+def _shortcut(x: Tensor, name: str, channels: int, stride: int) -> Tensor:
     """The input, or a projection of it if its shape differs: option B of section 3.3."""
     if static(x.shape[1:2]) == (channels,) and stride == 1:
         return x
-    return _convolution(x, channels, 1, stride, activated=False)
+    names = f"{name}.downsample.0", f"{name}.downsample.1"
+    return _convolution(x, names, channels, 1, stride, activated=False)
 
 
 def _convolution(
-    x: Tensor, channels: int, window: int, stride: int = 1, activated: bool = True
+    x: Tensor,
+    names: tuple[str, str],
+    channels: int,
+    window: int,
+    stride: int = 1,
+    activated: bool = True,
 ) -> Tensor:
-    """A padded convolution with batch normalisation and, if `activated`, a ReLU."""
+    """A padded convolution with batch normalisation and, if `activated`, a ReLU.
+
+    Args:
+        x: images.
+        names: of the convolution and of the normalisation.
+        channels, window, stride: of the convolution.
+        activated: whether there is a ReLU.
+    """
     init = KaimingUniform(mode="fan_out", nonlinearity="relu")
-    y = Conv2d(channels, window, stride=stride, padding=window // 2, bias=False, weight_init=init)(
-        x
-    )
-    y = BatchNorm()(y)
+    sizes: dict[str, Any] = {"stride": stride, "padding": window // 2}
+    y = Conv2d(channels, window, **sizes, bias=False, weight_init=init, name=names[0])(x)
+    y = BatchNorm(name=names[1])(y)
     return ReLU()(y) if activated else y

@@ -59,13 +59,20 @@ def transformer_encoder(
         (3705320, Tensor(f32[batch, 1000, 128], transpose))
     """
     tokens = Input(length, dtype="int64")
-    x = LearnedPositions()(Embedding(vocabulary, features)(tokens))
-    for _ in range(layers):
+    x = Embedding(vocabulary, features, name="embedding")(tokens)
+    x = LearnedPositions(name="positions")(x)
+    for number in range(layers):
         block = TransformerEncoderBlock(
-            heads, hidden, dropout=dropout, activation="gelu", norm_first=True, causal=causal
+            *(heads, hidden),
+            dropout=dropout,
+            activation="gelu",
+            norm_first=True,
+            causal=causal,
+            # As in PyTorch's TransformerEncoder.
+            name=f"encoder.layers.{number}",
         )
         x = block(x)
-    x = LayerNorm()(x)
+    x = LayerNorm(name="encoder.norm")(x)
     if classes is not None:
-        return Network(tokens, Linear(classes)(ops.mean(x, 1)))
-    return Network(tokens, ops.transpose(Linear(vocabulary)(x), (0, 2, 1)))
+        return Network(tokens, Linear(classes, name="head")(ops.mean(x, 1)))
+    return Network(tokens, ops.transpose(Linear(vocabulary, name="head")(x), (0, 2, 1)))

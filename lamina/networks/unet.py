@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from lamina.calls import checked
 from lamina.errors import DefinitionError
@@ -50,25 +50,28 @@ def unet(
         Tensor(f32[batch, 3, 32, 32], layer)
     """
 
-    def twice(x: Tensor, channels: int) -> Tensor:
+    def twice(x: Tensor, channels: int, name: str) -> Tensor:
         """Two convolutions 3x3."""
-        for _ in range(2):
-            bias, init = not batch_norm, KaimingUniform()
-            x = Conv2d(channels, 3, padding=padding, bias=bias, weight_init=init)(x)
-            x = ReLU()(BatchNorm()(x) if batch_norm else x)
+        for number in (1, 2):
+            how: dict[str, Any] = {"padding": padding, "bias": not batch_norm}
+            conv = f"{name}.conv{number}"
+            x = Conv2d(channels, 3, **how, weight_init=KaimingUniform(), name=conv)(x)
+            x = ReLU()(BatchNorm(name=f"{name}.norm{number}")(x) if batch_norm else x)
         return x
 
     image = Input(*input)
     x, skips = image, list[Tensor]()
-    for width in widths[:-1]:
-        skips.append(twice(x, width))
+    for level, width in enumerate(widths[:-1], start=1):
+        skips.append(twice(x, width, f"encoder{level}"))
         _check_even(skips[-1], len(widths) - 1)
         x = MaxPool2d(2)(skips[-1])
-    x = twice(x, widths[-1])
-    for width, skip in zip(reversed(widths[:-1]), reversed(skips), strict=True):
-        x = ConvTranspose2d(width, 2, stride=2, weight_init=KaimingUniform(mode="fan_out"))(x)
-        x = twice(concat([_cropped(skip, x), x]), width)
-    return Network(image, Conv2d(classes, 1, weight_init=KaimingUniform())(x))
+    x = twice(x, widths[-1], "bottleneck")
+    for level in range(len(skips), 0, -1):
+        width, skip, name = widths[level - 1], skips[level - 1], f"decoder{level}"
+        init = KaimingUniform(mode="fan_out")
+        x = ConvTranspose2d(width, 2, stride=2, weight_init=init, name=f"{name}.up")(x)
+        x = twice(concat([_cropped(skip, x), x]), width, name)
+    return Network(image, Conv2d(classes, 1, weight_init=KaimingUniform(), name="head")(x))
 
 
 def _cropped(x: Tensor, like: Tensor) -> Tensor:

@@ -54,17 +54,24 @@ def vgg(
         >>> small.outputs[0]
         Tensor(f32[batch, 10], layer)
     """
+    # Names are torchvision's: the numbers of layers in two sequences.
     layers: list[Layer] = []
+
+    def name() -> str:
+        return f"features.{len(layers)}"
+
     for stage in _stages(stages):
         for channels in stage:
-            layers.append(Conv2d(channels, 3, padding="same", weight_init=_KAIMING))
-            layers += [BatchNorm(), ReLU()] if batch_norm else [ReLU()]
+            conv = Conv2d(channels, 3, padding="same", weight_init=_KAIMING, name=name())
+            layers.append(conv)
+            layers += [BatchNorm(name=name()), ReLU()] if batch_norm else [ReLU()]
         layers.append(MaxPool2d(2))
     layers.append(Flatten())
-    for features in hidden:
-        layers += [Linear(features), ReLU()]
+    for number, features in enumerate(hidden):
+        layers += [Linear(features, name=f"classifier.{3 * number}"), ReLU()]
         layers += [Dropout(dropout)] if dropout else []
-    return Sequential(Input(*input), *layers, Linear(classes))
+    last = Linear(classes, name=f"classifier.{3 * len(hidden)}")
+    return Sequential(Input(*input), *layers, last)
 
 
 _KAIMING = KaimingUniform(mode="fan_out", nonlinearity="relu")

@@ -69,7 +69,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         (lm.Model.fit, {"validation_split": 0.1}, "= lm.data.Dataset(x, y).split(0.9)."),
         (lm.networks.resnet, {"num_classes": 3}, "Here it is called classes."),
         (lm.networks.mlp, {"hidden": 3}, "Here it is called widths."),
-        (lm.Input, {"shape": (3,)}, "expected  Input(*shape, dtype)"),
+        (lm.Input, {"shape": (3,)}, "expected  Input(*shape, dtype, name)"),
     ],
 )
 def test_an_option_named_as_in_other_frameworks_gets_advice(
@@ -217,7 +217,7 @@ def test_a_type_error_from_within_is_passed_on() -> None:
 
 
 def test_editors_see_the_options_of_records_and_functions() -> None:
-    assert list(inspect.signature(lm.Dropout).parameters) == ["probability"]
+    assert list(inspect.signature(lm.Dropout).parameters) == ["probability", "name"]
     assert list(inspect.signature(lm.networks.lenet).parameters) == ["classes", "input"]
     assert next(iter(inspect.signature(lm.Model).parameters)) == "network"
 

@@ -163,6 +163,7 @@ USUAL: dict[str, Accepted] = {
     "metrics": some("()"),
     "mode": NOTHING,
     "momentum": NOT_NEGATIVE,
+    "name": OPTIONAL | some("text"),
     "network": NOTHING,
     "optimizer": NOTHING,
     "power": POSITIVE,
@@ -703,6 +704,29 @@ ROWS |= {
     "Model.states": Row(call=lambda: model().states()),
     "Model.set_parameters": Row(
         {"values": {}}, {"values": some("{}")}, call=lambda **o: model().set_parameters(**o)
+    ),
+    "Model.load_parameters": Row(
+        {"source": Made(lambda: model().parameters())},
+        # There is no file named "a", and no parameter without a name.
+        {"source": NOTHING, "skip": some("()")},
+        call=lambda **o: model().load_parameters(**o),
+        words=("parameter", "file"),
+    ),
+    "from_torch": Row(
+        {
+            "network": Made(net),
+            "state_dict": Made(lambda: model().parameters()),
+            "engine": "interpreter",
+            "show": False,
+        },
+        {
+            "state_dict": NOTHING,
+            "names": OPTIONAL | some("{}"),
+            "skip": some("()"),
+            "show": FLAG,
+            "dtype": NOTHING,
+            "precision": NOTHING,
+        },
     ),
     "Model.save": Row(
         {"path": "model.safetensors"}, {"path": PATH}, call=lambda **o: model().save(**o)

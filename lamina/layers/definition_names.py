@@ -1,0 +1,62 @@
+"""The names of the tensors of a definition: given by the user, or numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.errors import DefinitionError
+from lamina.graph import CONSTANT, LEAF, Origin, Tensor, source_line
+from lamina.layers.layer import LAYER, RESULT, UNNAMED
+
+
+def names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
+    """For each tensor of a definition its name, which is its number by default, and its path.
+
+    A further result of a layer has the layer's name: whether a network uses it changes no names of
+    parameters.
+
+    Raises:
+        DefinitionError: if two layers or two inputs have the same name.
+    """
+    names: dict[Tensor, tuple[str, str]] = {}
+    taken: dict[str, Tensor] = {}
+    count = 0
+    for node in nodes:
+        if node.op is RESULT:
+            name, path = names[node.operands[0]]
+            names[node] = (name, f"{path}[{node.attributes['number']}]")
+        elif node.op is not CONSTANT:
+            own = name_of(node)
+            name = str(count) if own is None else own
+            _require_single(taken.setdefault(name, node), node, name)
+            names[node] = (name, f"net/{name}:{_label(node)}")
+            count += 1
+    return names
+
+
+def name_of(node: Tensor) -> str | None:
+    """The name that the user gave to a layer or an input of a definition."""
+    if node.op is LAYER:
+        return node.attributes["name"]
+    named = node.op is LEAF and node.attributes["name"] != UNNAMED
+    return node.attributes["name"] if named else None
+
+
+def _require_single(first: Tensor, second: Tensor, name: str) -> None:
+    """Raises DefinitionError if two different layers or inputs have the same name."""
+    same = first.attributes.get("layer") is second.attributes.get("layer")
+    if first is second or (same and first.op is LAYER):
+        return
+    raise DefinitionError(
+        f"two layers or inputs of the network are named {name!r}",
+        facts=(("first", str(first.origin)), ("second", str(second.origin))),
+        where=str(Origin("Network", source_line())),
+        advice="Give each its own name, or give the networks that contain them a name: "
+        "lm.Sequential(..., name='left').",
+    )
+
+
+def _label(node: Tensor) -> str:
+    if node.op is LAYER:
+        return type(node.attributes["layer"]).__name__
+    return "Input" if node.op is LEAF else node.op.name.replace("_", " ").title().replace(" ", "")

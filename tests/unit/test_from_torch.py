@@ -1,0 +1,322 @@
+"""Weights of PyTorch's modules in models of Lamina."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError, ShapeError
+
+NAMES = json.loads((Path(__file__).parent / "torchvision_names.json").read_text())
+# The ready networks that torchvision has too.
+TORCHVISION: dict[str, Callable[[], lm.Network]] = {
+    "resnet18": lambda: lm.networks.resnet(18),
+    "resnet34": lambda: lm.networks.resnet(34),
+    "resnet50": lambda: lm.networks.resnet(50),
+    "mobilenet_v2": lm.networks.mobilenet_v2,
+    "vgg11": lambda: lm.networks.vgg(11),
+    "vgg16_bn": lambda: lm.networks.vgg(16, batch_norm=True),
+}
+# The names of the layers of other networks: those of their papers, or of usual modules.
+OTHERS: dict[str, tuple[Callable[[], lm.Network], str]] = {
+    "lenet": (lm.networks.lenet, "conv1 conv2 ip1 ip2"),
+    "mlp": (lm.networks.mlp, "1 3 5"),
+    "unet": (
+        lambda: lm.networks.unet(input=(1, 8, 8), widths=(2, 4), batch_norm=True),
+        "encoder1.conv1 encoder1.norm1 encoder1.conv2 encoder1.norm2 "
+        "bottleneck.conv1 bottleneck.norm1 bottleneck.conv2 bottleneck.norm2 "
+        "decoder1.up decoder1.conv1 decoder1.norm1 decoder1.conv2 decoder1.norm2 head",
+    ),
+    "transformer_encoder": (
+        lambda: lm.networks.transformer_encoder(9, 4, features=4, heads=2, layers=2, hidden=8),
+        "embedding positions encoder.layers.0 encoder.layers.1 encoder.norm head",
+    ),
+    "lstm_classifier": (
+        lambda: lm.networks.lstm_classifier(3, 4, vocabulary=9, features=2),
+        "embedding lstm head",
+    ),
+    "autoencoder": (
+        lambda: lm.networks.autoencoder((8, 4), code=2).network,
+        "encoder.0 encoder.2 encoder.4 decoder.0 decoder.2 decoder.4",
+    ),
+    "variational_autoencoder": (
+        lambda: lm.networks.variational_autoencoder((8,), code=2).network,
+        "encoder.0 mean log_variance decoder.0 decoder.2",
+    ),
+    "dcgan, generator": (
+        lambda: lm.networks.dcgan(4, (1, 8, 8), 4)[0],
+        "main.0 main.1 main.3",
+    ),
+    "dcgan, discriminator": (lambda: lm.networks.dcgan(4, (1, 8, 8), 4)[1], "main.0 main.2"),
+}
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_ready_networks_have_the_names_and_shapes_of_torchvision(name: str) -> None:
+    record = TORCHVISION[name]().variables(lm.shapes.float32)
+    found = {
+        one.name.replace("running_variance", "running_var"): list(one.tensor.shape)
+        for one in (*record.parameters.values(), *record.states.values())
+    }
+    expected = {key: shape for key, shape in NAMES[name] if "num_batches" not in key}
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_ready_networks_have_stated_names(name: str) -> None:
+    make, expected = OTHERS[name]
+    record = make().variables(lm.shapes.float32)
+    assert [
+        key
+        for key in record.layers
+        if any(one.startswith(f"{key}.") for one in record.parameters)
+        and not any(key.startswith(f"{other}.") for other in expected.split())
+    ] == expected.split()
+
+
+def test_every_ready_network_has_its_row() -> None:
+    known = {*TORCHVISION, *OTHERS}
+    functions = [name for name in dir(lm.networks) if name.islower() and name[0] != "_"]
+    missing = [name for name in functions if not any(key.startswith(name) for key in known)]
+    assert missing == []
+
+
+def weights(*shapes: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    return {name: generator.standard_normal(shape) for name, shape in shapes}
+
+
+TWO_LINEAR = weights(("0.weight", (5, 4)), ("0.bias", (5,)), ("2.weight", (3, 5)), ("2.bias", (3,)))
+
+
+def two_linear(**options: Any) -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3, **options))
+
+
+def test_layers_without_names_are_paired_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    model = lm.from_torch(two_linear(), TWO_LINEAR)
+    np.testing.assert_array_equal(
+        model.parameters()["3.weight"], TWO_LINEAR["2.weight"].astype("float32")
+    )
+    assert capsys.readouterr().out == (
+        "parameter  from      shape\n"
+        "---------  --------  ------\n"
+        "1.weight   0.weight  [5, 4]\n"
+        "1.bias     0.bias    [5]\n"
+        "3.weight   2.weight  [3, 5]\n"
+        "3.bias     2.bias    [3]\n"
+    )
+
+
+def test_nothing_is_printed_if_it_is_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    lm.from_torch(two_linear(), TWO_LINEAR, show=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_modules_in_another_order_are_named() -> None:
+    swapped = dict(reversed(TWO_LINEAR.items()))
+    model = lm.from_torch(two_linear(), swapped, names={"3": "2"}, show=False)
+    np.testing.assert_allclose(model.parameters()["1.bias"], TWO_LINEAR["0.bias"], rtol=1e-6)
+
+
+def test_named_layers_take_the_module_of_their_name() -> None:
+    renamed = {key.replace("2.", "head."): value for key, value in TWO_LINEAR.items()}
+    swapped = dict(reversed(renamed.items()))
+    model = lm.from_torch(two_linear(name="head"), swapped, show=False)
+    np.testing.assert_allclose(model.parameters()["1.bias"], TWO_LINEAR["0.bias"], rtol=1e-6)
+
+
+def test_running_statistics_are_states_and_counters_are_skipped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    net = lm.Sequential(lm.Input(3), lm.BatchNorm())
+    arrays = weights(*((f"0.{name}", (3,)) for name in ("weight", "bias")))
+    arrays |= {"0.running_mean": np.arange(3.0), "0.running_var": np.arange(3.0) + 1}
+    arrays |= {"0.num_batches_tracked": np.array(7)}
+    model = lm.from_torch(net, arrays)
+    np.testing.assert_array_equal(model.states()["1.running_variance"], [1, 2, 3])
+    assert capsys.readouterr().out.splitlines()[-1] == "not needed          0.num_batches_tracked"
+
+
+def test_skipped_parameters_keep_their_first_values() -> None:
+    head = lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(7))
+    model = lm.from_torch(head, TWO_LINEAR, skip=["3.*", "2.*"], show=False)
+    np.testing.assert_array_equal(
+        model.parameters()["3.weight"], lm.Model(head).parameters()["3.weight"]
+    )
+
+
+def test_an_array_of_another_shape() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(4))
+    with pytest.raises(ShapeError) as caught:
+        lm.from_torch(net, TWO_LINEAR)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "2.weight does not fit the parameter '3.weight'"
+    assert lines[1].startswith("  expected  [4, 5]   for net/3:Linear (test_from_torch.py:")
+    assert lines[2] == "  found     [3, 5]"
+    assert lines[3] == (
+        "  Layers without a name are paired in order: name the modules of those in another order, "
+        "names={'3': 'features.3'}, or leave parameters out, skip=['fc.*']."
+    )
+
+
+def test_arrays_that_are_left_over() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.from_torch(lm.Sequential(lm.Input(4), lm.Linear(5)), TWO_LINEAR)
+    assert str(caught.value) == (
+        "in from_torch: some arrays belong to no layer of the network\n"
+        "  paired     2 parameters and states\n"
+        "  left over  2.weight, 2.bias\n"
+        "  Leave out what is not needed: skip=['aux.*']."
+    )
+
+
+def test_arrays_that_are_missing() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(5), lm.Linear(3), lm.Linear(2))
+    with pytest.raises(DefinitionError) as caught:
+        lm.from_torch(net, TWO_LINEAR)
+    assert str(caught.value).splitlines()[:4] == [
+        "in from_torch: the arrays do not fit layer 3 of the network",
+        "  expected       weight [2, 3], bias [2]",
+        "  found next     no more arrays",
+        "  paired before  4 parameters and states",
+    ]
+    with pytest.raises(DefinitionError) as caught:
+        lm.from_torch(two_linear(), {key: TWO_LINEAR[key] for key in list(TWO_LINEAR)[:3]})
+    assert str(caught.value).splitlines()[:3] == [
+        "in from_torch: there is no array for '3.bias'",
+        "  expected  2.bias",
+        "  found     2.weight",
+    ]
+
+
+def test_the_module_of_a_layer_that_is_none() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.from_torch(two_linear(), TWO_LINEAR, names={"2": "0"})
+    assert str(caught.value) == (
+        "in names: the network has no layer '2' with parameters\n"
+        "  expected  1, 3\n"
+        "  found     '2'\n"
+        "  print(network) shows the layers."
+    )
+
+
+class Module:
+    def state_dict(self) -> dict[str, Any]:
+        return TWO_LINEAR
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (Module(), "Give its weights: module.state_dict()."),
+        ("weights.pt", "Read it first: torch.load(path, weights_only=True)."),
+    ],
+)
+def test_what_is_not_a_state_dict(given: Any, advice: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.from_torch(two_linear(), given)
+    assert "state_dict must be arrays by name" in str(caught.value)
+    assert str(caught.value).splitlines()[-1] == f"  {advice}"
+
+
+# With PyTorch -------------------------------------------------------------------------------------
+
+
+def cases() -> dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], tuple[int, ...]]]:
+    return {
+        "lenet": (
+            lambda nn: nn.Sequential(
+                *(nn.Conv2d(1, 4, 5), nn.MaxPool2d(2), nn.Flatten()),
+                *(nn.Linear(4 * 12 * 12, 6), nn.ReLU(), nn.Linear(6, 3)),
+            ),
+            lambda: lm.Sequential(
+                *(lm.Input(1, 28, 28), lm.Conv2d(4, 5), lm.MaxPool2d(2), lm.Flatten()),
+                *(lm.Linear(6), lm.ReLU(), lm.Linear(3)),
+            ),
+            (1, 28, 28),
+        ),
+        "normalised": (
+            lambda nn: nn.Sequential(
+                *(nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 6, 2)),
+                *(nn.GroupNorm(3, 6), nn.Flatten(), nn.LayerNorm(6 * 7 * 7)),
+            ),
+            lambda: lm.Sequential(
+                *(lm.Input(2, 8, 8), lm.Conv2d(4, 3, bias=False), lm.BatchNorm()),
+                *(lm.ConvTranspose2d(6, 2), lm.GroupNorm(3), lm.Flatten(), lm.LayerNorm()),
+            ),
+            (2, 8, 8),
+        ),
+        "encoder block": (
+            lambda nn: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+            lambda: lm.Sequential(lm.Input(5, 8), lm.TransformerEncoderBlock(2, 16, dropout=0.0)),
+            (5, 8),
+        ),
+        "transformer": (
+            lambda nn: nn.TransformerEncoder(
+                nn.TransformerEncoderLayer(
+                    *(8, 2, 16), dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+                ),
+                2,
+                nn.LayerNorm(8),
+                enable_nested_tensor=False,
+            ),
+            lambda: lm.Sequential(
+                lm.Input(5, 8),
+                *(
+                    lm.TransformerEncoderBlock(
+                        2, 16, dropout=0.0, activation="gelu", norm_first=True
+                    )
+                    for _ in range(2)
+                ),
+                lm.LayerNorm(),
+            ),
+            (5, 8),
+        ),
+    }
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", cases())
+def test_predictions_are_those_of_the_module(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    make, network, shape = cases()[name]
+    torch.manual_seed(0)
+    module = make(torch.nn)
+    # Running statistics get values of their own.
+    for _ in range(2):
+        module(torch.randn(4, *shape))
+    module.eval()
+    x = torch.randn(3, *shape)
+    with torch.no_grad():
+        expected = module(x).numpy()
+    model = lm.from_torch(network(), module.state_dict(), show=False)
+    np.testing.assert_allclose(model.predict(x.numpy()), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.torch
+def test_a_state_dict_in_bfloat16() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    module = torch.nn.Linear(4, 3).to(torch.bfloat16)
+    model = lm.from_torch(lm.Sequential(lm.Input(4), lm.Linear(3)), module.state_dict(), show=False)
+    expected = module.weight.float().detach().numpy()
+    np.testing.assert_array_equal(model.parameters()["1.weight"], expected)
+
+
+@pytest.mark.torch
+def test_the_keys_and_values_of_another_size() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    module = torch.nn.MultiheadAttention(8, 2, kdim=6, vdim=4, batch_first=True)
+    q, k, v = torch.randn(2, 5, 8), torch.randn(2, 3, 6), torch.randn(2, 3, 4)
+    inputs = [lm.Input(5, 8), lm.Input(3, 6), lm.Input(3, 4)]
+    net = lm.Network(inputs, lm.MultiHeadAttention(2)(*inputs))
+    model = lm.from_torch(net, module.state_dict(), show=False)
+    found = model.predict((q.numpy(), k.numpy(), v.numpy()))
+    expected = module(q, k, v)[0].detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
