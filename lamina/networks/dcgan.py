@@ -72,7 +72,7 @@ def dcgan(
     for channels in (*reversed(widths[:-1]), colours):
         layers += [BatchNorm(name=f"main.{len(layers)}"), ReLU()]
         layers.append(ConvTranspose2d(channels, 4, **halves, **options()))
-    generator = Sequential(Input(latent), Reshape(latent, 1, 1), *layers, Tanh())
+    generator = Sequential(Input(latent), Reshape(latent, 1, 1), *layers, Tanh(), name="generator")
 
     layers.clear()
     layers += [Conv2d(widths[0], 4, **halves, **options()), LeakyReLU(slope=0.2)]
@@ -80,7 +80,7 @@ def dcgan(
         layers.append(Conv2d(channels, 4, **halves, **options()))
         layers += [BatchNorm(name=f"main.{len(layers)}"), LeakyReLU(slope=0.2)]
     layers.append(Conv2d(1, _SMALLEST, **options()))
-    discriminator = Sequential(Input(*image), *layers, Flatten())
+    discriminator = Sequential(Input(*image), *layers, Flatten(), name="discriminator")
     return generator, discriminator
 
 
