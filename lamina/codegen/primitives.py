@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from lamina.codegen import functions, halves, tf32
+from lamina.codegen import circular, division, floats, functions, halves, powers, tf32
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Type, Value, constant, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
@@ -177,7 +177,7 @@ def _sign(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
 
 def _floor(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     (value,) = operands
-    return functions.floor(code, value) if dtype.is_float else value
+    return floats.floor(code, value) if dtype.is_float else value
 
 
 def _reciprocal(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
@@ -189,7 +189,21 @@ def _square_root(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Va
 
 
 def _power(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    return functions.power(code, *operands)
+    if dtype.is_float:
+        return powers.power(code, *operands)
+    return powers.integer_power(code, *operands, signed=not is_unsigned(dtype))
+
+
+def _quotient(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    return division.quotient(code, *operands, signed=not is_unsigned(dtype))
+
+
+def _pair(emit: Callable[[Builder, Value, Value], Value]) -> Emitter:
+    return lambda code, dtype, operands: emit(code, *operands)
+
+
+def _bitwise(operation: str) -> Emitter:
+    return lambda code, dtype, operands: code.binary(operation, *operands)
 
 
 def _logical_not(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
@@ -201,8 +215,28 @@ def _select(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return code.select(*operands)
 
 
+def _shift_left(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    return _shifted(code, "shl", *operands)
+
+
 def _shift_right(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    return code.binary("lshr", *operands)
+    if is_unsigned(dtype):
+        return _shifted(code, "lshr", *operands)
+    value, count = operands
+    most = constant(value.type.bits - 1, value.type)
+    count = code.select(code.compare("ult", count, most), count, most)
+    return code.binary("ashr", value, count)
+
+
+def _shifted(code: Builder, operation: str, value: Value, count: Value) -> Value:
+    """The shifted value; 0 if the count is negative, or not below the number of bits."""
+    type = value.type
+    if isinstance(count.number, int) and 0 <= count.number < type.bits:
+        return code.binary(operation, value, count)
+    # The instruction is undefined for other counts.
+    inside = code.compare("ult", count, constant(type.bits, type))
+    low = code.binary("and", count, constant(type.bits - 1, type))
+    return code.select(inside, code.binary(operation, value, low), constant(0, type))
 
 
 def _random_bits(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
@@ -274,13 +308,18 @@ EMITTERS: Mapping[str, Emitter] = {
     "multiply": _arithmetic("mul"),
     "multiply_add": lambda code, dtype, operands: code.multiply_add(*operands),
     "divide": _arithmetic("div"),
+    "quotient": _quotient,
+    "fmod": _pair(division.remainder),
     "power": _power,
+    "atan2": _pair(circular.atan2),
     "maximum": _extreme("gt"),
     "minimum": _extreme("lt"),
     "negative": _negative,
     "absolute": _absolute,
     "sign": _sign,
     "floor": _floor,
+    "round": _function(floats.round_half_even),
+    "copysign": lambda code, dtype, operands: code.intrinsic("copysign", *operands),
     "square_root": _square_root,
     "reciprocal": _reciprocal,
     **{name: _function(emit) for name, emit in functions.FUNCTIONS.items()},
@@ -290,11 +329,15 @@ EMITTERS: Mapping[str, Emitter] = {
     "less_equal": _compare("le"),
     "greater": _compare("gt"),
     "greater_equal": _compare("ge"),
-    "logical_and": lambda code, dtype, operands: code.binary("and", *operands),
-    "logical_or": lambda code, dtype, operands: code.binary("or", *operands),
+    "logical_and": _bitwise("and"),
+    "logical_or": _bitwise("or"),
     "logical_not": _logical_not,
     "select": _select,
     "random_bits": _random_bits,
+    "bitwise_and": _bitwise("and"),
+    "bitwise_or": _bitwise("or"),
+    "bitwise_xor": _bitwise("xor"),
+    "shift_left": _shift_left,
     "shift_right": _shift_right,
     "round_to_tf32": _function(tf32.rounded),
 }

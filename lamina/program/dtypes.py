@@ -73,8 +73,8 @@ def _random(operands: Sequence[DType], dtype: DType) -> bool:
     return dtype == uint32 and _of_one_dtype(operands, int64)
 
 
-def _bits(operands: Sequence[DType], dtype: DType) -> bool:
-    return dtype == uint32 and _of_one_dtype(operands, uint32)
+def _of_integers(operands: Sequence[DType], dtype: DType) -> bool:
+    return dtype.kind == "int" and _of_one_dtype(operands, dtype)
 
 
 def _of_float32(operands: Sequence[DType], dtype: DType) -> bool:
@@ -84,9 +84,13 @@ def _of_float32(operands: Sequence[DType], dtype: DType) -> bool:
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("add", "subtract", "multiply", "maximum", "minimum"), _of_numbers),
     **dict.fromkeys(("negative", "absolute", "sign", "floor"), _of_numbers),
-    **dict.fromkeys(("multiply_add", "divide", "power"), _of_floats),
-    **dict.fromkeys(("square_root", "reciprocal", "exp", "expm1", "log", "log1p"), _of_floats),
-    **dict.fromkeys(("sin", "cos", "tanh", "erf", "sigmoid", "softplus"), _of_floats),
+    **dict.fromkeys(("power",), _of_numbers),
+    **dict.fromkeys(("multiply_add", "divide", "fmod", "copysign", "round"), _of_floats),
+    **dict.fromkeys(("square_root", "reciprocal", "sigmoid", "softplus"), _of_floats),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), _of_floats),
+    **dict.fromkeys(("sin", "cos", "tan", "atan2", "sinh", "cosh", "tanh"), _of_floats),
+    **dict.fromkeys(("erf", "erfc"), _of_floats),
+    **dict.fromkeys(("quotient", "bitwise_and", "bitwise_or", "bitwise_xor"), _of_integers),
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal"), _comparison),
     **dict.fromkeys(("greater", "greater_equal"), _comparison),
     **dict.fromkeys(("logical_and", "logical_or", "logical_not"), _logical),
@@ -94,7 +98,7 @@ _RULES: Mapping[str, _Rule] = {
     "cast": _any,
     "round_to_tf32": _of_float32,
     "random_bits": _random,
-    "shift_right": _bits,
+    **dict.fromkeys(("shift_left", "shift_right"), _of_integers),
 }
 
 

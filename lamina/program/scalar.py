@@ -39,23 +39,36 @@ PRIMITIVES: dict[str, int] = {
     "multiply": 2,
     "multiply_add": 3,  # of floats: first * second + third
     "divide": 2,  # of floats
+    "quotient": 2,  # of integers, truncated towards zero; 0 if divided by 0
+    "fmod": 2,  # of floats: the remainder of a division truncated towards zero, exact
+    # of integers: by squaring, wrapping around; negative powers are 0, except those of 1 and -1
     "power": 2,
     "maximum": 2,  # NaN if either operand is NaN
     "minimum": 2,  # NaN if either operand is NaN
     "negative": 1,
     "absolute": 1,
     "sign": 1,
+    "copysign": 2,  # of floats: the first operand's size with the second's sign
     "floor": 1,
+    "round": 1,  # of floats: to the nearest whole number, the even one of two
     "square_root": 1,
     "reciprocal": 1,
     "exp": 1,
+    "exp2": 1,
     "expm1": 1,
     "log": 1,
+    "log2": 1,
+    "log10": 1,
     "log1p": 1,
     "sin": 1,
     "cos": 1,
+    "tan": 1,
+    "atan2": 2,  # of y and x: the angle of the point (x, y)
+    "sinh": 1,
+    "cosh": 1,
     "tanh": 1,
     "erf": 1,
+    "erfc": 1,
     "sigmoid": 1,
     "softplus": 1,
     "equal": 2,
@@ -73,7 +86,12 @@ PRIMITIVES: dict[str, int] = {
     "round_to_tf32": 1,
     # seed (i64), step (i64), position (i64), stream (i64): 32 random bits (u32), Philox 4x32-10
     "random_bits": 4,
-    "shift_right": 2,  # of u32
+    # of integers; shifts by a negative number or by all bits and more leave only sign bits
+    "bitwise_and": 2,
+    "bitwise_or": 2,
+    "bitwise_xor": 2,
+    "shift_left": 2,
+    "shift_right": 2,
 }
 
 

@@ -17,8 +17,9 @@ from lamina.records import frozen_dataclass
 # Primitives that cost about as much as ten additions or more, on any device.
 EXPENSIVE = frozenset(
     (
-        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
-        *("sigmoid", "softplus", "divide", "square_root", "reciprocal", "random_bits"),
+        *("power", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan"),
+        *("atan2", "sinh", "cosh", "tanh", "erf", "erfc", "sigmoid", "softplus"),
+        *("divide", "quotient", "fmod", "square_root", "reciprocal", "random_bits"),
     )
 )
 

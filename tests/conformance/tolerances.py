@@ -53,8 +53,8 @@ ENLARGED, ENLARGED_COARSE = 64.0, 1.0
 TF32_UNITS = 2.0**13
 FUNCTIONS = frozenset(
     (
-        *("power", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"),
-        *("sigmoid", "softplus"),
+        *("power", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan"),
+        *("atan2", "sinh", "cosh", "tanh", "erf", "erfc", "sigmoid", "softplus"),
     )
 )
 FUNCTION_UNITS = 4.0

@@ -59,9 +59,32 @@ def erf_far(x: mpf) -> mpf:
     return -mp.log(mp.erfc(x))
 
 
+def atan_tail(z: mpf) -> mpf:
+    """(atan(t) - t) / t**3, with z = t**2."""
+    return sum((-1) ** (n + 1) * z**n / mpf(2 * n + 3) for n in range(90))
+
+
+def erfc_scaled(centre: float) -> Callable[[mpf], mpf]:
+    """(1 + 2 x) exp(x**2) erfc(x), with t = (x - centre) / (x + centre)."""
+
+    def function(t: mpf) -> mpf:
+        x = centre * (1 + t) / (1 - t)
+        return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
+
+    return function
+
+
 HALF_LN2 = mp.log(2) / 2 + mpf("1e-4")
 LARGEST_S2 = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 + mpf("1e-5")
 QUARTER_PI2 = (mp.pi / 4 + mpf("1e-4")) ** 2
+EIGHTH_PI_TANGENT2 = (mp.tan(mp.pi / 8) + mpf("1e-5")) ** 2
+ERFC_CENTRE = 4
+
+
+def erfc_end(x: float) -> mpf:
+    """The t of an x."""
+    return mpf(x - ERFC_CENTRE) / (x + ERFC_CENTRE)
+
 
 if __name__ == "__main__":
     for name, function, low, high, degrees in (
@@ -73,6 +96,9 @@ if __name__ == "__main__":
         ("ERF_FAR32", erf_far, 1, 4, (8, 9, 10)),
         ("ERF_FAR64", erf_far, 1, 2.5, (14, 16, 18)),
         ("ERF_FAR64b", erf_far, 2.5, 6, (14, 16, 18)),
+        ("ATAN", atan_tail, 0, EIGHTH_PI_TANGENT2, (4, 11)),
+        ("ERFC32", erfc_scaled(ERFC_CENTRE), -1, erfc_end(10.1), (11,)),
+        ("ERFC64", erfc_scaled(ERFC_CENTRE), -1, erfc_end(27.3), (22,)),
     ):
         for degree in degrees:
             print(name, fit(function, low, high, degree))

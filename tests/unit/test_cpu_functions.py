@@ -6,19 +6,30 @@ import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
-from lamina.codegen import functions
+from lamina.codegen import circular, division, floats, functions, powers
+from lamina.codegen.builder import Builder
 from lamina.codegen.llvm import Module
+from lamina.codegen.primitives import EMITTERS
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.machine_code import Library, assemble, listing
 from lamina.engines.cpu.processor import host
-from lamina.shapes import Array
+from lamina.program.integers import integer_power
+from lamina.shapes import Array, as_dtype
 
 MOST_ULP = 4.0
+ELEMENTS = {
+    "float32": "float",
+    "float64": "double",
+    "uint8": "i8",
+    "uint32": "i32",
+    "int32": "i32",
+    "int64": "i64",
+}
 PRECISE = np.finfo(np.longdouble).nmant >= 63
 needs_precise = pytest.mark.skipif(not PRECISE, reason="long double is no wider than double here")
 KINDS = ("float", "double")
@@ -57,7 +68,7 @@ def apply(
     emit: Emit, *operands: Array, lanes: int = 16, fused: bool = True, doubles: bool = True
 ) -> Array:
     """The function of arrays, of one dtype and any length."""
-    element = "float" if operands[0].dtype == np.float32 else "double"
+    element = ELEMENTS[operands[0].dtype.name]
     library = compiled(emit, len(operands), element, lanes, fused and host().fused, doubles)
     size = operands[0].size
     padded = [np.pad(x, (0, -size % lanes)) for x in operands]
@@ -108,11 +119,17 @@ def softplus(x: Array) -> Array:
 # name -> reference, and the arguments in float32 and in float64
 RANGES: dict[str, tuple[Callable[[Array], Array], tuple[float, float], tuple[float, float]]] = {
     "exp": (np.exp, (-110, 95), (-760, 715)),
+    "exp2": (np.exp2, (-152, 130), (-1080, 1026)),
     "expm1": (np.expm1, (-110, 95), (-760, 715)),
     "log": (np.log, (0, 3e38), (0, 1e308)),
+    "log2": (np.log2, (0, 3e38), (0, 1e308)),
+    "log10": (np.log10, (0, 3e38), (0, 1e308)),
     "log1p": (np.log1p, (-1, 3e38), (-1, 1e308)),
     "sin": (np.sin, (-1e6, 1e6), (-1e6, 1e6)),
     "cos": (np.cos, (-1e6, 1e6), (-1e6, 1e6)),
+    "tan": (np.tan, (-1e6, 1e6), (-1e6, 1e6)),
+    "sinh": (np.sinh, (-90, 90), (-711, 711)),
+    "cosh": (np.cosh, (-90, 90), (-711, 711)),
     "tanh": (np.tanh, (-20, 20), (-40, 40)),
     "sigmoid": (sigmoid, (-110, 110), (-760, 760)),
     "softplus": (softplus, (-110, 110), (-760, 760)),
@@ -145,12 +162,14 @@ def test_functions_are_right_to_four_units(
 
 @pytest.mark.parametrize("fused", FUSED)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_error_function_is_right_to_four_units(dtype: str, fused: bool) -> None:
+@pytest.mark.parametrize("name", ["erf", "erfc"])
+def test_error_functions_are_right_to_four_units(name: str, dtype: str, fused: bool) -> None:
     mpmath = pytest.importorskip("mpmath", reason="mpmath gives the reference")
-    x = arguments(dtype, -7, 7)[::100]
-    found = apply(functions.erf, x, fused=fused)
+    reach = 7 if name == "erf" else 10.2 if dtype == "float32" else 27.5
+    x = arguments(dtype, -reach, reach)[::100]
+    found = apply(functions.FUNCTIONS[name], x, fused=fused)
     with mpmath.workdps(40):
-        exact = [mpmath.erf(mpmath.mpf(float(value))) for value in x]
+        exact = [getattr(mpmath, name)(mpmath.mpf(float(value))) for value in x]
         spacing = np.spacing(np.abs(np.array([float(e) for e in exact], dtype)))
         pairs = zip(found, exact, spacing, strict=True)
         error = [float(abs(mpmath.mpf(float(f)) - e) / float(s)) for f, e, s in pairs]
@@ -171,9 +190,25 @@ def test_powers_are_right_to_four_units(dtype: str, doubles: bool, fused: bool) 
     y = np.concatenate([y, steep]).astype(dtype)
     with np.errstate(all="ignore"):
         expected = np.power(wide(x), wide(y))
-    error = ulps(apply(functions.power, x, y, fused=fused, doubles=doubles), expected)
+    error = ulps(apply(powers.power, x, y, fused=fused, doubles=doubles), expected)
     worst = int(np.argmax(error))
     assert error[worst] <= MOST_ULP, f"{x[worst]!r} ** {y[worst]!r}: {error[worst]:.2f} units off"
+
+
+@needs_precise
+@pytest.mark.parametrize("fused", FUSED)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_angles_are_right_to_four_units(dtype: str, fused: bool) -> None:
+    generator = np.random.default_rng(1)
+    reach = 120 if dtype == "float32" else 1000
+    near = generator.uniform(-3, 3, (2, 200_000))
+    sizes = 2.0 ** generator.uniform(-reach, reach, (2, 200_000))
+    y, x = np.concatenate([near, sizes * generator.choice([-1, 1], sizes.shape)], 1).astype(dtype)
+    with np.errstate(all="ignore"):
+        expected = np.arctan2(wide(y), wide(x))
+    error = ulps(apply(circular.atan2, y, x, fused=fused), expected)
+    worst = int(np.argmax(error))
+    assert error[worst] <= MOST_ULP, f"atan2({y[worst]!r}, {x[worst]!r}): {error[worst]:.2f} units"
 
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0]
@@ -196,7 +231,14 @@ def same_bits(found: Array, expected: Array) -> bool:
         ("sin", [0.0, -0.0, math.nan, math.nan, math.nan, math.sin(1), -math.sin(1)]),
         ("cos", [1, 1, math.nan, math.nan, math.nan, math.cos(1), math.cos(1)]),
         ("tanh", [0.0, -0.0, 1, -1, math.nan, math.tanh(1), -math.tanh(1)]),
+        ("exp2", [1, 1, math.inf, 0, math.nan, 2, 0.5]),
+        ("log2", [-math.inf, -math.inf, math.inf, math.nan, math.nan, 0.0, math.nan]),
+        ("log10", [-math.inf, -math.inf, math.inf, math.nan, math.nan, 0.0, math.nan]),
+        ("tan", [0.0, -0.0, math.nan, math.nan, math.nan, math.tan(1), -math.tan(1)]),
+        ("sinh", [0.0, -0.0, math.inf, -math.inf, math.nan, math.sinh(1), -math.sinh(1)]),
+        ("cosh", [1, 1, math.inf, math.inf, math.nan, math.cosh(1), math.cosh(1)]),
         ("erf", [0.0, -0.0, 1, -1, math.nan, math.erf(1), -math.erf(1)]),
+        ("erfc", [1, 1, 0, 2, math.nan, math.erfc(1), math.erfc(-1)]),
         ("sigmoid", [0.5, 0.5, 1, 0, math.nan, 1 / (1 + 1 / math.e), 1 / (1 + math.e)]),
     ],
 )
@@ -213,19 +255,122 @@ def test_powers_of_special_values_are_those_of_numpy(dtype: str, doubles: bool) 
     x, y = (grid.ravel() for grid in np.meshgrid(*[np.array(values, dtype)] * 2))
     with np.errstate(all="ignore"):
         expected = np.power(x, y)
-    found = apply(functions.power, x, y, doubles=doubles)
+    found = apply(powers.power, x, y, doubles=doubles)
     exact = ~np.isfinite(expected) | (expected == 0) | (np.abs(expected) == 1)
     assert same_bits(found[exact], expected[exact])
     np.testing.assert_allclose(found, expected, 1e-6)
 
 
+@FLOATS
+def test_angles_of_special_values_are_those_of_numpy(dtype: str, doubles: bool) -> None:
+    limits = np.finfo(dtype)
+    values = [*SPECIAL, 0.5, -3.0, limits.max, limits.min, limits.tiny, limits.smallest_subnormal]
+    y, x = (grid.ravel() for grid in np.meshgrid(*[np.array(values, dtype)] * 2))
+    expected = np.arctan2(y, x)
+    found = apply(circular.atan2, y, x, doubles=doubles)
+    exact = ~np.isfinite(expected) | (expected == 0)
+    assert same_bits(found[exact], expected[exact])
+    assert np.array_equal(np.signbit(found), np.signbit(expected))
+    np.testing.assert_allclose(found, expected, 4 * limits.eps, limits.smallest_subnormal)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_floor(dtype: str) -> None:
+def test_logarithms_of_powers_are_whole(dtype: str) -> None:
+    exponents = np.arange(*((-149, 128) if dtype == "float32" else (-1074, 1024)))
+    twos = np.ldexp(1.0, exponents).astype(dtype)
+    assert np.array_equal(apply(functions.log2, twos), exponents)
+    assert np.array_equal(apply(functions.exp2, exponents.astype(dtype)), twos)
+    exponents = np.arange(11 if dtype == "float32" else 23)
+    tens = np.array([float(10**exponent) for exponent in exponents.tolist()], dtype)
+    assert np.array_equal(apply(functions.log10, tens), exponents)
+
+
+@pytest.mark.parametrize(
+    ("emit", "reference"), [(floats.floor, np.floor), (floats.round_half_even, np.rint)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_whole_numbers(emit: Emit, reference: Callable[[Array], Array], dtype: str) -> None:
     generator = np.random.default_rng(2)
     whole = np.arange(-20, 20) / 4
     sizes = 10.0 ** generator.uniform(-40, 30, 10_000) * generator.choice([-1, 1], 10_000)
-    x = np.concatenate([whole, sizes, SPECIAL]).astype(dtype)
-    assert same_bits(apply(functions.floor, x), np.floor(x))
+    limits = 2.0 ** (np.finfo(dtype).nmant + np.arange(-2, 3)) + np.arange(-2, 2.5, 0.5)[:, None]
+    below_half = np.nextafter(np.array([0.5, -0.5], dtype), np.array(0, dtype))
+    x = np.concatenate([whole, sizes, SPECIAL, limits.ravel(), below_half]).astype(dtype)
+    assert same_bits(apply(emit, x), reference(x))
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_are_exact(dtype: str, lanes: int) -> None:
+    generator = np.random.default_rng(4)
+    limits = np.finfo(dtype)
+    reach = 140 if dtype == "float32" else 1060
+    sizes = 2.0 ** generator.uniform(-reach, reach * 0.9, (2, 20_000))
+    near = generator.uniform(-30, 30, (2, 20_000))
+    x, y = np.concatenate([near, sizes * generator.choice([-1, 1], sizes.shape)], 1).astype(dtype)
+    values = [*SPECIAL, 3, -3, 0.75, limits.max, limits.min, limits.tiny, -limits.tiny]
+    values += [limits.smallest_subnormal, limits.smallest_subnormal * 7, limits.eps]
+    grid = [one.ravel() for one in np.meshgrid(*[np.array(values, dtype)] * 2)]
+    x, y = np.concatenate([x, grid[0]]), np.concatenate([y, grid[1]])
+    with np.errstate(all="ignore"):
+        expected = np.fmod(x, y)
+    assert same_bits(apply(division.remainder, x, y, lanes=lanes), expected)
+
+
+INTEGERS = pytest.mark.parametrize("name", ["uint8", "uint32", "int32", "int64"])
+
+
+def integers(name: str) -> tuple[Array, Array]:
+    """Pairs of integers: small ones, any, and the limits."""
+    generator = np.random.default_rng(5)
+    limits = np.iinfo(name)
+    ends = [limits.min, limits.min + 1, limits.max, limits.max - 1, 0, 1, 2, 3]
+    ends += [-1, -2] if limits.min else []
+    grid = [one.ravel() for one in np.meshgrid(*[np.array(ends, name)] * 2)]
+    small = generator.integers(max(limits.min, -9), 70, (2, 500)).astype(name)
+    every = generator.integers(limits.min, limits.max, (2, 500), name, endpoint=True)
+    left, right = np.concatenate([grid, small, every, np.stack([every[0], small[0]])], 1)
+    return left, right
+
+
+@INTEGERS
+def test_quotients_of_integers_are_truncated(name: str) -> None:
+    left, right = integers(name)
+    emit = partial(division.quotient, signed=name.startswith("i"))
+    pairs = zip(left.tolist(), right.tolist(), strict=True)
+    exact = [
+        0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in pairs
+    ]
+    # The smallest number divided by -1 wraps around.
+    bits = 8 * left.itemsize
+    expected = np.array([number % 2**bits for number in exact], f"uint{bits}").view(name)
+    assert np.array_equal(apply(emit, left, right), expected)
+
+
+@INTEGERS
+def test_powers_of_integers_wrap_around(name: str) -> None:
+    left, right = integers(name)
+    emit = partial(powers.integer_power, signed=name.startswith("i"))
+    bits = 8 * left.itemsize
+    exact = [
+        pow(x, y, 2**bits) if y >= 0 else {1: 1, -1: 1 - y % 2 * 2}.get(x, 0) % 2**bits
+        for x, y in zip(left.tolist(), right.tolist(), strict=True)
+    ]
+    expected = np.array(exact, f"uint{bits}").view(name)
+    assert np.array_equal(apply(emit, left, right), expected)
+    assert np.array_equal(integer_power(left, right), expected)
+
+
+@INTEGERS
+@pytest.mark.parametrize("primitive", ["shift_left", "shift_right"])
+def test_shifts_by_any_number_are_those_of_numpy(primitive: str, name: str) -> None:
+    left, right = integers(name)
+
+    def emit(code: Builder, value: Value, count: Value) -> Value:
+        return EMITTERS[primitive](code, as_dtype(name), (value, count))
+
+    expected = {"shift_left": np.left_shift, "shift_right": np.right_shift}[primitive](left, right)
+    assert np.array_equal(apply(emit, left, right), expected)
 
 
 @pytest.mark.parametrize("name", functions.FUNCTIONS)
@@ -238,12 +383,15 @@ def test_the_number_of_lanes_does_not_change_a_bit(name: str, dtype: str) -> Non
     assert len(bits) == 1
 
 
-@pytest.mark.parametrize("name", [*functions.FUNCTIONS, "power"])
+PAIRS = {"power": powers.power, "atan2": circular.atan2}
+
+
+@pytest.mark.parametrize("name", [*functions.FUNCTIONS, *PAIRS])
 @pytest.mark.parametrize("element", KINDS)
 def test_functions_call_nothing_even_on_the_oldest_processor(name: str, element: str) -> None:
     oldest = replace(host(), name="x86-64", features="+sse2")
     if "x86_64" not in oldest.triple:
         pytest.skip("the oldest processor is known for x86 only")
-    emit = functions.power if name == "power" else functions.FUNCTIONS[name]
-    module = module_of(emit, 1 + (name == "power"), element, 16, fused=False)
+    emit = PAIRS.get(name) or functions.FUNCTIONS[name]
+    module = module_of(emit, 1 + (name in PAIRS), element, 16, fused=False)
     assert "call" not in listing(module.text(), oldest)

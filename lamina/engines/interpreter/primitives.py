@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lamina.program.integers import integer_power
 from lamina.program.philox import random_bits
 from lamina.program.tf32 import rounded_to_tf32
 from lamina.shapes import Array
@@ -22,11 +23,18 @@ def _softplus(x: Array) -> Array:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
-_erf_of_each = np.frompyfunc(math.erf, 1, 1)
+def _of_each(function: Callable[[float], float]) -> Callable[[Array], Array]:
+    of_objects = np.frompyfunc(function, 1, 1)
+    return lambda x: np.asarray(of_objects(x), dtype=x.dtype)
 
 
-def _erf(x: Array) -> Array:
-    return np.asarray(_erf_of_each(x), dtype=x.dtype)
+def _quotient(left: Array, right: Array) -> Array:
+    # The difference is a multiple of the divisor, so that the division is exact.
+    return np.floor_divide(left - np.fmod(left, right), right)
+
+
+def _power(left: Array, right: Array) -> Array:
+    return np.power(left, right) if left.dtype.kind == "f" else integer_power(left, right)
 
 
 def _reciprocal(x: Array) -> Array:
@@ -45,23 +53,35 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "multiply": np.multiply,
     "multiply_add": _multiply_add,
     "divide": np.divide,
-    "power": np.power,
+    "quotient": _quotient,
+    "fmod": np.fmod,
+    "power": _power,
     "maximum": np.maximum,
     "minimum": np.minimum,
     "negative": np.negative,
     "absolute": np.absolute,
     "sign": np.sign,
+    "copysign": np.copysign,
     "floor": np.floor,
+    "round": np.rint,
     "square_root": np.sqrt,
     "reciprocal": _reciprocal,
     "exp": np.exp,
+    "exp2": np.exp2,
     "expm1": np.expm1,
     "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
     "log1p": np.log1p,
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
+    "atan2": np.arctan2,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
     "tanh": np.tanh,
-    "erf": _erf,
+    "erf": _of_each(math.erf),
+    "erfc": _of_each(math.erfc),
     "sigmoid": _sigmoid,
     "softplus": _softplus,
     "equal": np.equal,
@@ -75,6 +95,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_not": np.logical_not,
     "select": np.where,
     "random_bits": random_bits,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "shift_left": np.left_shift,
     "shift_right": np.right_shift,
     "round_to_tf32": rounded_to_tf32,
 }
