@@ -249,6 +249,51 @@ class Tensor:
     def __matmul__(self, other: Tensor) -> Tensor:
         return _OPERATORS["matmul"](self, other)
 
+    def __mod__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["remainder"](self, other)
+
+    def __rmod__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["remainder"](other, self)
+
+    def __floordiv__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["floor_divide"](self, other)
+
+    def __rfloordiv__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["floor_divide"](other, self)
+
+    def __and__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["bitwise_and"](self, other)
+
+    def __rand__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["bitwise_and"](other, self)
+
+    def __or__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["bitwise_or"](self, other)
+
+    def __ror__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["bitwise_or"](other, self)
+
+    def __xor__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["bitwise_xor"](self, other)
+
+    def __rxor__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["bitwise_xor"](other, self)
+
+    def __lshift__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["left_shift"](self, other)
+
+    def __rlshift__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["left_shift"](other, self)
+
+    def __rshift__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["right_shift"](self, other)
+
+    def __rrshift__(self, other: TensorLike) -> Tensor:
+        return _OPERATORS["right_shift"](other, self)
+
+    def __invert__(self) -> Tensor:
+        return _OPERATORS["bitwise_not"](self)
+
     def __neg__(self) -> Tensor:
         return _OPERATORS["neg"](self)
 
@@ -282,6 +327,13 @@ _UFUNCS = {
     "multiply": "mul",
     "divide": "div",
     "power": "pow",
+    "remainder": "remainder",
+    "floor_divide": "floor_divide",
+    "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or",
+    "bitwise_xor": "bitwise_xor",
+    "left_shift": "left_shift",
+    "right_shift": "right_shift",
     "matmul": "matmul",
     "less": "less",
     "less_equal": "less_equal",
@@ -295,6 +347,13 @@ _SYMBOLS = {
     "multiply": "*",
     "divide": "/",
     "power": "**",
+    "remainder": "%",
+    "floor_divide": "//",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+    "left_shift": "<<",
+    "right_shift": ">>",
     "matmul": "@",
 }
 
@@ -302,7 +361,15 @@ _SYMBOLS = {
 _RENAMED = {
     **_UFUNCS,
     "absolute": "abs",
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arcsinh": "asinh",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
     "concatenate": "concat",
+    "invert": "bitwise_not",
     "negative": "neg",
     "var": "variance",
 }

@@ -7,9 +7,8 @@ from lamina.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
     from lamina.ops.arithmetic import add as add
-    from lamina.ops.arithmetic import clip as clip
     from lamina.ops.arithmetic import div as div
-    from lamina.ops.arithmetic import hardtanh as hardtanh
+    from lamina.ops.arithmetic import lerp as lerp
     from lamina.ops.arithmetic import maximum as maximum
     from lamina.ops.arithmetic import minimum as minimum
     from lamina.ops.arithmetic import mul as mul
@@ -17,8 +16,16 @@ if not loaded_when_used(__name__):
     from lamina.ops.arithmetic import pow as pow
     from lamina.ops.arithmetic import sub as sub
     from lamina.ops.attention import attention as attention
+    from lamina.ops.bits import bitwise_and as bitwise_and
+    from lamina.ops.bits import bitwise_not as bitwise_not
+    from lamina.ops.bits import bitwise_or as bitwise_or
+    from lamina.ops.bits import bitwise_xor as bitwise_xor
+    from lamina.ops.bits import left_shift as left_shift
+    from lamina.ops.bits import right_shift as right_shift
     from lamina.ops.broadcast import broadcast_to as broadcast_to
     from lamina.ops.broadcast import sum_to as sum_to
+    from lamina.ops.clipping import clip as clip
+    from lamina.ops.clipping import hardtanh as hardtanh
     from lamina.ops.comparison import equal as equal
     from lamina.ops.comparison import greater as greater
     from lamina.ops.comparison import greater_equal as greater_equal
@@ -27,6 +34,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.comparison import logical_and as logical_and
     from lamina.ops.comparison import logical_not as logical_not
     from lamina.ops.comparison import logical_or as logical_or
+    from lamina.ops.comparison import logical_xor as logical_xor
     from lamina.ops.comparison import not_equal as not_equal
     from lamina.ops.comparison import where as where
     from lamina.ops.conversion import cast as cast
@@ -41,9 +49,16 @@ if not loaded_when_used(__name__):
     from lamina.ops.creation import full as full
     from lamina.ops.creation import ones_like as ones_like
     from lamina.ops.creation import zeros_like as zeros_like
+    from lamina.ops.division import ceil as ceil
+    from lamina.ops.division import floor_divide as floor_divide
+    from lamina.ops.division import fmod as fmod
+    from lamina.ops.division import remainder as remainder
+    from lamina.ops.division import round as round
+    from lamina.ops.division import trunc as trunc
     from lamina.ops.elementwise import abs as abs
     from lamina.ops.elementwise import cos as cos
     from lamina.ops.elementwise import erf as erf
+    from lamina.ops.elementwise import erfc as erfc
     from lamina.ops.elementwise import exp as exp
     from lamina.ops.elementwise import expm1 as expm1
     from lamina.ops.elementwise import floor as floor
@@ -53,12 +68,18 @@ if not loaded_when_used(__name__):
     from lamina.ops.elementwise import neg as neg
     from lamina.ops.elementwise import reciprocal as reciprocal
     from lamina.ops.elementwise import relu as relu
+    from lamina.ops.elementwise import rsqrt as rsqrt
     from lamina.ops.elementwise import sigmoid as sigmoid
     from lamina.ops.elementwise import sign as sign
     from lamina.ops.elementwise import sin as sin
     from lamina.ops.elementwise import softplus as softplus
     from lamina.ops.elementwise import sqrt as sqrt
     from lamina.ops.elementwise import tanh as tanh
+    from lamina.ops.finite import copysign as copysign
+    from lamina.ops.finite import isfinite as isfinite
+    from lamina.ops.finite import isinf as isinf
+    from lamina.ops.finite import isnan as isnan
+    from lamina.ops.finite import nan_to_num as nan_to_num
     from lamina.ops.indexing import one_hot as one_hot
     from lamina.ops.indexing import scatter_add as scatter_add
     from lamina.ops.indexing import scatter_along_axis as scatter_along_axis
@@ -73,6 +94,11 @@ if not loaded_when_used(__name__):
     from lamina.ops.linalg import einsum as einsum
     from lamina.ops.linalg import matmul as matmul
     from lamina.ops.linalg import outer as outer
+    from lamina.ops.logarithms import exp2 as exp2
+    from lamina.ops.logarithms import log2 as log2
+    from lamina.ops.logarithms import log10 as log10
+    from lamina.ops.logarithms import logaddexp as logaddexp
+    from lamina.ops.logarithms import xlogy as xlogy
     from lamina.ops.movement import expand_dims as expand_dims
     from lamina.ops.movement import flip as flip
     from lamina.ops.movement import reshape as reshape
@@ -89,7 +115,6 @@ if not loaded_when_used(__name__):
     from lamina.ops.reduce import any as any
     from lamina.ops.reduce import argmax as argmax
     from lamina.ops.reduce import argmin as argmin
-    from lamina.ops.reduce import cumsum as cumsum
     from lamina.ops.reduce import element_count as element_count
     from lamina.ops.reduce import max as max
     from lamina.ops.reduce import mean as mean
@@ -97,11 +122,26 @@ if not loaded_when_used(__name__):
     from lamina.ops.reduce import prod as prod
     from lamina.ops.reduce import sum as sum
     from lamina.ops.reduce import variance as variance
+    from lamina.ops.scans import cummax as cummax
+    from lamina.ops.scans import cummin as cummin
+    from lamina.ops.scans import cumprod as cumprod
+    from lamina.ops.scans import cumsum as cumsum
     from lamina.ops.slicing import getitem as getitem
     from lamina.ops.slicing import pad as pad
     from lamina.ops.softmax import log_softmax as log_softmax
     from lamina.ops.softmax import logsumexp as logsumexp
     from lamina.ops.softmax import softmax as softmax
+    from lamina.ops.trigonometry import acos as acos
+    from lamina.ops.trigonometry import acosh as acosh
+    from lamina.ops.trigonometry import asin as asin
+    from lamina.ops.trigonometry import asinh as asinh
+    from lamina.ops.trigonometry import atan as atan
+    from lamina.ops.trigonometry import atan2 as atan2
+    from lamina.ops.trigonometry import atanh as atanh
+    from lamina.ops.trigonometry import cosh as cosh
+    from lamina.ops.trigonometry import hypot as hypot
+    from lamina.ops.trigonometry import sinh as sinh
+    from lamina.ops.trigonometry import tan as tan
     from lamina.ops.windows import Window as Window
 
 from importlib import import_module as _import_module
@@ -111,8 +151,9 @@ from lamina.graph import CONSTANT, LEAF, OPS, Op
 # Each record enters the registry when its file is imported.
 _FILES = (
     *("movement", "slicing", "joining", "broadcast", "conversion", "elementwise", "arithmetic"),
-    *("comparison", "creation", "reduce", "softmax", "linalg", "windows", "convolution"),
-    *("pooling", "indexing", "attention", "random", "recurrence"),
+    *("clipping", "division", "bits", "finite", "logarithms", "trigonometry", "comparison"),
+    *("creation", "reduce", "softmax", "linalg", "windows", "convolution"),
+    *("pooling", "indexing", "attention", "random", "recurrence", "scans"),
 )
 for _file in _FILES:
     _import_module(f"lamina.ops.{_file}")

@@ -1,44 +1,32 @@
-"""Arithmetic of two operands: sums, products, powers, maximum and minimum; clip and hardtanh."""
+"""Arithmetic of two and three operands: sums, products, powers, maximum and minimum, lerp."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 from lamina.calls import checked_as_given as checked
-from lamina.errors import DefinitionError, DTypeError
-from lamina.graph import (
-    CONSTANT,
-    Attributes,
-    Op,
-    Sample,
-    Tensor,
-    TensorLike,
-    apply,
-    described,
-    operator,
-)
-from lamina.graph.attributes import AnyNumber, Element
-from lamina.graph.kinds import OrNone
-from lamina.ops.arguments import read
+from lamina.graph import CONSTANT, Op, Tensor, TensorLike, apply, operator
 from lamina.ops.broadcast import sum_to
-from lamina.ops.comparison import equal, greater, less, logical_and, logical_or, where
+from lamina.ops.comparison import equal, greater, less, logical_and, where
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
 from lamina.ops.elementwise import log
 from lamina.ops.factories import (
     ANY,
     FLOAT,
+    NUMBER,
     POSITIVE,
     SIGNED,
+    applied,
     binary_op,
     elementwise_rule,
     elementwise_samples,
+    formula,
+    number_like,
     scalar_primitive,
 )
-from lamina.ops.lowering_rules import Elementwise
-from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.shapes import Array, DType, Shape, bfloat16, float16
+from lamina.program.integers import integer_power
+from lamina.program.scalar import Scalar
+from lamina.shapes import Array, DType
 
 ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
 
@@ -138,22 +126,30 @@ def _pow_exponent_gradient(a: Tensor, b: Tensor, _: Tensor, g: Tensor) -> Tensor
     return g * (pow(base, b) * log(base))
 
 
+def _pow_reference(a: Array, b: Array) -> Array:
+    return np.power(a, b) if a.dtype.kind == "f" else integer_power(a, b)
+
+
 POW = binary_op(
-    "pow", "power", np.power, _pow_base_gradient, _pow_exponent_gradient, POSITIVE, FLOAT
+    "pow", "power", _pow_reference, _pow_base_gradient, _pow_exponent_gradient, POSITIVE, NUMBER
 )
 
 
 @operator
 @checked
 def pow(left: TensorLike, right: TensorLike) -> Tensor:
-    """Left to the power right; of integers float32, unless right is a Python int of at least 1.
+    """Left to the power right.
 
-    The gradient to the exponent is 0 where the base is 0.
+    Powers of integers are integers and wrap around; negative ones are 0, except those of 1 and -1.
+    With a negative Python int, integers become float32. The gradient to the exponent is 0 where the
+    base is 0.
     """
     if isinstance(left, Tensor) and isinstance(right, int) and _is_product(left.dtype, right):
         return _whole_power(numeric(left), right)
     a, b = operands_of(left, right)
-    return apply(POW, floating(a), floating(b))
+    if a.dtype.is_float or (isinstance(right, int) and right < 0):
+        return apply(POW, floating(a), floating(b))
+    return apply(POW, numeric(a), numeric(b))
 
 
 def _is_product(dtype: DType, exponent: int) -> bool:
@@ -210,124 +206,46 @@ def minimum(left: TensorLike, right: TensorLike) -> Tensor:
     return apply(MINIMUM, *operands_of(left, right))
 
 
-def _infer_clip(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    if operands[0].dtype.kind == "bool":
-        raise DTypeError(
-            "clip: a tensor of numbers is needed here",
-            facts=(("found", described(operands[0])),),
-            advice="Convert with ops.cast.",
-        )
-    low, high = attributes["low"], attributes["high"]
-    if low is not None and high is not None and low > high:
-        raise DefinitionError(
-            "clip: the lower bound is above the upper one",
-            facts=(("low", str(low)), ("high", str(high))),
-            advice="Give low <= high.",
-        )
-    return operands[0].shape, operands[0].dtype
+def _lerp(start: Scalar, end: Scalar, weight: Scalar) -> Scalar:
+    """From the nearer end, so that both ends are exact."""
+    one, half = number_like(start, 1), number_like(start, 0.5)
+    distance = applied("subtract", end, start)
+    forwards = applied("add", start, applied("multiply", weight, distance))
+    back = applied("multiply", distance, applied("subtract", one, weight))
+    is_near = applied("less", weight, half)
+    return applied("select", is_near, forwards, applied("subtract", end, back))
 
 
-def _clip_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    low, high = result.attributes["low"], result.attributes["high"]
-    above = x >= (-math.inf if low is None else low)
-    below = x <= (math.inf if high is None else high)
-    return (where(logical_and(above, below), upstream, 0),)
+def _lerp_reference(start: Array, end: Array, weight: Array) -> Array:
+    distance, one = end - start, np.ones((), start.dtype)
+    return np.where(weight < 0.5, start + weight * distance, end - distance * (one - weight))
 
 
-def _clip_reference(x: Array, low: float | None, high: float | None) -> Array:
-    if low is not None:
-        x = np.maximum(x, np.asarray(low, x.dtype))
-    return x if high is None else np.minimum(x, np.asarray(high, x.dtype))
+def _lerp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    start, end, weight = result.operands
+    found = (
+        lambda: upstream * (1 - weight),
+        lambda: upstream * weight,
+        lambda: upstream * (end - start),
+    )
+    return tuple(
+        None if x.op is CONSTANT else sum_to(gradient(), x.shape)
+        for x, gradient in zip(result.operands, found, strict=True)
+    )
 
 
-def _clip_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
-    (result,) = operands
-    for primitive, limit in (("maximum", "low"), ("minimum", "high")):
-        value = node.attributes[limit]
-        if value is not None:
-            result = Apply(primitive, (result, Literal(value, node.dtype)), node.dtype)
-    return result
-
-
-CLIP = Op(
-    "clip",
-    _infer_clip,
-    _clip_gradient,
-    _clip_reference,
-    Elementwise(_clip_scalar),
-    (
-        Sample(((3, 5),), {"low": -1.0, "high": 0.5}),
-        Sample(((7,),), {"low": None, "high": 0.5}),
-        Sample(((1, 4),), {"low": 0.25, "high": None}),
-        Sample(((0,),), {"low": -1.0, "high": 1.0}),
-    ),
-    attributes={"low": OrNone(Element()), "high": OrNone(Element())},
+LERP = Op(
+    "lerp",
+    elementwise_rule("lerp", FLOAT, None),
+    _lerp_gradient,
+    _lerp_reference,
+    formula(_lerp),
+    elementwise_samples(3, SIGNED),
+    operands=3,
 )
 
 
 @checked
-def clip(x: TensorLike, low: float | None = None, high: float | None = None) -> Tensor:
-    """x, but not less than `low` and not more than `high`; the gradient passes at the bounds.
-
-    Raises:
-        DefinitionError: if low is above high.
-    """
-    x = numeric(x)
-    limits = [
-        limit if limit is None else read(name, AnyNumber(), limit)
-        for name, limit in (("low", low), ("high", high))
-    ]
-    if any(isinstance(limit, float) for limit in limits):
-        x = floating(x)
-    if x.dtype.is_float:
-        limits = [limit if limit is None else float(limit) for limit in limits]
-    return apply(CLIP, x, low=limits[0], high=limits[1])
-
-
-def _infer_hardtanh(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    if not attributes["low"] < attributes["high"]:
-        raise DefinitionError(
-            "hardtanh: low must be below high",
-            facts=(("low", str(attributes["low"])), ("high", str(attributes["high"]))),
-            advice="Give low < high.",
-        )
-    return elementwise_rule("hardtanh", FLOAT, None)(operands, attributes)
-
-
-def _hardtanh_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    low, high = result.attributes["low"], result.attributes["high"]
-    # If floats of 16 bits hold the bounds, a rounded result shows which elements reach them. So x
-    # need not be stored for the gradient, if the result is.
-    bounds = np.array([low, high])
-    with np.errstate(over="ignore"):
-        same = all((bounds.astype(half.numpy) == bounds).all() for half in (bfloat16, float16))
-    bounded = result if same else x
-    return (where(logical_or(bounded <= low, bounded >= high), 0, upstream),)
-
-
-HARDTANH = Op(
-    "hardtanh",
-    _infer_hardtanh,
-    _hardtanh_gradient,
-    _clip_reference,
-    Elementwise(_clip_scalar),
-    (
-        Sample(((3, 5),), {"low": -1.0, "high": 0.5}),
-        Sample(((2, 7),), {"low": -0.1, "high": 0.3}),
-        Sample(((0,),), {"low": -1.0, "high": 1.0}),
-    ),
-    attributes={"low": Element(), "high": Element()},
-)
-
-
-@checked
-def hardtanh(x: TensorLike, low: float = -1.0, high: float = 1.0) -> Tensor:
-    """x, limited to the interval from `low` to `high`; the gradient at the bounds is 0.
-
-    Raises:
-        DefinitionError: unless low is below high.
-    """
-    low, high = (float(read(name, AnyNumber(), x)) for name, x in (("low", low), ("high", high)))
-    return apply(HARDTANH, floating(x), low=low, high=high)
+def lerp(start: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
+    """Start + weight (end - start): start where the weight is 0, end where it is 1."""
+    return apply(LERP, *map(floating, operands_of(start, end, weight)))

@@ -107,6 +107,12 @@ def logical_or(left: TensorLike, right: TensorLike) -> Tensor:
     return apply(LOGICAL_OR, cast(left, bool_), cast(right, bool_))
 
 
+@checked
+def logical_xor(left: TensorLike, right: TensorLike) -> Tensor:
+    """Whether one of two is true (not zero), and the other is not."""
+    return apply(NOT_EQUAL, cast(left, bool_), cast(right, bool_))
+
+
 LOGICAL_NOT = logical_op("logical_not", 1, np.logical_not)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +19,10 @@ from lamina.ops.factories import (
     POSITIVE,
     SIGNED,
     WIDE,
+    applied,
     elementwise_rule,
     elementwise_samples,
+    formula,
     unary_op,
 )
 from lamina.ops.lowering_rules import Decomposition, Elementwise
@@ -110,6 +113,25 @@ def sqrt(x: TensorLike) -> Tensor:
     return apply(SQRT, floating(x))
 
 
+def _rsqrt(x: Scalar) -> Scalar:
+    return applied("reciprocal", applied("square_root", x))
+
+
+def _rsqrt_reference(x: Array) -> Array:
+    return np.reciprocal(np.sqrt(x))
+
+
+RSQRT = unary_op(
+    "rsqrt", formula(_rsqrt), _rsqrt_reference, lambda x, y, g: g * (y * y * y) * -0.5, POSITIVE
+)
+
+
+@checked
+def rsqrt(x: TensorLike) -> Tensor:
+    """1 / sqrt(x)."""
+    return apply(RSQRT, floating(x))
+
+
 RECIPROCAL = unary_op(
     "reciprocal", "reciprocal", np.reciprocal, lambda x, y, g: -(g * (y * y)), POSITIVE
 )
@@ -148,11 +170,12 @@ def tanh(x: TensorLike) -> Tensor:
     return apply(TANH, floating(x))
 
 
-_erf_of_objects = np.frompyfunc(math.erf, 1, 1)
+def _of_each(function: Callable[[float], float]) -> Callable[[Array], Array]:
+    of_objects = np.frompyfunc(function, 1, 1)
+    return lambda x: np.asarray(of_objects(x)).astype(x.dtype)
 
 
-def _erf_reference(x: Array) -> Array:
-    return np.asarray(_erf_of_objects(x)).astype(x.dtype)
+_erf_reference = _of_each(math.erf)
 
 
 _TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
@@ -165,6 +188,21 @@ ERF = unary_op(
 def erf(x: TensorLike) -> Tensor:
     """The error function."""
     return apply(ERF, floating(x))
+
+
+ERFC = unary_op(
+    "erfc",
+    "erfc",
+    _of_each(math.erfc),
+    lambda x, y, g: g * (exp(-(x * x)) * -_TWO_OVER_ROOT_PI),
+    ((-2.0, 2.0), (-8.0, 8.0)),
+)
+
+
+@checked
+def erfc(x: TensorLike) -> Tensor:
+    """1 - erf(x), accurate where it is small."""
+    return apply(ERFC, floating(x))
 
 
 def _sigmoid_reference(x: Array) -> Array:

@@ -8,7 +8,7 @@ from lamina.errors import DTypeError, ShapeError
 from lamina.graph import CONSTANT, Attributes, Op, Sample, Samples, Tensor, described
 from lamina.ops.broadcast import sum_to
 from lamina.ops.lowering_rules import Elementwise
-from lamina.program.scalar import Apply
+from lamina.program.scalar import Apply, Literal, Scalar
 from lamina.shapes import Array, DType, Shape, bool_, broadcast_all
 
 # Kinds of dtypes that an op takes.
@@ -65,6 +65,30 @@ def scalar_primitive(name: str) -> Elementwise:
     return Elementwise(lambda node, operands: Apply(name, operands, node.dtype))
 
 
+_BOOL_RESULTS = frozenset(
+    (
+        *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
+        *("logical_and", "logical_or", "logical_not"),
+    )
+)
+
+
+def applied(primitive: str, *operands: Scalar) -> Apply:
+    """A primitive applied to scalars; its result has the dtype of the last one, or is bool."""
+    dtype = bool_ if primitive in _BOOL_RESULTS else operands[-1].dtype
+    return Apply(primitive, operands, dtype)
+
+
+def number_like(scalar: Scalar, value: float) -> Literal:
+    """A number of the scalar's dtype."""
+    return Literal(float(value) if scalar.dtype.is_float else int(value), scalar.dtype)
+
+
+def formula(scalar: Callable[..., Scalar]) -> Elementwise:
+    """The lowering of an op that is a formula of primitives, a function of scalars."""
+    return Elementwise(lambda node, operands: scalar(*operands))
+
+
 def elementwise_samples(
     operands: int, ranges: Sequence[tuple[float, float]], differentiable: bool = True
 ) -> Samples:
@@ -91,32 +115,35 @@ def _elementwise_samples(
 
 def unary_op(
     name: str,
-    primitive: str,
+    primitive: str | Elementwise,
     reference: Callable[..., Array],
     gradient: UnaryGradient | None,
     ranges: Sequence[tuple[float, float]] = SIGNED,
     kinds: tuple[str, ...] = FLOAT,
 ) -> Op:
-    """An op with one operand; without a gradient its derivative is zero wherever it exists."""
+    """An op with one operand, that is a primitive or a formula of primitives.
+
+    Without a gradient its derivative is zero wherever it exists.
+    """
 
     def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
         return (gradient(result.operands[0], result, upstream) if gradient else None,)
 
     samples = elementwise_samples(1, ranges, differentiable=gradient is not None)
     rule = elementwise_rule(name, kinds, None)
-    return Op(name, rule, operand_gradients, reference, scalar_primitive(primitive), samples)
+    return Op(name, rule, operand_gradients, reference, _lowering(primitive), samples)
 
 
 def binary_op(
     name: str,
-    primitive: str,
+    primitive: str | Elementwise,
     reference: Callable[..., Array],
     left: BinaryGradient,
     right: BinaryGradient,
     ranges: Sequence[tuple[float, float]] = SIGNED,
     kinds: tuple[str, ...] = NUMBER,
 ) -> Op:
-    """An op with two operands that broadcast."""
+    """An op with two operands that broadcast, that is a primitive or a formula of primitives."""
 
     def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
         a, b = result.operands
@@ -127,8 +154,12 @@ def binary_op(
 
     samples = elementwise_samples(2, ranges)
     rule = elementwise_rule(name, kinds, None)
-    rules = (rule, operand_gradients, reference, scalar_primitive(primitive), samples)
+    rules = (rule, operand_gradients, reference, _lowering(primitive), samples)
     return Op(name, *rules, operands=2)
+
+
+def _lowering(primitive: str | Elementwise) -> Elementwise:
+    return scalar_primitive(primitive) if isinstance(primitive, str) else primitive
 
 
 def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, ...] = ANY) -> Op:

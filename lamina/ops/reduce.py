@@ -1,4 +1,4 @@
-"""Reductions and running sums: mean, variance, max and min, any and all, products.
+"""Reductions: mean, variance, max and min, any and all, products.
 
 Reductions take `axes` (an int, several, or None for all) and drop them; with `keepdims` they stay,
 with extent 1. The records of the ops always drop them.
@@ -13,15 +13,15 @@ import numpy as np
 from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
-from lamina.graph.attributes import AnyNumber, Axis
+from lamina.graph.attributes import AnyNumber
 from lamina.graph.attributes import Axes as SomeAxes
-from lamina.graph.kinds import ElementType, Flag, Kind
+from lamina.graph.kinds import ElementType, Kind
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
 from lamina.ops.broadcast import broadcast_to, infer_reduction, require_numbers, sum_axes, with_ones
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
-from lamina.ops.lowering_rules import Decomposition, Reduction, Scanning
+from lamina.ops.lowering_rules import Decomposition, Reduction
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.program.target import Target
 from lamina.shapes import (
@@ -46,7 +46,7 @@ Axes = int | Sequence[int] | None
 _NARROW = (bool_, uint8, int32)
 
 
-def _summable(x: TensorLike) -> Tensor:
+def summable(x: TensorLike) -> Tensor:
     """Narrow integers and bool as int64, so that sums do not overflow."""
     x = as_tensor(x)
     return cast(x, int64) if x.dtype in _NARROW else x
@@ -77,7 +77,7 @@ def axes_attribute(result: Tensor) -> tuple[int, ...]:
 @checked
 def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The sum of the elements along axes; of bool and integers int64."""
-    x = _summable(x)
+    x = summable(x)
     named = axes_of(x, axes)
     return _kept(sum_axes(x, named), x, named, keepdims)
 
@@ -445,45 +445,4 @@ PROD = Op(
 @checked
 def prod(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The product of the elements along axes; of bool and integers int64."""
-    return reduced(PROD, _summable(x), axes, keepdims)
-
-
-# Running sum --------------------------------------------------------------------------------------
-
-
-def _infer_along(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    require_numbers(operands[0])
-    return operands[0].shape, operands[0].dtype
-
-
-def _cumsum_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    return (cumsum(upstream, result.attributes["axis"], not result.attributes["reverse"]),)
-
-
-def _cumsum_reference(x: Array, axis: int, reverse: bool) -> Array:
-    ordered = np.flip(x, axis) if reverse else x
-    total = np.cumsum(ordered, axis, x.dtype)
-    return np.flip(total, axis) if reverse else total
-
-
-CUMSUM = Op(
-    "cumsum",
-    _infer_along,
-    _cumsum_gradient,
-    _cumsum_reference,
-    Scanning("sum"),
-    (
-        Sample(((3, 5),), {"axis": 1, "reverse": False}),
-        Sample(((4, 1, 2),), {"axis": 0, "reverse": True}),
-        Sample(((6,),), {"axis": 0, "reverse": False}, dtypes=("int64",), differentiable=False),
-        Sample(((0, 3),), {"axis": 0, "reverse": False}),
-    ),
-    attributes={"axis": Axis(), "reverse": Flag()},
-)
-
-
-@checked
-def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
-    """The running sum along an axis; from the end if `reverse`. Of bool and integers int64."""
-    x = _summable(x)
-    return apply(CUMSUM, x, axis=axis_of(x, axis), reverse=reverse)
+    return reduced(PROD, summable(x), axes, keepdims)

@@ -237,7 +237,7 @@ def test_op_at_special_values(op: Op, dtype: DType, engine: Engine) -> None:
     limits = np.finfo(dtype.numpy)
     strange = [*SPECIAL, *LIMITS[dtype.name], 1e4, -1e4]
     strange += [limits.smallest_subnormal * 3, limits.tiny, -limits.tiny, limits.eps]
-    if op.name not in ("sin", "cos"):
+    if op.name not in ("sin", "cos", "tan"):
         strange += [limits.max, limits.min]
     values = np.array(strange, dtype.numpy)
     leaves = Leaves()

@@ -47,8 +47,10 @@ def step(states: Any, elements: Any, constants: Any) -> Any:
 
 _ONE = {"x": X}
 _TWO = {"left": X, "right": X}
+_WHOLE = {"left": WHOLE, "right": WHOLE}
 _REDUCED = {"x": X, "axes": (0, 2), "keepdims": True}
 _ALONG = {"x": X, "axis": 1}
+_SCANNED = {**_ALONG, "reverse": True}
 _CONV = {"strides": (1, 1), "padding": ((1, 0), (0, 1)), "dilations": (1, 1), "groups": 1}
 _KEYED = {"seed": 3, "step": 4, "stream": 5, "dtype": "float32"}
 # A right call of each function.
@@ -61,6 +63,16 @@ CALLS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("greater_equal", "logical_and", "logical_or"), _TWO),
     **dict.fromkeys(("abs", "cos", "erf", "exp", "expm1", "floor", "log", "log1p"), _ONE),
     **dict.fromkeys(("neg", "reciprocal", "relu", "sigmoid", "sign", "sin", "softplus"), _ONE),
+    **dict.fromkeys(("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cosh"), _ONE),
+    **dict.fromkeys(("erfc", "exp2", "isfinite", "isinf", "isnan", "log10", "log2"), _ONE),
+    **dict.fromkeys(("round", "rsqrt", "sinh", "tan", "trunc"), _ONE),
+    **dict.fromkeys(("atan2", "copysign", "floor_divide", "fmod", "hypot", "logaddexp"), _TWO),
+    **dict.fromkeys(("logical_xor", "remainder", "xlogy"), _TWO),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), _WHOLE),
+    **dict.fromkeys(("left_shift", "right_shift"), _WHOLE),
+    "bitwise_not": {"x": WHOLE},
+    "lerp": {"start": X, "end": X, "weight": 0.5},
+    "nan_to_num": {"x": X, "nan": 1.0, "posinf": 2.0, "neginf": -2.0},
     **dict.fromkeys(("sqrt", "tanh", "stop_gradient", "logical_not", "ones_like"), _ONE),
     **dict.fromkeys(("zeros_like", "recomputed"), _ONE),
     **dict.fromkeys(["all", "any", "max", "mean", "min", "prod", "sum", "logsumexp"], _REDUCED),
@@ -101,7 +113,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "extents": (5, 5),
         **_CONV,
     },
-    "cumsum": {**_ALONG, "reverse": True},
+    **dict.fromkeys(("cummax", "cummin", "cumprod", "cumsum"), _SCANNED),
     "dot": {"left": ROW, "right": ROW},
     "einsum": {"spec": "abc->ca", "tensors": X},
     "element_count": {"x": X, "axes": (0, 1), "dtype": "int64"},
@@ -258,7 +270,9 @@ REFUSED: list[tuple[Callable[[], Any], type[LaminaError], str]] = [
     (lambda: ops.arange(2.5), DefinitionError, "arange: n must be a whole number"),
     (lambda: ops.full((-2,), 1), DefinitionError, "shape[0] must be a whole number of at least 0"),
     (lambda: ops.full((2,), 1.5, "int32"), DefinitionError, "a number that int32 holds"),
-    (lambda: ops.clip(X, np.zeros(4)), DefinitionError, "low must be a number"),
+    (lambda: ops.clip(X, "0"), DefinitionError, "low must be a number"),
+    (lambda: ops.bitwise_and(X, 1), DTypeError, "bitwise_and: floats have no bits here"),
+    (lambda: ops.left_shift(X > 0, X > 0), DTypeError, "left_shift: the dtype does not fit"),
     (lambda: ops.round_to_tf32(X), DTypeError, "only float32 is rounded to TF32"),
     (lambda: ops.hardtanh(X, 1.0, 1.0), DefinitionError, "hardtanh: low must be below high"),
     (lambda: ops.hardtanh(X, 0.0, float("nan")), DefinitionError, "low must be below high"),

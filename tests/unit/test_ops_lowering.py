@@ -58,6 +58,8 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "absolute": np.absolute,
     "square_root": np.sqrt,
     "select": np.where,
+    "quotient": lambda a, b: np.floor_divide(a - np.fmod(a, b), b),
+    "shift_left": np.left_shift,
     "shift_right": np.right_shift,
     "random_bits": lambda seed, step, position, stream: random_bits(
         first(seed), first(step), position, first(stream)
@@ -194,13 +196,18 @@ def cases(*kinds: type) -> list[Any]:
     ]
 
 
+# Formulas of functions that NumPy has itself: both results are rounded several times.
+APPROXIMATED = ("asin", "acos", "atan", "asinh", "acosh", "atanh")
+
+
 @pytest.mark.parametrize(("op", "sample"), cases(Elementwise, Movement, Generator))
 def test_scalar_equals_the_reference(op: Op, sample: Sample) -> None:
     feeds = sample_feeds(sample)
     y = apply(op, *leaves(feeds), **sample.attributes)
     with np.errstate(all="ignore"):
         expected = np.asarray(op.reference(*feeds.values(), **sample.attributes))
-    np.testing.assert_array_equal(lowered_value(y, feeds), expected)
+    error = 4 * np.finfo(np.float32).eps if op.name in APPROXIMATED else 0.0
+    np.testing.assert_allclose(lowered_value(y, feeds), expected, rtol=error)
 
 
 @pytest.mark.parametrize(("op", "sample"), cases(Scattering))

@@ -1,0 +1,230 @@
+"""Limits: clip, whose bounds may be tensors, and hardtanh."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.errors import DefinitionError, DTypeError
+from lamina.graph import (
+    CONSTANT,
+    Attributes,
+    Op,
+    Sample,
+    Samples,
+    Tensor,
+    TensorLike,
+    apply,
+    described,
+)
+from lamina.graph.attributes import AnyNumber, Element
+from lamina.graph.kinds import OrNone
+from lamina.ops.arguments import as_tensor, read
+from lamina.ops.broadcast import sum_to
+from lamina.ops.comparison import (
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_or,
+    where,
+)
+from lamina.ops.conversion import floating, numeric, operands_of
+from lamina.ops.factories import (
+    FLOAT,
+    NUMBER,
+    SIGNED,
+    applied,
+    elementwise_rule,
+    elementwise_samples,
+    formula,
+)
+from lamina.ops.lowering_rules import Elementwise
+from lamina.program.scalar import Apply, Literal, Scalar
+from lamina.shapes import Array, DType, Shape, bfloat16, float16
+
+
+def _infer_clip(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    if operands[0].dtype.kind == "bool":
+        raise DTypeError(
+            "clip: a tensor of numbers is needed here",
+            facts=(("found", described(operands[0])),),
+            advice="Convert with ops.cast.",
+        )
+    low, high = attributes["low"], attributes["high"]
+    if low is not None and high is not None and low > high:
+        raise DefinitionError(
+            "clip: the lower bound is above the upper one",
+            facts=(("low", str(low)), ("high", str(high))),
+            advice="Give low <= high.",
+        )
+    return operands[0].shape, operands[0].dtype
+
+
+def _clip_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    low, high = result.attributes["low"], result.attributes["high"]
+    above = x >= (-math.inf if low is None else low)
+    below = x <= (math.inf if high is None else high)
+    return (where(logical_and(above, below), upstream, 0),)
+
+
+def _clip_reference(x: Array, low: float | None, high: float | None) -> Array:
+    if low is not None:
+        x = np.maximum(x, np.asarray(low, x.dtype))
+    return x if high is None else np.minimum(x, np.asarray(high, x.dtype))
+
+
+def _clip_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
+    (result,) = operands
+    for primitive, limit in (("maximum", "low"), ("minimum", "high")):
+        value = node.attributes[limit]
+        if value is not None:
+            result = Apply(primitive, (result, Literal(value, node.dtype)), node.dtype)
+    return result
+
+
+CLIP = Op(
+    "clip",
+    _infer_clip,
+    _clip_gradient,
+    _clip_reference,
+    Elementwise(_clip_scalar),
+    (
+        Sample(((3, 5),), {"low": -1.0, "high": 0.5}),
+        Sample(((7,),), {"low": None, "high": 0.5}),
+        Sample(((1, 4),), {"low": 0.25, "high": None}),
+        Sample(((0,),), {"low": -1.0, "high": 1.0}),
+    ),
+    attributes={"low": OrNone(Element()), "high": OrNone(Element())},
+)
+
+
+def _clip_between(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    return applied("minimum", applied("maximum", x, low), high)
+
+
+def _clip_between_reference(x: Array, low: Array, high: Array) -> Array:
+    return np.minimum(np.maximum(x, low), high)
+
+
+def _clip_between_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """It flows to the chosen operand; at a bound to x, and where the bounds cross to high."""
+    x, low, high = result.operands
+    chosen = (
+        lambda: logical_and(greater_equal(x, low), less_equal(x, high)),
+        lambda: logical_and(less(low, high), less(x, low)),
+        lambda: logical_or(greater(x, high), less(high, low)),
+    )
+    return tuple(
+        None if one.op is CONSTANT else sum_to(where(is_chosen(), upstream, 0), one.shape)
+        for one, is_chosen in zip(result.operands, chosen, strict=True)
+    )
+
+
+def _bounded_samples() -> list[Sample]:
+    shapes, whole = ((4, 3), (3,), (4, 1)), ("int64",) * 3
+    return [
+        *elementwise_samples(3, SIGNED),
+        Sample(((0, 2), (1,), (2,))),
+        Sample(shapes, low=-5, high=5, dtypes=whole, differentiable=False),
+    ]
+
+
+CLIP_BETWEEN = Op(
+    "clip_between",
+    elementwise_rule("clip_between", NUMBER, None),
+    _clip_between_gradient,
+    _clip_between_reference,
+    formula(_clip_between),
+    Samples(_bounded_samples),
+    operands=3,
+)
+
+
+@checked
+def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None = None) -> Tensor:
+    """x, but not less than `low` and not more than `high`; the gradient passes at the bounds.
+
+    Args:
+        x: any tensor of numbers.
+        low, high: numbers, or tensors that broadcast with x, to which the gradient flows where they
+            are the result. Where the bounds of tensors cross, the result is `high`.
+
+    Raises:
+        DefinitionError: if low is above high, and both are numbers.
+    """
+    if isinstance(low, Tensor | np.ndarray) or isinstance(high, Tensor | np.ndarray):
+        return _clip_to_tensors(x, low, high)
+    x = numeric(x)
+    limits = [
+        limit if limit is None else read(name, AnyNumber(), limit)
+        for name, limit in (("low", low), ("high", high))
+    ]
+    if any(isinstance(limit, float) for limit in limits):
+        x = floating(x)
+    if x.dtype.is_float:
+        limits = [limit if limit is None else float(limit) for limit in limits]
+    return apply(CLIP, x, low=limits[0], high=limits[1])
+
+
+def _clip_to_tensors(x: TensorLike, low: TensorLike | None, high: TensorLike | None) -> Tensor:
+    bounds = [as_tensor(bound) for bound in (low, high) if isinstance(bound, Tensor | np.ndarray)]
+    x = operands_of(numeric(x), *bounds)[0]
+    whole = np.iinfo(x.dtype.name) if not x.dtype.is_float else None
+    least, most = (whole.min, whole.max) if whole else (-math.inf, math.inf)
+    return apply(
+        CLIP_BETWEEN,
+        *operands_of(x, least if low is None else low, most if high is None else high),
+    )
+
+
+def _infer_hardtanh(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    if not attributes["low"] < attributes["high"]:
+        raise DefinitionError(
+            "hardtanh: low must be below high",
+            facts=(("low", str(attributes["low"])), ("high", str(attributes["high"]))),
+            advice="Give low < high.",
+        )
+    return elementwise_rule("hardtanh", FLOAT, None)(operands, attributes)
+
+
+def _hardtanh_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = result.operands
+    low, high = result.attributes["low"], result.attributes["high"]
+    # If floats of 16 bits hold the bounds, a rounded result shows which elements reach them. So x
+    # need not be stored for the gradient, if the result is.
+    bounds = np.array([low, high])
+    with np.errstate(over="ignore"):
+        same = all((bounds.astype(half.numpy) == bounds).all() for half in (bfloat16, float16))
+    bounded = result if same else x
+    return (where(logical_or(bounded <= low, bounded >= high), 0, upstream),)
+
+
+HARDTANH = Op(
+    "hardtanh",
+    _infer_hardtanh,
+    _hardtanh_gradient,
+    _clip_reference,
+    Elementwise(_clip_scalar),
+    (
+        Sample(((3, 5),), {"low": -1.0, "high": 0.5}),
+        Sample(((2, 7),), {"low": -0.1, "high": 0.3}),
+        Sample(((0,),), {"low": -1.0, "high": 1.0}),
+    ),
+    attributes={"low": Element(), "high": Element()},
+)
+
+
+@checked
+def hardtanh(x: TensorLike, low: float = -1.0, high: float = 1.0) -> Tensor:
+    """x, limited to the interval from `low` to `high`; the gradient at the bounds is 0.
+
+    Raises:
+        DefinitionError: unless low is below high.
+    """
+    low, high = (float(read(name, AnyNumber(), x)) for name, x in (("low", low), ("high", high)))
+    return apply(HARDTANH, floating(x), low=low, high=high)

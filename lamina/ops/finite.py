@@ -1,0 +1,151 @@
+"""NaN and infinities: tests for them, and numbers in place of them; signs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply
+from lamina.graph.attributes import AnyNumber
+from lamina.ops.arguments import as_tensor, read
+from lamina.ops.broadcast import sum_to
+from lamina.ops.comparison import equal, less, not_equal, where
+from lamina.ops.conversion import floating, operands_of
+from lamina.ops.creation import full
+from lamina.ops.factories import (
+    FLOAT,
+    SIGNED,
+    applied,
+    elementwise_rule,
+    elementwise_samples,
+    number_like,
+    scalar_primitive,
+)
+from lamina.ops.lowering_rules import Elementwise
+from lamina.program.scalar import Scalar
+from lamina.shapes import Array, bool_
+
+
+@checked
+def isnan(x: TensorLike) -> Tensor:
+    """Whether the element is NaN, as bool; no integer is."""
+    x = as_tensor(x)
+    return not_equal(x, x) if x.dtype.is_float else full(x.shape, False, bool_)
+
+
+@checked
+def isinf(x: TensorLike) -> Tensor:
+    """Whether the element is infinite, as bool; no integer is."""
+    x = as_tensor(x)
+    return equal(abs(x), math.inf) if x.dtype.is_float else full(x.shape, False, bool_)
+
+
+@checked
+def isfinite(x: TensorLike) -> Tensor:
+    """Whether the element is neither infinite nor NaN, as bool; every integer is finite."""
+    x = as_tensor(x)
+    return less(abs(x), math.inf) if x.dtype.is_float else full(x.shape, True, bool_)
+
+
+# Numbers in place of others -----------------------------------------------------------------------
+
+
+def _nan_to_num_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return (where(isfinite(result.operands[0]), upstream, 0),)
+
+
+def _nan_to_num_reference(x: Array, nan: float, posinf: float, neginf: float) -> Array:
+    return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
+
+
+def _nan_to_num_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
+    (x,) = operands
+    found = node.attributes
+    replaced: tuple[tuple[str, Scalar, float], ...] = (
+        ("not_equal", x, found["nan"]),
+        ("equal", number_like(x, math.inf), found["posinf"]),
+        ("equal", number_like(x, -math.inf), found["neginf"]),
+    )
+    result: Scalar = x
+    for relation, other, number in replaced:
+        result = applied("select", applied(relation, x, other), number_like(x, number), result)
+    return result
+
+
+def _sample(*shape: int, nan: float, posinf: float, neginf: float) -> Sample:
+    return Sample((shape,), {"nan": nan, "posinf": posinf, "neginf": neginf})
+
+
+NAN_TO_NUM = Op(
+    "nan_to_num",
+    elementwise_rule("nan_to_num", FLOAT, None),
+    _nan_to_num_gradient,
+    _nan_to_num_reference,
+    Elementwise(_nan_to_num_scalar),
+    (
+        _sample(3, 5, nan=0.0, posinf=2.5, neginf=-7.0),
+        _sample(7, nan=1.5, posinf=1e30, neginf=-1e30),
+        _sample(0, nan=0.0, posinf=0.0, neginf=0.0),
+    ),
+    attributes={"nan": AnyNumber(), "posinf": AnyNumber(), "neginf": AnyNumber()},
+)
+
+
+# The largest number of each dtype.
+_LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": (2 - 2**-7) * 2.0**127,
+    "float32": float(np.finfo(np.float32).max),
+    "float64": float(np.finfo(np.float64).max),
+}
+
+
+@checked
+def nan_to_num(
+    x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """X with numbers in place of NaN and infinities; there the gradient is 0.
+
+    Args:
+        x: any tensor; integers stay as they are.
+        nan: replaces NaN.
+        posinf: replaces infinity; None for the largest number of x's dtype.
+        neginf: replaces minus infinity; None for the smallest number of x's dtype.
+    """
+    x = as_tensor(x)
+    limit = _LARGEST.get(x.dtype.name, 0.0)
+    given = (("nan", nan, 0.0), ("posinf", posinf, limit), ("neginf", neginf, -limit))
+    numbers = {
+        name: float(read(name, AnyNumber(), default if value is None else value))
+        for name, value, default in given
+    }
+    return apply(NAN_TO_NUM, x, **numbers) if x.dtype.is_float else x
+
+
+# Signs --------------------------------------------------------------------------------------------
+
+
+def _copysign_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """The derivative is 1 or -1, and 0 where the operand is zero."""
+    a, _ = result.operands
+    ratio = where(equal(a, 0), 0, result / where(equal(a, 0), 1, a))
+    return sum_to(upstream * ratio, a.shape), None
+
+
+COPYSIGN = Op(
+    "copysign",
+    elementwise_rule("copysign", FLOAT, None),
+    _copysign_gradient,
+    np.copysign,
+    scalar_primitive("copysign"),
+    elementwise_samples(2, SIGNED),
+    operands=2,
+)
+
+
+@checked
+def copysign(left: TensorLike, right: TensorLike) -> Tensor:
+    """The absolute value of left with the sign of right, also of zeros; the gradient at 0 is 0."""
+    return apply(COPYSIGN, *map(floating, operands_of(left, right)))

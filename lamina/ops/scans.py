@@ -1,0 +1,198 @@
+"""Running combinations along an axis: cumsum, cumprod, cummax, cummin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.errors import ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph.attributes import Axis
+from lamina.graph.kinds import Flag
+from lamina.ops.arguments import axis_of
+from lamina.ops.broadcast import broadcast_to, require_numbers
+from lamina.ops.comparison import equal, logical_or, not_equal, where
+from lamina.ops.conversion import numeric
+from lamina.ops.creation import arange, ones_like
+from lamina.ops.indexing import scatter_along_axis
+from lamina.ops.joining import concat
+from lamina.ops.lowering_rules import Scanning
+from lamina.ops.movement import reshape, transpose
+from lamina.ops.recurrence import recurrence
+from lamina.ops.reduce import summable
+from lamina.shapes import Array, DType, Shape
+
+_ATTRIBUTES = {"axis": Axis(), "reverse": Flag()}
+
+
+def _infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+    require_numbers(operands[0])
+    return operands[0].shape, operands[0].dtype
+
+
+def _along(result: Tensor) -> tuple[int, bool]:
+    """The axis, and whether it is reversed."""
+    return result.attributes["axis"], result.attributes["reverse"]
+
+
+def _reference(function: np.ufunc) -> Callable[..., Array]:
+    def reference(x: Array, axis: int, reverse: bool) -> Array:
+        ordered = np.flip(x, axis) if reverse else x
+        total = function.accumulate(ordered, axis, x.dtype)
+        return np.flip(total, axis) if reverse else total
+
+    return reference
+
+
+def _samples(dtype: str = "int64") -> tuple[Sample, ...]:
+    return (
+        Sample(((3, 5),), {"axis": 1, "reverse": False}),
+        Sample(((4, 1, 2),), {"axis": 0, "reverse": True}),
+        Sample(((6,),), {"axis": 0, "reverse": False}, dtypes=(dtype,), differentiable=False),
+        Sample(((0, 3),), {"axis": 0, "reverse": False}),
+    )
+
+
+# Sums and products --------------------------------------------------------------------------------
+
+
+def _cumsum_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    return (cumsum(upstream, result.attributes["axis"], not result.attributes["reverse"]),)
+
+
+CUMSUM = Op(
+    "cumsum",
+    _infer,
+    _cumsum_gradient,
+    _reference(np.add),
+    Scanning("sum"),
+    _samples(),
+    attributes=_ATTRIBUTES,
+)
+
+
+@checked
+def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
+    """The running sum along an axis; from the end if `reverse`. Of bool and integers int64."""
+    x = summable(x)
+    return apply(CUMSUM, x, axis=axis_of(x, axis), reverse=reverse)
+
+
+def _before(y: Tensor, axis: int, reverse: bool) -> Tensor:
+    """The running product before each element: 1 for the first one."""
+    front = (slice(None),) * axis
+    ones = ones_like(y[(*front, slice(0, 1))])
+    if reverse:
+        return concat([y[(*front, slice(1, None))], ones], axis)
+    return concat([ones, y[(*front, slice(0, -1))]], axis)
+
+
+def _cumprod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """The product before each element times s, with s[i] = upstream[i] + x[i + 1] s[i + 1].
+
+    So nothing is divided by an element, which may be zero.
+    """
+    (x,) = result.operands
+    axis, reverse = _along(result)
+    if not isinstance(x.shape[axis], int):
+        raise ShapeError(
+            "cumprod: the gradient along an axis that depends on the batch is not supported",
+            facts=(("tensor", described(x)), ("axis", str(axis))),
+            advice="Take the running product along another axis.",
+        )
+    if x.shape[axis] == 0:
+        return (upstream,)
+    order = (axis, *(other for other in range(x.rank) if other != axis))
+    factors, flowing = transpose(x, order), transpose(upstream, order)
+    _, (sums,) = recurrence(_later_terms, [flowing[0] * 0], [factors, flowing], reverse=not reverse)
+    sums = transpose(sums, [order.index(one) for one in range(x.rank)])
+    return (_before(result, axis, reverse) * sums,)
+
+
+def _later_terms(
+    states: Sequence[Tensor], elements: Sequence[Tensor], _: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """One iteration of s: it passes x s on."""
+    factor, own = elements
+    total = own + states[0]
+    return [factor * total], [total]
+
+
+CUMPROD = Op(
+    "cumprod",
+    _infer,
+    _cumprod_gradient,
+    _reference(np.multiply),
+    Scanning("product"),
+    _samples(),
+    attributes=_ATTRIBUTES,
+)
+
+
+@checked
+def cumprod(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
+    """The running product along an axis; from the end if `reverse`. Of bool and integers int64.
+
+    Its gradient divides by no element: it is exact at zeros. It is a loop along the axis.
+    """
+    x = summable(x)
+    return apply(CUMPROD, x, axis=axis_of(x, axis), reverse=reverse)
+
+
+# Largest and smallest -----------------------------------------------------------------------------
+
+
+def _positions(result: Tensor) -> Tensor:
+    """The position of each running extreme: of equal ones, and of NaN, the one reached last."""
+    (x,) = result.operands
+    axis, reverse = _along(result)
+    extent = x.shape[axis]
+    shape = [extent if other == axis else 1 for other in range(x.rank)]
+    own = broadcast_to(reshape(arange(extent), shape), x.shape)
+    reached = logical_or(equal(x, result), not_equal(x, x))
+    # The first element of the scan is reached, and other elements come later.
+    later = CUMMIN if reverse else CUMMAX
+    first = own[(*(slice(None),) * axis, slice(-1, None) if reverse else slice(0, 1))]
+    return apply(later, where(reached, own, first), axis=axis, reverse=reverse)
+
+
+def _extreme_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    axis, _ = _along(result)
+    extent = result.shape[axis]
+    if extent == 0:
+        return (upstream,)
+    return (scatter_along_axis(upstream, _positions(result), extent, axis),)
+
+
+def _extreme(name: str, combine: str, function: np.ufunc) -> Op:
+    samples = (*_samples("int32"), Sample(((2, 9, 3),), {"axis": 1, "reverse": True}))
+    rules = (_infer, _extreme_gradient, _reference(function), Scanning(combine), samples)
+    return Op(name, *rules, attributes=_ATTRIBUTES)
+
+
+CUMMAX = _extreme("cummax", "maximum", np.maximum)
+
+
+@checked
+def cummax(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
+    """The largest element so far along an axis; from the end if `reverse`. After NaN it is NaN.
+
+    The gradient flows to that element, of equal ones to the last.
+    """
+    x = numeric(x)
+    return apply(CUMMAX, x, axis=axis_of(x, axis), reverse=reverse)
+
+
+CUMMIN = _extreme("cummin", "minimum", np.minimum)
+
+
+@checked
+def cummin(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
+    """The smallest element so far along an axis; from the end if `reverse`. After NaN it is NaN.
+
+    The gradient flows to that element, of equal ones to the last.
+    """
+    x = numeric(x)
+    return apply(CUMMIN, x, axis=axis_of(x, axis), reverse=reverse)

@@ -1,0 +1,248 @@
+"""Circular and hyperbolic functions, their inverses, and the length of a vector.
+
+Most inverses are formulas of `atan2` and `log1p`, in which no digits cancel.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.graph import Tensor, TensorLike, apply
+from lamina.ops.conversion import floating, operands_of
+from lamina.ops.elementwise import reciprocal, rsqrt
+from lamina.ops.factories import (
+    FLOAT,
+    SIGNED,
+    WIDE,
+    applied,
+    binary_op,
+    formula,
+    number_like,
+    unary_op,
+)
+from lamina.program.scalar import Scalar
+from lamina.shapes import Array
+
+_WITHIN_ONE = ((-0.9, 0.9),)
+
+TAN = unary_op("tan", "tan", np.tan, lambda x, y, g: g * (y * y + 1), ((-1.2, 1.2),))
+
+
+@checked
+def tan(x: TensorLike) -> Tensor:
+    """The tangent of x in radians."""
+    return apply(TAN, floating(x))
+
+
+def _other_leg(x: Scalar) -> Scalar:
+    """sqrt(1 - x**2)."""
+    one = number_like(x, 1)
+    product = applied("multiply", applied("subtract", one, x), applied("add", one, x))
+    return applied("square_root", product)
+
+
+def _asin(x: Scalar) -> Scalar:
+    return applied("atan2", x, _other_leg(x))
+
+
+ASIN = unary_op(
+    "asin",
+    formula(_asin),
+    np.arcsin,
+    lambda x, y, g: g * rsqrt(1 - x * x),
+    _WITHIN_ONE,
+)
+
+
+@checked
+def asin(x: TensorLike) -> Tensor:
+    """The angle from -pi/2 to pi/2 whose sine is x; NaN beyond -1 and 1."""
+    return apply(ASIN, floating(x))
+
+
+def _acos(x: Scalar) -> Scalar:
+    return applied("atan2", _other_leg(x), x)
+
+
+ACOS = unary_op(
+    "acos",
+    formula(_acos),
+    np.arccos,
+    lambda x, y, g: -(g * rsqrt(1 - x * x)),
+    _WITHIN_ONE,
+)
+
+
+@checked
+def acos(x: TensorLike) -> Tensor:
+    """The angle from 0 to pi whose cosine is x; NaN beyond -1 and 1."""
+    return apply(ACOS, floating(x))
+
+
+def _atan(x: Scalar) -> Scalar:
+    return applied("atan2", x, number_like(x, 1))
+
+
+ATAN = unary_op(
+    "atan",
+    formula(_atan),
+    np.arctan,
+    lambda x, y, g: g / (x * x + 1),
+    WIDE,
+)
+
+
+@checked
+def atan(x: TensorLike) -> Tensor:
+    """The angle from -pi/2 to pi/2 whose tangent is x."""
+    return apply(ATAN, floating(x))
+
+
+ATAN2 = binary_op(
+    "atan2",
+    "atan2",
+    np.arctan2,
+    lambda a, b, y, g: g * (b * _reciprocal_square(a, b)),
+    lambda a, b, y, g: g * (-a * _reciprocal_square(a, b)),
+    kinds=FLOAT,
+)
+
+
+def _reciprocal_square(a: Tensor, b: Tensor) -> Tensor:
+    """1 / (a**2 + b**2)."""
+    return reciprocal(a * a + b * b)
+
+
+@checked
+def atan2(left: TensorLike, right: TensorLike) -> Tensor:
+    """The angle of the point (right, left), from -pi to pi; the gradient at the origin is NaN."""
+    return apply(ATAN2, *map(floating, operands_of(left, right)))
+
+
+SINH = unary_op("sinh", "sinh", np.sinh, lambda x, y, g: g * cosh(x), WIDE)
+
+
+@checked
+def sinh(x: TensorLike) -> Tensor:
+    """The hyperbolic sine."""
+    return apply(SINH, floating(x))
+
+
+COSH = unary_op("cosh", "cosh", np.cosh, lambda x, y, g: g * sinh(x), WIDE)
+
+
+@checked
+def cosh(x: TensorLike) -> Tensor:
+    """The hyperbolic cosine."""
+    return apply(COSH, floating(x))
+
+
+# Above it, x**2 + 1 and x**2 - 1 are x**2, and log1p(x) is log(x).
+_LARGE = 2.0**28
+
+
+def _logarithm(size: Scalar, small: Scalar) -> Scalar:
+    """log(1 + small), but log(2 size) where the size is large and its square may overflow."""
+    large = applied("greater", size, number_like(size, _LARGE))
+    argument = applied("select", large, size, small)
+    added = applied("select", large, number_like(size, math.log(2)), number_like(size, 0))
+    return applied("add", applied("log1p", argument), added)
+
+
+def _asinh(x: Scalar) -> Scalar:
+    """log(1 + x + x**2 / (1 + sqrt(x**2 + 1))) of the absolute value, with the sign of x."""
+    size, one = applied("absolute", x), number_like(x, 1)
+    square = applied("multiply", size, size)
+    root = applied("square_root", applied("add", square, one))
+    small = applied("add", size, applied("divide", square, applied("add", root, one)))
+    return applied("copysign", _logarithm(size, small), x)
+
+
+ASINH = unary_op("asinh", formula(_asinh), np.arcsinh, lambda x, y, g: g * rsqrt(x * x + 1), WIDE)
+
+
+@checked
+def asinh(x: TensorLike) -> Tensor:
+    """The number whose hyperbolic sine is x."""
+    return apply(ASINH, floating(x))
+
+
+def _acosh(x: Scalar) -> Scalar:
+    """log(1 + t + sqrt(t (t + 2))) with t = x - 1; NaN below 1."""
+    above = applied("subtract", x, number_like(x, 1))
+    square = applied("multiply", above, applied("add", above, number_like(x, 2)))
+    small = applied("add", above, applied("square_root", square))
+    below = applied("less", x, number_like(x, 1))
+    return applied("select", below, number_like(x, math.nan), _logarithm(x, small))
+
+
+ACOSH = unary_op(
+    "acosh",
+    formula(_acosh),
+    np.arccosh,
+    lambda x, y, g: g * rsqrt(x * x - 1),
+    ((1.1, 30.0),),
+)
+
+
+@checked
+def acosh(x: TensorLike) -> Tensor:
+    """The positive number whose hyperbolic cosine is x; NaN below 1."""
+    return apply(ACOSH, floating(x))
+
+
+def _atanh(x: Scalar) -> Scalar:
+    """log(1 + 2 x / (1 - x)) / 2 of the absolute value, with the sign of x."""
+    size, one = applied("absolute", x), number_like(x, 1)
+    ratio = applied("divide", applied("add", size, size), applied("subtract", one, size))
+    half = applied("multiply", applied("log1p", ratio), number_like(x, 0.5))
+    return applied("copysign", half, x)
+
+
+ATANH = unary_op("atanh", formula(_atanh), np.arctanh, lambda x, y, g: g / (1 - x * x), _WITHIN_ONE)
+
+
+@checked
+def atanh(x: TensorLike) -> Tensor:
+    """The number whose hyperbolic tangent is x; NaN beyond -1 and 1."""
+    return apply(ATANH, floating(x))
+
+
+def _hypot(a: Scalar, b: Scalar) -> Scalar:
+    """The larger size times sqrt(1 + q**2), with q the quotient of the sizes."""
+    sizes = applied("absolute", a), applied("absolute", b)
+    one, zero, infinite = (number_like(a, number) for number in (1, 0, math.inf))
+    large, small = applied("maximum", *sizes), applied("minimum", *sizes)
+    divisor = applied("select", applied("equal", large, zero), one, large)
+    ratio = applied("divide", small, divisor)
+    root = applied("square_root", applied("add", applied("multiply", ratio, ratio), one))
+    finite = applied("multiply", large, root)
+    endless = applied("logical_or", *(applied("equal", size, infinite) for size in sizes))
+    return applied("select", endless, infinite, finite)
+
+
+def _hypot_reference(a: Array, b: Array) -> Array:
+    large, small = (f(np.abs(a), np.abs(b)) for f in (np.maximum, np.minimum))
+    ratio = small / np.where(large == 0, np.ones((), a.dtype), large)
+    finite = large * np.sqrt(ratio * ratio + 1)
+    return np.where(np.isinf(a) | np.isinf(b), np.asarray(math.inf, a.dtype), finite)
+
+
+HYPOT = binary_op(
+    "hypot",
+    formula(_hypot),
+    _hypot_reference,
+    lambda a, b, y, g: g * (a / y),
+    lambda a, b, y, g: g * (b / y),
+    SIGNED,
+    FLOAT,
+)
+
+
+@checked
+def hypot(left: TensorLike, right: TensorLike) -> Tensor:
+    """sqrt(left**2 + right**2), without overflow; the gradient at the origin is NaN."""
+    return apply(HYPOT, *map(floating, operands_of(left, right)))
