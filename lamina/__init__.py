@@ -16,8 +16,10 @@ if not loaded_when_used(__name__):
     from lamina import training as training
     from lamina.engines.discovery import devices as devices
     from lamina.graph import Tensor as Tensor
+    from lamina.layers import CELU as CELU
     from lamina.layers import ELU as ELU
     from lamina.layers import GELU as GELU
+    from lamina.layers import GLU as GLU
     from lamina.layers import GRU as GRU
     from lamina.layers import L1 as L1
     from lamina.layers import L2 as L2
@@ -49,6 +51,9 @@ if not loaded_when_used(__name__):
     from lamina.layers import GlobalMaxPool as GlobalMaxPool
     from lamina.layers import GroupNorm as GroupNorm
     from lamina.layers import GRUCell as GRUCell
+    from lamina.layers import Hardshrink as Hardshrink
+    from lamina.layers import Hardsigmoid as Hardsigmoid
+    from lamina.layers import Hardswish as Hardswish
     from lamina.layers import Hardtanh as Hardtanh
     from lamina.layers import Input as Input
     from lamina.layers import InstanceNorm as InstanceNorm
@@ -57,6 +62,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import LeakyReLU as LeakyReLU
     from lamina.layers import LearnedPositions as LearnedPositions
     from lamina.layers import Linear as Linear
+    from lamina.layers import LogSigmoid as LogSigmoid
     from lamina.layers import LogSoftmax as LogSoftmax
     from lamina.layers import LPPool1d as LPPool1d
     from lamina.layers import LPPool2d as LPPool2d
@@ -65,25 +71,34 @@ if not loaded_when_used(__name__):
     from lamina.layers import MaxPool1d as MaxPool1d
     from lamina.layers import MaxPool2d as MaxPool2d
     from lamina.layers import MaxPool3d as MaxPool3d
+    from lamina.layers import Mish as Mish
     from lamina.layers import MultiHeadAttention as MultiHeadAttention
     from lamina.layers import Multiply as Multiply
     from lamina.layers import OneHot as OneHot
     from lamina.layers import Pad as Pad
     from lamina.layers import PixelShuffle as PixelShuffle
     from lamina.layers import PixelUnshuffle as PixelUnshuffle
+    from lamina.layers import PReLU as PReLU
     from lamina.layers import ReLU as ReLU
+    from lamina.layers import ReLU6 as ReLU6
     from lamina.layers import Rescale as Rescale
     from lamina.layers import Reshape as Reshape
     from lamina.layers import RMSNorm as RMSNorm
     from lamina.layers import RNNCell as RNNCell
+    from lamina.layers import RReLU as RReLU
     from lamina.layers import Scope as Scope
     from lamina.layers import Sigmoid as Sigmoid
     from lamina.layers import SiLU as SiLU
     from lamina.layers import SinusoidalPositions as SinusoidalPositions
     from lamina.layers import Softmax as Softmax
+    from lamina.layers import Softmin as Softmin
     from lamina.layers import Softplus as Softplus
+    from lamina.layers import Softshrink as Softshrink
+    from lamina.layers import Softsign as Softsign
     from lamina.layers import SpatialDropout as SpatialDropout
     from lamina.layers import Tanh as Tanh
+    from lamina.layers import Tanhshrink as Tanhshrink
+    from lamina.layers import Threshold as Threshold
     from lamina.layers import TiedLinear as TiedLinear
     from lamina.layers import TransformerDecoderBlock as TransformerDecoderBlock
     from lamina.layers import TransformerEncoderBlock as TransformerEncoderBlock

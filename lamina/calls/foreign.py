@@ -45,7 +45,14 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("LSTM", "GRU"), (_RECURRENT, _UNITS)),
     **dict.fromkeys(("BCE", "CrossEntropy", "NLL"), ("| weight size_average reduce",)),
     **dict.fromkeys(("MSE", "MAE"), (f"| {_REDUCED}",)),
-    **dict.fromkeys(("ReLU", "SELU", "SiLU"), ("| inplace",)),
+    **dict.fromkeys(("ReLU", "ReLU6", "SELU", "SiLU"), ("| inplace",)),
+    **dict.fromkeys(("Hardsigmoid", "Hardswish", "Mish"), ("| inplace",)),
+    **dict.fromkeys(("Hardshrink", "Softshrink"), ("| lambd",)),
+    **dict.fromkeys(("GLU", "Softmin"), ("| dim",)),
+    "CELU": ("| alpha inplace",),
+    "RReLU": ("| lower upper inplace",),
+    "Softplus": ("| beta",),
+    "Threshold": ("threshold value | inplace",),
     **dict.fromkeys(("Adam", "AdamW"), (f"{_MOMENTS} amsgrad", f"{_KERAS_MOMENTS} amsgrad")),
     "Adadelta": ("params | lr rho eps weight_decay", "| learning_rate rho epsilon"),
     "Adagrad": (
@@ -162,7 +169,13 @@ ACTIVATIONS = {
     "elu": "ELU",
     "gelu": "GELU",
     "leaky_relu": "LeakyReLU",
+    "hard_sigmoid": "Hardsigmoid",
+    "hard_silu": "Hardswish",
+    "log_sigmoid": "LogSigmoid",
     "log_softmax": "LogSoftmax",
+    "mish": "Mish",
+    "relu6": "ReLU6",
+    "softsign": "Softsign",
     "relu": "ReLU",
     "selu": "SELU",
     "sigmoid": "Sigmoid",
@@ -194,6 +207,7 @@ _SPECIAL: dict[tuple[str, str], str] = {
     ("Adagrad", "initial_accumulator_value"): "initial_sum",
     ("RMSProp", "alpha"): "decay",
     ("ELU", "alpha"): "alpha",
+    ("CELU", "alpha"): "alpha",
 }
 # Classes whose positional arguments mean one thing in PyTorch and another in Keras.
 _TWO_MEANINGS = {

@@ -3,18 +3,19 @@
 from lamina.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
-    from lamina.layers.activation import ELU as ELU
     from lamina.layers.activation import GELU as GELU
-    from lamina.layers.activation import SELU as SELU
-    from lamina.layers.activation import Hardtanh as Hardtanh
-    from lamina.layers.activation import LeakyReLU as LeakyReLU
+    from lamina.layers.activation import GLU as GLU
+    from lamina.layers.activation import LogSigmoid as LogSigmoid
     from lamina.layers.activation import LogSoftmax as LogSoftmax
-    from lamina.layers.activation import ReLU as ReLU
+    from lamina.layers.activation import Mish as Mish
     from lamina.layers.activation import Sigmoid as Sigmoid
     from lamina.layers.activation import SiLU as SiLU
     from lamina.layers.activation import Softmax as Softmax
+    from lamina.layers.activation import Softmin as Softmin
     from lamina.layers.activation import Softplus as Softplus
+    from lamina.layers.activation import Softsign as Softsign
     from lamina.layers.activation import Tanh as Tanh
+    from lamina.layers.activation import Tanhshrink as Tanhshrink
     from lamina.layers.attention import MultiHeadAttention as MultiHeadAttention
     from lamina.layers.attention import TransformerDecoderBlock as TransformerDecoderBlock
     from lamina.layers.attention import TransformerEncoderBlock as TransformerEncoderBlock
@@ -66,6 +67,20 @@ if not loaded_when_used(__name__):
     from lamina.layers.pooling import MaxPool1d as MaxPool1d
     from lamina.layers.pooling import MaxPool2d as MaxPool2d
     from lamina.layers.pooling import MaxPool3d as MaxPool3d
+    from lamina.layers.rectifiers import CELU as CELU
+    from lamina.layers.rectifiers import ELU as ELU
+    from lamina.layers.rectifiers import SELU as SELU
+    from lamina.layers.rectifiers import Hardshrink as Hardshrink
+    from lamina.layers.rectifiers import Hardsigmoid as Hardsigmoid
+    from lamina.layers.rectifiers import Hardswish as Hardswish
+    from lamina.layers.rectifiers import Hardtanh as Hardtanh
+    from lamina.layers.rectifiers import LeakyReLU as LeakyReLU
+    from lamina.layers.rectifiers import PReLU as PReLU
+    from lamina.layers.rectifiers import ReLU as ReLU
+    from lamina.layers.rectifiers import ReLU6 as ReLU6
+    from lamina.layers.rectifiers import RReLU as RReLU
+    from lamina.layers.rectifiers import Softshrink as Softshrink
+    from lamina.layers.rectifiers import Threshold as Threshold
     from lamina.layers.recurrent import GRU as GRU
     from lamina.layers.recurrent import LSTM as LSTM
     from lamina.layers.recurrent import RNN as RNN

@@ -1,24 +1,22 @@
-"""Activation functions as layers. Values and derivatives are PyTorch's, also at the kinks.
+"""Smooth activation functions as layers; those made of pieces are in `rectifiers.py`.
 
 All take f32 or f64 of any shape and give the same shape and dtype.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY
 from typing import Literal
 
 from lamina import ops
-from lamina.errors import DefinitionError
-from lamina.graph import Tensor
-from lamina.layers.checks import axis_within_example, origin_text
+from lamina.errors import ShapeError
+from lamina.graph import Tensor, described
+from lamina.graph.kinds import Positive
+from lamina.layers.checks import axis_within_example
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
-
-# Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017), section 2.
-_SELU_ALPHA = 1.6732632423543772848170429916717
-_SELU_SCALE = 1.0507009873554804934193349852946
 
 
 @frozen_dataclass
@@ -47,92 +45,6 @@ class Sigmoid(Layer):
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds sigmoid(x)."""
         return ops.sigmoid(x)
-
-
-@frozen_dataclass
-class ReLU(Layer):
-    """max(x, 0); the derivative at 0 is 0.
-
-    Example:
-        >>> import lamina as lm
-        >>> y = lm.ReLU()(lm.Input(10))
-    """
-
-    def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds relu(x)."""
-        return ops.relu(x)
-
-
-@frozen_dataclass
-class LeakyReLU(Layer):
-    """x above 0, slope x elsewhere; the derivative at 0 is the slope.
-
-    Args:
-        slope: the derivative below 0.
-
-    Raises:
-        DefinitionError: if the slope is not a finite number.
-
-    Example:
-        >>> import lamina as lm
-        >>> y = lm.LeakyReLU(slope=0.2)(lm.Input(10))
-    """
-
-    _: KW_ONLY
-    slope: float = 0.01
-
-    def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and slope x."""
-        return ops.where(x > 0, x, x * self.slope)
-
-
-def _exponential_linear(x: Tensor, alpha: float, scale: float) -> Tensor:
-    """Scale x above 0, scale alpha (exp(x) - 1) elsewhere."""
-    # expm1 gets no positive number: it would overflow, and 0 * infinity in the gradient is NaN.
-    below = ops.where(x > 0, 0.0, x)
-    return ops.where(x > 0, x * scale, ops.expm1(below) * (alpha * scale))
-
-
-@frozen_dataclass
-class ELU(Layer):
-    """x above 0, alpha (exp(x) - 1) elsewhere.
-
-    After Clevert, Unterthiner, Hochreiter: Exponential linear units (2015).
-
-    Args:
-        alpha: minus the limit for x to minus infinity.
-
-    Raises:
-        DefinitionError: if alpha is not a finite number.
-
-    Example:
-        >>> import lamina as lm
-        >>> y = lm.ELU()(lm.Input(10))
-    """
-
-    _: KW_ONLY
-    alpha: float = 1.0
-
-    def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and alpha (exp(x) - 1)."""
-        return _exponential_linear(x, self.alpha, 1.0)
-
-
-@frozen_dataclass
-class SELU(Layer):
-    """1.0507 ELU(x) with alpha 1.6733: keeps mean 0 and variance 1 from layer to layer.
-
-    After Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017). The
-    weights should start with variance 1 / inputs.
-
-    Example:
-        >>> import lamina as lm
-        >>> y = lm.SELU()(lm.Input(10))
-    """
-
-    def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the scaled ELU."""
-        return _exponential_linear(x, _SELU_ALPHA, _SELU_SCALE)
 
 
 @frozen_dataclass
@@ -176,20 +88,87 @@ class SiLU(Layer):
 
 
 @frozen_dataclass
-class Softplus(Layer):
-    """log(1 + exp(x)), a smooth ReLU.
+class Mish(Layer):
+    """x tanh(softplus(x)).
 
-    Computed without overflow at any x. PyTorch returns x above 20; the difference is less than
-    3e-9.
+    After Misra: Mish: A self regularized non-monotonic activation function (2019).
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.Mish()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds x tanh(softplus(x))."""
+        return x * ops.tanh(ops.softplus(x))
+
+
+@frozen_dataclass
+class Softplus(Layer):
+    """log(1 + exp(beta x)) / beta, a smooth ReLU.
+
+    Computed without overflow at any x. PyTorch returns x where beta x is above 20; the difference
+    is less than 3e-9 / beta.
+
+    Args:
+        beta: the larger, the nearer to ReLU.
+
+    Raises:
+        DefinitionError: unless beta is above 0.
 
     Example:
         >>> import lamina as lm
         >>> y = lm.Softplus()(lm.Input(10))
     """
 
+    _: KW_ONLY
+    beta: Positive = 1.0
+
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds softplus(x)."""
-        return ops.softplus(x)
+        """Builds softplus(beta x) / beta."""
+        return ops.softplus(x) if self.beta == 1 else ops.softplus(x * self.beta) / self.beta
+
+
+@frozen_dataclass
+class LogSigmoid(Layer):
+    """log(1 / (1 + exp(-x))), computed without overflow.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.LogSigmoid()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds -softplus(-x)."""
+        return -ops.softplus(-x)
+
+
+@frozen_dataclass
+class Softsign(Layer):
+    """x / (1 + |x|).
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.Softsign()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds x / (1 + |x|)."""
+        return x / (abs(x) + 1.0)
+
+
+@frozen_dataclass
+class Tanhshrink(Layer):
+    """x - tanh(x).
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.Tanhshrink()(lm.Input(10))
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds x - tanh(x)."""
+        return x - ops.tanh(x)
 
 
 @frozen_dataclass
@@ -241,36 +220,74 @@ class LogSoftmax(Layer):
 
 
 @frozen_dataclass
-class Hardtanh(Layer):
-    """x, but not below low and not above high; the derivative at both bounds is 0.
+class Softmin(Layer):
+    """exp(-x) / sum(exp(-x)) along an axis, computed without overflow.
 
     Args:
-        low: the lower bound.
-        high: the upper bound.
+        axis: of the tensor with its batch; not the batch.
 
     Raises:
-        DefinitionError: unless low < high.
+        ShapeError: when applied to a tensor without this axis, or if the axis is the batch.
 
     Example:
         >>> import lamina as lm
-        >>> y = lm.Hardtanh(low=0.0, high=6.0)(lm.Input(10))
+        >>> y = lm.Softmin()(lm.Input(10))
     """
 
     _: KW_ONLY
-    low: float = -1.0
-    high: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.low >= self.high:
-            raise DefinitionError(
-                "low must be below high",
-                facts=(
-                    ("expected", "low < high"),
-                    ("found", f"low={self.low!r}, high={self.high!r}"),
-                ),
-                where=origin_text(self),
-            )
+    axis: int = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x within the bounds."""
-        return ops.hardtanh(x, self.low, self.high)
+        """Builds softmax(-x)."""
+        return ops.softmax(-x, axis_within_example(self, self.axis, x))
+
+
+# The functions of the second half in `GLU`.
+_OF_SECOND: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": ops.sigmoid,
+    "silu": lambda x: x * ops.sigmoid(x),
+    "gelu": ops.gelu,
+    "relu": ops.relu,
+    "none": lambda x: x,
+}
+
+
+@frozen_dataclass
+class GLU(Layer):
+    """The first half along an axis times the sigmoid of the second half.
+
+    The result has half the extent. After Dauphin, Fan, Auli, Grangier: Language modeling with gated
+    convolutional networks (2016); its variants SwiGLU (`"silu"`), GEGLU (`"gelu"`), ReGLU
+    (`"relu"`) and bilinear (`"none"`) after Shazeer: GLU variants improve transformer (2020).
+
+    Args:
+        axis: of the tensor with its batch; not the batch.
+        activation: the function of the second half.
+
+    Raises:
+        ShapeError: when applied to a tensor without this axis, if the axis is the batch, or if its
+            extent is odd.
+        DefinitionError: for another word.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.GLU(activation="silu")(lm.Input(10)).shape
+        (Size(coefficient=1, offset=0), 5)
+    """
+
+    _: KW_ONLY
+    axis: int = -1
+    activation: Literal["sigmoid", "silu", "gelu", "relu", "none"] = "sigmoid"
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the product of both halves."""
+        axis = axis_within_example(self, self.axis, x)
+        extent = x.shape[axis]
+        if not isinstance(extent, int) or extent % 2:
+            raise ShapeError(
+                "GLU halves an axis of even extent",
+                facts=(("axis", str(axis)), ("found", described(x))),
+                advice="Give the layer before it twice the features.",
+            )
+        first, second = ops.split(x, 2, axis)
+        return first * _OF_SECOND[self.activation](second)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lamina.calls import checked_as_given as checked
-from lamina.graph import CONSTANT, Op, Tensor, TensorLike, apply, operator
+from lamina.graph import CONSTANT, Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, greater, less, logical_and, where
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
@@ -130,8 +130,20 @@ def _pow_reference(a: Array, b: Array) -> Array:
     return np.power(a, b) if a.dtype.kind == "f" else integer_power(a, b)
 
 
+# Powers of integers, negative ones too.
+_WHOLE_POWERS = tuple(
+    Sample(((4, 6), (6,)), low=low, high=9, dtypes=(name, name), differentiable=False)
+    for name, low in (("int32", -5), ("int64", -5), ("uint8", 0))
+)
 POW = binary_op(
-    "pow", "power", _pow_reference, _pow_base_gradient, _pow_exponent_gradient, POSITIVE, NUMBER
+    "pow",
+    "power",
+    _pow_reference,
+    _pow_base_gradient,
+    _pow_exponent_gradient,
+    POSITIVE,
+    NUMBER,
+    _WHOLE_POWERS,
 )
 
 

@@ -142,8 +142,12 @@ def binary_op(
     right: BinaryGradient,
     ranges: Sequence[tuple[float, float]] = SIGNED,
     kinds: tuple[str, ...] = NUMBER,
+    further: Sequence[Sample] = (),
 ) -> Op:
-    """An op with two operands that broadcast, that is a primitive or a formula of primitives."""
+    """An op with two operands that broadcast, that is a primitive or a formula of primitives.
+
+    It has `further` samples besides those of the ranges.
+    """
 
     def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
         a, b = result.operands
@@ -152,7 +156,7 @@ def binary_op(
             for x, rule in ((a, left), (b, right))
         )
 
-    samples = elementwise_samples(2, ranges)
+    samples = Samples(lambda: (*_elementwise_samples(2, ranges, True), *further))
     rule = elementwise_rule(name, kinds, None)
     rules = (rule, operand_gradients, reference, _lowering(primitive), samples)
     return Op(name, *rules, operands=2)

@@ -11,6 +11,7 @@ import numpy as np
 
 from lamina.calls import checked_as_given as checked
 from lamina.graph import Tensor, TensorLike, apply
+from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import floating, operands_of
 from lamina.ops.elementwise import reciprocal, rsqrt
 from lamina.ops.factories import (
@@ -112,13 +113,14 @@ ATAN2 = binary_op(
 
 
 def _reciprocal_square(a: Tensor, b: Tensor) -> Tensor:
-    """1 / (a**2 + b**2)."""
-    return reciprocal(a * a + b * b)
+    """1 / (a**2 + b**2), but 1 at the origin."""
+    square = a * a + b * b
+    return reciprocal(where(equal(square, 0), 1, square))
 
 
 @checked
 def atan2(left: TensorLike, right: TensorLike) -> Tensor:
-    """The angle of the point (right, left), from -pi to pi; the gradient at the origin is NaN."""
+    """The angle of the point (right, left), from -pi to pi; the gradient at the origin is 0."""
     return apply(ATAN2, *map(floating, operands_of(left, right)))
 
 

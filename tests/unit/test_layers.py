@@ -7,58 +7,21 @@ import dataclasses
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from layer_values import run, traced
 from random_arrays import normal64
 
 import lamina
 from lamina import layers as lm
 from lamina.errors import DefinitionError, DTypeError, ShapeError
-from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
+from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.layers import init
 from lamina.layers.layer import Layer
-from lamina.layers.tracing import Trace, dtype_in_model, trace
 from lamina.ops.differentiate import gradients
 from lamina.shapes import BATCH, float32, float64
-
-KINKS = np.array([[-30.0, -2.0, -1.0, -0.5, -0.0, 0.0, 1e-3, 0.5], [1, 2, 3, 6, 19, 30, 0.1, -7]])
-
-
-def traced(inputs: Sequence[Tensor], output: Tensor, training: bool = False) -> Trace:
-    names = dict.fromkeys(inputs, ("", "net/0:Input")) | {output: ("0", "net/0:Layer")}
-    dtypes = [dtype_in_model(tensor, float64) for tensor in inputs]
-    return trace(inputs, [output], names, dtype=float64, training=training, input_dtypes=dtypes)
-
-
-def run(
-    layer: Layer,
-    *arrays: np.ndarray,
-    training: bool = False,
-    variables: Mapping[str, np.ndarray] | None = None,
-    upstream: np.ndarray | None = None,
-) -> np.ndarray:
-    """The layer's value for a batch; with an upstream gradient, the gradient of its first input."""
-    inputs = [lm.Input(*a.shape[1:], dtype=a.dtype if a.dtype != float else None) for a in arrays]
-    y = layer(*inputs)
-    if upstream is not None:
-        arrays = (*arrays, upstream)
-        inputs.append(lm.Input(*upstream.shape[1:]))
-        y = y * inputs[-1]
-    result = traced(inputs, y, training)
-    (output,) = result.outputs
-    if upstream is not None:
-        (output,) = gradients(output, result.inputs[:1])
-    graph = Graph(result.inputs, (("y", output),))
-    feeds = {f"input{number}": array for number, array in enumerate(arrays)}
-    found, _ = evaluate(
-        bind_batch(graph, len(arrays[0])),
-        {**feeds, "seed": np.int64(1), "step": np.int64(2), **(variables or {})},
-    )
-    return found["y"]
-
 
 # Linear -------------------------------------------------------------------------------------------
 
@@ -306,116 +269,6 @@ def test_random_layers_refuse_wrong_arguments_and_operands() -> None:
     for layer in RANDOM:
         with pytest.raises(DTypeError, match=f"{type(layer).__name__} takes floats"):
             layer(lm.Input(3, dtype="int64"))
-
-
-# Activations --------------------------------------------------------------------------------------
-
-
-def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
-    powers = np.exp(x - x.max(axis, keepdims=True))
-    return powers / powers.sum(axis, keepdims=True)
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    return np.vectorize(math.erf)(x)
-
-
-def _exponential(x: np.ndarray, alpha: float) -> np.ndarray:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
-
-
-ACTIVATIONS = [
-    (lm.Tanh(), np.tanh),
-    (lm.Sigmoid(), lambda x: 1 / (1 + np.exp(-x))),
-    (lm.ReLU(), lambda x: np.maximum(x, 0)),
-    (lm.LeakyReLU(), lambda x: np.where(x > 0, x, 0.01 * x)),
-    (lm.LeakyReLU(slope=0.3), lambda x: np.where(x > 0, x, 0.3 * x)),
-    (lm.ELU(), lambda x: _exponential(x, 1.0)),
-    (lm.ELU(alpha=2.0), lambda x: _exponential(x, 2.0)),
-    (lm.SELU(), lambda x: 1.0507009873554805 * _exponential(x, 1.6732632423543772)),
-    (lm.GELU(), lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2),
-    (
-        lm.GELU(approximate="tanh"),
-        lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
-    ),
-    (lm.SiLU(), lambda x: x / (1 + np.exp(-x))),
-    (lm.Softplus(), lambda x: np.logaddexp(x, 0)),
-    (lm.Softmax(), lambda x: _softmax(x, -1)),
-    (lm.LogSoftmax(axis=1), lambda x: np.log(_softmax(x, 1))),
-    (lm.Hardtanh(), lambda x: np.clip(x, -1, 1)),
-    (lm.Hardtanh(low=-0.5, high=3.0), lambda x: np.clip(x, -0.5, 3)),
-]
-
-
-@pytest.mark.parametrize(
-    ("layer", "formula"), ACTIVATIONS, ids=[repr(layer) for layer, _ in ACTIVATIONS]
-)
-def test_activation_has_the_values_of_its_formula(layer: Layer, formula: object) -> None:
-    for x in (KINKS, normal64(3, 4)):
-        expected = formula(x)
-        np.testing.assert_allclose(run(layer, x), expected, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("layer", [layer for layer, _ in ACTIVATIONS], ids=repr)
-def test_activation_agrees_with_pytorch_at_kinks_too(layer: Layer) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    nn = torch.nn
-    theirs = {
-        "LeakyReLU": lambda: nn.LeakyReLU(layer.slope),
-        "ELU": lambda: nn.ELU(layer.alpha),
-        "GELU": lambda: nn.GELU(layer.approximate),
-        "Softmax": lambda: nn.Softmax(-1),
-        "LogSoftmax": lambda: nn.LogSoftmax(1),
-        "Hardtanh": lambda: nn.Hardtanh(layer.low, layer.high),
-    }
-    name = type(layer).__name__
-    module = theirs[name]() if name in theirs else getattr(nn, name)()
-    tolerance = 3e-9 if name == "Softplus" else 1e-12
-    for values in (KINKS, normal64(3, 4)):
-        x = torch.tensor(values, requires_grad=True)
-        y = module(x)
-        weights = np.cos(np.arange(values.size)).reshape(values.shape)
-        np.testing.assert_allclose(
-            run(layer, values), y.detach().numpy(), rtol=tolerance, atol=tolerance
-        )
-        (y * torch.tensor(weights)).sum().backward()
-        mine = run(layer, values, upstream=weights)
-        np.testing.assert_allclose(mine, x.grad.numpy(), rtol=tolerance, atol=tolerance)
-
-
-def test_exponential_activations_have_finite_slopes_far_out() -> None:
-    x = np.array([[-1e4, 1e4, 800.0, -800.0]])
-    for layer in (
-        lm.ELU(),
-        lm.SELU(),
-        lm.GELU(),
-        lm.GELU(approximate="tanh"),
-        lm.SiLU(),
-        lm.Softplus(),
-    ):
-        assert np.isfinite(run(layer, x)).all()
-        assert np.isfinite(run(layer, x, upstream=np.ones_like(x))).all()
-
-
-def test_nan_passes_through_activations() -> None:
-    x = np.array([[np.nan, 1.0]])
-    for layer, _ in ACTIVATIONS:
-        assert np.isnan(run(layer, x)[0, 0]), layer
-
-
-@pytest.mark.parametrize("layer", [lm.Softmax(), lm.LogSoftmax(axis=0)], ids=repr)
-def test_softmax_along_the_batch_is_refused(layer: Layer) -> None:
-    with pytest.raises(ShapeError, match="along the batch would mix examples"):
-        layer(lm.Input())
-
-
-def test_hyper_parameters_of_activations_are_checked() -> None:
-    with pytest.raises(DefinitionError, match="approximate must be one of 'none', 'tanh'"):
-        lm.GELU(approximate="erf")
-    with pytest.raises(DefinitionError) as error:
-        lm.Hardtanh(low=1.0, high=1.0)
-    assert "found     low=1.0, high=1.0" in str(error.value)
 
 
 # Joins --------------------------------------------------------------------------------------------

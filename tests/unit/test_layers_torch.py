@@ -44,6 +44,25 @@ def _activations() -> Iterator[Case]:
         (lm.Hardtanh(low=-0.5, high=2.0), lambda nn: nn.Hardtanh(-0.5, 2.0)),
         (lm.Softmax(axis=1), lambda nn: nn.Softmax(1)),
         (lm.LogSoftmax(), lambda nn: nn.LogSoftmax(-1)),
+        (lm.Softmin(axis=1), lambda nn: nn.Softmin(1)),
+        (lm.GLU(axis=1), lambda nn: nn.GLU(1)),
+        (lm.PReLU(), lambda nn: nn.PReLU()),
+        (lm.PReLU(per_channel=True, slope=0.1), lambda nn: nn.PReLU(4, 0.1)),
+        (lm.Mish(), lambda nn: nn.Mish()),
+        (lm.LogSigmoid(), lambda nn: nn.LogSigmoid()),
+        (lm.Softsign(), lambda nn: nn.Softsign()),
+        (lm.Tanhshrink(), lambda nn: nn.Tanhshrink()),
+        (lm.Softplus(beta=0.5), lambda nn: nn.Softplus(0.5)),
+        (lm.CELU(alpha=1.5), lambda nn: nn.CELU(1.5)),
+        (lm.Threshold(0.2, -1.0), lambda nn: nn.Threshold(0.2, -1.0)),
+        (lm.Hardshrink(threshold=0.7), lambda nn: nn.Hardshrink(0.7)),
+        (lm.Softshrink(threshold=0.7), lambda nn: nn.Softshrink(0.7)),
+        (lm.ReLU6(), lambda nn: nn.ReLU6()),
+        # The slope of nn.Hardsigmoid is a float32 in float64 too.
+        (lm.Hardsigmoid(), lambda nn: lambda x: nn.functional.relu6(x + 3) / 6),
+        (lm.Hardswish(), lambda nn: nn.Hardswish()),
+        # With equal bounds, training is not random.
+        (lm.RReLU(low=0.25, high=0.25), lambda nn: nn.RReLU(0.25, 0.25)),
     ]
     for layer, module in pairs:
         yield Case(

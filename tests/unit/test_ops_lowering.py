@@ -53,7 +53,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.divide,
-    "power": np.power,
+    "power": OPS["pow"].reference,
     "negative": np.negative,
     "absolute": np.absolute,
     "square_root": np.sqrt,

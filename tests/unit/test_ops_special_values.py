@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +41,14 @@ def slopes(function: Callable[..., Tensor], *arrays: Any) -> list[Any]:
 
 UNARY = [
     "neg", "abs", "exp", "log", "log1p", "expm1", "sqrt", "reciprocal", "sin", "cos", "tanh",
-    "erf", "sigmoid", "softplus", "relu", "floor",
+    "erf", "sigmoid", "softplus", "relu", "floor", "ceil", "round", "trunc", "tan", "asin", "acos",
+    "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "log2", "log10", "exp2", "erfc", "rsqrt",
+    "nan_to_num",
 ]  # fmt: skip
-BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "pow"]
+BINARY = [
+    "add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2", "fmod", "remainder", "hypot",
+    "logaddexp", "xlogy", "copysign",
+]  # fmt: skip
 REDUCTIONS: list[tuple[str, Callable[[Tensor], Tensor], Callable[[Any], Any]]] = [
     ("amax", lambda x: ops.max(x, 1), lambda t: t.amax(1)),
     ("amin", lambda x: ops.min(x, 1), lambda t: t.amin(1)),
@@ -52,6 +58,9 @@ REDUCTIONS: list[tuple[str, Callable[[Tensor], Tensor], Callable[[Any], Any]]] =
     ("log_softmax", lambda x: ops.log_softmax(x), lambda t: t.log_softmax(-1)),
     ("var", lambda x: ops.variance(x, 1, 1), lambda t: t.var(1)),
     ("cumsum", lambda x: ops.cumsum(x, 1), lambda t: t.cumsum(1)),
+    ("cumprod", lambda x: ops.cumprod(x, 1), lambda t: t.cumprod(1)),
+    ("cummax", lambda x: ops.cummax(x, 1), lambda t: t.cummax(1)[0]),
+    ("cummin", lambda x: ops.cummin(x, -1), lambda t: t.cummin(1)[0]),
 ]
 ROWS = np.array(
     [
@@ -112,7 +121,132 @@ def test_reductions_with_ties_and_zeros_agree_with_torch(
 ) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for row in ROWS:
-        compare_with_torch(torch, ours, theirs, row[None])
+        # PyTorch's gradient of cumprod divides by the elements.
+        if np.isfinite(row).all() or "cumprod" not in ours.__code__.co_names:
+            compare_with_torch(torch, ours, theirs, row[None])
+
+
+def second_slopes_agree_with_torch(
+    torch: Any, ours: Callable[..., Tensor], theirs: Callable[..., Any], *arrays: Array
+) -> None:
+    """The gradients of the sum of all squared gradients."""
+    tensors = [torch.tensor(a, requires_grad=True) for a in arrays]
+    first = torch.autograd.grad(theirs(*tensors).sum(), tensors, create_graph=True)
+    total = sum((one * one).sum() for one in first)
+    if total.requires_grad:
+        expected = torch.autograd.grad(total, tensors, materialize_grads=True)
+    else:
+        expected = [torch.zeros_like(x) for x in tensors]
+
+    def squares(*operands: Tensor) -> Tensor:
+        found = gradients(ours(*operands), operands)
+        return sum((ops.sum(one * one) for one in found[1:]), ops.sum(found[0] * found[0]))
+
+    found = values_and_slopes(squares, *arrays)[1]
+    for mine, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, other.numpy(force=True), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", UNARY)
+def test_second_derivatives_agree_with_torch(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    theirs = getattr(torch.nn.functional if name in ("softplus", "relu") else torch, name)
+    values = np.array([-0.9, -0.4, -1e-3, 0.2, 0.7])
+    if name in ("log", "sqrt", "log2", "log10", "rsqrt"):
+        values = np.abs(values)
+    if name == "acosh":
+        values = values + 2.5
+    second_slopes_agree_with_torch(torch, getattr(ops, name), theirs, values)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [*BINARY, "lerp"])
+def test_second_derivatives_of_arithmetic_agree_with_torch(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    arrays = [np.array([0.3, 1.7, 2.5]), np.array([1.1, 0.6, 2.9]), np.array([0.2, 0.5, 0.9])]
+    arrays = arrays if name == "lerp" else arrays[:2]
+    second_slopes_agree_with_torch(torch, getattr(ops, name), getattr(torch, name), *arrays)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("ours", "theirs"), [pytest.param(*r[1:], id=r[0]) for r in REDUCTIONS])
+def test_second_derivatives_of_reductions_agree_with_torch(
+    ours: Callable[[Tensor], Tensor], theirs: Callable[[Any], Any]
+) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    for row in ROWS[:3]:
+        second_slopes_agree_with_torch(torch, ours, theirs, row[None])
+
+
+@pytest.mark.torch
+def test_clip_to_tensors_agrees_with_torch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    values = np.array([-2.0, -1.0, 0.0, 0.5, 1.0, 3.0])
+    x, low, high = np.meshgrid(values, values, values)
+    compare_with_torch(torch, ops.clip, torch.clamp, x, low, high)
+    compare_with_torch(torch, ops.clip, torch.clamp, x, low[:1, :1])
+    compare_with_torch(
+        torch,
+        lambda x, high: ops.clip(x, None, high),
+        lambda x, high: torch.clamp(x, max=high),
+        *(x, high),
+    )
+    edge = np.array(EDGE)
+    compare_with_torch(torch, ops.clip, torch.clamp, edge, edge[::-1].copy(), edge)
+
+
+@pytest.mark.torch
+def test_lerp_agrees_with_torch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    start, end = np.array([0.1, -3.0, 1e8])[:, None], np.array([0.7, 2.0, -1.0])[:, None]
+    weight = np.array([[-1.0, 0.0, 0.3, 0.5, 0.7, 1.0, 2.0]])
+    compare_with_torch(torch, ops.lerp, torch.lerp, start, end, weight)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (ops.remainder, "remainder"),
+        (ops.fmod, "fmod"),
+        (ops.floor_divide, "floor_divide"),
+        (ops.bitwise_and, "bitwise_and"),
+        (ops.bitwise_or, "bitwise_or"),
+        (ops.bitwise_xor, "bitwise_xor"),
+        (ops.left_shift, "bitwise_left_shift"),
+        (ops.right_shift, "bitwise_right_shift"),
+        (ops.pow, "pow"),
+    ],
+)
+def test_integers_agree_with_torch(ours: Callable[..., Tensor], theirs: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    for name in ("uint8", "int32", "int64"):
+        limits = np.iinfo(name)
+        some = np.array([1, 2, 3, 7, 13, limits.max, limits.max // 2], name)
+        if limits.min:
+            some = np.concatenate([some, -some, np.array([limits.min], name)])
+        left, right = (grid.ravel() for grid in np.meshgrid(some, some))
+        if theirs in ("remainder", "fmod", "floor_divide"):
+            # The smallest number divided by -1 stops PyTorch.
+            whole = (left != limits.min) | (right != -1) if limits.min else left == left
+            left, right = left[whole], right[whole]
+        found = value(ours, left, right)
+        expected = getattr(torch, theirs)(torch.tensor(left), torch.tensor(right)).numpy()
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["floor_divide", "isnan", "isinf", "isfinite", "logical_xor"])
+def test_values_without_gradients_agree_with_torch(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    edge = np.array(EDGE)
+    arrays = (edge,)
+    if name in ("floor_divide", "logical_xor"):
+        arrays = tuple(grid.ravel() for grid in np.meshgrid(edge, edge))
+    expected = getattr(torch, name)(*map(torch.tensor, arrays)).numpy()
+    np.testing.assert_array_equal(value(getattr(ops, name), *arrays), expected)
 
 
 @pytest.mark.torch
@@ -256,6 +390,41 @@ def test_dtypes_of_results() -> None:
         (ops.maximum(1, 2.5), float32),
     ):
         assert y.dtype == expected, y
+
+
+def test_operators_are_those_of_python() -> None:
+    x, y = np.array([7, -7, 100, 0]), np.array([3, 2, -9, 5])
+    for function in (
+        operator.mod,
+        operator.floordiv,
+        operator.and_,
+        operator.or_,
+        operator.xor,
+    ):
+        expected = function(x, y)
+        assert value(function, x, y).tolist() == expected.tolist()
+        # A number or an array comes first.
+        assert value(lambda y, f=function: f(x, y), y).tolist() == expected.tolist()
+        assert value(lambda y, f=function: f(7, y), y).tolist() == function(7, y).tolist()
+    assert value(lambda x: x << 2, x).tolist() == (x << 2).tolist()
+    assert value(lambda x: x >> 1, x).tolist() == (x >> 1).tolist()
+    assert value(lambda y: 2 << y, np.abs(y)).tolist() == (2 << np.abs(y)).tolist()
+    assert value(lambda y: 999 >> y, np.abs(y)).tolist() == (999 >> np.abs(y)).tolist()
+    assert value(lambda x: ~x, x).tolist() == (~x).tolist()
+    assert value(lambda x: ~(x > 0) & (x < 0) ^ (x < -9), x).tolist() == (x < 0).tolist()
+
+
+def test_divisions_of_integers_by_zero_are_zero() -> None:
+    x, zero = np.array([7, -7, 0]), np.zeros(3, int)
+    for function in (ops.remainder, ops.fmod, ops.floor_divide):
+        assert value(function, x, zero).tolist() == [0, 0, 0]
+
+
+def test_remainders_and_whole_quotients_of_floats_fit_together() -> None:
+    x, y = np.array([5.5, -5.5, 1e20, -0.0]), np.array([2.0, 2.0, -3.0, 5.0])
+    assert value(ops.remainder, x, y).tolist() == [1.5, 0.5, math.fmod(1e20, 3.0) - 3.0, 0.0]
+    assert value(ops.fmod, x, y).tolist() == [1.5, -1.5, math.fmod(1e20, 3.0), 0.0]
+    assert value(ops.floor_divide, x, y).tolist() == [2.0, -3.0, 1e20 // -3.0, 0.0]
 
 
 def test_dtypes_that_do_not_fit() -> None:

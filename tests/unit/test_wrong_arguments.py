@@ -276,10 +276,25 @@ INDICES = applied(4, dtype="int64")
 # Of attention.
 GROUPED = {"key_heads": OPTIONAL | COUNT, "rotary": OPTIONAL | POSITIVE}
 
-for one in ("Tanh", "Sigmoid", "ReLU", "SELU", "SiLU", "Softplus", "Flatten"):
+for one in (
+    *("Tanh", "Sigmoid", "ReLU", "SELU", "SiLU", "Flatten", "Mish", "LogSigmoid", "Softsign"),
+    *("Tanhshrink", "ReLU6", "Hardsigmoid", "Hardswish"),
+):
     ROWS[one] = Row(use=FEATURES)
 ROWS |= {
     "LeakyReLU": Row(use=FEATURES),
+    "PReLU": Row({}, {"per_channel": FLAG, "slope": NUMBER}, FEATURES),
+    # Above the default of `low`, below that of `high`.
+    "RReLU": Row({}, {"low": some("-1", "0"), "high": POSITIVE}, FEATURES),
+    "Threshold": Row(
+        {"threshold": 0.1, "value": 0.0}, {"threshold": NUMBER, "value": NUMBER}, FEATURES
+    ),
+    "CELU": Row({}, {"alpha": POSITIVE}, FEATURES),
+    "Hardshrink": Row({}, {"threshold": NOT_NEGATIVE}, FEATURES),
+    "Softshrink": Row({}, {"threshold": NOT_NEGATIVE}, FEATURES),
+    "Softplus": Row({}, {"beta": POSITIVE}, FEATURES),
+    "Softmin": Row({"axis": -1}, {"axis": WHOLE}, SEQUENCE),
+    "GLU": Row({"axis": -1}, {"axis": WHOLE, "activation": NOTHING}, SEQUENCE),
     "ELU": Row({"alpha": 1.0}, {"alpha": NUMBER}, FEATURES),
     "GELU": Row({"approximate": "tanh"}, {"approximate": NOTHING}, FEATURES),
     "Softmax": Row({"axis": -1}, {"axis": WHOLE}, SEQUENCE),

@@ -1,0 +1,214 @@
+"""Activations: values, first and second derivatives against NumPy and PyTorch, at kinks too."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from layer_values import run
+from random_arrays import normal64
+
+from lamina import layers as lm
+from lamina.errors import DefinitionError, ShapeError
+from lamina.layers.layer import Layer
+
+KINKS = np.array(
+    [
+        [-30.0, -2.0, -1.0, -0.5, -0.0, 0.0, 1e-3, 0.5, -3.0, 0.3],
+        [1, 2, 3, 6, 19, 30, 0.1, -7, 9, -0.3],
+    ]
+)
+
+
+def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.vectorize(math.erf)(x)
+
+
+def _exponential(x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+def _half(x: np.ndarray) -> int:
+    return x.shape[-1] // 2
+
+
+# The parameters of activations, as `run` names them without and with an upstream gradient.
+WEIGHTS = {"PReLU": dict.fromkeys(("0.weight", ".weight"), np.array([0.25]))}
+ACTIVATIONS = [
+    (lm.Tanh(), np.tanh),
+    (lm.Sigmoid(), lambda x: 1 / (1 + np.exp(-x))),
+    (lm.ReLU(), lambda x: np.maximum(x, 0)),
+    (lm.LeakyReLU(), lambda x: np.where(x > 0, x, 0.01 * x)),
+    (lm.LeakyReLU(slope=0.3), lambda x: np.where(x > 0, x, 0.3 * x)),
+    (lm.ELU(), lambda x: _exponential(x, 1.0)),
+    (lm.ELU(alpha=2.0), lambda x: _exponential(x, 2.0)),
+    (lm.SELU(), lambda x: 1.0507009873554805 * _exponential(x, 1.6732632423543772)),
+    (lm.GELU(), lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2),
+    (
+        lm.GELU(approximate="tanh"),
+        lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    ),
+    (lm.SiLU(), lambda x: x / (1 + np.exp(-x))),
+    (lm.Softplus(), lambda x: np.logaddexp(x, 0)),
+    (lm.Softmax(), lambda x: _softmax(x, -1)),
+    (lm.LogSoftmax(axis=1), lambda x: np.log(_softmax(x, 1))),
+    (lm.Hardtanh(), lambda x: np.clip(x, -1, 1)),
+    (lm.Hardtanh(low=-0.5, high=3.0), lambda x: np.clip(x, -0.5, 3)),
+    (lm.Softplus(beta=2.0), lambda x: np.logaddexp(2 * x, 0) / 2),
+    (lm.LogSigmoid(), lambda x: -np.logaddexp(-x, 0)),
+    (lm.Mish(), lambda x: x * np.tanh(np.logaddexp(x, 0))),
+    (lm.Softsign(), lambda x: x / (1 + np.abs(x))),
+    (lm.Tanhshrink(), lambda x: x - np.tanh(x)),
+    (lm.Softmin(), lambda x: _softmax(-x, -1)),
+    (lm.GLU(), lambda x: x[:, : _half(x)] / (1 + np.exp(-x[:, _half(x) :]))),
+    (lm.PReLU(), lambda x: np.where(x > 0, x, 0.25 * x)),
+    (lm.Threshold(0.3, -2.0), lambda x: np.where(x > 0.3, x, -2)),
+    (lm.CELU(), lambda x: _exponential(x, 1.0)),
+    (lm.CELU(alpha=0.5), lambda x: np.where(x > 0, x, 0.5 * np.expm1(np.minimum(x, 0) / 0.5))),
+    (lm.Hardshrink(), lambda x: np.where(np.abs(x) > 0.5, x, 0)),
+    (lm.Hardshrink(threshold=0.3), lambda x: np.where(np.abs(x) > 0.3, x, 0)),
+    (lm.Softshrink(), lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0)),
+    (lm.Softshrink(threshold=0.3), lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.3, 0)),
+    (lm.ReLU6(), lambda x: np.clip(x, 0, 6)),
+    (lm.Hardsigmoid(), lambda x: np.clip(x + 3, 0, 6) / 6),
+    (lm.Hardswish(), lambda x: x * np.clip(x + 3, 0, 6) / 6),
+    (lm.RReLU(low=0.2, high=0.4), lambda x: np.where(x > 0, x, 0.3 * x)),
+]
+
+
+@pytest.mark.parametrize(
+    ("layer", "formula"), ACTIVATIONS, ids=[repr(layer) for layer, _ in ACTIVATIONS]
+)
+def test_activation_has_the_values_of_its_formula(layer: Layer, formula: object) -> None:
+    for x in (KINKS, normal64(3, 4)):
+        expected = formula(x)
+        found = run(layer, x, variables=WEIGHTS.get(type(layer).__name__))
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+
+
+def _module(nn: Any, layer: Any) -> Any:
+    """PyTorch's module that is equal to an activation."""
+    theirs = {
+        "LeakyReLU": lambda: nn.LeakyReLU(layer.slope),
+        "ELU": lambda: nn.ELU(layer.alpha),
+        "GELU": lambda: nn.GELU(layer.approximate),
+        "Softmax": lambda: nn.Softmax(-1),
+        "LogSoftmax": lambda: nn.LogSoftmax(1),
+        "Hardtanh": lambda: nn.Hardtanh(layer.low, layer.high),
+        "Softplus": lambda: nn.Softplus(layer.beta),
+        "Softmin": lambda: nn.Softmin(-1),
+        "PReLU": lambda: nn.PReLU(),
+        "Threshold": lambda: nn.Threshold(layer.threshold, layer.value),
+        "CELU": lambda: nn.CELU(layer.alpha),
+        "Hardshrink": lambda: nn.Hardshrink(layer.threshold),
+        "Softshrink": lambda: nn.Softshrink(layer.threshold),
+        "RReLU": lambda: nn.RReLU(layer.low, layer.high),
+    }
+    name = type(layer).__name__
+    return (theirs[name]() if name in theirs else getattr(nn, name)()).double().eval()
+
+
+# The second derivatives of these at the kinks are other ones in PyTorch.
+OTHER_SECOND = ("ELU", "SELU", "CELU")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("layer", [layer for layer, _ in ACTIVATIONS], ids=repr)
+def test_activation_agrees_with_pytorch_at_kinks_too(layer: Layer) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    module, name = _module(torch.nn, layer), type(layer).__name__
+    # The softplus of PyTorch is the identity above 20; its slope of hardsigmoid is a float32.
+    tolerance = {"Softplus": 5e-9, "Hardsigmoid": 1e-7}.get(name, 1e-12)
+    options = {"rtol": tolerance, "atol": tolerance}
+    variables = WEIGHTS.get(name)
+    for values in (KINKS, normal64(3, 4)):
+        x = torch.tensor(values, requires_grad=True)
+        y = module(x)
+        weights = np.cos(np.arange(y.numel())).reshape(y.shape)
+        found = run(layer, values, variables=variables)
+        np.testing.assert_allclose(found, y.detach().numpy(), **options)
+        (first,) = torch.autograd.grad((y * torch.tensor(weights)).sum(), x, create_graph=True)
+        mine = run(layer, values, upstream=weights, variables=variables)
+        np.testing.assert_allclose(mine, first.detach().numpy(), **options)
+        second = np.zeros_like(values)
+        if name == "Hardsigmoid":
+            # PyTorch has no second derivative of it.
+            continue
+        if first.requires_grad:
+            second = torch.autograd.grad((first * first).sum(), x)[0].numpy()
+        mine = run(layer, values, upstream=weights, variables=variables, twice=True)
+        compared = values != 0 if name in OTHER_SECOND else np.full(values.shape, True)
+        np.testing.assert_allclose(mine[compared], second[compared], **options)
+
+
+def test_exponential_activations_have_finite_slopes_far_out() -> None:
+    x = np.array([[-1e4, 1e4, 800.0, -800.0]])
+    for layer in (
+        lm.ELU(),
+        lm.SELU(),
+        lm.GELU(),
+        lm.GELU(approximate="tanh"),
+        lm.SiLU(),
+        lm.Softplus(),
+    ):
+        assert np.isfinite(run(layer, x)).all()
+        assert np.isfinite(run(layer, x, upstream=np.ones_like(x))).all()
+
+
+def test_nan_passes_through_activations() -> None:
+    x = np.array([[np.nan, 1.0]])
+    for layer, _ in ACTIVATIONS:
+        found = run(layer, x, variables=WEIGHTS.get(type(layer).__name__))
+        assert np.isnan(found[0, 0]), layer
+
+
+@pytest.mark.parametrize("layer", [lm.Softmax(), lm.LogSoftmax(axis=0)], ids=repr)
+def test_softmax_along_the_batch_is_refused(layer: Layer) -> None:
+    with pytest.raises(ShapeError, match="along the batch would mix examples"):
+        layer(lm.Input())
+
+
+def test_hyper_parameters_of_activations_are_checked() -> None:
+    with pytest.raises(DefinitionError, match="approximate must be one of 'none', 'tanh'"):
+        lm.GELU(approximate="erf")
+    with pytest.raises(DefinitionError) as error:
+        lm.Hardtanh(low=1.0, high=1.0)
+    assert "found     low=1.0, high=1.0" in str(error.value)
+    with pytest.raises(DefinitionError, match="low must not be above high"):
+        lm.RReLU(low=0.5)
+    with pytest.raises(ShapeError, match="GLU halves an axis of even extent"):
+        lm.GLU()(lm.Input(5))
+    with pytest.raises(ShapeError, match="PReLU needs an axis of channels"):
+        lm.PReLU(per_channel=True)(lm.Input())
+
+
+def test_variants_of_glu() -> None:
+    x = normal64(3, 8)
+    first, second = x[:, :4], x[:, 4:]
+    for word, function in (
+        ("silu", lambda x: x / (1 + np.exp(-x))),
+        ("gelu", lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2),
+        ("relu", lambda x: np.maximum(x, 0)),
+        ("none", lambda x: x),
+    ):
+        found = run(lm.GLU(activation=word), x)
+        np.testing.assert_allclose(found, first * function(second), rtol=1e-12)
+
+
+def test_rrelu_draws_a_slope_for_each_element() -> None:
+    x = -np.ones((50, 40))
+    slopes = -run(lm.RReLU(low=0.1, high=0.3), x, training=True)
+    assert 0.1 <= slopes.min() < 0.11
+    assert 0.29 < slopes.max() <= 0.3
+    assert len(np.unique(slopes)) > 1990
+    assert abs(slopes.mean() - 0.2) < 0.005
+    gradient = run(lm.RReLU(low=0.1, high=0.3), x, training=True, upstream=np.ones_like(x))
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-12)
+    assert (run(lm.RReLU(), -x, training=True) == 1).all()
