@@ -71,6 +71,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import MaxPool1d as MaxPool1d
     from lamina.layers import MaxPool2d as MaxPool2d
     from lamina.layers import MaxPool3d as MaxPool3d
+    from lamina.layers import MaxUnpool as MaxUnpool
     from lamina.layers import Mish as Mish
     from lamina.layers import MultiHeadAttention as MultiHeadAttention
     from lamina.layers import Multiply as Multiply

@@ -41,7 +41,6 @@ if not loaded_when_used(__name__):
     from lamina.layers.image import Pad as Pad
     from lamina.layers.image import PixelShuffle as PixelShuffle
     from lamina.layers.image import PixelUnshuffle as PixelUnshuffle
-    from lamina.layers.image import Upsample as Upsample
     from lamina.layers.join import Add as Add
     from lamina.layers.join import Concat as Concat
     from lamina.layers.join import Multiply as Multiply
@@ -67,6 +66,7 @@ if not loaded_when_used(__name__):
     from lamina.layers.pooling import MaxPool1d as MaxPool1d
     from lamina.layers.pooling import MaxPool2d as MaxPool2d
     from lamina.layers.pooling import MaxPool3d as MaxPool3d
+    from lamina.layers.pooling import MaxUnpool as MaxUnpool
     from lamina.layers.rectifiers import CELU as CELU
     from lamina.layers.rectifiers import ELU as ELU
     from lamina.layers.rectifiers import SELU as SELU
@@ -91,3 +91,4 @@ if not loaded_when_used(__name__):
     from lamina.layers.shape import Rescale as Rescale
     from lamina.layers.shape import Reshape as Reshape
     from lamina.layers.tied import TiedLinear as TiedLinear
+    from lamina.layers.upsampling import Upsample as Upsample

@@ -10,7 +10,7 @@ from abc import ABC
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from numbers import Integral
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
@@ -21,6 +21,7 @@ from lamina.graph.kinds import (
     Kind,
     Misfit,
     Operands,
+    OrNone,
     Row,
     Whole,
     Word,
@@ -44,13 +45,15 @@ class ForEachAxis(Kind):
     Attributes:
         lowest: the smallest number.
         rank: the number of axes; None for the number of entries given.
+        open: whether an entry may be None.
     """
 
     lowest: int = 1
     rank: int | None = None
+    open: bool = False
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
-        number = Whole(self.lowest)
+        number = OrNone(Whole(self.lowest)) if self.open else Whole(self.lowest)
         if isinstance(value, Integral):
             return number.read(value)
         found = entries_of(value)
@@ -60,7 +63,7 @@ class ForEachAxis(Kind):
         return read_each(number, found)
 
     def of_class(self, owner: type) -> Kind:
-        return ForEachAxis(self.lowest, getattr(owner, "axes", None))
+        return ForEachAxis(self.lowest, getattr(owner, "axes", None), self.open)
 
 
 @frozen_dataclass
@@ -100,6 +103,8 @@ _WIDTH = Whole(0)
 _WIDTHS = Either(_WIDTH, Row(_WIDTH))
 
 
+_Entry = TypeVar("_Entry")
+
 # A number for all axes, or one for each.
 Numbers = Annotated[int | tuple[int, ...], ForEachAxis()]
 # Widths of padding: the same for all axes, or for each axis a number or a pair (before, after).
@@ -109,15 +114,18 @@ Padding = Annotated[
 ]
 
 
-def numbers_of(layer: Layer, name: str, value: int | tuple[int, ...], rank: int) -> list[int]:
+def numbers_of(
+    layer: Layer, name: str, value: _Entry | tuple[_Entry, ...], rank: int
+) -> list[_Entry]:
     """One number for each axis.
 
     Raises:
         DefinitionError: if the number of entries is not the number of axes.
     """
-    found = [value] * rank if isinstance(value, int) else list(value)
+    several = cast(tuple[_Entry, ...], value)
+    found = list(several) if isinstance(value, tuple) else [cast(_Entry, value)] * rank
     if len(found) != rank:
-        raise refusal(_not_one_for_each(rank), name, value, where=origin_text(layer))
+        raise refusal(_not_one_for_each(rank), name, several, where=origin_text(layer))
     return found
 
 

@@ -1,37 +1,23 @@
-"""Layers that enlarge, rearrange, pad and crop images: [batch, channels, height, width].
+"""Layers that rearrange, pad and crop images: [batch, channels, height, width].
 
-They are made of movements and of products with constant matrices, so neither the forward nor the
-backward pass has scatters.
+They are made of movements, so neither the forward nor the backward pass has scatters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated, Any, Literal
-
-import numpy as np
+from typing import Annotated, Any
 
 from lamina import ops
-from lamina.errors import DefinitionError, ShapeError
-from lamina.graph import Tensor, constant, described
-from lamina.graph.kinds import (
-    Count,
-    Either,
-    Kind,
-    Misfit,
-    Operands,
-    Row,
-    Whole,
-    entries_of,
-    read_each,
-)
-from lamina.layers.checks import origin_text, require_float
+from lamina.errors import ShapeError
+from lamina.graph import Tensor, described
+from lamina.graph.kinds import Count, Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.padding import PadMode
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, Dim, static
+from lamina.shapes import Dim, static
 
 
 class _PairsOfWidths(Kind):
@@ -56,100 +42,6 @@ class _PairsOfWidths(Kind):
 
 _WIDTH = Whole(0)
 Widths = Annotated[int | Sequence[int | tuple[int, int]], _PairsOfWidths()]
-
-
-@frozen_dataclass
-class Upsample(Layer):
-    """Enlarges images by whole factors.
-
-    Takes [batch, channels, height, width] and gives
-    [batch, channels, scale * height, scale * width]. Mode `"nearest"` also takes one or three axes
-    after the channels, and any dtype; `"bilinear"` takes f32 or f64.
-
-    Args:
-        scale: the factor, or one for each axis after the channels.
-        mode: `"nearest"` repeats each element; `"bilinear"` blends the four nearest ones.
-        align_corners: in mode `"bilinear"`, whether the corner elements of image and result
-            coincide (True), or elements are the centres of equal squares (False). As in PyTorch.
-
-    Raises:
-        DefinitionError: for a scale that is not a whole number above zero, another mode, or
-            align_corners in mode `"nearest"`.
-        ShapeError: when applied to a tensor of another rank.
-        DTypeError: when applied to integers in mode `"bilinear"`.
-
-    Example:
-        >>> import lamina as lm
-        >>> lm.Upsample(scale=2)(lm.Input(3, 8, 8)).shape
-        (Size(coefficient=1, offset=0), 3, 16, 16)
-    """
-
-    _: KW_ONLY
-    scale: Annotated[int | Sequence[int], Either(Whole(1), Row(Whole(1), least=1))]
-    mode: Literal["nearest", "bilinear"] = "nearest"
-    align_corners: bool = False
-
-    def __post_init__(self) -> None:
-        if self.align_corners and self.mode == "nearest":
-            raise DefinitionError(
-                'align_corners applies to mode="bilinear" only',
-                facts=(("expected", "mode='bilinear'"), ("found", f"mode={self.mode!r}")),
-                where=origin_text(self),
-                advice="Leave align_corners out.",
-            )
-
-    def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the larger image, one axis after the other."""
-        ranks = (3, 4, 5) if self.mode == "nearest" else (4,)
-        if x.rank not in ranks:
-            raise ShapeError(
-                f"Upsample in mode {self.mode!r} takes images",
-                facts=(("expected", "[batch, channels, height, width]"), ("found", described(x))),
-                advice="Bring the tensor into this shape with lm.Reshape.",
-            )
-        factors = _for_each(self, "scale", self.scale, x.rank - 2, x)
-        if self.mode == "bilinear":
-            require_float(self, x)
-        for axis, factor in enumerate(factors, start=2):
-            if factor == 1:
-                continue
-            if self.mode == "nearest":
-                x = _repeated(x, axis, factor)
-            else:
-                x = _blended(x, axis, factor, self.align_corners)
-        return x
-
-
-def _repeated(x: Tensor, axis: int, factor: int) -> Tensor:
-    """Each element repeated `factor` times along one axis."""
-    (extent,) = static((x.shape[axis],))
-    expanded = ops.expand_dims(x, axis + 1)
-    shape = (*x.shape[: axis + 1], factor, *x.shape[axis + 1 :])
-    merged = (*x.shape[:axis], extent * factor, *x.shape[axis + 1 :])
-    return ops.reshape(ops.broadcast_to(expanded, shape), merged)
-
-
-def _blended(x: Tensor, axis: int, factor: int, align_corners: bool) -> Tensor:
-    """Linear interpolation along one axis, as a product with a constant matrix.
-
-    Most weights are zero. For axes of up to some hundreds of elements the product is still as fast
-    as loads of neighbours.
-    """
-    (extent,) = static((x.shape[axis],))
-    matrix = constant(_blending_weights(extent, extent * factor, align_corners), x.dtype)
-    letters = "abcd"
-    result = letters.replace(letters[axis], "z")
-    return ops.einsum(f"{letters},z{letters[axis]}->{result}", x, matrix)
-
-
-def _blending_weights(old: int, new: int, align_corners: bool) -> Array:
-    """The float64 matrix (new, old) of linear interpolation between equally spaced elements."""
-    if align_corners:
-        position = np.arange(new) * ((old - 1) / max(new - 1, 1))
-    else:
-        # Beyond the centres of the outermost elements, these elements are repeated.
-        position = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
-    return np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(old)))
 
 
 @frozen_dataclass
@@ -317,20 +209,6 @@ def _image(layer: Layer, x: Tensor) -> tuple[Dim, int, int, int]:
         )
     channels, height, width = static(x.shape[1:])
     return x.shape[0], channels, height, width
-
-
-def _for_each(
-    layer: Layer, name: str, value: int | Sequence[int], count: int, x: Tensor
-) -> tuple[int, ...]:
-    """One number for each axis after the channels; ShapeError for another number of them."""
-    listed = (value,) * count if isinstance(value, int) else tuple(value)
-    if len(listed) != count:
-        raise ShapeError(
-            f"{type(layer).__name__} has a wrong number of factors for this tensor",
-            facts=((name, str(value)), ("expected", f"{count} of them"), ("found", described(x))),
-            advice="Give one for each axis after the channels, or one for all.",
-        )
-    return listed
 
 
 def _pairs(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from lamina import ops
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.graph.kinds import Positive
+from lamina.graph.kinds import Count, Positive
 from lamina.layers.checks import origin_text, require_float
-from lamina.layers.convolution import Numbers, Pairs, check_image, numbers_of, pairs_of
+from lamina.layers.convolution import ForEachAxis, Numbers, Pairs, check_image, numbers_of, pairs_of
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
+from lamina.layers.upsampling import along_axis, means, windows_of_size
 from lamina.ops import Window
 from lamina.records import frozen_dataclass
-from lamina.shapes import static
+from lamina.shapes import size_of, static
 
 
 @frozen_dataclass
@@ -61,11 +62,18 @@ class _Pool(Layer, ABC):
         ]
 
 
+@frozen_dataclass
 class _MaxPool(_Pool, ABC):
-    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+    _: KW_ONLY
+    returns: Literal["values", "indices"] = "values"
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Builds the largest element of each window."""
         check_image(self, x, self.axes)
-        return ops.window_max(x, self._windows())
+        values = ops.window_max(x, self._windows())
+        if self.returns == "values":
+            return values
+        return values, ops.window_argmax(x, self._windows())
 
 
 @frozen_dataclass
@@ -97,6 +105,8 @@ class MaxPool2d(_MaxPool):
         padding: elements of minus infinity around, at most half of the window.
         dilation: between the elements of a window.
         ceil_mode: whether a last window that reaches beyond the end counts too.
+        returns: the `"values"`, or a tuple of the values and their `"indices"`, int64: row * width
+            + column of an element, for `MaxUnpool`.
 
     Raises:
         DefinitionError: for a number out of range.
@@ -127,15 +137,68 @@ class MaxPool3d(_MaxPool):
 
 
 @frozen_dataclass
+class MaxUnpool(Layer):
+    """Puts values at the positions in a larger tensor from which a `MaxPool2d` took them.
+
+    Applied to values, f32 or f64 [batch, channels, ...] with one to three further axes, and to
+    integers of the same shape: the indices that a pooling layer with `returns="indices"` gives.
+    Gives [batch, channels, *size], with zeros elsewhere. Where several values have one index the
+    result is their mean. After Zeiler, Taylor, Fergus: Adaptive deconvolutional networks (2011).
+
+    Args:
+        size: of the result, a number or one for each further axis: the extents before pooling.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to other shapes.
+        DTypeError: when applied to other dtypes.
+
+    Example:
+        >>> import lamina as lm
+        >>> values, indices = lm.MaxPool2d(2, returns="indices")(lm.Input(20, 24, 24))
+        >>> lm.MaxUnpool(24)(values, indices).shape
+        (Size(coefficient=1, offset=0), 20, 24, 24)
+    """
+
+    size: Numbers
+
+    def forward(self, scope: Scope, x: Tensor, indices: Tensor) -> Tensor:
+        """Builds the larger tensor."""
+        rank = x.rank - 2
+        if rank not in (1, 2, 3) or indices.shape != x.shape:
+            raise ShapeError(
+                "MaxUnpool needs values and as many indices",
+                facts=(
+                    ("expected", "f32[batch, channels, ...] and i64[batch, channels, ...]"),
+                    *(("found", described(one)) for one in (x, indices)),
+                ),
+                advice='lm.MaxPool2d(2, returns="indices") gives both.',
+            )
+        require_float(self, x)
+        sizes = numbers_of(self, "size", self.size, rank)
+        count = size_of(sizes)
+        scope.limit_indices(indices, count, advice="They lie within the tensor before pooling.")
+        flat = (*x.shape[:2], size_of(static(x.shape[2:])))
+        positions = ops.reshape(indices, flat)
+        total = ops.scatter_along_axis(ops.reshape(x, flat), positions, count, 2)
+        ones = ops.full(flat, 1.0, x.dtype)
+        number = ops.scatter_along_axis(ones, positions, count, 2)
+        return ops.reshape(total / ops.maximum(number, 1), (*x.shape[:2], *sizes))
+
+
+@frozen_dataclass
 class _AvgPool(_Pool, ABC):
     _: KW_ONLY
     count_padding: bool = True
+    divisor: Count | None = None
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the mean of each window."""
         check_image(self, x, self.axes)
         along = self._windows()
         total = ops.window_sum(x, along)
+        if self.divisor is not None:
+            return total * (1.0 / self.divisor)
         counts = _counts(static(x.shape[2:]), along, self.count_padding)
         return total * constant(1.0 / counts, x.dtype)
 
@@ -182,6 +245,7 @@ class AvgPool2d(_AvgPool):
         dilation: between the elements of a window.
         ceil_mode: whether a last window that reaches beyond the end counts too.
         count_padding: whether zeros of the padding count as elements.
+        divisor: by which the sum of each window is divided; None: the number of its elements.
 
     Raises:
         DefinitionError: for a number out of range.
@@ -356,11 +420,15 @@ class GlobalMaxPool(_Global):
         return ops.max(x, self._axes(x), keepdims=self.keepdims)
 
 
-class _Adaptive(Layer, ABC):
-    size: Numbers
+# The size of a result; None along axes that keep their extent.
+AdaptiveSize = Annotated[int | tuple[int | None, ...], ForEachAxis(open=True)]
 
-    def _tiles(self, x: Tensor) -> list[Window]:
-        """Adjacent windows of equal size, `size` of them along each of the last axes."""
+
+class _Adaptive(Layer, ABC):
+    size: AdaptiveSize
+
+    def _sizes(self, x: Tensor) -> list[tuple[int, int]]:
+        """For each axis after the channels its extent, and that of the result."""
         rank = x.rank - 2
         if rank not in (1, 2, 3):
             raise ShapeError(
@@ -369,67 +437,79 @@ class _Adaptive(Layer, ABC):
                 advice="It takes sequences, images and volumes.",
             )
         check_image(self, x, rank)
-        sizes = numbers_of(self, "size", self.size, rank)
-        for extent, size in zip(static(x.shape[2:]), sizes, strict=True):
-            if extent % size:
-                raise ShapeError(
-                    "an extent cannot be divided into windows of equal size",
-                    facts=(("found", described(x)), ("size", repr(self.size))),
-                    advice="Each of the last extents must be a multiple of its size.",
-                )
-        pairs = zip(static(x.shape[2:]), sizes, strict=True)
-        return [Window(extent // size, extent // size) for extent, size in pairs]
+        extents, sizes = static(x.shape[2:]), numbers_of(self, "size", self.size, rank)
+        return [(old, new or old) for old, new in zip(extents, sizes, strict=True)]
 
 
 @frozen_dataclass
 class AdaptiveAvgPool(_Adaptive):
-    """The mean of adjacent windows, whose size follows from the size of the result.
+    """The means of windows that follow from the size of the result.
 
-    Takes f32 or f64 [batch, channels, ...] with one to three further axes whose extents are
-    multiples of the size, and gives [batch, channels, *size].
+    Takes f32 or f64 [batch, channels, ...] with one to three further axes and gives
+    [batch, channels, *size]. Window i of n along an axis of L elements goes from floor(i L / n) to
+    ceil((i + 1) L / n), as PyTorch's; if n does not divide L, neighbours overlap.
 
     Args:
-        size: of the result, a number or one for each further axis.
+        size: of the result, a number or one for each further axis; None along an axis that keeps
+            its extent.
 
     Raises:
-        ShapeError: when an extent is not a multiple of its size.
+        ShapeError: when applied to other shapes.
 
     Example:
         >>> import lamina as lm
-        >>> lm.AdaptiveAvgPool(2)(lm.Input(64, 8, 6)).shape
-        (Size(coefficient=1, offset=0), 64, 2, 2)
+        >>> lm.AdaptiveAvgPool((2, None))(lm.Input(64, 9, 6)).shape
+        (Size(coefficient=1, offset=0), 64, 2, 6)
     """
 
-    size: Numbers
+    size: AdaptiveSize
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the means."""
-        along = self._tiles(x)
-        count = np.prod([one.size for one in along])
-        return ops.window_sum(x, along) * (1.0 / float(count))
+        sizes = self._sizes(x)
+        if all(old % new == 0 for old, new in sizes):
+            along = [Window(old // new, stride=old // new) for old, new in sizes]
+            count = np.prod([one.size for one in along])
+            return ops.window_sum(x, along) * (1.0 / float(count))
+        for axis, (old, new) in enumerate(sizes, start=2):
+            x = x if old == new else along_axis(x, axis, means(old, new))
+        return x
 
 
 @frozen_dataclass
 class AdaptiveMaxPool(_Adaptive):
-    """The largest element of adjacent windows, whose size follows from the size of the result.
+    """The largest elements of windows that follow from the size of the result.
 
-    Takes f32 or f64 [batch, channels, ...] with one to three further axes whose extents are
-    multiples of the size, and gives [batch, channels, *size].
+    Takes f32 or f64 [batch, channels, ...] with one to three further axes and gives
+    [batch, channels, *size]. Its windows are those of `AdaptiveAvgPool`; the first of equal
+    elements gets the gradient.
 
     Args:
-        size: of the result, a number or one for each further axis.
+        size: of the result, a number or one for each further axis; None along an axis that keeps
+            its extent.
 
     Raises:
-        ShapeError: when an extent is not a multiple of its size.
+        ShapeError: when applied to other shapes.
 
     Example:
         >>> import lamina as lm
-        >>> lm.AdaptiveMaxPool((4, 2))(lm.Input(64, 8, 6)).shape
+        >>> lm.AdaptiveMaxPool((4, 2))(lm.Input(64, 9, 6)).shape
         (Size(coefficient=1, offset=0), 64, 4, 2)
     """
 
-    size: Numbers
+    size: AdaptiveSize
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the maxima."""
-        return ops.window_max(x, self._tiles(x))
+        along: list[Window] = []
+        for axis, (old, new) in enumerate(self._sizes(x), start=2):
+            size = old // new
+            if old % new:
+                # All windows one after the other, those that are shorter with their last element
+                # again, which is never the first of equal ones.
+                bounds = windows_of_size(old, new)
+                size = max(end - start for start, end in bounds)
+                rows = [np.minimum(start + np.arange(size), end - 1) for start, end in bounds]
+                x = ops.take(x, constant(np.concatenate(rows)), axis)
+            along.append(Window(size, stride=size))
+        return ops.window_max(x, along)

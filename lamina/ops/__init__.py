@@ -105,6 +105,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.movement import squeeze as squeeze
     from lamina.ops.movement import transpose as transpose
     from lamina.ops.padding import pad_with as pad_with
+    from lamina.ops.pooling import window_argmax as window_argmax
     from lamina.ops.pooling import window_max as window_max
     from lamina.ops.pooling import window_sum as window_sum
     from lamina.ops.random import bernoulli as bernoulli

@@ -9,20 +9,21 @@ import numpy as np
 
 from lamina.calls import checked_as_given as checked
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import Many
 from lamina.ops.broadcast import sum_axes
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import RELU, relu
+from lamina.ops.indexing import take
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import reshape
 from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest
 from lamina.ops.windows import WINDOW, Window, fold, windows, windows_of
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, Shape, int32, size_of, static, uint8
+from lamina.shapes import Array, DType, Shape, int32, int64, size_of, static, uint8
 
 # Windows slide along the last axes of a tensor; the attribute `along` has one for each.
 
@@ -143,6 +144,40 @@ def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
         # gradient needs neither the ReLU of the larger tensor nor its operand.
         return relu(window_max(x.operands[0], along))
     return apply(WINDOW_MAX, x, along=along)
+
+
+@checked
+def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
+    """The position of the largest element of each window, int64, counted along the last axes.
+
+    The position of an element in an image is row * width + column. Of equal elements the first in
+    the window counts, as in `window_max`.
+
+    Args:
+        x: floats; integers become float32.
+        along: the windows along each of the last axes, see `lamina.ops.Window`.
+
+    Raises:
+        ShapeError: if no window fits, or a window has no element of the tensor.
+    """
+    x = floating(x)
+    along = windows_of(x, along)
+    # Checks the windows.
+    result = apply(WINDOW_MAX, x, along=along)
+    windowed = _max_windows(x, {"along": along})
+    element = apply(ARGMAX, windowed, axes=tuple(range(x.rank, windowed.rank)))
+    element = reshape(element, result.shape)
+    extents = static(x.shape[x.rank - len(along) :])
+    # The position is that of the window's first element and, by the number of the element in the
+    # window, the distance from there.
+    distances = np.zeros((), np.int64)
+    first = constant(0, int64)
+    for number, (one, extent) in enumerate(zip(along, extents, strict=True)):
+        distances = distances[..., None] * extent + one.dilation * np.arange(one.size)
+        starts = one.stride * np.arange(one.count(extent)) - one.before
+        shape = (len(starts), *(1 for _ in along[number + 1 :]))
+        first = first * extent + reshape(constant(starts), shape)
+    return take(constant(distances.reshape(-1)), element) + first
 
 
 @checked

@@ -53,6 +53,11 @@ def _lstm_cell(x: Tensor, h: Tensor, c: Tensor) -> Tensor:
     return new[0] * new[1]
 
 
+def _unpooled(x: Tensor) -> Tensor:
+    values, indices = lm.MaxPool2d(2, returns="indices")(x)
+    return lm.MaxUnpool(tuple(static(x.shape[2:])))(values, indices)
+
+
 def _features(make: Any, **options: Any) -> LayerCase:
     return LayerCase(make, (FEATURES,), **options)
 
@@ -129,8 +134,9 @@ LAYERS: Mapping[str, LayerCase] = {
     "MaxPool1d": _sequence(lm.MaxPool1d(3, stride=2), steps=True),
     "MaxPool2d": _image(lm.MaxPool2d(2), steps=True),
     "MaxPool3d": _volume(lm.MaxPool3d(2), steps=True),
+    "MaxUnpool": _image(_unpooled, steps=True),
     "AdaptiveAvgPool": _image(lm.AdaptiveAvgPool((4, 3))),
-    "AdaptiveMaxPool": _image(lm.AdaptiveMaxPool((4, 3)), steps=True),
+    "AdaptiveMaxPool": _image(lm.AdaptiveMaxPool((3, 4)), steps=True),
     "GlobalAvgPool": _image(lm.GlobalAvgPool()),
     "GlobalMaxPool": _image(lm.GlobalMaxPool(), steps=True),
     # Activations

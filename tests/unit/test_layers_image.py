@@ -76,6 +76,8 @@ IMAGE_LAYERS = [
     lm.Upsample(scale=2),
     lm.Upsample(scale=2, mode="bilinear"),
     lm.Upsample(scale=(3, 2), mode="bilinear", align_corners=True),
+    lm.Upsample(size=(3, 7), mode="bicubic"),
+    lm.Upsample(scale=(0.6, 1.7), mode="area"),
     lm.PixelShuffle(2),
     lm.PixelUnshuffle(2),
     lm.Pad(1, mode="reflect"),
@@ -110,7 +112,14 @@ def test_a_saved_model_has_the_same_layer(layer: Layer, tmp_path: Path) -> None:
     [
         (lm.Upsample(scale=2), (3,), "Upsample in mode 'nearest' takes images"),
         (lm.Upsample(scale=2, mode="bilinear"), (3, 4), "Upsample in mode 'bilinear' takes images"),
-        (lm.Upsample(scale=(2, 2, 2)), (3, 4, 4), "a wrong number of factors for this tensor"),
+        (lm.Upsample(scale=(2, 2, 2)), (3, 4, 4), "a wrong number of factors or sizes for this"),
+        (lm.Upsample(size=(2, 2)), (3, 4), "a wrong number of factors or sizes for this"),
+        (lm.Upsample(scale=0.2), (3, 4, 4), "the result of Upsample would be empty or too large"),
+        (
+            lm.Upsample(size=3, mode="linear"),
+            (3, 4, 4),
+            "Upsample in mode 'linear' takes sequences",
+        ),
         (lm.PixelShuffle(2), (6, 3, 3), "expected  a multiple of 4 channels"),
         (lm.PixelShuffle(2), (4, 3), "PixelShuffle takes images"),
         (lm.PixelUnshuffle(2), (1, 4, 5), "expected  multiples of 2"),
@@ -145,10 +154,16 @@ def test_bilinear_upsampling_refuses_integers() -> None:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: lm.Upsample(scale=1.5), "scale must be a whole number of at least 1"),
-        (lambda: lm.Upsample(scale=(2, 0)), "scale[1] must be a whole number of at least 1"),
-        (lambda: lm.Upsample(scale=2, mode="cubic"), "mode must be one of 'nearest', 'bilinear'"),
-        (lambda: lm.Upsample(scale=2, align_corners=True), "applies to mode="),
+        (lambda: lm.Upsample(scale=0), "scale must be a number above 0"),
+        (lambda: lm.Upsample(scale=(2, 0)), "scale[1] must be a number above 0"),
+        (lambda: lm.Upsample(size=(2, 0)), "size[1] must be a whole number of at least 1"),
+        (lambda: lm.Upsample(), "Upsample takes a scale or a size"),
+        (lambda: lm.Upsample(scale=2, size=4), "Upsample takes a scale or a size"),
+        (
+            lambda: lm.Upsample(scale=2, mode="cubic"),
+            "mode must be one of 'nearest', ",
+        ),
+        (lambda: lm.Upsample(scale=2, align_corners=True), "applies to modes that blend"),
         (
             lambda: lm.Upsample(scale=2, mode="bilinear", align_corners=1),
             "align_corners must be True or False",

@@ -96,6 +96,43 @@ def _embeddings() -> Iterator[Case]:
 # Images -------------------------------------------------------------------------------------------
 
 
+_MODES = {
+    1: ["nearest", "nearest-exact", "linear", "area"],
+    2: ["nearest", "nearest-exact", "bilinear", "bicubic", "area"],
+    3: ["nearest", "nearest-exact", "trilinear", "area"],
+}
+
+
+def _upsamples() -> Iterator[Case]:
+    """Sizes that are no multiples, and factors with fractions, in every mode."""
+    for o in option_sets(
+        40,
+        3,
+        shape=[(7,), (10,), (1,), (5, 8), (9, 4), (1, 6), (3, 4, 5)],
+        number=[0, 1, 2, 3, 4],
+        scale=[None, None, 0.5, 1.7, 2.3, 0.61, 3],
+        size=[1, 3, 7, 13],
+        corners=[True, False],
+    ):
+        axes = len(o["shape"])
+        mode = _MODES[axes][o["number"] % len(_MODES[axes])]
+        corners = o["corners"] if mode.endswith(("linear", "cubic")) else None
+        scale = None if o["scale"] is None or 1 in o["shape"] else o["scale"]
+        sized = {"size": (o["size"] + 1, *(o["size"],) * (axes - 1))} if scale is None else {}
+        mine = sized if scale is None else {"scale": scale}
+        theirs = sized if scale is None else {"scale_factor": scale}
+        yield Case(
+            f"Upsample-{mode}-{o['shape']}-{mine}-{corners}",
+            lambda mode=mode, corners=corners, mine=mine: lm.Upsample(
+                **mine, mode=mode, align_corners=bool(corners)
+            ),
+            lambda nn, _, mode=mode, corners=corners, theirs=theirs: nn.Upsample(
+                **theirs, mode=mode, align_corners=corners
+            ),
+            [(2, 3, *o["shape"])],
+        )
+
+
 def _images() -> Iterator[Case]:
     for spatial, scale in [((5,), 3), ((3, 4), 2), ((3, 4), (1, 3)), ((2, 3, 2), (2, 1, 3))]:
         yield Case(
@@ -119,6 +156,7 @@ def _images() -> Iterator[Case]:
             ),
             [(2, 3, o["height"], o["width"])],
         )
+    yield from _upsamples()
     for r in (1, 2, 3):
         yield Case(
             f"PixelShuffle-{r}",

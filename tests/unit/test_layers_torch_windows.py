@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch_comparison import Case, compare_with_pytorch, option_sets
+from torch_comparison import Case, compare_with_pytorch, option_sets, pytorch
 
 import lamina as lm
 from lamina.engines.engine import Engine
@@ -194,6 +194,55 @@ def _max_pools() -> Iterator[Case]:
         )
 
 
+def _unpools() -> Iterator[Case]:
+    """Values at the indices of another layer: the largest elements stay, all others are zero."""
+    for axes, shape, window, stride, padding in [
+        (1, (3, 2, 9), 3, 3, 0),
+        (2, (2, 3, 9, 8), 2, 2, 0),
+        (2, (2, 3, 9, 8), 3, 3, 1),
+        (3, (2, 2, 4, 6, 5), 2, 2, 0),
+    ]:
+
+        def layer(axes: int = axes, shape: Any = shape, options: Any = (window, stride, padding)):
+            pool = getattr(lm, f"MaxPool{axes}d")(
+                options[0], stride=options[1], padding=options[2], returns="indices"
+            )
+
+            def apply(x: lm.Tensor) -> lm.Tensor:
+                values, indices = pool(x)
+                return lm.MaxUnpool(shape[2:])(values * values, indices)
+
+            return apply
+
+        def module(
+            nn: Any,
+            _: Any,
+            axes: int = axes,
+            shape: Any = shape,
+            options: Any = (window, stride, padding),
+        ) -> Any:
+            pool = getattr(nn, f"MaxPool{axes}d")(*options, return_indices=True)
+            unpool = getattr(nn, f"MaxUnpool{axes}d")(*options)
+
+            def apply(x: Any) -> Any:
+                values, indices = pool(x)
+                return unpool(values * values, indices, shape[2:])
+
+            return apply
+
+        yield Case(f"MaxUnpool-{shape}-{window}-{stride}-{padding}", layer, module, [shape])
+
+
+def _divisors() -> Iterator[Case]:
+    for axes, shape in ((2, (2, 3, 7, 8)), (3, (2, 2, 4, 5, 6))):
+        yield Case(
+            f"AvgPool{axes}d-divisor",
+            lambda axes=axes: getattr(lm, f"AvgPool{axes}d")(3, stride=2, padding=1, divisor=5),
+            lambda nn, _, axes=axes: getattr(nn, f"AvgPool{axes}d")(3, 2, 1, divisor_override=5),
+            [shape],
+        )
+
+
 def _average_pools() -> Iterator[Case]:
     for o in option_sets(14, 9, **_POOLED, count_padding=[True, False]):
         axes = len(o["spatial"])
@@ -285,6 +334,11 @@ def _whole_pools() -> Iterator[Case]:
         ((2, 16, 8, 6), 2),
         ((2, 5, 8, 6), (4, 1)),
         ((2, 3, 4, 6, 5), (2, 3, 5)),
+        ((3, 4, 10), 3),
+        ((3, 4, 3), 7),
+        ((2, 5, 11, 6), (5, 7)),
+        ((2, 5, 11, 6), (4, None)),
+        ((2, 3, 5, 6, 5), (3, 4, 2)),
     ]:
         axes = len(shape) - 2
         yield Case(
@@ -305,6 +359,8 @@ CASES = [
     *_convolutions(),
     *_transposed_convolutions(),
     *_max_pools(),
+    *_unpools(),
+    *_divisors(),
     *_average_pools(),
     *_norm_pools(),
     *_whole_pools(),
@@ -315,3 +371,16 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
     compare_with_pytorch(case, dtype, engine)
+
+
+def test_indices_of_windows_are_those_of_pytorch() -> None:
+    torch = pytorch()
+    x = np.random.default_rng(0).integers(0, 5, (2, 3, 9, 12)).astype("float32")
+    options = {"stride": (2, 3), "padding": (1, 0), "dilation": (1, 2), "ceil_mode": True}
+    tensor = lm.Input(3, 9, 12)
+    values, indices = lm.MaxPool2d((3, 2), **options, returns="indices")(tensor)
+    model = lm.Model(lm.Network(tensor, [values, indices]), engine="interpreter")
+    found = model.predict(x)
+    expected = torch.nn.MaxPool2d((3, 2), **options, return_indices=True)(torch.tensor(x))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other.numpy())

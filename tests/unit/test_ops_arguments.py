@@ -149,6 +149,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "uniform": {"shape": (2, 3), **_KEYED},
     "variance": {**_REDUCED, "correction": 1},
     "where": {"condition": X, "a": X, "b": 2.5},
+    "window_argmax": {"x": IMAGES, "along": WINDOWS},
     "window_max": {"x": IMAGES, "along": WINDOWS},
     "window_sum": {"x": IMAGES, "along": WINDOWS},
 }

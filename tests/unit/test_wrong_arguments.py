@@ -227,6 +227,11 @@ def applied(*shape: int, dtype: str | None = None, times: int = 1) -> Callable[[
     return use
 
 
+def unpooled(layer: Any) -> None:
+    values, indices = lm.Input(4, 3, 3), lm.Input(4, 3, 3, dtype="int64")
+    lm.Network([values, indices], layer(values, indices)).variables(float32)
+
+
 def with_targets(*shapes: tuple[int, ...], target: tuple[tuple[int, ...], str] | None) -> Any:
     def use(loss: Any) -> None:
         outputs = tuple(lm.Input(*shape) for shape in shapes)
@@ -332,7 +337,11 @@ ROWS |= {
     "InstanceNorm": Row(use=IMAGE),
     "Upsample": Row(
         {"scale": 2, "mode": "bilinear"},
-        {"scale": COUNT | some("[1, 2]"), "align_corners": FLAG},
+        {
+            "scale": POSITIVE | some("(1.0,)", "[1, 2]", "vector", "near"),
+            "size": OPTIONAL,
+            "align_corners": FLAG,
+        },
         IMAGE,
     ),
     "PixelShuffle": Row({"factor": 2}, {}, IMAGE),
@@ -363,6 +372,7 @@ ROWS |= {
     "GlobalAvgPool": Row(use=IMAGE),
     "GlobalMaxPool": Row(use=IMAGE),
     "AdaptiveAvgPool": Row({"size": 2}, {"size": COUNT | some("[1, 2]")}, IMAGE),
+    "MaxUnpool": Row({"size": 8}, {"size": COUNT | some("[1, 2]")}, unpooled),
     "AdaptiveMaxPool": Row({"size": 2}, {"size": COUNT | some("[1, 2]")}, IMAGE),
 }
 for rank in (1, 2, 3):
@@ -381,8 +391,10 @@ for rank in (1, 2, 3):
         "padding": halves,
         "stride": OPTIONAL | alone.get("stride", USUAL["stride"]),
     }
-    ROWS[f"MaxPool{rank}d"] = Row({"window": 3, "padding": 0}, options, image)
-    ROWS[f"AvgPool{rank}d"] = Row({"window": 3, "padding": 0}, options, image)
+    more = options | {"returns": NOTHING}
+    ROWS[f"MaxPool{rank}d"] = Row({"window": 3, "padding": 0}, more, image)
+    more = options | {"divisor": OPTIONAL | COUNT}
+    ROWS[f"AvgPool{rank}d"] = Row({"window": 3, "padding": 0}, more, image)
     ROWS[f"LPPool{rank}d"] = Row({"window": 3, "padding": 0}, options, image)
 
 ROWS["ops.Window"] = Row(

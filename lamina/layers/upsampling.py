@@ -1,0 +1,271 @@
+"""Upsampling: sequences, images and volumes in another size, interpolated axis by axis.
+
+Each mode is a linear function of each axis. `"nearest"` reads elements; the other modes are
+products with constant matrices, so neither their forward nor their backward pass has scatters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, constant, described
+from lamina.graph.kinds import Either, Number, OrNone, Row
+from lamina.layers.checks import origin_text, require_float
+from lamina.layers.convolution import ForEachAxis
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Scope
+from lamina.records import frozen_dataclass
+from lamina.shapes import Array, DType, float64, static
+
+Mode = Literal[
+    "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"
+]  # fmt: skip
+_FACTOR = Number("(0, inf)")
+Factors = Annotated[
+    float | Sequence[float] | None, OrNone(Either(_FACTOR, Row(_FACTOR, least=1, example="(2, 2)")))
+]
+Sizes = Annotated[int | tuple[int, ...] | None, OrNone(ForEachAxis())]
+
+# The ranks of the tensors that a mode takes.
+_RANKS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("nearest", "nearest-exact", "area"), (3, 4, 5)),
+    "linear": (3,),
+    "bilinear": (4,),
+    "bicubic": (4,),
+    "trilinear": (5,),
+}
+_WITH_CORNERS = ("linear", "bilinear", "bicubic", "trilinear")
+
+
+@frozen_dataclass
+class Upsample(Layer):
+    """Sequences, images or volumes in another size, larger or smaller.
+
+    Takes [batch, channels, ...] with one to three further axes and gives [batch, channels, *size].
+    Modes `"nearest"` and `"nearest-exact"` take any dtype, the others f32 or f64. Values and
+    gradients are those of PyTorch's `interpolate`.
+
+    Args:
+        scale: the factor, or one for each axis after the channels; the size is the extent times
+            the factor, rounded down, and positions are divided by the factor (PyTorch's
+            `recompute_scale_factor=False`).
+        size: in place of `scale`, the size of the result, or one for each axis after the channels.
+        mode: `"nearest"` takes the element at the rounded down position, `"nearest-exact"` the
+            nearest one; `"linear"`, `"bilinear"` and `"trilinear"` blend the two nearest along each
+            axis of a sequence, an image or a volume; `"bicubic"` blends four along each axis of an
+            image (Keys 1981, a = -0.75); `"area"` gives means, as `AdaptiveAvgPool`.
+        align_corners: in the modes that blend, whether the corner elements of tensor and result
+            coincide (True), or elements are the centres of equal intervals (False). As in PyTorch.
+
+    Raises:
+        DefinitionError: for a scale that is not above zero, another mode, `align_corners` in a mode
+            that does not blend, or if not one of scale and size is given.
+        ShapeError: when applied to a tensor of another rank, or if the result would be empty.
+        DTypeError: when applied to integers in a mode that computes means.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Upsample(scale=2)(lm.Input(3, 8, 8)).shape
+        (Size(coefficient=1, offset=0), 3, 16, 16)
+        >>> lm.Upsample(size=(5, 7), mode="bicubic")(lm.Input(3, 8, 8)).shape
+        (Size(coefficient=1, offset=0), 3, 5, 7)
+    """
+
+    _: KW_ONLY
+    scale: Factors = None
+    size: Sizes = None
+    mode: Mode = "nearest"
+    align_corners: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.scale is None) == (self.size is None):
+            raise DefinitionError(
+                "Upsample takes a scale or a size",
+                facts=(("expected", "scale=2 or size=(16, 16)"), ("found", repr(self))),
+                where=origin_text(self),
+            )
+        if self.align_corners and self.mode not in _WITH_CORNERS:
+            raise DefinitionError(
+                "align_corners applies to modes that blend elements only",
+                facts=(("expected", "mode='bilinear'"), ("found", f"mode={self.mode!r}")),
+                where=origin_text(self),
+                advice="Leave align_corners out.",
+            )
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the result, one axis after the other."""
+        if x.rank not in _RANKS[self.mode]:
+            raise _other_rank(self.mode, x)
+        if not self.mode.startswith("nearest"):
+            require_float(self, x)
+        for axis, (size, factor) in enumerate(_sizes(self, x), start=2):
+            (extent,) = static((x.shape[axis],))
+            if self.mode == "nearest" and size % extent == 0 and factor in (None, size // extent):
+                x = _repeated(x, axis, size // extent)
+            elif self.mode.startswith("nearest"):
+                positions = nearest_positions(extent, size, factor, x.dtype, self.mode)
+                x = ops.take(x, constant(positions), axis)
+            elif size != extent or (factor or 1) != 1:
+                x = along_axis(x, axis, _MATRICES[self.mode](self, extent, size, factor))
+        return x
+
+
+# The largest extent of a result: a matrix has as many rows.
+_LARGEST = 2**20
+
+
+def _sizes(layer: Upsample, x: Tensor) -> Sequence[tuple[int, float | None]]:
+    """For each axis after the channels the size, and the factor if that was given."""
+    count = x.rank - 2
+    given: Any = layer.size if layer.scale is None else layer.scale
+    listed: tuple[Any, ...] = (given,) * count if isinstance(given, int | float) else given
+    if len(listed) != count:
+        raise ShapeError(
+            "Upsample has a wrong number of factors or sizes for this tensor",
+            facts=(
+                ("given", str(given)),
+                ("expected", f"{count} of them"),
+                ("found", described(x)),
+            ),
+            advice="Give one for each axis after the channels, or one for all.",
+        )
+    extents = static(x.shape[2:])
+    found: list[tuple[int, float | None]] = [
+        (one, None) if layer.scale is None else (math.floor(extent * one), float(one))
+        for extent, one in zip(extents, listed, strict=True)
+    ]
+    if not all(1 <= size <= _LARGEST for size, _ in found):
+        raise ShapeError(
+            "the result of Upsample would be empty or too large",
+            facts=(
+                ("expected", f"1 to {_LARGEST} elements along each axis"),
+                ("given", str(given)),
+                ("found", described(x)),
+            ),
+        )
+    return found
+
+
+def _other_rank(mode: str, x: Tensor) -> ShapeError:
+    ranks = _RANKS[mode]
+    return ShapeError(
+        f"Upsample in mode {mode!r} takes {_TAKEN[ranks]}",
+        facts=(("expected", _SHAPES[ranks]), ("found", described(x))),
+        advice="Bring the tensor into this shape with lm.Reshape.",
+    )
+
+
+_TAKEN: Mapping[tuple[int, ...], str] = {
+    (3, 4, 5): "images",
+    (3,): "sequences",
+    (4,): "images",
+    (5,): "volumes",
+}
+_SHAPES: Mapping[tuple[int, ...], str] = {
+    (3, 4, 5): "[batch, channels, height, width]",
+    (3,): "[batch, channels, length]",
+    (4,): "[batch, channels, height, width]",
+    (5,): "[batch, channels, depth, height, width]",
+}
+
+
+def _repeated(x: Tensor, axis: int, factor: int) -> Tensor:
+    """Each element repeated `factor` times along one axis."""
+    if factor == 1:
+        return x
+    (extent,) = static((x.shape[axis],))
+    expanded = ops.expand_dims(x, axis + 1)
+    shape = (*x.shape[: axis + 1], factor, *x.shape[axis + 1 :])
+    merged = (*x.shape[:axis], extent * factor, *x.shape[axis + 1 :])
+    return ops.reshape(ops.broadcast_to(expanded, shape), merged)
+
+
+def nearest_positions(old: int, new: int, factor: float | None, dtype: DType, mode: str) -> Array:
+    """The index of the element of each position of the result.
+
+    PyTorch computes them in the tensor's float type, in which a product may round to the next
+    whole number; so does this.
+    """
+    kind = np.float64 if dtype == float64 else np.float32
+    step = kind(old) / kind(new) if factor is None else kind(1.0 / factor)
+    positions = np.arange(new).astype(kind)
+    half = kind(0.5)
+    if mode == "nearest-exact":
+        centres = step * (positions + half) - half
+        found = np.floor((centres + half).astype(np.float32))
+    else:
+        found = np.floor((positions * step).astype(np.float32))
+    return np.minimum(found.astype(np.int64), old - 1)
+
+
+def along_axis(x: Tensor, axis: int, matrix: Array) -> Tensor:
+    """The product of a constant matrix, (new, old), and a tensor along one axis.
+
+    Most weights are zero. For axes of up to some hundreds of elements the product is still as fast
+    as loads of neighbours.
+    """
+    letters = "abcde"[: x.rank]
+    result = letters.replace(letters[axis], "z")
+    weights = constant(matrix, x.dtype)
+    return ops.einsum(f"{letters},z{letters[axis]}->{result}", x, weights)
+
+
+def windows_of_size(old: int, new: int) -> list[tuple[int, int]]:
+    """The first element of each window of adaptive pooling, and the one after its last."""
+    return [(i * old // new, -(-(i + 1) * old // new)) for i in range(new)]
+
+
+def means(old: int, new: int) -> Array:
+    """The float64 matrix (new, old) of means of windows, as PyTorch's adaptive pooling."""
+    matrix = np.zeros((new, old))
+    for row, (start, end) in enumerate(windows_of_size(old, new)):
+        matrix[row, start:end] = 1.0 / (end - start)
+    return matrix
+
+
+def _positions(layer: Upsample, old: int, new: int, factor: float | None) -> Array:
+    """The position in the tensor of each element of the result."""
+    if layer.align_corners:
+        return np.arange(new) * ((old - 1) / max(new - 1, 1))
+    return (np.arange(new) + 0.5) * (old / new if factor is None else 1.0 / factor) - 0.5
+
+
+def _linear(layer: Upsample, old: int, new: int, factor: float | None) -> Array:
+    """The float64 matrix (new, old) of linear interpolation between equally spaced elements."""
+    # Beyond the centres of the outermost elements, these elements are repeated.
+    position = np.clip(_positions(layer, old, new, factor), 0, old - 1)
+    return np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(old)))
+
+
+def _cubic(layer: Upsample, old: int, new: int, factor: float | None) -> Array:
+    """The float64 matrix (new, old) of cubic convolution: Keys (1981), with a = -0.75."""
+    position = _positions(layer, old, new, factor)
+    first = np.floor(position).astype(int)
+    matrix = np.zeros((new, old))
+    for offset in (-1, 0, 1, 2):
+        distance = np.abs(position - first - offset)
+        near = (1.25 * distance - 2.25) * distance**2 + 1.0
+        far = -0.75 * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
+        element = np.clip(first + offset, 0, old - 1)
+        np.add.at(matrix, (np.arange(new), element), np.where(distance <= 1, near, far))
+    return matrix
+
+
+def _area(_layer: Upsample, old: int, new: int, _factor: float | None) -> Array:
+    return means(old, new)
+
+
+_MATRICES: Mapping[str, Callable[[Upsample, int, int, float | None], Array]] = {
+    "linear": _linear,
+    "bilinear": _linear,
+    "trilinear": _linear,
+    "bicubic": _cubic,
+    "area": _area,
+}
