@@ -29,10 +29,13 @@ if not loaded_when_used(__name__):
     from lamina.layers import AdaptiveAvgPool as AdaptiveAvgPool
     from lamina.layers import AdaptiveMaxPool as AdaptiveMaxPool
     from lamina.layers import Add as Add
+    from lamina.layers import AlphaDropout as AlphaDropout
     from lamina.layers import AvgPool1d as AvgPool1d
     from lamina.layers import AvgPool2d as AvgPool2d
     from lamina.layers import AvgPool3d as AvgPool3d
     from lamina.layers import BatchNorm as BatchNorm
+    from lamina.layers import Bilinear as Bilinear
+    from lamina.layers import ChannelShuffle as ChannelShuffle
     from lamina.layers import Concat as Concat
     from lamina.layers import Conv1d as Conv1d
     from lamina.layers import Conv2d as Conv2d
@@ -40,10 +43,12 @@ if not loaded_when_used(__name__):
     from lamina.layers import ConvTranspose1d as ConvTranspose1d
     from lamina.layers import ConvTranspose2d as ConvTranspose2d
     from lamina.layers import ConvTranspose3d as ConvTranspose3d
+    from lamina.layers import CosineSimilarity as CosineSimilarity
     from lamina.layers import Crop as Crop
     from lamina.layers import Dropout as Dropout
     from lamina.layers import DropPath as DropPath
     from lamina.layers import Embedding as Embedding
+    from lamina.layers import EmbeddingBag as EmbeddingBag
     from lamina.layers import Flatten as Flatten
     from lamina.layers import GaussianNoise as GaussianNoise
     from lamina.layers import GaussianSample as GaussianSample
@@ -55,6 +60,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import Hardsigmoid as Hardsigmoid
     from lamina.layers import Hardswish as Hardswish
     from lamina.layers import Hardtanh as Hardtanh
+    from lamina.layers import Identity as Identity
     from lamina.layers import Input as Input
     from lamina.layers import InstanceNorm as InstanceNorm
     from lamina.layers import Layer as Layer
@@ -62,6 +68,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import LeakyReLU as LeakyReLU
     from lamina.layers import LearnedPositions as LearnedPositions
     from lamina.layers import Linear as Linear
+    from lamina.layers import LocalResponseNorm as LocalResponseNorm
     from lamina.layers import LogSigmoid as LogSigmoid
     from lamina.layers import LogSoftmax as LogSoftmax
     from lamina.layers import LPPool1d as LPPool1d
@@ -77,6 +84,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import Multiply as Multiply
     from lamina.layers import OneHot as OneHot
     from lamina.layers import Pad as Pad
+    from lamina.layers import PairwiseDistance as PairwiseDistance
     from lamina.layers import PixelShuffle as PixelShuffle
     from lamina.layers import PixelUnshuffle as PixelUnshuffle
     from lamina.layers import PReLU as PReLU

@@ -28,15 +28,18 @@ if not loaded_when_used(__name__):
     from lamina.layers.convolution import ConvTranspose1d as ConvTranspose1d
     from lamina.layers.convolution import ConvTranspose2d as ConvTranspose2d
     from lamina.layers.convolution import ConvTranspose3d as ConvTranspose3d
+    from lamina.layers.dropout import AlphaDropout as AlphaDropout
     from lamina.layers.dropout import Dropout as Dropout
     from lamina.layers.dropout import DropPath as DropPath
     from lamina.layers.dropout import GaussianNoise as GaussianNoise
     from lamina.layers.dropout import GaussianSample as GaussianSample
     from lamina.layers.dropout import SpatialDropout as SpatialDropout
     from lamina.layers.embedding import Embedding as Embedding
+    from lamina.layers.embedding import EmbeddingBag as EmbeddingBag
     from lamina.layers.embedding import LearnedPositions as LearnedPositions
     from lamina.layers.embedding import OneHot as OneHot
     from lamina.layers.embedding import SinusoidalPositions as SinusoidalPositions
+    from lamina.layers.image import ChannelShuffle as ChannelShuffle
     from lamina.layers.image import Crop as Crop
     from lamina.layers.image import Pad as Pad
     from lamina.layers.image import PixelShuffle as PixelShuffle
@@ -52,7 +55,11 @@ if not loaded_when_used(__name__):
     from lamina.layers.normalization import GroupNorm as GroupNorm
     from lamina.layers.normalization import InstanceNorm as InstanceNorm
     from lamina.layers.normalization import LayerNorm as LayerNorm
+    from lamina.layers.normalization import LocalResponseNorm as LocalResponseNorm
     from lamina.layers.normalization import RMSNorm as RMSNorm
+    from lamina.layers.pairs import Bilinear as Bilinear
+    from lamina.layers.pairs import CosineSimilarity as CosineSimilarity
+    from lamina.layers.pairs import PairwiseDistance as PairwiseDistance
     from lamina.layers.pooling import AdaptiveAvgPool as AdaptiveAvgPool
     from lamina.layers.pooling import AdaptiveMaxPool as AdaptiveMaxPool
     from lamina.layers.pooling import AvgPool1d as AvgPool1d
@@ -88,6 +95,7 @@ if not loaded_when_used(__name__):
     from lamina.layers.regularizers import L2 as L2
     from lamina.layers.scope import Scope as Scope
     from lamina.layers.shape import Flatten as Flatten
+    from lamina.layers.shape import Identity as Identity
     from lamina.layers.shape import Rescale as Rescale
     from lamina.layers.shape import Reshape as Reshape
     from lamina.layers.tied import TiedLinear as TiedLinear

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
@@ -67,14 +69,67 @@ class SpatialDropout(Layer):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x times a random mask of channels, or x alone in inference mode."""
-        if x.rank < 2:
-            raise ShapeError(
-                "SpatialDropout needs an axis of channels",
-                facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
-                advice="Axis 1 holds the channels; lm.Dropout takes any shape.",
-            )
+        shape = _shape_of_channels(self, x)
         require_float(self, x)
-        return _dropped(scope, x, (*x.shape[:2], *(1,) * (x.rank - 2)), self.probability)
+        return _dropped(scope, x, shape, self.probability)
+
+
+@frozen_dataclass
+class AlphaDropout(Layer):
+    """Dropout that keeps mean 0 and variance 1, for networks of `SELU`; nothing in inference.
+
+    Takes f32 or f64 of any shape. Elements that are dropped get the value to which SELU saturates,
+    -1.758; a factor and an offset restore mean and variance. After Klambauer, Unterthiner, Mayr,
+    Hochreiter: Self-normalizing neural networks (2017).
+
+    Args:
+        probability: of an element to be dropped.
+        whole_channels: whether whole channels are dropped, of [batch, channels, ...].
+
+    Raises:
+        DefinitionError: unless 0 <= probability < 1.
+        ShapeError: for whole channels, when applied to one scalar per example.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.AlphaDropout(0.1)(lm.SELU()(lm.Input(100)))
+    """
+
+    probability: Fraction
+    _: KW_ONLY
+    whole_channels: bool = False
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the choice and the correction, or x alone in inference mode."""
+        require_float(self, x)
+        shape = _shape_of_channels(self, x) if self.whole_channels else x.shape
+        if not scope.training or not self.probability:
+            return x
+        stay = 1.0 - self.probability
+        factor = (stay + _SATURATED**2 * stay * self.probability) ** -0.5
+        offset = -factor * _SATURATED * self.probability
+        stays = scope.bernoulli(shape, stay)
+        return (x * stays + (1 - stays) * _SATURATED) * factor + offset
+
+
+# The limit of SELU at minus infinity: -scale * alpha.
+_SATURATED = -1.7580993408473766
+
+
+def _shape_of_channels(layer: Layer, x: Tensor) -> Shape:
+    """The shape of a mask with one element for each channel.
+
+    Raises:
+        ShapeError: if there are no channels.
+    """
+    if x.rank < 2:
+        raise ShapeError(
+            f"{type(layer).__name__} needs an axis of channels",
+            facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
+            advice="Axis 1 holds the channels; lm.Dropout takes any shape.",
+        )
+    return (*x.shape[:2], *(1,) * (x.rank - 2))
 
 
 @frozen_dataclass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from lamina.layers.scope import (
     initializer,
 )
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, Dim, static
+from lamina.shapes import Array, Dim, bool_, static
 
 
 @frozen_dataclass
@@ -60,16 +61,7 @@ class Embedding(Layer):
     weight_regularizer: RegularizerOption = None
 
     def __post_init__(self) -> None:
-        if self.padding is not None and self.padding >= self.count:
-            raise DefinitionError(
-                "padding is out of the range of indices",
-                facts=(
-                    ("expected", f"0..{self.count - 1}"),
-                    ("found", repr(self.padding)),
-                ),
-                where=origin_text(self),
-                advice="The padding index has a row in the table: choose a count above it.",
-            )
+        _check_padding(self)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the lookup of rows."""
@@ -86,6 +78,112 @@ class Embedding(Layer):
         # Both alternatives are y. The gradient flows only through the second one.
         is_padding = ops.expand_dims(ops.equal(x, self.padding), -1)
         return ops.where(is_padding, ops.stop_gradient(y), y)
+
+
+@frozen_dataclass
+class EmbeddingBag(Layer):
+    """The sum, mean or maximum of the rows of a table at some indices.
+
+    Takes integers [batch, length], from 0 to count - 1, and gives [batch, features]. A second
+    tensor may follow: bool [batch, length], true for the indices that count, or, in mode `"sum"`,
+    floats of that shape, by which the rows are multiplied. A bag without indices gives zeros. Bags
+    of different lengths are filled with the padding index, or have a mask; PyTorch's `offsets` have
+    no counterpart. Its parameter is `weight`, (count, features).
+
+    Args:
+        count: the number of rows, which is the number of different indices.
+        features: the number of elements of a row.
+        mode: `"mean"`, `"sum"` or `"max"`.
+        padding: an index that does not count; its row starts at zero and is not trained.
+        weight_init: by default N(0, 1), as in PyTorch.
+        weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
+
+    Raises:
+        DefinitionError: if count or features is not a whole number above zero, or padding is not
+            below count.
+        ShapeError: when applied to other shapes, or to weights in another mode.
+        DTypeError: when applied to floats.
+        DataError: when data with other indices arrives.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.EmbeddingBag(1000, 32)(lm.Input(12, dtype="int64")).shape
+        (Size(coefficient=1, offset=0), 32)
+    """
+
+    count: Count
+    features: Count
+    _: KW_ONLY
+    mode: Literal["mean", "sum", "max"] = "mean"
+    padding: Annotated[int, Whole(0)] | None = None
+    weight_init: InitializerOption = None
+    weight_regularizer: RegularizerOption = None
+
+    def __post_init__(self) -> None:
+        _check_padding(self)
+
+    def forward(self, scope: Scope, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Builds the lookup of rows and their reduction."""
+        _require_bags(self, x, weights)
+        table = Embedding(
+            self.count,
+            self.features,
+            padding=self.padding,
+            weight_init=self.weight_init,
+            weight_regularizer=self.weight_regularizer,
+        )
+        rows = table.forward(scope, x)
+        counted = None if self.padding is None else ops.not_equal(x, self.padding)
+        if weights is not None and weights.dtype == bool_:
+            counted = weights if counted is None else ops.logical_and(counted, weights)
+        elif weights is not None:
+            rows = rows * ops.expand_dims(weights, 2)
+        if counted is None:
+            return _REDUCED[self.mode](rows, 1)
+        inside = ops.expand_dims(counted, 2)
+        if self.mode == "max":
+            largest = ops.max(ops.where(inside, rows, -math.inf), 1)
+            return ops.where(ops.any(inside, 1), largest, 0)
+        total = ops.sum(ops.where(inside, rows, 0), 1)
+        if self.mode == "sum":
+            return total
+        return total / ops.maximum(ops.sum(ops.cast(inside, total.dtype), 1), 1)
+
+
+_REDUCED = {"mean": ops.mean, "sum": ops.sum, "max": ops.max}
+
+
+def _require_bags(layer: EmbeddingBag, x: Tensor, weights: Tensor | None) -> None:
+    """Raises ShapeError unless an EmbeddingBag is applied to bags, and weights that it can use."""
+    if x.rank != 2 or (weights is not None and weights.shape != x.shape):
+        found = [x] if weights is None else [x, weights]
+        raise ShapeError(
+            "EmbeddingBag needs bags of indices, and a mask or weights of the same shape",
+            facts=(("expected", "i64[batch, length]"), *(("found", described(y)) for y in found)),
+            advice="lm.Embedding looks up single indices.",
+        )
+    if weights is not None and weights.dtype != bool_:
+        require_float(layer, weights)
+        if layer.mode != "sum":
+            raise ShapeError(
+                "EmbeddingBag takes weights in mode 'sum' only",
+                facts=(("mode", layer.mode), ("found", described(weights))),
+                advice="A mask is bool: ops.not_equal(mask, 0).",
+            )
+
+
+def _check_padding(layer: Embedding | EmbeddingBag) -> None:
+    """Raises DefinitionError if the padding index has no row."""
+    if layer.padding is not None and layer.padding >= layer.count:
+        raise DefinitionError(
+            "padding is out of the range of indices",
+            facts=(
+                ("expected", f"0..{layer.count - 1}"),
+                ("found", repr(layer.padding)),
+            ),
+            where=origin_text(layer),
+            advice="The padding index has a row in the table: choose a count above it.",
+        )
 
 
 @frozen_dataclass

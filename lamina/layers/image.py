@@ -124,6 +124,43 @@ class PixelUnshuffle(Layer):
 
 
 @frozen_dataclass
+class ChannelShuffle(Layer):
+    """Channels in another order: the first of each group, then the second of each, and so on.
+
+    Takes any dtype [batch, channels, ...] and gives the same shape. After Zhang, Zhou, Lin, Sun:
+    ShuffleNet (2018).
+
+    Args:
+        groups: of consecutive channels; their number divides the channels.
+
+    Raises:
+        DefinitionError: if groups is not a whole number above zero.
+        ShapeError: if the groups do not divide the channels, or there are none.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.ChannelShuffle(2)(lm.Input(12, 8, 8))
+    """
+
+    groups: Count
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the other order."""
+        (channels,) = static(x.shape[1:2]) or (0,)
+        if not channels or channels % self.groups:
+            raise ShapeError(
+                "the channels cannot be divided evenly into groups",
+                facts=(
+                    ("expected", f"a multiple of {self.groups} channels"),
+                    ("found", described(x)),
+                ),
+                advice="Choose a number of groups that divides the number of channels.",
+            )
+        split = ops.reshape(x, (x.shape[0], self.groups, channels // self.groups, *x.shape[2:]))
+        return ops.reshape(ops.transpose(split, (0, 2, 1, *range(3, split.rank))), x.shape)
+
+
+@frozen_dataclass
 class Pad(Layer):
     """Adds elements before and after the tensor's own, along the last axes.
 

@@ -22,6 +22,7 @@ from lamina.graph.kinds import (
     NotNegative,
     Number,
     Operands,
+    OrNone,
     Whole,
     entries_of,
     read_each,
@@ -71,9 +72,13 @@ class BatchNorm(Layer):
     variance unchanged.
 
     Args:
-        momentum: how far the running averages move towards each batch, from 0 to 1.
+        momentum: how far the running averages move towards each batch, from 0 to 1; None for the
+            mean of all batches, whose number is the state `batches`.
         epsilon: added to the variance.
         affine: whether there are weight and bias.
+        bias: whether there is a bias in addition to the weight.
+        running: whether there are running averages; without them inference normalises by the batch
+            too.
 
     Raises:
         DefinitionError: if momentum or epsilon is out of range.
@@ -86,41 +91,33 @@ class BatchNorm(Layer):
     """
 
     _: KW_ONLY
-    momentum: Annotated[float, Number("[0, 1]")] = 0.1
+    momentum: Annotated[float | None, OrNone(Number("[0, 1]"))] = 0.1
     epsilon: NotNegative = 1e-5
     affine: bool = True
+    bias: bool = True
+    running: bool = True
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation by the batch, or by the running averages in inference."""
         channels = _channels(self, x)
-        running_mean = scope.state("running_mean", (channels,), Zeros())
-        running_variance = scope.state("running_variance", (channels,), Constant(1.0))
-        if scope.training:
-            axes = [axis for axis in range(x.rank) if axis != 1]
-            mean, variance = _mean(x, axes), ops.variance(x, axes)
+        averages = _averages(scope, channels) if self.running else None
+        if averages is not None and not scope.training:
+            return _by_averages(scope, x, averages, self)
+        axes = [axis for axis in range(x.rank) if axis != 1]
+        mean, variance = _mean(x, axes), ops.variance(x, axes)
+        if averages is not None:
             count = ops.element_count(x, axes, x.dtype)
-            unbiased = ops.where(count > 1, variance * (count / (count - 1)), running_variance)
-            kept = 1.0 - self.momentum
-            scope.update("running_mean", running_mean * kept + mean * self.momentum)
-            scope.update("running_variance", running_variance * kept + unbiased * self.momentum)
-        else:
-            mean, variance = running_mean, running_variance
+            unbiased = ops.where(count > 1, variance * (count / (count - 1)), averages[1])
+            _move(scope, averages, (mean, unbiased), self.momentum)
         scale = ops.reciprocal(ops.sqrt(variance + self.epsilon))
         if self.affine:
             scale = scale * scope.parameter("weight", (channels,), Constant(1.0))
-        shape = _along(x, [1])
-        if not scope.training:
-            # One factor and one shift for each channel, so that it becomes the epilogue of the
-            # contraction before it.
-            shift = -mean * scale
-            if self.affine:
-                shift = shift + scope.parameter("bias", (channels,), Zeros())
-            return x * ops.reshape(scale, shape) + ops.reshape(shift, shape)
         # The shift is zero. The gradient of the mean flows through it: -scale times the sum of the
         # output gradient. The bias needs that sum too, so the tensor is not read once more.
         shift = (ops.stop_gradient(mean) - mean) * scale
-        if self.affine:
+        if self.affine and self.bias:
             shift = shift + scope.parameter("bias", (channels,), Zeros())
+        shape = _along(x, [1])
         centred = x - ops.reshape(ops.stop_gradient(mean), shape)
         return centred * ops.reshape(scale, shape) + ops.reshape(shift, shape)
 
@@ -176,6 +173,7 @@ class GroupNorm(Layer):
         groups: their number; it divides the number of channels.
         epsilon: added to the variance.
         affine: whether there are weight and bias.
+        bias: whether there is a bias in addition to the weight.
 
     Raises:
         DefinitionError: if groups is not a whole number above zero, or epsilon is out of range.
@@ -191,6 +189,7 @@ class GroupNorm(Layer):
     _: KW_ONLY
     epsilon: NotNegative = 1e-5
     affine: bool = True
+    bias: bool = True
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation of each group."""
@@ -207,7 +206,7 @@ class GroupNorm(Layer):
         grouped = (x.shape[0], self.groups, channels // self.groups, *x.shape[2:])
         split = ops.reshape(x, grouped)
         y = ops.reshape(_standardized(split, range(2, split.rank), self.epsilon), x.shape)
-        return _affine(scope, y, [1]) if self.affine else y
+        return _affine(scope, y, [1], bias=self.bias) if self.affine else y
 
 
 @frozen_dataclass
@@ -215,13 +214,17 @@ class InstanceNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon), for each example and channel.
 
     Takes [batch, channels, ...] with at least one axis after the channels; mean and variance are
-    over these. After Ulyanov, Vedaldi, Lempitsky: Instance normalization (2016). There are no
-    running averages: inference and training do the same.
+    over these. After Ulyanov, Vedaldi, Lempitsky: Instance normalization (2016).
 
     Args:
         epsilon: added to the variance.
         affine: whether the result is multiplied with a parameter `weight` and added to a parameter
             `bias`, both (channels,).
+        bias: whether there is a bias in addition to the weight.
+        running: whether inference normalises by running averages, as `BatchNorm` does: the states
+            `running_mean` and `running_variance` follow the means of the examples of each batch.
+            Otherwise inference and training do the same.
+        momentum: how far the running averages move towards each batch, from 0 to 1.
 
     Raises:
         DefinitionError: if epsilon is out of range.
@@ -236,10 +239,13 @@ class InstanceNorm(Layer):
     _: KW_ONLY
     epsilon: NotNegative = 1e-5
     affine: bool = False
+    bias: bool = True
+    running: bool = False
+    momentum: Annotated[float, Number("[0, 1]")] = 0.1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation of each channel."""
-        _channels(self, x)
+        channels = _channels(self, x)
         if x.rank < 3:
             raise ShapeError(
                 "InstanceNorm needs axes after the channels",
@@ -247,8 +253,17 @@ class InstanceNorm(Layer):
                 advice="The mean of a single value is the value itself; lm.LayerNorm() uses the "
                 "mean over the features.",
             )
-        y = _standardized(x, range(2, x.rank), self.epsilon)
-        return _affine(scope, y, [1]) if self.affine else y
+        axes = range(2, x.rank)
+        if self.running:
+            averages = _averages(scope, channels)
+            if not scope.training:
+                return _by_averages(scope, x, averages, self)
+            count = ops.element_count(x, axes, x.dtype)
+            unbiased = ops.variance(x, axes) * (count / ops.maximum(count - 1, 1))
+            found = ops.mean(ops.mean(x, axes), 0), ops.mean(unbiased, 0)
+            _move(scope, averages, found, self.momentum)
+        y = _standardized(x, axes, self.epsilon)
+        return _affine(scope, y, [1], bias=self.bias) if self.affine else y
 
 
 @frozen_dataclass
@@ -289,7 +304,89 @@ class RMSNorm(Layer):
         return _affine(scope, y, axes, bias=False) if self.affine else y
 
 
+@frozen_dataclass
+class LocalResponseNorm(Layer):
+    """x / (k + alpha mean(x^2))^beta, where the mean is over neighbouring channels.
+
+    Takes f32 or f64 [batch, channels, ...] of any rank from 2 on. Beyond the first and the last
+    channel x is zero, and these zeros count, as in PyTorch. After Krizhevsky, Sutskever, Hinton:
+    ImageNet classification with deep convolutional neural networks (2012).
+
+    Args:
+        window: the number of channels of a mean: half of them, rounded down, come before.
+        alpha, beta, k: of the formula.
+
+    Raises:
+        DefinitionError: if window is not a whole number above zero.
+        ShapeError: when applied to one scalar per example.
+        DTypeError: when applied to integers.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.LocalResponseNorm(5)(lm.Input(32, 8, 8))
+    """
+
+    window: Count
+    _: KW_ONLY
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 1.0
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the quotient."""
+        _channels(self, x)
+        last = (0, *range(2, x.rank), 1)
+        before, after = self.window // 2, (self.window - 1) // 2
+        along = [ops.Window(self.window, before=before, after=after)]
+        total = ops.window_sum(ops.transpose(x * x, last), along)
+        total = ops.transpose(total, (0, x.rank - 1, *range(1, x.rank - 1)))
+        return x * ops.pow(total * (self.alpha / self.window) + self.k, -self.beta)
+
+
 # Shared by the layers above -----------------------------------------------------------------------
+
+
+def _averages(scope: Scope, channels: int) -> tuple[Tensor, Tensor]:
+    """The running mean and the running variance of each channel."""
+    mean = scope.state("running_mean", (channels,), Zeros())
+    return mean, scope.state("running_variance", (channels,), Constant(1.0))
+
+
+def _move(
+    scope: Scope,
+    averages: tuple[Tensor, Tensor],
+    found: tuple[Tensor, Tensor],
+    momentum: float | None,
+) -> None:
+    """Moves the running averages towards those of a batch; without momentum, to the mean of all."""
+    share: Tensor | float
+    if momentum is None:
+        batches = scope.state("batches", (), Zeros()) + 1
+        scope.update("batches", batches)
+        share = ops.reciprocal(batches)
+    else:
+        share = momentum
+    kept = 1.0 - share
+    for name, old, new in zip(("running_mean", "running_variance"), averages, found, strict=True):
+        scope.update(name, old * kept + new * share)
+
+
+def _by_averages(
+    scope: Scope, x: Tensor, averages: tuple[Tensor, Tensor], layer: BatchNorm | InstanceNorm
+) -> Tensor:
+    """The normalisation in inference.
+
+    There are one factor and one shift for each channel, so that it becomes the epilogue of the
+    contraction before it.
+    """
+    (mean, variance), shape = averages, _along(x, [1])
+    scale = ops.reciprocal(ops.sqrt(variance + layer.epsilon))
+    if layer.affine:
+        scale = scale * scope.parameter("weight", static(variance.shape), Constant(1.0))
+    shift = -mean * scale
+    if layer.affine and layer.bias:
+        shift = shift + scope.parameter("bias", static(variance.shape), Zeros())
+    return x * ops.reshape(scale, shape) + ops.reshape(shift, shape)
 
 
 def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:

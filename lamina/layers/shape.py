@@ -11,6 +11,7 @@ from lamina.calls import refused
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
 from lamina.graph.kinds import Kind, Misfit, Operands, Whole, entries_of, read_each
+from lamina.layers.checks import axis_within_example
 from lamina.layers.layer import Layer
 from lamina.layers.names import OwnName
 from lamina.layers.scope import Scope
@@ -19,22 +20,56 @@ from lamina.shapes import Dim, divide_counts, element_count, shape_text
 
 
 @frozen_dataclass
+class Identity(Layer):
+    """The tensor itself: a layer that may stand for another one.
+
+    Takes any dtype and shape.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Identity()(lm.Input(3)).shape
+        (Size(coefficient=1, offset=0), 3)
+    """
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Returns the tensor."""
+        return x
+
+
+@frozen_dataclass
 class Flatten(Layer):
-    """All axes after the batch as one.
+    """All axes after the batch as one, or some of them.
 
     Takes any dtype [batch, ...] and gives [batch, features]; one scalar per example becomes
     [batch, 1]. Elements keep their order, the last axis running fastest.
+
+    Args:
+        first, last: the first and the last axis that become one; negative numbers count from the
+            end.
+
+    Raises:
+        DefinitionError: if an axis is not a whole number.
+        ShapeError: if there are no such axes, or one is the batch.
 
     Example:
         >>> import lamina as lm
         >>> lm.Flatten()(lm.Input(3, 8, 8)).shape
         (Size(coefficient=1, offset=0), 192)
+        >>> lm.Flatten(first=2)(lm.Input(3, 8, 8)).shape
+        (Size(coefficient=1, offset=0), 3, 64)
     """
+
+    _: KW_ONLY
+    first: Annotated[int, Whole()] = 1
+    last: Annotated[int, Whole()] = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the reshape."""
+        if x.rank == 1 and (self.first, self.last) == (1, -1):
+            return ops.reshape(x, (x.shape[0], 1))
+        first, last = (axis_within_example(self, axis, x) for axis in (self.first, self.last))
         features = 1
-        for dim in x.shape[1:]:
+        for dim in x.shape[first : last + 1]:
             if not isinstance(dim, int):
                 raise ShapeError(
                     "only axes that do not depend on the batch can be flattened",
@@ -42,7 +77,12 @@ class Flatten(Layer):
                     advice="The batch must be the first axis: use ops.transpose.",
                 )
             features *= dim
-        return ops.reshape(x, (x.shape[0], features))
+        if last < first:
+            raise ShapeError(
+                "the last axis to flatten comes before the first",
+                facts=(("axes", f"{self.first} to {self.last}"), ("found", described(x))),
+            )
+        return ops.reshape(x, (*x.shape[:first], features, *x.shape[last + 1 :]))
 
 
 def _no_dimensions() -> Misfit:

@@ -58,6 +58,10 @@ def _unpooled(x: Tensor) -> Tensor:
     return lm.MaxUnpool(tuple(static(x.shape[2:])))(values, indices)
 
 
+def _similarity(a: Tensor, b: Tensor) -> Tensor:
+    return lm.ops.expand_dims(lm.CosineSimilarity()(a, b), 1)
+
+
 def _features(make: Any, **options: Any) -> LayerCase:
     return LayerCase(make, (FEATURES,), **options)
 
@@ -118,7 +122,13 @@ LAYERS: Mapping[str, LayerCase] = {
     "OneHot": LayerCase(lm.OneHot(TOKENS), ((7,),), indices=True),
     "LearnedPositions": _sequence(lm.LearnedPositions()),
     "SinusoidalPositions": _sequence(lm.SinusoidalPositions()),
+    "EmbeddingBag": LayerCase(lm.EmbeddingBag(TOKENS, 10), ((7,),), indices=True),
+    # Pairs
+    "Bilinear": LayerCase(lm.Bilinear(12), (FEATURES, (9,)), roundings=_weight + 1),
+    "CosineSimilarity": LayerCase(_similarity, (FEATURES, FEATURES)),
+    "PairwiseDistance": LayerCase(lm.PairwiseDistance(keepdims=True), (FEATURES, FEATURES)),
     # Normalisation
+    "LocalResponseNorm": _image(lm.LocalResponseNorm(3, alpha=0.5)),
     "BatchNorm": _image(lm.BatchNorm()),
     "GroupNorm": _image(lm.GroupNorm(2)),
     "InstanceNorm": _image(lm.InstanceNorm(affine=True)),
@@ -169,6 +179,7 @@ LAYERS: Mapping[str, LayerCase] = {
     "Threshold": _steps(lm.Threshold(0.1, -0.5)),
     # Random layers
     "Dropout": _features(lm.Dropout(0.4)),
+    "AlphaDropout": _features(lm.AlphaDropout(0.4)),
     "DropPath": _features(lm.DropPath(0.4)),
     "GaussianNoise": _features(lm.GaussianNoise(0.5)),
     "GaussianSample": LayerCase(lm.GaussianSample(), (FEATURES, FEATURES)),
@@ -179,6 +190,8 @@ LAYERS: Mapping[str, LayerCase] = {
     "PixelShuffle": _image(lm.PixelShuffle(2)),
     "PixelUnshuffle": _image(lm.PixelUnshuffle(2)),
     "Upsample": _image(lm.Upsample(scale=2, mode="bilinear")),
+    "ChannelShuffle": _image(lm.ChannelShuffle(2)),
+    "Identity": _features(lm.Identity()),
     "Flatten": _image(lm.Flatten()),
     "Rescale": _features(lm.Rescale(2.5, offset=-0.3)),
     "Reshape": _image(lm.Reshape(-1, 6)),

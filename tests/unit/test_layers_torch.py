@@ -93,6 +93,76 @@ def _embeddings() -> Iterator[Case]:
     )
 
 
+def _bags() -> Iterator[Case]:
+    for o in option_sets(
+        8, 4, shape=[(4, 5), (3, 1)], mode=["mean", "sum", "max"], padding=[None, 0, 2]
+    ):
+        yield Case(
+            f"EmbeddingBag-{o}",
+            lambda o=o: lm.EmbeddingBag(6, 4, mode=o["mode"], padding=o["padding"]),
+            lambda nn, _, o=o: nn.EmbeddingBag(6, 4, mode=o["mode"], padding_idx=o["padding"]),
+            [o["shape"]],
+            indices=6,
+        )
+
+
+# Pairs --------------------------------------------------------------------------------------------
+
+
+def _pairs() -> Iterator[Case]:
+    for shape in ((4,), (4, 3)):
+        for bias in (True, False):
+            yield Case(
+                f"Bilinear-{shape}-{bias}",
+                lambda bias=bias: lm.Bilinear(5, bias=bias),
+                lambda nn, _, bias=bias: nn.Bilinear(3, 6, 5, bias),
+                [(*shape, 3), (*shape, 6)],
+            )
+    for axis in (1, 2, -1):
+        yield Case(
+            f"CosineSimilarity-{axis}",
+            lambda axis=axis: lm.CosineSimilarity(axis=axis, epsilon=1e-3),
+            lambda nn, _, axis=axis: nn.CosineSimilarity(axis, 1e-3),
+            [(3, 4, 5), (3, 4, 5)],
+        )
+    for power, keepdims in ((2.0, False), (1.0, True), (3.0, False)):
+        yield Case(
+            f"PairwiseDistance-{power}-{keepdims}",
+            lambda power=power, keepdims=keepdims: lm.PairwiseDistance(
+                power=power, keepdims=keepdims
+            ),
+            lambda nn, _, power=power, keepdims=keepdims: nn.PairwiseDistance(
+                power, keepdim=keepdims
+            ),
+            [(3, 5), (3, 5)],
+        )
+
+
+# Shapes -------------------------------------------------------------------------------------------
+
+
+def _shapes() -> Iterator[Case]:
+    yield Case("Identity", lm.Identity, lambda nn, _: nn.Identity(), [(3, 4)])
+    for first, last in ((1, -1), (2, 3), (1, 2), (-2, -1)):
+        yield Case(
+            f"Flatten-{first}-{last}",
+            lambda first=first, last=last: lm.Flatten(first=first, last=last),
+            lambda nn, _, first=first, last=last: nn.Flatten(first, last),
+            [(2, 3, 4, 5)],
+        )
+    for shape, groups in (((2, 6), 2), ((2, 6, 4), 3), ((2, 4, 3, 5), 2)):
+        yield Case(
+            f"ChannelShuffle-{shape}-{groups}",
+            lambda groups=groups: lm.ChannelShuffle(groups),
+            lambda nn, _, groups=groups: (
+                lambda x: nn.ChannelShuffle(groups)(
+                    x[..., None, None] if x.ndim == 2 else x
+                ).reshape(x.shape)
+            ),
+            [shape],
+        )
+
+
 # Images -------------------------------------------------------------------------------------------
 
 
@@ -205,6 +275,9 @@ CASES = [
     *_linears(),
     *_activations(),
     *_embeddings(),
+    *_bags(),
+    *_pairs(),
+    *_shapes(),
     *_images(),
 ]
 

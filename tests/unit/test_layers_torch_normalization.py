@@ -122,7 +122,56 @@ def _group_norms() -> Iterator[Case]:
         )
 
 
+def _further_options() -> Iterator[Case]:
+    """No running averages, no biases, running averages of instances, neighbouring channels."""
+    for shape in ((4, 3), (4, 3, 5), (2, 3, 4, 5)):
+        axes = max(len(shape) - 2, 1)
+        yield Case(
+            f"BatchNorm-without averages-{shape}",
+            lambda: lm.BatchNorm(running=False),
+            lambda nn, _, axes=axes: getattr(nn, f"BatchNorm{axes}d")(3, track_running_stats=False),
+            [shape],
+        )
+        yield Case(
+            f"BatchNorm-without bias-{shape}",
+            lambda: lm.BatchNorm(bias=False),
+            lambda nn, _, axes=axes: _without_bias(getattr(nn, f"BatchNorm{axes}d")(3)),
+            [shape],
+            _RUNNING,
+        )
+    for shape in ((4, 3, 5), (2, 3, 4, 5), (2, 3, 2, 4, 3)):
+        for affine in (True, False):
+            yield Case(
+                f"InstanceNorm-running-{shape}-{affine}",
+                lambda affine=affine: lm.InstanceNorm(running=True, momentum=0.3, affine=affine),
+                lambda nn, _, shape=shape, affine=affine: getattr(
+                    nn, f"InstanceNorm{len(shape) - 2}d"
+                )(3, 1e-5, 0.3, affine, True),
+                [shape],
+                _RUNNING,
+            )
+    for shape, window in (((3, 7), 3), ((2, 6, 5), 4), ((2, 5, 3, 4), 5), ((2, 3, 4, 5), 1)):
+        yield Case(
+            f"LocalResponseNorm-{shape}-{window}",
+            lambda window=window: lm.LocalResponseNorm(window, alpha=0.7, beta=0.6, k=1.5),
+            lambda nn, _, window=window: _of_channels(nn.LocalResponseNorm(window, 0.7, 0.6, 1.5)),
+            [shape],
+        )
+
+
+def _without_bias(module: Any) -> Any:
+    del module.bias
+    module.bias = None
+    return module
+
+
+def _of_channels(module: Any) -> Any:
+    """PyTorch's takes at least one axis after the channels."""
+    return lambda x: module(x) if x.ndim > 2 else module(x[..., None])[..., 0]
+
+
 CASES = [
+    *_further_options(),
     *_batch_norms(),
     *_layer_norms(),
     *_group_norms(),

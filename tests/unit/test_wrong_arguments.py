@@ -285,6 +285,7 @@ for one in (
     *("Tanh", "Sigmoid", "ReLU", "SELU", "SiLU", "Flatten", "Mish", "LogSigmoid", "Softsign"),
     *("Tanhshrink", "ReLU6", "Hardsigmoid", "Hardswish"),
 ):
+for one in ("Tanh", "Sigmoid", "ReLU", "SELU", "SiLU", "Softplus"):
     ROWS[one] = Row(use=FEATURES)
 ROWS |= {
     "LeakyReLU": Row(use=FEATURES),
@@ -317,6 +318,7 @@ ROWS |= {
         {"dimensions": COUNT | some("-1"), "shape": some("()", "[1, 2]")},
         FEATURES,
     ),
+    "Flatten": Row({}, {"first": WHOLE, "last": WHOLE}, FEATURES),
     "Rescale": Row({"scale": 2.0}, {"scale": NUMBER, "offset": NUMBER}, FEATURES),
     "Dropout": Row({"probability": 0.5}, {}, FEATURES),
     "SpatialDropout": Row({"probability": 0.5}, {}, IMAGE),
@@ -330,11 +332,23 @@ ROWS |= {
     "Add": Row(use=applied(6, times=2)),
     "Multiply": Row(use=applied(6, times=2)),
     "Concat": Row({"axis": 1}, {"axis": COUNT}, applied(6, times=2)),
-    "BatchNorm": Row({}, {"momentum": UNIT}, IMAGE),
+    "EmbeddingBag": Row(
+        {"count": 5, "features": 2}, {"padding": OPTIONAL | FROM_ZERO, "mode": NOTHING}, INDICES
+    ),
+    "Bilinear": Row({"features": 2}, {}, applied(6, times=2)),
+    "CosineSimilarity": Row({}, {"axis": WHOLE}, applied(6, times=2)),
+    "PairwiseDistance": Row({}, {"power": POSITIVE, "epsilon": POSITIVE}, applied(6, times=2)),
+    "Identity": Row(use=FEATURES),
+    "AlphaDropout": Row({"probability": 0.5}, {"whole_channels": FLAG}, IMAGE),
+    "ChannelShuffle": Row({"groups": 2}, {}, IMAGE),
+    "LocalResponseNorm": Row(
+        {"window": 3}, {"window": COUNT, "alpha": NUMBER, "beta": NUMBER, "k": NUMBER}, IMAGE
+    ),
+    "BatchNorm": Row({}, {"momentum": OPTIONAL | UNIT, "running": FLAG}, IMAGE),
     "LayerNorm": Row({}, {"axes": WHOLE | some("[1, 2]")}, IMAGE),
     "RMSNorm": Row({}, {"axes": WHOLE | some("[1, 2]"), "epsilon": OPTIONAL | NOT_NEGATIVE}, IMAGE),
     "GroupNorm": Row({"groups": 2}, {}, IMAGE),
-    "InstanceNorm": Row(use=IMAGE),
+    "InstanceNorm": Row({}, {"momentum": UNIT, "running": FLAG}, IMAGE),
     "Upsample": Row(
         {"scale": 2, "mode": "bilinear"},
         {

@@ -1,0 +1,172 @@
+"""Layers of bags, pairs and channels, and options of normalisations: what PyTorch's lack or refuse.
+
+Values and gradients are compared with PyTorch's in test_layers_torch*.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.graph import Graph, bind_batch, evaluate
+from lamina.shapes import float64
+
+X = np.random.default_rng(0).normal(size=(6, 4, 3)).astype("float32")
+
+
+# Bags ---------------------------------------------------------------------------------------------
+
+BAGS = np.array([[1, 2, 3], [4, 4, 0], [5, 1, 2]])
+COUNTED = np.array([[True, True, False], [True, True, True], [False, False, False]])
+
+
+def bag_of(mode: Any, second: lm.Tensor, **options: Any) -> lm.Model:
+    x = lm.Input(3, dtype="int64")
+    layer = lm.EmbeddingBag(6, 4, mode=mode, **options)
+    return lm.Model(lm.Network([x, second], layer(x, second)), seed=0)
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum", "max"])
+@pytest.mark.parametrize("padding", [None, 2])
+def test_a_mask_chooses_the_indices_that_count(mode: str, padding: int | None) -> None:
+    model = bag_of(mode, lm.Input(3, dtype="bool"), padding=padding)
+    (table,) = model.parameters().values()
+    found = model.predict((BAGS, COUNTED))
+    for row, bag, counted in zip(found, BAGS, COUNTED, strict=True):
+        rows = table[bag[counted & (bag != padding)]]
+        expected = getattr(np, mode)(rows, 0) if len(rows) else np.zeros(4)
+        np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_a_bag_multiply_its_rows() -> None:
+    model = bag_of("sum", lm.Input(3))
+    (table,) = model.parameters().values()
+    weights = np.random.default_rng(1).normal(size=(3, 3)).astype("float32")
+    expected = np.einsum("bl,blf->bf", weights, table[BAGS])
+    np.testing.assert_allclose(model.predict((BAGS, weights)), expected, rtol=1e-5, atol=1e-6)
+
+
+# Random layers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_alpha_dropout_keeps_mean_and_variance(whole: bool) -> None:
+    x = np.random.default_rng(2).normal(size=(200, 50, 8)).astype("float32")
+    layer = lm.AlphaDropout(0.3, whole_channels=whole)
+    net = lm.Sequential(lm.Input(50, 8), layer)
+    trace = net.trace(dtype=float64, training=True)
+    graph = bind_batch(Graph(trace.inputs, (("y", trace.outputs[0]),)), 200)
+    found, _ = evaluate(
+        graph, {"input0": x.astype(float), "seed": np.int64(1), "step": np.int64(2)}
+    )
+    y = found["y"]
+    assert abs(y.mean()) < 0.03
+    assert abs(y.var() - 1) < 0.05
+    same = (y == y[:, :, :1]).all(2)
+    assert (same.mean() > 0.2) == whole
+    np.testing.assert_array_equal(lm.Model(net).predict(x), x)
+
+
+# Normalisation ------------------------------------------------------------------------------------
+
+
+def test_without_momentum_the_averages_are_those_of_all_batches() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4, 3), lm.BatchNorm(momentum=None)))
+    batches = [X + n for n in range(3)]
+    with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.0), batch_size=6) as training:
+        for batch in batches:
+            training.step(batch, batch)
+    states = model.states()
+    assert states["1.batches"] == 3
+    means = [batch.mean((0, 2)) for batch in batches]
+    variances = [batch.var((0, 2), ddof=1) for batch in batches]
+    np.testing.assert_allclose(states["1.running_mean"], np.mean(means, 0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(states["1.running_variance"], np.mean(variances, 0), rtol=1e-5)
+
+
+def test_without_running_averages_there_are_no_states() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4, 3), lm.BatchNorm(running=False)))
+    assert not model.states()
+    np.testing.assert_allclose(model.predict(X).mean((0, 2)), np.zeros(4), atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [lm.BatchNorm, lm.InstanceNorm, lambda **o: lm.GroupNorm(2, **o)])
+def test_a_weight_without_a_bias(layer: Callable[..., lm.Layer]) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4, 3), layer(affine=True, bias=False)))
+    assert list(model.parameters()) == ["1.weight"]
+
+
+# Pairs --------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_of_zeros_has_the_similarity_zero_and_finite_gradients() -> None:
+    a, b = lm.Input(3), lm.Input(3)
+    y = lm.CosineSimilarity()(a, b)
+    model = lm.Model(lm.Network([a, b], y))
+    assert model.predict((np.zeros((1, 3), "float32"), np.ones((1, 3), "float32"))) == 0
+    report = lm.verify(lm.Network([a, b], lm.CosineSimilarity()(lm.Linear(3)(a), b)), loss=lm.MSE())
+    assert report.passed
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "expected"),
+    [
+        (lambda: lm.Bilinear(2)(lm.Input(3, 4), lm.Input(4)), ShapeError, "of Bilinear do not fit"),
+        (
+            lambda: lm.CosineSimilarity()(lm.Input(4), lm.Input(5)),
+            ShapeError,
+            "the tensors of CosineSimilarity do not fit",
+        ),
+        (
+            lambda: lm.PairwiseDistance()(lm.Input(4), lm.Input(4, dtype="int64")),
+            DTypeError,
+            "PairwiseDistance takes floats",
+        ),
+        (
+            lambda: lm.EmbeddingBag(5, 2)(lm.Input(4, 3, dtype="int64")),
+            ShapeError,
+            "EmbeddingBag needs bags of indices",
+        ),
+        (
+            lambda: lm.EmbeddingBag(5, 2)(lm.Input(4, dtype="int64"), lm.Input(4)),
+            ShapeError,
+            "EmbeddingBag takes weights in mode 'sum' only",
+        ),
+        (lambda: lm.EmbeddingBag(5, 2, padding=5), DefinitionError, "padding is out of the range"),
+        (
+            lambda: lm.ChannelShuffle(4)(lm.Input(6, 2, 2)),
+            ShapeError,
+            "expected  a multiple of 4 channels",
+        ),
+        (
+            lambda: lm.AlphaDropout(0.5, whole_channels=True)(lm.Input()),
+            ShapeError,
+            "AlphaDropout needs an axis of channels",
+        ),
+        (
+            lambda: lm.Flatten(first=2, last=1)(lm.Input(3, 4)),
+            ShapeError,
+            "the last axis to flatten comes before the first",
+        ),
+        (lambda: lm.Flatten(first=0)(lm.Input(3, 4)), ShapeError, "along the batch"),
+        (
+            lambda: lm.MaxUnpool(4)(lm.Input(3, 2, 2), lm.Input(3, 2, dtype="int64")),
+            ShapeError,
+            "MaxUnpool needs values and as many indices",
+        ),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(
+    make: Callable[[], Any], error: type[Exception], expected: str
+) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    assert expected in str(caught.value)
