@@ -106,9 +106,9 @@ class CosineSimilarity(Layer):
     def _unit(self, x: Tensor, axis: int) -> Tensor:
         square = ops.sum(x * x, axis, keepdims=True)
         # A root has no derivative at 0; there the norm is epsilon, and its gradient 0.
-        small = square <= self.epsilon**2
-        norm = ops.sqrt(ops.where(small, 1, square))
-        return x / ops.where(small, self.epsilon, norm)
+        is_zero = ops.equal(square, 0)
+        norm = ops.maximum(ops.sqrt(ops.where(is_zero, 1, square)), self.epsilon)
+        return x / ops.where(is_zero, self.epsilon, norm)
 
 
 @frozen_dataclass

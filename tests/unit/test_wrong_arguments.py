@@ -336,7 +336,7 @@ ROWS |= {
         {"count": 5, "features": 2}, {"padding": OPTIONAL | FROM_ZERO, "mode": NOTHING}, INDICES
     ),
     "Bilinear": Row({"features": 2}, {}, applied(6, times=2)),
-    "CosineSimilarity": Row({}, {"axis": WHOLE}, applied(6, times=2)),
+    "CosineSimilarity": Row({}, {"axis": WHOLE, "epsilon": POSITIVE}, applied(6, times=2)),
     "PairwiseDistance": Row({}, {"power": POSITIVE, "epsilon": POSITIVE}, applied(6, times=2)),
     "Identity": Row(use=FEATURES),
     "AlphaDropout": Row({"probability": 0.5}, {"whole_channels": FLAG}, IMAGE),
