@@ -29,9 +29,11 @@ OTHERS: dict[str, tuple[Callable[[], lm.Network], str]] = {
     "mlp": (lm.networks.mlp, "1 3 5"),
     "unet": (
         lambda: lm.networks.unet(input=(1, 8, 8), widths=(2, 4), batch_norm=True),
-        "encoder1.conv1 encoder1.norm1 encoder1.conv2 encoder1.norm2 "
-        "bottleneck.conv1 bottleneck.norm1 bottleneck.conv2 bottleneck.norm2 "
-        "decoder1.up decoder1.conv1 decoder1.norm1 decoder1.conv2 decoder1.norm2 head",
+        (
+            "encoder1.conv1 encoder1.norm1 encoder1.conv2 encoder1.norm2 "
+            "bottleneck.conv1 bottleneck.norm1 bottleneck.conv2 bottleneck.norm2 "
+            "decoder1.up decoder1.conv1 decoder1.norm1 decoder1.conv2 decoder1.norm2 head"
+        ),
     ),
     "transformer_encoder": (
         lambda: lm.networks.transformer_encoder(9, 4, features=4, heads=2, layers=2, hidden=8),

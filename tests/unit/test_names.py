@@ -97,9 +97,10 @@ def test_two_layers_of_one_name() -> None:
         "  Give each its own name, or give the networks that contain them a name: "
         "lm.Sequential(..., name='left')."
     )
+    x = lm.Input(3, name="a")
+    y = lm.Linear(2, name="a")(x)
     with pytest.raises(DefinitionError, match="two layers or inputs"):
-        x = lm.Input(3, name="a")
-        lm.Network(x, lm.Linear(2, name="a")(x))
+        lm.Network(x, y)
 
 
 @pytest.mark.parametrize("name", ["", "3", "1st", "a b", "a..b", "a.", ".a", "a/b", "ä", 3, "-a"])

@@ -282,10 +282,9 @@ INDICES = applied(4, dtype="int64")
 GROUPED = {"key_heads": OPTIONAL | COUNT, "rotary": OPTIONAL | POSITIVE}
 
 for one in (
-    *("Tanh", "Sigmoid", "ReLU", "SELU", "SiLU", "Flatten", "Mish", "LogSigmoid", "Softsign"),
+    *("Tanh", "Sigmoid", "ReLU", "SELU", "SiLU", "Mish", "LogSigmoid", "Softsign"),
     *("Tanhshrink", "ReLU6", "Hardsigmoid", "Hardswish"),
 ):
-for one in ("Tanh", "Sigmoid", "ReLU", "SELU", "SiLU", "Softplus"):
     ROWS[one] = Row(use=FEATURES)
 ROWS |= {
     "LeakyReLU": Row(use=FEATURES),
