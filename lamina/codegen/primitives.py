@@ -239,6 +239,19 @@ def _shifted(code: Builder, operation: str, value: Value, count: Value) -> Value
     return code.select(inside, code.binary(operation, value, low), constant(0, type))
 
 
+def _sort_key(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    """The key of `lamina.program.sort_keys`."""
+    (value,) = operands
+    bits = code.convert("bitcast", value, element(dtype))
+    sign = code.binary("ashr", bits, constant(bits.type.bits - 1, bits.type))
+    inverted = code.binary("lshr", sign, constant(1, bits.type))
+    ordered = code.binary("xor", bits, inverted)
+    is_zero = code.compare("oeq", value, constant(0, value.type))
+    ordered = code.select(is_zero, constant(0, bits.type), ordered)
+    largest = constant((1 << (bits.type.bits - 1)) - 1, bits.type)
+    return code.select(code.compare("uno", value, value), largest, ordered)
+
+
 def _random_bits(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     """Philox 4x32-10 as in `lamina.program.philox`: one word of one block in each lane."""
     seed, step, position, stream = operands
@@ -340,5 +353,6 @@ EMITTERS: Mapping[str, Emitter] = {
     "shift_left": _shift_left,
     "shift_right": _shift_right,
     "round_to_tf32": _function(tf32.rounded),
+    "sort_key": _sort_key,
 }
 COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))

@@ -20,6 +20,7 @@ class Sample:
         dtypes: of the operands; by default all of the float type under test, whose name here
             is "float".
         differentiable: whether the gradient is checked by finite differences here.
+        diagonal: is added to the diagonal of the first operand, matrices in its last two axes.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -28,6 +29,7 @@ class Sample:
     high: float = 2.0
     dtypes: tuple[str, ...] = ()
     differentiable: bool = True
+    diagonal: float = 0.0
 
 
 @final

@@ -55,6 +55,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.division import remainder as remainder
     from lamina.ops.division import round as round
     from lamina.ops.division import trunc as trunc
+    from lamina.ops.einsum import einsum as einsum
     from lamina.ops.elementwise import abs as abs
     from lamina.ops.elementwise import cos as cos
     from lamina.ops.elementwise import erf as erf
@@ -75,11 +76,23 @@ if not loaded_when_used(__name__):
     from lamina.ops.elementwise import softplus as softplus
     from lamina.ops.elementwise import sqrt as sqrt
     from lamina.ops.elementwise import tanh as tanh
+    from lamina.ops.factorization import cholesky as cholesky
+    from lamina.ops.factorization import det as det
+    from lamina.ops.factorization import inverse as inverse
+    from lamina.ops.factorization import slogdet as slogdet
+    from lamina.ops.factorization import solve as solve
+    from lamina.ops.factorization import solve_triangular as solve_triangular
     from lamina.ops.finite import copysign as copysign
     from lamina.ops.finite import isfinite as isfinite
     from lamina.ops.finite import isinf as isinf
     from lamina.ops.finite import isnan as isnan
     from lamina.ops.finite import nan_to_num as nan_to_num
+    from lamina.ops.folding import fold as fold
+    from lamina.ops.folding import unfold as unfold
+    from lamina.ops.gathering import gather as gather
+    from lamina.ops.gathering import masked_fill as masked_fill
+    from lamina.ops.gathering import scatter as scatter
+    from lamina.ops.getitem import getitem as getitem
     from lamina.ops.indexing import one_hot as one_hot
     from lamina.ops.indexing import scatter_add as scatter_add
     from lamina.ops.indexing import scatter_along_axis as scatter_along_axis
@@ -91,7 +104,6 @@ if not loaded_when_used(__name__):
     from lamina.ops.joining import unstack as unstack
     from lamina.ops.linalg import contract as contract
     from lamina.ops.linalg import dot as dot
-    from lamina.ops.linalg import einsum as einsum
     from lamina.ops.linalg import matmul as matmul
     from lamina.ops.linalg import outer as outer
     from lamina.ops.logarithms import exp2 as exp2
@@ -104,6 +116,11 @@ if not loaded_when_used(__name__):
     from lamina.ops.movement import reshape as reshape
     from lamina.ops.movement import squeeze as squeeze
     from lamina.ops.movement import transpose as transpose
+    from lamina.ops.norms import cdist as cdist
+    from lamina.ops.norms import cosine_similarity as cosine_similarity
+    from lamina.ops.norms import cross as cross
+    from lamina.ops.norms import norm as norm
+    from lamina.ops.norms import normalize as normalize
     from lamina.ops.padding import pad_with as pad_with
     from lamina.ops.pooling import window_argmax as window_argmax
     from lamina.ops.pooling import window_max as window_max
@@ -111,6 +128,21 @@ if not loaded_when_used(__name__):
     from lamina.ops.random import bernoulli as bernoulli
     from lamina.ops.random import normal as normal
     from lamina.ops.random import uniform as uniform
+    from lamina.ops.rearranging import chunk as chunk
+    from lamina.ops.rearranging import diag_embed as diag_embed
+    from lamina.ops.rearranging import diagonal as diagonal
+    from lamina.ops.rearranging import eye as eye
+    from lamina.ops.rearranging import linspace as linspace
+    from lamina.ops.rearranging import meshgrid as meshgrid
+    from lamina.ops.rearranging import moveaxis as moveaxis
+    from lamina.ops.rearranging import repeat as repeat
+    from lamina.ops.rearranging import roll as roll
+    from lamina.ops.rearranging import rot90 as rot90
+    from lamina.ops.rearranging import swapaxes as swapaxes
+    from lamina.ops.rearranging import tile as tile
+    from lamina.ops.rearranging import trace as trace
+    from lamina.ops.rearranging import tril as tril
+    from lamina.ops.rearranging import triu as triu
     from lamina.ops.recurrence import recurrence as recurrence
     from lamina.ops.reduce import all as all
     from lamina.ops.reduce import any as any
@@ -123,6 +155,8 @@ if not loaded_when_used(__name__):
     from lamina.ops.reduce import prod as prod
     from lamina.ops.reduce import sum as sum
     from lamina.ops.reduce import variance as variance
+    from lamina.ops.sampling import affine_grid as affine_grid
+    from lamina.ops.sampling import grid_sample as grid_sample
     from lamina.ops.scans import cummax as cummax
     from lamina.ops.scans import cummin as cummin
     from lamina.ops.scans import cumprod as cumprod
@@ -132,6 +166,10 @@ if not loaded_when_used(__name__):
     from lamina.ops.softmax import log_softmax as log_softmax
     from lamina.ops.softmax import logsumexp as logsumexp
     from lamina.ops.softmax import softmax as softmax
+    from lamina.ops.sorting import argsort as argsort
+    from lamina.ops.sorting import median as median
+    from lamina.ops.sorting import sort as sort
+    from lamina.ops.sorting import top_k as top_k
     from lamina.ops.trigonometry import acos as acos
     from lamina.ops.trigonometry import acosh as acosh
     from lamina.ops.trigonometry import asin as asin
@@ -155,6 +193,17 @@ _FILES = (
     *("clipping", "division", "bits", "finite", "logarithms", "trigonometry", "comparison"),
     *("creation", "reduce", "softmax", "linalg", "windows", "convolution"),
     *("pooling", "indexing", "attention", "random", "recurrence", "scans"),
+    *("comparison", "creation", "reduce", "softmax", "linalg", "windows", "convolution"),
+    *(
+        "pooling",
+        "indexing",
+        "getitem",
+        "sorting",
+        "attention",
+        "random",
+        "recurrence",
+        "factorization",
+    ),
 )
 for _file in _FILES:
     _import_module(f"lamina.ops.{_file}")

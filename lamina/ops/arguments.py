@@ -156,27 +156,25 @@ def each_of(name: str, value: object, count: int, kind: Kind) -> tuple[Any, ...]
         raise refused(name, misfit, value) from None
 
 
-_WIDTH = whole(0)
-
-
-def pairs_of(name: str, value: object, count: int) -> tuple[tuple[int, int], ...]:
+def pairs_of(name: str, value: object, count: int, least: int = 0) -> tuple[tuple[int, int], ...]:
     """(before, after) for each of `count` axes; a single number is for both, or for all axes.
 
     Raises:
-        DefinitionError: for another number of pairs, or a number below 0.
+        DefinitionError: for another number of pairs, or a number below `least`.
     """
     entries = entries_of(value)
     if entries is None:
-        width = whole_of(name, value)
+        width = whole_of(name, value, least)
         return ((width, width),) * count
-    expected = f"a number of at least 0, or a pair of them, for each of {count} axes"
+    number = "a number of at least 0" if not least else "a whole number"
+    expected = f"{number}, or a pair of them, for each of {count} axes"
     if len(entries) != count:
         raise refused(name, expected, value)
     found: list[tuple[int, int]] = []
     for entry in entries:
         pair = entries_of(entry)
         try:
-            low, high = read_each(_WIDTH, (entry, entry) if pair is None else pair)
+            low, high = read_each(whole(least), (entry, entry) if pair is None else pair)
         except (Misfit, ValueError):  # a number that misfits, or not two of them
             raise refused(name, expected, value) from None
         found.append((low, high))

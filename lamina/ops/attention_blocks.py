@@ -18,9 +18,9 @@ from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, greater_equal, logical_and, where
 from lamina.ops.conversion import recomputed, round_to_tf32, rounded
 from lamina.ops.creation import arange
+from lamina.ops.einsum import einsum
 from lamina.ops.elementwise import exp, log, reciprocal
 from lamina.ops.joining import concat
-from lamina.ops.linalg import einsum
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.slicing import pad, slice_axis
 from lamina.program.target import Target

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from lamina.calls import checked_as_given as checked
-from lamina.errors import DTypeError, LaminaError, ShapeError
+from lamina.errors import DTypeError, ShapeError
 from lamina.graph import (
     Attributes,
     Op,
@@ -21,12 +21,11 @@ from lamina.graph import (
     TensorLike,
     apply,
     described,
-    located,
     operator,
 )
 from lamina.graph.attributes import LABEL, Many
 from lamina.graph.kinds import Kind, entries_of
-from lamina.ops.arguments import as_tensor, read, refused
+from lamina.ops.arguments import as_tensor, refused
 from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering_rules import Contracting, Decomposition
@@ -487,22 +486,3 @@ EINSUM_SINGLE = Op(
     ),
     attributes={"spec": LABEL},
 )
-
-
-@checked
-def einsum(spec: str, *tensors: TensorLike) -> Tensor:
-    """Einstein's sum of one or two tensors: `einsum("ij,jk->ik", a, b)` is the matrix product.
-
-    Letters that the result lacks are summed over. Without `->` the result has the letters that
-    occur once, in alphabetical order. A letter may not occur twice in one tensor.
-
-    Raises:
-        ShapeError: if the spec is not supported or does not fit the tensors.
-    """
-    spec = read("spec", LABEL, spec)
-    operands = [numeric(x) for x in operands_of(*tensors)]
-    try:
-        _parsed(spec, operands)
-    except LaminaError as error:
-        raise located(error) from None
-    return apply(EINSUM if len(operands) == 2 else EINSUM_SINGLE, *operands, spec=spec)

@@ -147,6 +147,19 @@ class Scattering(LoweringRule):
 
 
 @frozen_dataclass
+class Sorting(LoweringRule):
+    """The positions of the elements along the axis `axis`, an attribute, in the order of keys.
+
+    Equal keys keep their order.
+
+    Attributes:
+        key: a function of the node and of the operand's element. It returns an integer.
+    """
+
+    key: Callable[[Tensor, Scalar], Scalar]
+
+
+@frozen_dataclass
 class Repeating(LoweringRule):
     """One result of a recurrence: a loop that applies a graph in each iteration.
 

@@ -138,7 +138,7 @@ def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
         ShapeError: if no window fits, or a window has no element of the tensor.
     """
     x = floating(x)
-    along = windows_of(x, along)
+    along = windows_of(x.rank, along)
     if x.op is RELU:
         # The maximum of ReLUs is the ReLU of the maximum, which has fewer elements to compute. Its
         # gradient needs neither the ReLU of the larger tensor nor its operand.
@@ -188,7 +188,7 @@ def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:
         ShapeError: if no window fits.
     """
     x = floating(x)
-    along = windows_of(x, along)
+    along = windows_of(x.rank, along)
     axes = range(x.rank - len(along), x.rank)
     windowed = windows(x, axes, along)
     return sum_axes(windowed, tuple(range(x.rank, windowed.rank)))

@@ -307,15 +307,15 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
     return shear(repeated, slopes, fill)
 
 
-def windows_of(x: Tensor, along: Sequence[Window]) -> tuple[Window, ...]:
-    """The windows along the last axes of a tensor, as the user passed them.
+def windows_of(most: int, along: Sequence[Window]) -> tuple[Window, ...]:
+    """The windows along the last axes of a tensor with `most` axes, as the user passed them.
 
     Raises:
         DefinitionError: if it is not a sequence of windows, or has more than the tensor has axes.
     """
     entries = entries_of([along] if isinstance(along, Window) else along)
-    if entries is None or len(entries) > x.rank:
-        raise refused("along", f"ops.Window(...) for each of the last axes, of {x.rank}", along)
+    if entries is None or len(entries) > most:
+        raise refused("along", f"ops.Window(...) for each of the last axes, of {most}", along)
     return tuple(Window._make(read("along", WINDOW, entry)) for entry in entries)
 
 

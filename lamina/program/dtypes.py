@@ -35,7 +35,7 @@ from lamina.program.steps import (
     stage_stores,
     stage_values,
 )
-from lamina.shapes import DType, bool_, float32, int64, uint32
+from lamina.shapes import DType, bool_, float32, float64, int32, int64, uint32
 
 # Whether a primitive may have these operand dtypes and this result dtype.
 _Rule = Callable[[Sequence[DType], DType], bool]
@@ -77,6 +77,10 @@ def _of_integers(operands: Sequence[DType], dtype: DType) -> bool:
     return dtype.kind == "int" and _of_one_dtype(operands, dtype)
 
 
+def _of_one_width(operands: Sequence[DType], dtype: DType) -> bool:
+    return (operands[0], dtype) in ((float32, int32), (float64, int64))
+
+
 def _of_float32(operands: Sequence[DType], dtype: DType) -> bool:
     return dtype == float32 and _of_one_dtype(operands, float32)
 
@@ -97,6 +101,7 @@ _RULES: Mapping[str, _Rule] = {
     "select": _select,
     "cast": _any,
     "round_to_tf32": _of_float32,
+    "sort_key": _of_one_width,
     "random_bits": _random,
     **dict.fromkeys(("shift_left", "shift_right"), _of_integers),
 }

@@ -115,6 +115,8 @@ def values_of(sample: Sample, dtype: DType, seed: int = 0) -> list[Array]:
             array = generator.random(shape) < 0.5
         else:
             array = generator.uniform(sample.low, sample.high, shape)
+        if sample.diagonal and not number:
+            array = array + sample.diagonal * np.eye(shape[-1])
         arrays.append(np.asarray(array, wanted.numpy))
     return arrays
 

@@ -177,6 +177,8 @@ def sample_feeds(sample: Sample) -> dict[str, Array]:
         name = sample.dtypes[number] if sample.dtypes else "float"
         dtype = float32 if name == "float" else as_dtype(name)
         array = generator.uniform(sample.low, sample.high, shape)
+        if sample.diagonal and not number:
+            array = array + sample.diagonal * np.eye(shape[-1])
         if dtype.kind == "bool":
             array = generator.random(shape) < 0.5
         feeds[f"x{number}"] = np.asarray(array, dtype.numpy)
@@ -287,6 +289,7 @@ def test_every_lowering_is_of_a_known_kind() -> None:
         "Contracting",
         "Scanning",
         "Scattering",
+        "Sorting",
         "Decomposition",
     }
 

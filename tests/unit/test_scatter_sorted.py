@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+import numpy as np
 from error_texts import problem_of
 
 from lamina import ops
@@ -12,7 +12,6 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.errors import InternalError
 from lamina.graph import Graph, leaf
 from lamina.program.check import verify
 from lamina.program.cost import cost_of, space_of
@@ -143,9 +142,15 @@ def test_the_planner_gives_the_order_memory_apart_from_the_keys() -> None:
     assert taken["scatter_add.order"] == ""
 
 
-def test_the_cpu_engine_refuses_sorted_scatters() -> None:
-    with pytest.raises(InternalError, match="a sort is not written as a stage"):
-        CpuEngine().compile(scatter(), {})
+def test_the_cpu_engine_runs_sorted_scatters() -> None:
+    generator = np.random.default_rng(0)
+    values, at = generator.normal(size=(30, 4)).astype(np.float32), generator.integers(0, 5, 30)
+    expected = np.zeros((5, 4), np.float32)
+    np.add.at(expected, at, values)
+    executable = CpuEngine().compile(scatter(), {})
+    executable.run([values, at])
+    np.testing.assert_array_equal(executable.output("y"), expected)
+    executable.release()
 
 
 def test_the_interpreter_times_both_steps() -> None:

@@ -21,6 +21,7 @@ from lamina.ops.lowering_rules import (
     Repeating,
     Scanning,
     Scattering,
+    Sorting,
 )
 from lamina.program.target import Target
 from lamina.records import cached_property, frozen_dataclass
@@ -63,16 +64,26 @@ class PassContext:
 Pass = Callable[[PassContext, Anchors], Anchors]
 
 # These run in another step than the computation of their operands.
-_SEPARATE = Contracting | Scanning | Scattering | Repeating
+_SEPARATE = Contracting | Scanning | Scattering | Sorting | Repeating
 
 
 def required(context: PassContext, anchors: Anchors) -> Anchors:
-    """Results, and ops that are not expressions: reductions, contractions, scans and the like."""
-    loops = Reduction | Contracting | Scanning | Scattering | Repeating
+    """Results, and ops that are not expressions: reductions, contractions, scans and the like.
+
+    A sort reads each element many times, so its operand is stored too.
+    """
+    loops = Reduction | Contracting | Scanning | Scattering | Sorting | Repeating
     found = {
         node: None
         for node in context.nodes
         if isinstance(node.op.lowering, loops) or (node in context.must_store and not is_leaf(node))
+    }
+    found |= {
+        operand: None
+        for node in context.nodes
+        if isinstance(node.op.lowering, Sorting)
+        for operand in node.operands
+        if not _is_cast_leaf(operand)
     }
     return anchors | found
 

@@ -15,7 +15,7 @@ from lamina.compiler.lowering.loops import lower_loop
 from lamina.compiler.lowering.pull import IterationRow, Location, NotOneStep, Puller
 from lamina.compiler.lowering.special import lower_special
 from lamina.graph import Tensor
-from lamina.ops.lowering_rules import Contracting, Repeating, Scanning, Scattering
+from lamina.ops.lowering_rules import Contracting, Repeating, Scanning, Scattering, Sorting
 from lamina.program.index import Index
 from lamina.program.steps import Contraction, Step, loads_of, stores_of
 
@@ -39,7 +39,7 @@ def lower_group(
     """
     if any(isinstance(m.op.lowering, Repeating) for m in members):
         raise NotOneStep
-    special = [m for m in members if isinstance(m.op.lowering, Scanning | Scattering)]
+    special = [m for m in members if isinstance(m.op.lowering, Scanning | Scattering | Sorting)]
     if special:
         if len(members) > 1:
             raise NotOneStep

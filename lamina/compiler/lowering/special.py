@@ -1,4 +1,4 @@
-"""Scans and scatters: each is a separate loop with some sequential axes."""
+"""Scans, sorts and scatters: each is a separate loop with some sequential axes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from lamina.compiler.lowering.pull import (
 )
 from lamina.errors import InternalError
 from lamina.graph import Tensor
-from lamina.ops.lowering_rules import Scanning, Scattering
+from lamina.ops.lowering_rules import Scanning, Scattering, Sorting
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.scalar import Literal
-from lamina.program.steps import Loop, Scan, Store, Write
+from lamina.program.steps import Loop, Scan, Sort, Store, Write
 from lamina.shapes import static
 
 
 def lower_special(node: Tensor, puller: Puller, location: str | IterationRow, name: str) -> Loop:
-    """The loop of a scan or scatter.
+    """The loop of a scan, a sort or a scatter.
 
     Args:
-        node: the scan or scatter.
+        node: the scan, sort or scatter.
         puller: pulls its operands.
         location: where it is stored.
         name: the step's name.
@@ -48,9 +48,25 @@ def lower_special(node: Tensor, puller: Puller, location: str | IterationRow, na
         )
         others = (axis for number, axis in enumerate(axes) if number != along)
         return Loop(name, iterating(others), (scan,))
+    if isinstance(lowering, Sorting):
+        return _lower_sort(node, lowering, puller, location, name)
     if not isinstance(lowering, Scattering):
         raise InternalError(f"{node.op.name} has no lowering rule")
     return _lower_scatter(node, lowering, puller, location, name)
+
+
+def _lower_sort(
+    node: Tensor, lowering: Sorting, puller: Puller, location: str | IterationRow, name: str
+) -> Loop:
+    """Each point sorts the elements along one axis."""
+    shape = static(node.shape)
+    along: int = node.attributes["axis"]
+    axes = numbered_axes("i", shape)
+    coordinates = axis_indices(axes)
+    key = lowering.key(node, puller.pull(node.operands[0], coordinates))
+    sort = Sort(axes[along], key, *buffer_and_index(location, coordinates, shape), node.dtype)
+    others = (axis for number, axis in enumerate(axes) if number != along)
+    return Loop(name, iterating(others), (sort,))
 
 
 def _lower_scatter(

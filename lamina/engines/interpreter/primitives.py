@@ -10,6 +10,7 @@ import numpy as np
 
 from lamina.program.integers import integer_power
 from lamina.program.philox import random_bits
+from lamina.program.sort_keys import sort_key
 from lamina.program.tf32 import rounded_to_tf32
 from lamina.shapes import Array
 
@@ -101,6 +102,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
     "round_to_tf32": rounded_to_tf32,
+    "sort_key": sort_key,
 }
 
 REDUCTIONS: dict[str, np.ufunc] = {

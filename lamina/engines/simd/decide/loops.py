@@ -19,7 +19,17 @@ from lamina.engines.simd.decide.vectors import lanes_for, widened
 from lamina.engines.simd.processor import Processor
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Apply, Load, Scalar, indices_of, postorder
-from lamina.program.steps import Loop, Reduce, Stage, Write, inner_axes, stage_stores, stage_values
+from lamina.program.steps import (
+    Loop,
+    Reduce,
+    SegmentSum,
+    Sort,
+    Stage,
+    Write,
+    inner_axes,
+    stage_stores,
+    stage_values,
+)
 from lamina.program.target import EXPENSIVE
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of
@@ -36,6 +46,7 @@ ENOUGH_TO_SHARE = 16
 
 # Rough costs for comparisons, in cycles for one vector or one scalar.
 _UNIFORM, _CONTIGUOUS, _PER_STRIDED_LANE, _PER_GATHERED_LANE = 0.3, 1.0, 1.0, 2.0
+_CYCLES_OF_MERGE = 5.0
 _SIMPLE_OPERATION, _EXPENSIVE_OPERATION, _COMBINING_LANES = 0.5, 8.0, 10.0
 
 
@@ -96,6 +107,18 @@ def nest_with(loop: Loop, vectors: Vectors) -> NestSchedule:
     )
 
 
+# A sort begins with runs of at most this many keys, which are sorted in registers.
+LONGEST_RUN = 8
+
+
+def runs_of_sort(extent: int) -> tuple[int, int]:
+    """The length of the runs with which a sort begins, and the number of passes that merge them."""
+    merges = 0
+    while LONGEST_RUN << merges < extent:
+        merges += 1
+    return max(-(-extent >> merges), 1), merges
+
+
 def style_of(vectors: Vectors) -> Style:
     """How the stages at a point, or a vector of points, are written."""
     window = LARGEST_SHARED_WINDOW if vectors.within else LARGEST_WINDOW
@@ -154,6 +177,9 @@ def _moves(load: Load, axis: Axis) -> bool:
 
 def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
     """The axes along which the vectors of a loop, neighbouring axes merged, may run."""
+    if any(isinstance(stage, Sort | SegmentSum) for stage in loop.stages):
+        yield Vectors(None, False, 0)
+        return
     base = lanes_for(_results(loop), processor)
     yield Vectors(None, False, 0)
     for axis in loop.axes:
@@ -191,6 +217,9 @@ def _cycles(loop: Loop, vectors: Vectors) -> float:
             along = across and axis == inner_axes(stage)[-1]
             iterations *= _iterations(axis, vectors.lanes if along else 0)
             lane = axis if along else lane
+        if isinstance(stage, Sort):
+            run, merges = runs_of_sort(stage.axis.extent)
+            iterations *= run + _CYCLES_OF_MERGE * merges
         cycles += iterations * _cost_of_point(stage, lane, vectors)
         if across and isinstance(stage, Reduce):
             cycles += outer * _COMBINING_LANES

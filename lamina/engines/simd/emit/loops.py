@@ -9,7 +9,8 @@ from lamina.codegen.stages import Stages, whole, write_nest
 from lamina.engines.simd.decide.schedule import LoopSchedule, NestSchedule
 from lamina.engines.simd.decide.split_reductions import split_loop
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
-from lamina.program.steps import Loop, reads_of, writes_of
+from lamina.engines.simd.emit.sort import MergeSort
+from lamina.program.steps import Loop, Sort, reads_of, writes_of
 
 
 def emit_loops(
@@ -30,12 +31,12 @@ def emit_nest(context: Context, name: str, loop: Loop, nest: NestSchedule) -> Wr
     """Writes the function of a loop nest, with neighbouring axes merged."""
     reads, writes = reads_of(loop), writes_of(loop)
     points = context.begin(name, ITEM_RANGE_PARAMETERS, reads | writes, calling=True)
-    _write(points, loop, nest)
+    _write(context, points, loop, nest)
     points.code.finish()
     return WrittenKernel(name, reads, writes)
 
 
-def _write(points: Points, loop: Loop, nest: NestSchedule) -> None:
+def _write(context: Context, points: Points, loop: Loop, nest: NestSchedule) -> None:
     if any(axis.extent == 0 for axis in loop.axes):
         return
     *_, first, last = points.code.parameters
@@ -43,5 +44,8 @@ def _write(points: Points, loop: Loop, nest: NestSchedule) -> None:
     runs = [
         replace(run, start=first, stop=last) if run.axis == nest.shared else run for run in runs
     ]
+    if isinstance(loop.stages[0], Sort):
+        write_nest(points, runs, MergeSort(context, points, loop.stages[0]).write)
+        return
     stages = Stages(points, nest.style)
     write_nest(points, runs, lambda: stages.write(loop.stages))

@@ -1,0 +1,245 @@
+"""Einstein's sum of any number of tensors.
+
+Diagonals are taken first. Then pairs of tensors are multiplied and summed, in the order that needs
+the fewest multiplications (Pfeifer, Haegeman, Verstraete: Faster identification of optimal
+contraction sequences for tensor networks, 2014). Each product is the op `einsum` of two tensors.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from itertools import combinations
+
+from lamina.calls import checked_as_given as checked
+from lamina.errors import LaminaError, ShapeError
+from lamina.graph import Tensor, TensorLike, apply, described, located
+from lamina.graph.attributes import LABEL
+from lamina.ops.arguments import read
+from lamina.ops.conversion import numeric, operands_of
+from lamina.ops.linalg import EINSUM, EINSUM_SINGLE
+from lamina.ops.rearranging import diagonal
+from lamina.records import frozen_dataclass
+from lamina.shapes import Dim, Size, size_of
+
+# Of up to so many tensors the best order is searched; of more, the cheapest pair comes first.
+MOST_SEARCHED = 8
+# The batch that costs are computed for while its size is open.
+_NOMINAL_BATCH = 64
+
+
+@frozen_dataclass
+class _Term:
+    """A tensor and one letter for each of its axes."""
+
+    tensor: Tensor
+    letters: str
+
+
+@checked
+def einsum(spec: str, *tensors: TensorLike) -> Tensor:
+    """Einstein's sum of tensors: `einsum("ij,jk->ik", a, b)` is the matrix product.
+
+    Letters that the result lacks are summed over. A letter that occurs twice in one tensor means
+    the diagonal of these axes. `...` stands for further axes, which broadcast from the last one.
+    Axes of one letter have the same extent, or extent 1. Without `->` the result has the axes of
+    `...`, then the letters that occur once, in alphabetical order.
+
+    Raises:
+        ShapeError: if the spec does not fit the tensors.
+    """
+    spec = read("spec", LABEL, spec)
+    operands = [numeric(x) for x in operands_of(*tensors)]
+    terms, output = _parsed(spec, operands)
+    extents = _extents(spec, terms)
+    terms = [_without_repeated(term) for term in terms]
+    if len(terms) == 1:
+        (only,) = terms
+        return apply(EINSUM_SINGLE, only.tensor, spec=f"{only.letters}->{output}")
+    for number, (one, other) in enumerate(
+        _order([term.letters for term in terms], output, extents)
+    ):
+        left, right = terms[one], terms[other]
+        rest = [term for at, term in enumerate(terms) if at not in (one, other)]
+        kept = output
+        if number < len(operands) - 2:
+            needed = {*output, *(letter for term in rest for letter in term.letters)}
+            joint = dict.fromkeys(left.letters + right.letters)
+            kept = "".join(letter for letter in joint if letter in needed)
+        product = apply(
+            EINSUM, left.tensor, right.tensor, spec=f"{left.letters},{right.letters}->{kept}"
+        )
+        terms = [*rest, _Term(product, kept)]
+    return terms[0].tensor
+
+
+# The spec -----------------------------------------------------------------------------------------
+
+
+def _refused(problem: str, spec: str, operands: Sequence[Tensor]) -> LaminaError:
+    facts = (("spec", spec), *((f"operand {i}", described(x)) for i, x in enumerate(operands)))
+    error = ShapeError(
+        f"einsum: {problem}",
+        facts=facts,
+        advice="Write one letter for each axis, or ... for several, as in '...ij,jk->...ik'.",
+    )
+    return located(error)
+
+
+def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[list[_Term], str]:
+    """The tensors with a letter for each axis, and the letters of the result."""
+    left_side, arrow, right_side = spec.replace(" ", "").partition("->")
+    inputs = left_side.split(",")
+    letters = "".join(inputs).replace("...", "")
+    output = right_side.replace("...", "", 1)
+    problem = ""
+    dots = {part.count(".") for part in inputs}
+    if not set(letters + output) <= set(string.ascii_letters) or not dots <= {0, 3}:
+        problem = "only letters, and ... once in each tensor, may name axes"
+    elif len(inputs) != len(operands):
+        problem = f"{len(inputs)} operands are named and {len(operands)} given"
+    elif len(set(output)) < len(output):
+        problem = "a letter occurs twice in the result"
+    elif not set(output) <= set(letters):
+        problem = "the result has a letter that no operand has"
+    if problem:
+        raise _refused(problem, spec, operands)
+    counts = [
+        x.rank - len(part.replace("...", "")) for part, x in zip(inputs, operands, strict=True)
+    ]
+    if any(
+        count < 0 or (count > 0 and "..." not in part)
+        for part, count in zip(inputs, counts, strict=True)
+    ):
+        raise _refused(
+            "the number of letters of an operand is not its number of axes", spec, operands
+        )
+    spare = [one for one in string.ascii_letters if one not in letters]
+    most = max(counts)
+    if most > len(spare):
+        raise _refused("there are too many axes", spec, operands)
+    further = "".join(spare[:most])
+    terms = [
+        _Term(x, part.replace("...", further[most - count :]))
+        for part, count, x in zip(inputs, counts, operands, strict=True)
+    ]
+    if arrow:
+        return terms, right_side.replace("...", further)
+    alone = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
+    return terms, further + "".join(alone)
+
+
+def _extents(spec: str, terms: Sequence[_Term]) -> dict[str, Dim]:
+    """The extent of each letter; extent 1 broadcasts."""
+    found: dict[str, Dim] = {}
+    for term in terms:
+        for letter, dim in zip(term.letters, term.tensor.shape, strict=True):
+            known = found.get(letter, 1)
+            if known != dim and known != 1 and dim != 1:
+                raise _refused(
+                    f"two axes that must be equal differ, {known} against {dim}",
+                    spec,
+                    [one.tensor for one in terms],
+                )
+            found[letter] = dim if known == 1 else known
+    return found
+
+
+def _without_repeated(term: _Term) -> _Term:
+    """The diagonal of axes with one letter; its axis is the last one."""
+    for letter in dict.fromkeys(term.letters):
+        while term.letters.count(letter) > 1:
+            first = term.letters.index(letter)
+            second = term.letters.index(letter, first + 1)
+            rest = "".join(
+                one for axis, one in enumerate(term.letters) if axis not in (first, second)
+            )
+            term = _Term(diagonal(term.tensor, 0, (first, second)), rest + letter)
+    return term
+
+
+# The order ----------------------------------------------------------------------------------------
+
+
+def _order(letters: Sequence[str], output: str, extents: dict[str, Dim]) -> list[tuple[int, int]]:
+    """Pairs of numbers of tensors; the product of a pair comes after the remaining tensors."""
+    sizes = {
+        letter: dim if isinstance(dim, int) else _nominal(dim) for letter, dim in extents.items()
+    }
+    tree = (
+        _best_tree([set(one) for one in letters], set(output), sizes)
+        if len(letters) <= MOST_SEARCHED
+        else _greedy_tree([set(one) for one in letters], set(output), sizes)
+    )
+    pairs: list[tuple[int, int]] = []
+    # The tree of each tensor that is left.
+    left: list[_Tree] = list(range(len(letters)))
+    for node in _postorder(tree):
+        one, other = left.index(node[0]), left.index(node[1])
+        pairs.append((one, other))
+        left = [x for number, x in enumerate(left) if number not in (one, other)] + [node]
+    return pairs
+
+
+def _nominal(dim: Size) -> int:
+    return max(dim.coefficient * _NOMINAL_BATCH + dim.offset, 1)
+
+
+# The number of a tensor, or the product of two trees.
+_Tree = int | tuple["_Tree", "_Tree"]
+
+
+def _postorder(tree: _Tree) -> list[tuple[_Tree, _Tree]]:
+    if isinstance(tree, int):
+        return []
+    return [*_postorder(tree[0]), *_postorder(tree[1]), tree]
+
+
+def _best_tree(letters: Sequence[set[str]], output: set[str], sizes: dict[str, int]) -> _Tree:
+    """The tree of the fewest multiplications, by the best trees of all smaller sets."""
+    count = len(letters)
+    best: dict[frozenset[int], tuple[int, _Tree]] = {
+        frozenset((number,)): (0, number) for number in range(count)
+    }
+    kept = {
+        members: _kept(members, letters, output)
+        for size in range(1, count + 1)
+        for members in map(frozenset, combinations(range(count), size))
+    }
+    for size in range(2, count + 1):
+        for members in map(frozenset, combinations(range(count), size)):
+            first = min(members)
+            for half in range(1, size):
+                for part in map(frozenset, combinations(sorted(members), half)):
+                    if first not in part:
+                        continue
+                    rest = members - part
+                    product = size_of([sizes[one] for one in kept[part] | kept[rest]])
+                    cost = best[part][0] + best[rest][0] + product
+                    if members not in best or cost < best[members][0]:
+                        best[members] = cost, (best[part][1], best[rest][1])
+    return best[frozenset(range(count))][1]
+
+
+def _kept(members: frozenset[int], letters: Sequence[set[str]], output: set[str]) -> set[str]:
+    """The letters of the product of some tensors: those that the result or another one has."""
+    own = set[str]().union(*(letters[number] for number in members))
+    others = (one for number, one in enumerate(letters) if number not in members)
+    return own & output.union(*others)
+
+
+def _greedy_tree(letters: Sequence[set[str]], output: set[str], sizes: dict[str, int]) -> _Tree:
+    """The pair of the fewest multiplications comes first, again and again."""
+    parts: list[tuple[frozenset[int], _Tree]] = [
+        (frozenset((number,)), number) for number in range(len(letters))
+    ]
+
+    def cost(pair: tuple[tuple[frozenset[int], _Tree], tuple[frozenset[int], _Tree]]) -> int:
+        joint = set[str]().union(*(_kept(members, letters, output) for members, _ in pair))
+        return size_of([sizes[one] for one in joint])
+
+    while len(parts) > 1:
+        one, other = min(combinations(parts, 2), key=cost)
+        parts = [part for part in parts if part not in (one, other)]
+        parts.append((one[0] | other[0], (one[1], other[1])))
+    return parts[0][1]

@@ -1,0 +1,559 @@
+"""Cholesky and LU factorisation, linear equations, inverse and determinant of small matrices.
+
+All axes but the last two are batch axes. A factorisation is a recurrence over columns, in which
+each iteration updates the whole rest of the matrix, so n iterations store n^3 elements. Gradients
+are products and solutions of equations (Giles: Collected matrix derivative results for forward and
+reverse mode algorithmic differentiation, 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import (
+    Attributes,
+    Op,
+    Sample,
+    Tensor,
+    TensorLike,
+    apply,
+    constant,
+    described,
+    located,
+)
+from lamina.graph.kinds import Flag
+from lamina.ops.arguments import as_tensor, flag_of
+from lamina.ops.broadcast import broadcast_to
+from lamina.ops.comparison import equal, greater, where
+from lamina.ops.conversion import floating, operands_of
+from lamina.ops.creation import arange
+from lamina.ops.elementwise import abs as absolute
+from lamina.ops.elementwise import log, sign, sqrt
+from lamina.ops.linalg import matmul
+from lamina.ops.lowering_rules import Decomposition
+from lamina.ops.movement import expand_dims, reshape, transpose
+from lamina.ops.recurrence import recurrence
+from lamina.ops.reduce import argmax, prod
+from lamina.ops.reduce import sum as sum_along
+from lamina.program.target import Target
+from lamina.shapes import Array, DType, Shape, broadcast, static
+
+# Shapes and masks ---------------------------------------------------------------------------------
+
+
+def _check_square(name: str, x: Tensor) -> None:
+    if x.rank < 2 or x.shape[-1] != x.shape[-2] or not isinstance(x.shape[-1], int):
+        raise ShapeError(
+            f"{name}: the last two axes must be a square matrix",
+            facts=(("found", described(x)),),
+            advice="Axes before them are batch axes.",
+        )
+    _check_float(name, x)
+
+
+def _check_float(name: str, x: Tensor) -> None:
+    if not x.dtype.is_float:
+        raise DTypeError(
+            f"{name}: the matrix must hold floats",
+            facts=(("found", described(x)),),
+            advice="Convert with ops.cast(x, 'float32').",
+        )
+
+
+def _transposed(x: Tensor) -> Tensor:
+    """The matrices in the last two axes, transposed."""
+    return transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+
+
+def _by_time(x: Tensor, axis: int) -> Tensor:
+    """The tensor with one of its axes first."""
+    return transpose(x, [axis, *(other for other in range(x.rank) if other != axis)])
+
+
+def _from_time(x: Tensor, axis: int) -> Tensor:
+    """The tensor with its first axis moved to another number."""
+    order = list(range(1, x.rank))
+    order.insert(axis, 0)
+    return transpose(x, order)
+
+
+def _rows_of(mask: Callable[[Array, Array], Array], count: int) -> Tensor:
+    """For each iteration j the elements i of a vector for which a condition on (j, i) holds."""
+    numbers = np.arange(count)
+    return constant(mask(numbers[:, None], numbers))
+
+
+def _chosen(mask: Tensor, x: Tensor, axis: int) -> Tensor:
+    """The element of x along an axis at which the mask is true."""
+    return sum_along(where(mask, x, 0), axis)
+
+
+def _triangle(x: Tensor, *, lower: bool, unit_diagonal: bool) -> Tensor:
+    """The elements of a triangle, others zero."""
+    (n,) = static(x.shape[-1:])
+    kept = np.tri(n, n, -1 if unit_diagonal else 0, dtype=bool)
+    return where(constant(kept if lower else kept.T), x, 0)
+
+
+def _matrix_samples(*shapes: tuple[int, ...]) -> tuple[Sample, ...]:
+    return tuple(Sample((shape,), diagonal=5.0) for shape in shapes)
+
+
+# Cholesky -----------------------------------------------------------------------------------------
+
+
+def _infer_cholesky(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+    (x,) = operands
+    _check_square("cholesky", x)
+    return x.shape, x.dtype
+
+
+def _cholesky_build(node: Tensor, _: Target) -> Tensor:
+    """Right-looking: each iteration takes a column, and subtracts its outer product."""
+    (x,) = node.operands
+    (n,) = static(x.shape[-1:])
+    symmetric = (x + _transposed(x)) * 0.5
+
+    def step(
+        states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        (rest,), (own, below) = states, elements
+        column = _chosen(own, rest, -1)
+        pivot = expand_dims(_chosen(own, column, -1), -1)
+        root = sqrt(where(greater(pivot, 0), pivot, float("nan")))
+        scaled = where(below, column / root, 0)
+        product = expand_dims(scaled, -1) * expand_dims(scaled, -2)
+        return [rest - product], [scaled]
+
+    sequences = [_rows_of(np.equal, n), _rows_of(np.less_equal, n)]
+    _states, (columns,) = recurrence(step, [symmetric], sequences)
+    return _from_time(columns, x.rank - 1)
+
+
+def _cholesky_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """L^-T P(L^T G) L^-1, made symmetric; P keeps the lower triangle, and half of the diagonal."""
+    (n,) = static(result.shape[-1:])
+    product = matmul(_transposed(result), upstream)
+    halved = constant(np.tri(n) - 0.5 * np.eye(n), result.dtype)
+    inner = _solved_triangular(result, product * halved, lower=True, transposed=True)
+    found = _transposed(_solved_triangular(result, _transposed(inner), lower=True, transposed=True))
+    return ((found + _transposed(found)) * 0.5,)
+
+
+def _cholesky_reference(x: Array) -> Array:
+    rest = (x + np.swapaxes(x, -1, -2)) * x.dtype.type(0.5)
+    result = np.zeros_like(rest)
+    for j in range(x.shape[-1]):
+        pivot = rest[..., j, j]
+        root = np.sqrt(np.where(pivot > 0, pivot, np.nan))
+        result[..., j:, j] = rest[..., j:, j] / root[..., None]
+        column = result[..., j]
+        rest = rest - column[..., :, None] * column[..., None, :]
+    return result
+
+
+CHOLESKY = Op(
+    "cholesky",
+    _infer_cholesky,
+    _cholesky_gradient,
+    _cholesky_reference,
+    Decomposition(_cholesky_build),
+    (
+        *_matrix_samples((3, 3), (2, 4, 4), (1, 2, 1, 1)),
+        Sample(((5, 2, 2),), differentiable=False),  # some have no factor
+    ),
+)
+
+
+@checked
+def cholesky(x: TensorLike) -> Tensor:
+    """The lower triangular L with x = L L^T, for positive definite matrices in the last two axes.
+
+    Only the symmetric part (x + x^T) / 2 counts, so the gradient is symmetric. From the first pivot
+    on that is not above zero, the columns of the result are NaN.
+
+    Raises:
+        ShapeError: if the last two axes differ.
+    """
+    return apply(CHOLESKY, floating(x))
+
+
+# Triangular matrices ------------------------------------------------------------------------------
+
+
+def _check_right(name: str, matrix: Tensor, right: Tensor) -> None:
+    _check_square(name, matrix)
+    if matrix.shape[:-1] != right.shape[:-1] or matrix.dtype != right.dtype:
+        raise ShapeError(
+            f"{name}: the matrix and the right side do not fit together",
+            facts=(("matrix", described(matrix)), ("right side", described(right))),
+            advice="The right side needs as many rows as the matrix: [..., n, n] and [..., n, m].",
+        )
+
+
+def _infer_triangular(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+    matrix, right = operands
+    _check_right("solve_triangular", matrix, right)
+    return right.shape, right.dtype
+
+
+def _triangular_build(node: Tensor, _: Target) -> Tensor:
+    """Substitution: each iteration finds a row, and subtracts its part of all others."""
+    matrix, right = node.operands
+    lower: bool = node.attributes["lower"]
+    unit: bool = node.attributes["unit_diagonal"]
+    (n,) = static(matrix.shape[-1:])
+
+    def step(
+        states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        (rest,), (column, own, others) = states, elements
+        row = _chosen(expand_dims(own, 1), rest, -2)
+        if not unit:
+            row = row / expand_dims(_chosen(own, column, -1), -1)
+        factors = expand_dims(where(others, column, 0), -1)
+        return [rest - factors * expand_dims(row, -2)], [row]
+
+    sequences = [
+        _by_time(matrix, matrix.rank - 1),
+        _rows_of(np.equal, n),
+        _rows_of(np.less if lower else np.greater, n),
+    ]
+    _states, (rows,) = recurrence(step, [right], sequences, reverse=not lower)
+    return _from_time(rows, right.rank - 2)
+
+
+def _triangular_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    matrix = result.operands[0]
+    lower: bool = result.attributes["lower"]
+    unit: bool = result.attributes["unit_diagonal"]
+    above = _solved_triangular(matrix, upstream, lower=lower, unit_diagonal=unit, transposed=True)
+    product = -matmul(above, _transposed(result))
+    return _triangle(product, lower=lower, unit_diagonal=unit), above
+
+
+def _solved_triangular(
+    matrix: Tensor,
+    right: Tensor,
+    *,
+    lower: bool,
+    unit_diagonal: bool = False,
+    transposed: bool = False,
+) -> Tensor:
+    """The solution with a triangular matrix, or with its transpose."""
+    if transposed:
+        matrix, lower = _transposed(matrix), not lower
+    return apply(SOLVE_TRIANGULAR, matrix, right, lower=lower, unit_diagonal=unit_diagonal)
+
+
+def _triangular_reference(matrix: Array, right: Array, lower: bool, unit_diagonal: bool) -> Array:
+    n = matrix.shape[-1]
+    triangle = np.tril(matrix) if lower else np.triu(matrix)
+    rest, result = right.copy(), np.zeros_like(right)
+    for j in range(n) if lower else reversed(range(n)):
+        row = rest[..., j, :]
+        if not unit_diagonal:
+            row = row / triangle[..., j, j, None]
+        result[..., j, :] = row
+        rest = rest - triangle[..., :, j, None] * row[..., None, :]
+    return result
+
+
+SOLVE_TRIANGULAR = Op(
+    "solve_triangular",
+    _infer_triangular,
+    _triangular_gradient,
+    _triangular_reference,
+    Decomposition(_triangular_build),
+    tuple(
+        Sample(shapes, {"lower": lower, "unit_diagonal": unit}, diagonal=4.0)
+        for shapes, lower, unit in (
+            (((3, 3), (3, 2)), True, False),
+            (((2, 4, 4), (2, 4, 1)), False, False),
+            (((2, 3, 3), (2, 3, 5)), False, True),
+            (((1, 1), (1, 3)), True, True),
+        )
+    ),
+    operands=2,
+    attributes={"lower": Flag(), "unit_diagonal": Flag()},
+)
+
+
+@checked
+def solve_triangular(
+    matrix: TensorLike, right: TensorLike, lower: bool = True, unit_diagonal: bool = False
+) -> Tensor:
+    """X with matrix X = right, for triangular matrices in the last two axes.
+
+    Args:
+        matrix: [..., n, n]; elements of the other triangle are not used.
+        right: [..., n, m], or [..., n] for one column; the batch axes broadcast.
+        lower: whether the lower triangle is used, otherwise the upper one.
+        unit_diagonal: whether the diagonal counts as ones.
+
+    Raises:
+        ShapeError: if the matrix is not square, or the right side does not fit.
+    """
+    kind = {"lower": flag_of("lower", lower), "unit": flag_of("unit_diagonal", unit_diagonal)}
+    return _with_columns(
+        matrix,
+        right,
+        lambda a, b: apply(SOLVE_TRIANGULAR, a, b, lower=kind["lower"], unit_diagonal=kind["unit"]),
+    )
+
+
+def _with_columns(
+    matrix: TensorLike, right: TensorLike, solved: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """A solution for a right side that may be one column, and batch axes that broadcast."""
+    a, b = map(floating, operands_of(matrix, right))
+    vector = b.rank == a.rank - 1
+    if vector:
+        b = reshape(b, (*b.shape, 1))
+    if a.rank < 2 or b.rank < 2:
+        raise located(
+            ShapeError(
+                "a matrix needs two axes",
+                facts=(("matrix", described(a)), ("right side", described(b))),
+                advice="Axes before the last two are batch axes.",
+            )
+        )
+    batch = broadcast(a.shape[:-2], b.shape[:-2])
+    found = solved(
+        broadcast_to(a, (*batch, *a.shape[-2:])), broadcast_to(b, (*batch, *b.shape[-2:]))
+    )
+    return reshape(found, found.shape[:-1]) if vector else found
+
+
+# Gaussian elimination -----------------------------------------------------------------------------
+
+
+def _eliminated(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gaussian elimination with partial pivoting, in which rows stay where they are.
+
+    Returns:
+        The rows of the upper triangular matrix and of its right side, in the order in which they
+        were chosen, and the numbers of the chosen rows, [..., n].
+    """
+    (n,) = static(matrix.shape[-1:])
+
+    def step(
+        states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        (rest, side, free), (own,) = states, elements
+        column = _chosen(own, rest, -1)
+        number = argmax(where(free, absolute(column), -1), -1, keepdims=True)
+        chosen = equal(arange(n), number)
+        row = _chosen(expand_dims(chosen, -1), rest, -2)
+        right_row = _chosen(expand_dims(chosen, -1), side, -2)
+        left = where(chosen, False, free)
+        factors = column / expand_dims(_chosen(own, row, -1), -1)
+        factors = expand_dims(where(left, factors, 0), -1)
+        states = [
+            rest - factors * expand_dims(row, -2),
+            side - factors * expand_dims(right_row, -2),
+            left,
+        ]
+        return list(states), [row, right_row, reshape(number, number.shape[:-1])]
+
+    free = broadcast_to(constant(True), matrix.shape[:-1])
+    _, (rows, right_rows, numbers) = recurrence(
+        step, [matrix, right, free], [_rows_of(np.equal, n)]
+    )
+    axis = matrix.rank - 2
+    return _from_time(rows, axis), _from_time(right_rows, axis), _from_time(numbers, axis)
+
+
+def _infer_solve(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+    matrix, right = operands
+    _check_right("solve", matrix, right)
+    return right.shape, right.dtype
+
+
+def _solve_build(node: Tensor, _: Target) -> Tensor:
+    upper, right, _numbers = _eliminated(*node.operands)
+    return _solved_triangular(upper, right, lower=False)
+
+
+def _solve_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    above = apply(SOLVE, _transposed(result.operands[0]), upstream)
+    return -matmul(above, _transposed(result)), above
+
+
+def _eliminated_reference(matrix: Array, right: Array) -> tuple[Array, Array, Array]:
+    """The same elimination in NumPy, element for element."""
+    rest, side = matrix, right
+    upper, right_rows = np.zeros_like(matrix), np.zeros_like(right)
+    free = np.ones(matrix.shape[:-1], bool)
+    numbers = np.zeros(matrix.shape[:-1], np.int64)
+    for j in range(matrix.shape[-1]):
+        column = rest[..., j]
+        number = np.argmax(np.where(free, np.abs(column), -1), -1)[..., None]
+        numbers[..., j] = number[..., 0]
+        upper[..., j, :] = np.take_along_axis(rest, number[..., None], -2)[..., 0, :]
+        right_rows[..., j, :] = np.take_along_axis(side, number[..., None], -2)[..., 0, :]
+        np.put_along_axis(free, number, False, -1)
+        factors = np.where(free, column / upper[..., j, j, None], 0)[..., None]
+        rest = rest - factors * upper[..., j, None, :]
+        side = side - factors * right_rows[..., j, None, :]
+    return upper, right_rows, numbers
+
+
+def _solve_reference(matrix: Array, right: Array) -> Array:
+    upper, right_rows, _ = _eliminated_reference(matrix, right)
+    return _triangular_reference(upper, right_rows, lower=False, unit_diagonal=False)
+
+
+SOLVE = Op(
+    "solve",
+    _infer_solve,
+    _solve_gradient,
+    _solve_reference,
+    Decomposition(_solve_build),
+    (
+        Sample(((3, 3), (3, 2)), diagonal=3.0),
+        Sample(((2, 4, 4), (2, 4, 1)), diagonal=-4.0),
+        Sample(((5, 1, 1), (5, 1, 3)), diagonal=4.0),
+    ),
+    operands=2,
+)
+
+
+@checked
+def solve(matrix: TensorLike, right: TensorLike) -> Tensor:
+    """X with matrix X = right, for the square matrices in the last two axes.
+
+    By Gaussian elimination with partial pivoting. For a singular matrix the result is infinite or
+    NaN.
+
+    Args:
+        matrix: [..., n, n].
+        right: [..., n, m], or [..., n] for one column; the batch axes broadcast.
+
+    Raises:
+        ShapeError: if the matrix is not square, or the right side does not fit.
+    """
+    return _with_columns(matrix, right, lambda a, b: apply(SOLVE, a, b))
+
+
+@checked
+def inverse(x: TensorLike) -> Tensor:
+    """The inverse of the square matrices in the last two axes; see `solve`.
+
+    Raises:
+        ShapeError: if the last two axes differ.
+    """
+    x = floating(x)
+    try:
+        _check_square("inverse", x)
+    except (ShapeError, DTypeError) as error:
+        raise located(error) from None
+    (n,) = static(x.shape[-1:])
+    return apply(SOLVE, x, broadcast_to(constant(np.eye(n), x.dtype), x.shape))
+
+
+# Determinants -------------------------------------------------------------------------------------
+
+
+def _pivots(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The pivots of elimination, and the sign of the permutation of rows."""
+    upper, _, numbers = _eliminated(x, broadcast_to(constant(0, x.dtype), (*x.shape[:-1], 1)))
+    (n,) = static(x.shape[-1:])
+    diagonal = _chosen(constant(np.eye(n, dtype=bool)), upper, -1)
+    # The sign is that of the number of pairs that are out of order.
+    later = constant(np.tri(n, n, -1, dtype=bool).T)
+    swapped = greater(expand_dims(numbers, -1), expand_dims(numbers, -2))
+    signs = where(later, where(swapped, constant(-1, x.dtype), 1), 1)
+    return diagonal, prod(signs, (-2, -1))
+
+
+def _pivots_reference(x: Array) -> tuple[Array, Array]:
+    upper, _, numbers = _eliminated_reference(x, x[..., :0])
+    later = np.tri(x.shape[-1], x.shape[-1], -1, dtype=bool).T
+    swapped = np.sum(later & (numbers[..., :, None] > numbers[..., None, :]), (-2, -1))
+    return np.diagonal(upper, 0, -2, -1), np.where(swapped % 2, -1, 1).astype(x.dtype)
+
+
+def _determinant_op(
+    name: str,
+    gradient: Callable[[Tensor, Tensor], tuple[Tensor | None, ...]],
+    reference: Callable[[Array, Array], Array],
+    found: Callable[[Tensor, Tensor], Tensor],
+    *,
+    differentiable: bool = True,
+) -> Op:
+    def infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
+        (x,) = operands
+        _check_square(name, x)
+        return x.shape[:-2], x.dtype
+
+    samples = tuple(
+        Sample(((shape),), diagonal=3.0, differentiable=differentiable)
+        for shape in ((3, 3), (2, 4, 4), (1, 1))
+    )
+
+    def own_reference(x: Array) -> Array:
+        return reference(*_pivots_reference(x))
+
+    build = Decomposition(lambda node, _: found(*_pivots(*node.operands)))
+    return Op(name, infer, gradient, own_reference, build, samples)
+
+
+def _inverse_transposed(x: Tensor) -> Tensor:
+    return _transposed(inverse(x))
+
+
+def _scaled(upstream: Tensor, matrix: Tensor) -> Tensor:
+    return expand_dims(upstream, (-2, -1)) * matrix
+
+
+DETERMINANT = _determinant_op(
+    "det",
+    lambda result, upstream: (_scaled(upstream * result, _inverse_transposed(result.operands[0])),),
+    lambda diagonal, sign_of_rows: np.prod(diagonal, -1, diagonal.dtype) * sign_of_rows,
+    lambda diagonal, sign_of_rows: prod(diagonal, -1) * sign_of_rows,
+)
+
+LOG_DETERMINANT = _determinant_op(
+    "log_abs_det",
+    lambda result, upstream: (_scaled(upstream, _inverse_transposed(result.operands[0])),),
+    lambda diagonal, _: np.sum(np.log(np.abs(diagonal)), -1, diagonal.dtype),
+    lambda diagonal, _: sum_along(log(absolute(diagonal)), -1),
+)
+
+SIGN_OF_DETERMINANT = _determinant_op(
+    "sign_of_det",
+    lambda result, upstream: (None,),
+    lambda diagonal, sign_of_rows: np.prod(np.sign(diagonal), -1) * sign_of_rows,
+    lambda diagonal, sign_of_rows: prod(sign(diagonal), -1) * sign_of_rows,
+    differentiable=False,
+)
+
+
+@checked
+def det(x: TensorLike) -> Tensor:
+    """The determinant of the square matrices in the last two axes.
+
+    The gradient is det(x) x^-T; it is NaN or infinite for a singular matrix.
+
+    Raises:
+        ShapeError: if the last two axes differ.
+    """
+    return apply(DETERMINANT, floating(x))
+
+
+@checked
+def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
+    """The sign and the logarithm of the absolute value of `det(x)`, without overflow.
+
+    No gradient flows back through the sign.
+
+    Raises:
+        ShapeError: if the last two axes differ.
+    """
+    x = floating(as_tensor(x))
+    return apply(SIGN_OF_DETERMINANT, x), apply(LOG_DETERMINANT, x)

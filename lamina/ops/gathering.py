@@ -1,0 +1,175 @@
+"""Elements at indices along one axis: gather, and scatter, which puts them there.
+
+As in PyTorch, the indices may have fewer elements than the tensor along any axis.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.errors import ShapeError
+from lamina.graph import CONSTANT, Tensor, TensorLike, apply, constant, described, located
+from lamina.graph.kinds import Word
+from lamina.ops.arguments import as_tensor, axis_of, read
+from lamina.ops.arithmetic import maximum, minimum
+from lamina.ops.broadcast import broadcast_to
+from lamina.ops.comparison import greater, not_equal, where
+from lamina.ops.conversion import cast, operands_of
+from lamina.ops.indexing import scatter_along_axis, take_along_axis
+from lamina.ops.joining import concat
+from lamina.ops.reduce import element_count
+from lamina.ops.slicing import difference, is_negative, padded, slice_axis
+from lamina.ops.sorting import ORDER
+from lamina.shapes import Array, Dim, Shape, int32, int64
+
+Combine = Literal["set", "add"]
+
+
+def _check_indices_fit(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
+    fits = x.rank == indices.rank and all(
+        number == axis or not is_negative(difference(dim, own))
+        for number, (dim, own) in enumerate(zip(x.shape, indices.shape, strict=True))
+    )
+    if not fits:
+        raise located(
+            ShapeError(
+                f"{name}: the indices do not fit the tensor",
+                facts=(("tensor", described(x)), ("indices", described(indices))),
+                advice=f"Both need the same number of axes, and along axes other than {axis} the "
+                "indices may not be longer.",
+            )
+        )
+
+
+def _first(x: Tensor, shape: Shape, but: int | None = None) -> Tensor:
+    """The first elements of a tensor along each axis, except one."""
+    for axis, extent in enumerate(shape):
+        if axis != but and x.shape[axis] != extent:
+            x = slice_axis(x, axis, 0, extent)
+    return x
+
+
+@checked
+def gather(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
+    """Elements of x: along one axis their coordinates are the indices, along others their own.
+
+    Like `take_along_axis`, but along the other axes x may be longer than the indices; its further
+    elements are not used.
+
+    Raises:
+        ShapeError: if the indices are longer along another axis, or a constant index is out of
+            range.
+        DTypeError: if the indices are not integers.
+    """
+    x, indices = as_tensor(x), as_tensor(indices)
+    axis = axis_of(x, axis)
+    _check_indices_fit("gather", x, indices, axis)
+    return take_along_axis(_first(x, indices.shape, axis), indices, axis)
+
+
+@checked
+def scatter(
+    x: TensorLike, indices: TensorLike, values: TensorLike, axis: int, combine: Combine = "set"
+) -> Tensor:
+    """x, with values put (or added) at the indices along one axis.
+
+    Along the other axes a value keeps its coordinate. Where several values are put at one index,
+    the last one counts, and only it gets a gradient.
+
+    Args:
+        x: any tensor.
+        indices: integers, of as many axes as x. Along axes other than `axis` they may be shorter.
+        values: a number, or a tensor that has a value for each index, at the same coordinates.
+        axis: the axis of x that is indexed.
+        combine: `"set"` to replace elements of x, `"add"` to add to them.
+
+    Raises:
+        ShapeError: if indices or values do not fit, or a constant index is out of range.
+        DTypeError: if the indices are not integers, or the values are of another type.
+    """
+    indices = as_tensor(indices)
+    x, values = operands_of(x, values)
+    axis = axis_of(x, axis)
+    chosen = read("combine", Word(("set", "add")), combine)
+    _check_indices_fit("scatter", x, indices, axis)
+    size = x.shape[axis]
+    values = _values_of(values, indices)
+    if chosen == "add":
+        added = scatter_along_axis(values, indices, size, axis)
+        return x + _grown(added, x.shape)
+    last = _last_writer(x, indices, axis)
+    chosen_values = take_along_axis(values, maximum(last - 1, 0), axis)
+    written = greater(_grown(last, x.shape), 0)
+    return where(written, _grown(chosen_values, x.shape), x)
+
+
+def _values_of(values: Tensor, indices: Tensor) -> Tensor:
+    """A value for each index."""
+    if not values.rank:
+        return broadcast_to(values, indices.shape)
+    fits = values.rank == indices.rank and not any(
+        is_negative(difference(dim, own))
+        for dim, own in zip(values.shape, indices.shape, strict=True)
+    )
+    if not fits:
+        raise located(
+            ShapeError(
+                "scatter: there is not a value for each index",
+                facts=(("values", described(values)), ("indices", described(indices))),
+                advice="Give values in the shape of the indices, or one number.",
+            )
+        )
+    return _first(values, indices.shape)
+
+
+def _grown(x: Tensor, shape: Shape) -> Tensor:
+    """The tensor with zeros after it, up to a shape."""
+    missing = tuple(difference(dim, own) for dim, own in zip(shape, x.shape, strict=True))
+    none = (0,) * x.rank
+    return padded(x, none, missing, none, 0)
+
+
+def _last_writer(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """For each element of x the number of its last value along the axis, from 1; 0 for none.
+
+    After a stable sort, the last index among equal ones is followed by another index.
+    """
+    size = x.shape[axis]
+    known = _known_writer(indices, size, axis)
+    if known is not None:
+        return known
+    if indices.shape[axis] == 0:
+        return scatter_along_axis(cast(indices, int32), indices, size, axis)
+    inside = maximum(minimum(cast(indices, int64), element_count(x, axis, int64) - 1), 0)
+    order = apply(ORDER, inside, axis=axis, descending=False)
+    ordered = take_along_axis(inside, order, axis)
+    following = slice_axis(ordered, axis, 1, ordered.shape[axis])
+    end = (*ordered.shape[:axis], 1, *ordered.shape[axis + 1 :])
+    following = concat([following, broadcast_to(constant(-1, int64), end)], axis)
+    number = where(not_equal(ordered, following), order + 1, 0)
+    return scatter_along_axis(number, ordered, size, axis)
+
+
+def _known_writer(indices: Tensor, size: Dim, axis: int) -> Tensor | None:
+    """The same, if the indices are constants."""
+    if indices.op is not CONSTANT or not isinstance(size, int):
+        return None
+    array: Array = indices.attributes["value"].array
+    if (array < 0).any() or (array >= size).any():
+        # The check of indices refuses it, with the reason.
+        scatter_along_axis(cast(indices, int32), indices, size, axis)
+    found = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), np.int32)
+    moved = np.moveaxis(found, axis, 0)
+    own = np.indices(moved.shape[1:])
+    for number, row in enumerate(np.moveaxis(array, axis, 0)):
+        moved[(row, *own)] = number + 1
+    return constant(found)
+
+
+@checked
+def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
+    """The value where the mask holds, x elsewhere; no gradient flows to x where the mask holds."""
+    return where(mask, value, x)

@@ -1,0 +1,349 @@
+"""Part of a tensor: `x[key]`, as in NumPy.
+
+Ints, slices, `...` and None move elements only. An array of indices, or a mask, takes elements. A
+mask is an array of bools whose number of true elements is known: it stands for the arrays of their
+coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import Any, TypeGuard, cast
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.errors import DTypeError, LaminaError, ShapeError
+from lamina.graph import Tensor, constant, described, located, operator
+from lamina.ops.arguments import as_tensor, refused
+from lamina.ops.arithmetic import maximum, minimum
+from lamina.ops.broadcast import broadcast_to
+from lamina.ops.conversion import cast as converted
+from lamina.ops.indexing import take
+from lamina.ops.movement import flip, reshape, transpose
+from lamina.ops.reduce import element_count
+from lamina.ops.slicing import difference, is_negative, sliced
+from lamina.shapes import (
+    Array,
+    Dim,
+    Size,
+    add_dims,
+    as_whole,
+    broadcast_all,
+    divide_counts,
+    int64,
+    shape_text,
+)
+from lamina.shapes import element_count as count_of
+
+# An entry of a key for an axis, or None for a new axis. An array has its elements counted from 0.
+Entry = slice | int | Size | Tensor | None
+
+
+@operator
+@checked
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """Part of a tensor, as `x[key]` in NumPy: ints, slices, `...`, None, and arrays.
+
+    Arrays of ints, and tensors of ints, take elements; several of them broadcast. The axes of their
+    result come where the arrays are, or first if a slice, `...` or None separates the arrays. Ints
+    next to arrays count as arrays. Arrays may count from the end, tensors may not: those out of
+    range are clamped. A mask is an array of bools, not a tensor.
+
+    Along an axis that depends on the batch, bounds are not clipped to the extent: `x[:5]` needs a
+    batch of at least 5. There an array counts from 0, and there is no mask.
+
+    Raises:
+        ShapeError: if there are too many indices, one is out of range, or a mask does not have the
+            shape of its axes.
+        DTypeError: for indices of another type.
+    """
+    x = as_tensor(x)
+    entries = _whole_key(x, key)
+    if not any(isinstance(entry, Tensor) for entry in entries):
+        return _moved(x, entries)
+    # First the axes without arrays; each entry becomes one axis.
+    arrays = {
+        number: entry if isinstance(entry, Tensor) else constant(np.int64(0))
+        for number, entry in enumerate(entries)
+        if isinstance(entry, Tensor | int | Size)
+    }
+    kept = [slice(None) if number in arrays else entry for number, entry in enumerate(entries)]
+    for number, entry in enumerate(entries):
+        if isinstance(entry, int | Size):
+            start = _index_of(x, _axis_of_entry(entries, number), entry)
+            kept[number] = slice(start, add_dims(start, 1))
+    return _taken(_moved(x, kept), arrays)
+
+
+def _axis_of_entry(entries: Sequence[Entry], number: int) -> int:
+    return sum(entry is not None for entry in entries[:number])
+
+
+# Ints, slices and new axes ------------------------------------------------------------------------
+
+
+def _moved(x: Tensor, entries: Sequence[Entry]) -> Tensor:
+    """Part of a tensor, for a key without arrays."""
+    starts: list[Dim] = []
+    stops: list[Dim] = []
+    steps: list[int] = []
+    flipped: list[int] = []
+    shape: list[Dim | None] = []  # None: the next dimension of the sliced tensor
+    keep: list[bool] = []
+    for entry in entries:
+        axis = len(starts)
+        if entry is None:
+            shape.append(1)
+            continue
+        if isinstance(entry, slice):
+            start, stop, step = _range_of(x, axis, entry)
+            if step < 0:
+                flipped.append(axis)
+            shape.append(None)
+        else:
+            assert isinstance(entry, int | Size)
+            start = _index_of(x, axis, entry)
+            stop, step = add_dims(start, 1), 1
+        keep.append(isinstance(entry, slice))
+        starts.append(start)
+        stops.append(stop)
+        steps.append(abs(step))
+    part = flip(sliced(x, tuple(starts), tuple(stops), tuple(steps)), flipped)
+    kept = iter([dim for dim, kept in zip(part.shape, keep, strict=True) if kept])
+    return reshape(part, [next(kept) if dim is None else dim for dim in shape])
+
+
+def _out_of_range(x: Tensor, axis: int, found: str) -> LaminaError:
+    return located(
+        ShapeError(
+            f"index {found} does not fit axis {axis}, which has extent {x.shape[axis]}",
+            facts=(("tensor", described(x)), ("index", found)),
+            advice="Indices count from 0, negative ones from the end. If the extent depends on the "
+            "batch, the step must be 1, or the slice [::-1].",
+        )
+    )
+
+
+def _index_of(x: Tensor, axis: int, entry: int | Size) -> Dim:
+    dim = x.shape[axis]
+    found = add_dims(dim, entry) if isinstance(entry, int) and entry < 0 else entry
+    if is_negative(found) or is_negative(difference(dim, add_dims(found, 1))):
+        raise _out_of_range(x, axis, str(entry))
+    return found
+
+
+def _range_of(x: Tensor, axis: int, entry: slice[Any, Any, Any]) -> tuple[Dim, Dim, int]:
+    """(start, stop, step) with start <= stop; the range is reversed if the step is negative."""
+    dim = x.shape[axis]
+    limits = _limit(x, entry.start), _limit(x, entry.stop)
+    step = 1 if entry.step is None else as_whole(entry.step)
+    if not step:
+        raise _out_of_range(x, axis, _slice_text(entry))
+    if isinstance(dim, int) and not any(isinstance(limit, Size) for limit in limits):
+        chosen = range(*slice(*limits, step).indices(dim))
+        if not chosen:
+            return 0, 0, step
+        return min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1, step
+    if step < 0 and (step != -1 or limits != (None, None)):
+        raise _out_of_range(x, axis, _slice_text(entry))
+    start, stop = (
+        default if limit is None else add_dims(dim, limit) if _counts_back(limit) else limit
+        for limit, default in zip(limits, (0, dim), strict=True)
+    )
+    return start, stop, step
+
+
+def _limit(x: Tensor, limit: object) -> Any:
+    """An end of a range: a whole number, a size, or None."""
+    whole = as_whole(limit)
+    if whole is None and not (limit is None or isinstance(limit, Size)):
+        raise refused("an end of a slice", "a whole number, or nothing", limit)
+    return limit if whole is None else whole
+
+
+def _counts_back(limit: Any) -> bool:
+    return isinstance(limit, int) and limit < 0
+
+
+def _slice_text(entry: slice[Any, Any, Any]) -> str:
+    ends = ("" if end is None else str(end) for end in (entry.start, entry.stop, entry.step))
+    return ":".join(ends)
+
+
+# Keys ---------------------------------------------------------------------------------------------
+
+
+def _whole_key(x: Tensor, key: Any) -> list[Entry]:
+    """The key with `...` replaced, masks as indices, and one entry for each axis."""
+    given: tuple[Any, ...] = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
+    entries: list[Any] = [_entry_of(x, entry) for entry in given]
+    axes = [_axes_of_entry(entry) for entry in entries]
+    named, dots = sum(axes), sum(entry is Ellipsis for entry in entries)
+    if named > x.rank or dots > 1:
+        raise located(
+            ShapeError(
+                "too many indices",
+                facts=(("tensor", described(x)), ("found", f"{named} indices, {dots} times ...")),
+                advice=f"The tensor has {x.rank} axes; write ... at most once.",
+            )
+        )
+    dots_at = entries.index(Ellipsis) if dots else len(entries)
+    fill = [slice(None)] * (x.rank - named)
+    whole: list[Any] = [*entries[:dots_at], *fill, *entries[dots_at + 1 :]]
+    found: list[Entry] = []
+    for entry in whole:
+        axis = _axis_of_entry(found, len(found))
+        if _is_array(entry, "b"):
+            found += _coordinates(x, axis, entry)
+        elif _is_array(entry, "iu"):
+            found.append(constant(_counted_from_0(x, axis, entry)))
+        else:
+            found.append(entry)
+    return found
+
+
+def _axes_of_entry(entry: Any) -> int:
+    """The number of axes of the tensor for which an entry stands."""
+    if entry is None or entry is Ellipsis:
+        return 0
+    return entry.ndim if _is_array(entry, "b") else 1
+
+
+def _is_array(entry: Any, kinds: str) -> TypeGuard[Array]:
+    """Whether an entry is an array with elements of some of NumPy's kinds."""
+    return isinstance(entry, np.ndarray) and cast(Array, entry).dtype.kind in kinds
+
+
+def _entry_of(x: Tensor, entry: Any) -> Any:
+    """An entry; lists become arrays, and arrays without axes ints."""
+    if isinstance(entry, list):
+        listed = cast("list[Any]", entry)
+        try:
+            entry = np.asarray(listed) if listed else np.zeros(0, np.int64)
+        except (ValueError, LaminaError):
+            raise _no_index(x, listed) from None
+    if _is_array(entry, "iu"):
+        return entry if entry.ndim else int(entry)
+    if _is_array(entry, "b") and entry.ndim:
+        return entry
+    if isinstance(entry, Tensor) and entry.dtype.kind == "int":
+        return entry
+    if isinstance(entry, slice | EllipsisType | Size | type(None)):
+        return cast(Any, entry)
+    number = as_whole(entry)
+    if number is None:
+        raise _no_index(x, entry)
+    return number
+
+
+def _no_index(x: Tensor, entry: object) -> LaminaError:
+    is_mask = isinstance(entry, Tensor) and entry.dtype.kind == "bool"
+    return located(
+        DTypeError(
+            "a tensor can be indexed with ints, slices, ..., None, and arrays of ints or bools",
+            facts=(
+                ("tensor", described(x)),
+                ("found", described(entry) if isinstance(entry, Tensor) else type(entry).__name__),
+            ),
+            advice="How many elements a computed mask selects is not known: use "
+            "ops.where(condition, a, b)."
+            if is_mask
+            else "Convert indices to integers first, for example with np.asarray(indices, int).",
+        )
+    )
+
+
+def _coordinates(x: Tensor, axis: int, mask: Array) -> list[Entry]:
+    """The indices for which a mask over some axes stands."""
+    shape = x.shape[axis : axis + mask.ndim]
+    if shape != mask.shape:
+        raise located(
+            ShapeError(
+                "the mask does not have the shape of its axes",
+                facts=(
+                    ("tensor", described(x)),
+                    ("expected", f"{shape_text(shape)}, the extents from axis {axis} on"),
+                    ("found", shape_text(mask.shape)),
+                ),
+                advice="Along an axis that depends on the batch, use ops.where(condition, a, b).",
+            )
+        )
+    return [constant(found) for found in np.nonzero(mask)]
+
+
+def _counted_from_0(x: Tensor, axis: int, indices: Array) -> Array:
+    dim = x.shape[axis]
+    found = indices.astype(np.int64)
+    outside = found < 0
+    if isinstance(dim, int):
+        outside = (found < -dim) | (found >= dim)
+        found = np.where(found < 0, found + dim, found)
+    if outside.any():
+        raise _out_of_range(x, axis, str(indices[outside][0]))
+    return found
+
+
+# Arrays -------------------------------------------------------------------------------------------
+
+
+def _taken(x: Tensor, arrays: dict[int, Tensor]) -> Tensor:
+    """The elements at the indices in arrays, one for each of some axes."""
+    axes = list(arrays)
+    if len(axes) == 1:
+        return take(x, arrays[axes[0]], axes[0])
+    try:
+        shape = broadcast_all([indices.shape for indices in arrays.values()])
+    except LaminaError:
+        raise located(
+            ShapeError(
+                "the arrays of indices do not fit together",
+                facts=tuple((f"axis {axis}", described(one)) for axis, one in arrays.items()),
+                advice="Their shapes must broadcast as in NumPy.",
+            )
+        ) from None
+    others = [axis for axis in range(x.rank) if axis not in arrays]
+    adjacent = axes == list(range(axes[0], axes[-1] + 1))
+    first = axes[0] if adjacent else 0
+    # An axis that depends on the batch has no stride, so it comes first among the indexed axes.
+    axes.sort(key=lambda axis: isinstance(x.shape[axis], int))
+    joined = transpose(x, [*others[:first], *axes, *others[first:]])
+    extents = tuple(x.shape[axis] for axis in axes)
+    extent = divide_counts(count_of(extents), (1,))
+    if extent is None:
+        raise located(
+            ShapeError(
+                "two axes that depend on the batch cannot be indexed together",
+                facts=(("tensor", described(x)),),
+                advice="Index one after the other.",
+            )
+        )
+    kept = joined.shape
+    flat = reshape(joined, (*kept[:first], extent, *kept[first + len(axes) :]))
+    indices = [arrays[axis] for axis in axes]
+    return take(flat, broadcast_to(_flat_indices(x, axes, indices), shape), first)
+
+
+def _flat_indices(x: Tensor, axes: Sequence[int], indices: Sequence[Tensor]) -> Tensor:
+    """The index in all axes together, the last axis fastest."""
+    total: Tensor | None = None
+    for axis, own in zip(axes, indices, strict=True):
+        inside = _inside(x, axis, converted(own, int64))
+        dim = x.shape[axis]
+        if total is None:
+            total = inside
+        else:
+            assert isinstance(dim, int)
+            total = total * dim + inside
+    assert total is not None
+    return total
+
+
+def _inside(x: Tensor, axis: int, indices: Tensor) -> Tensor:
+    """The indices, clamped to the axis; constants were checked."""
+    if indices.op.name == "constant":
+        return indices
+    dim: Dim | Tensor = x.shape[axis]
+    last = dim - 1 if isinstance(dim, int) else element_count(x, axis, int64) - 1
+    return maximum(minimum(indices, last), 0)

@@ -1,0 +1,144 @@
+"""Norms, and what is made of them: unit vectors, cosines and distances; the cross product.
+
+Where a norm is zero, its gradient is zero, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lamina.calls import checked_as_given as checked
+from lamina.errors import ShapeError
+from lamina.graph import Tensor, TensorLike, described, located
+from lamina.graph.kinds import Number
+from lamina.ops.arguments import as_tensor, axes_of, axis_of, flag_of, read
+from lamina.ops.arithmetic import maximum
+from lamina.ops.arithmetic import pow as power
+from lamina.ops.comparison import equal, not_equal, where
+from lamina.ops.conversion import cast, floating, operands_of
+from lamina.ops.elementwise import abs as absolute
+from lamina.ops.elementwise import sqrt
+from lamina.ops.joining import concat
+from lamina.ops.movement import expand_dims
+from lamina.ops.reduce import max as largest
+from lamina.ops.reduce import min as smallest
+from lamina.ops.reduce import sum as sum_along
+from lamina.ops.slicing import slice_axis
+
+Axes = int | Sequence[int] | None
+_NOT_NEGATIVE = Number("[0, inf)")
+
+
+@checked
+def norm(x: TensorLike, order: float = 2.0, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    """The norm of the vectors along axes: sum(abs(x)^order)^(1/order).
+
+    Args:
+        x: floats; integers become float32.
+        order: any number. Infinity: the largest absolute value, -infinity: the smallest; 0: the
+            number of elements that are not zero.
+        axes: the axes along which elements are combined; None means all.
+        keepdims: whether these axes stay, with extent 1.
+    """
+    x = floating(x)
+    p = read("order", Number("[-inf, inf]"), order)
+    named, kept = axes_of(x, axes), flag_of("keepdims", keepdims)
+    if math.isinf(p):
+        return (largest if p > 0 else smallest)(absolute(x), named, kept)
+    if p == 0:
+        return sum_along(cast(not_equal(x, 0), x.dtype), named, kept)
+    if p == 1:
+        return sum_along(absolute(x), named, kept)
+    if p == 2:
+        return _without_zero(sum_along(x * x, named, kept), 0.5)
+    if p < 0:
+        return power(sum_along(power(absolute(x), p), named, kept), 1 / p)
+    return _without_zero(sum_along(_without_zero(absolute(x), p), named, kept), 1 / p)
+
+
+def _without_zero(x: Tensor, exponent: float) -> Tensor:
+    """A power, of which the gradient at zero is zero."""
+    is_zero = equal(x, 0)
+    safe = where(is_zero, 1, x)
+    return where(is_zero, 0, sqrt(safe) if exponent == 0.5 else power(safe, exponent))
+
+
+@checked
+def normalize(x: TensorLike, order: float = 2.0, axis: int = -1, epsilon: float = 1e-12) -> Tensor:
+    """The vectors along an axis, divided by their norm, or by epsilon if that is larger."""
+    x = floating(x)
+    least = read("epsilon", _NOT_NEGATIVE, epsilon)
+    return x / maximum(norm(x, order, axis_of(x, axis), True), least)
+
+
+@checked
+def cosine_similarity(
+    left: TensorLike, right: TensorLike, axis: int = -1, epsilon: float = 1e-8
+) -> Tensor:
+    """The cosine of the angle between the vectors along an axis.
+
+    Args:
+        left: floats; integers become float32.
+        right: of the same shape, or one that broadcasts with it.
+        axis: of the vectors, in the joint shape.
+        epsilon: the least value of each norm.
+    """
+    a, b = map(floating, operands_of(left, right))
+    product = a * b
+    axis = axis_of(product, axis) - product.rank
+    least = read("epsilon", _NOT_NEGATIVE, epsilon)
+    norms = [maximum(norm(x, 2.0, axis, True), least) for x in (a, b)]
+    return sum_along((a / norms[0]) * (b / norms[1]), axis)
+
+
+@checked
+def cdist(left: TensorLike, right: TensorLike, order: float = 2.0) -> Tensor:
+    """The distances between all vectors of two sets: the norms of their differences.
+
+    Args:
+        left: [..., n, features].
+        right: [..., m, features]; the batch axes broadcast.
+        order: of the norm.
+
+    Returns:
+        [..., n, m].
+
+    Raises:
+        ShapeError: if the numbers of features differ, or a tensor has fewer than two axes.
+    """
+    a, b = map(floating, operands_of(left, right))
+    if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-1]:
+        raise located(
+            ShapeError(
+                "cdist: the vectors do not fit together",
+                facts=(("left", described(a)), ("right", described(b))),
+                advice="Both need at least two axes, and the same last axis.",
+            )
+        )
+    return norm(expand_dims(a, -2) - expand_dims(b, -3), order, -1)
+
+
+@checked
+def cross(left: TensorLike, right: TensorLike, axis: int = -1) -> Tensor:
+    """The cross products of the vectors of three elements along an axis.
+
+    Raises:
+        ShapeError: if the axis of one of them does not have extent 3.
+    """
+    a, b = operands_of(left, right)
+    parts: list[list[Tensor]] = []
+    for x in (a, b):
+        own = axis_of(x, axis)
+        if x.shape[own] != 3:
+            raise located(
+                ShapeError(
+                    f"cross: axis {own} does not have extent 3",
+                    facts=(("left", described(a)), ("right", described(b))),
+                    advice="A cross product is of vectors of three elements.",
+                )
+            )
+        parts.append([slice_axis(x, own, i, i + 1) for i in range(3)])
+    (a0, a1, a2), (b0, b1, b2) = parts
+    found = [a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0]
+    return concat(found, axis_of(as_tensor(found[0]), axis))

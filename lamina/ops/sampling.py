@@ -1,0 +1,279 @@
+"""Images read at positions between their pixels: grid_sample, and grids of affine maps.
+
+Jaderberg, Simonyan, Zisserman, Kavukcuoglu: Spatial transformer networks (2015). Positions go from
+-1 to 1 along each axis. Everything is as in PyTorch, also reflection and the gradient at borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Literal
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.errors import ShapeError
+from lamina.graph import Tensor, TensorLike, constant, described, located
+from lamina.graph.attributes import whole
+from lamina.graph.kinds import Word
+from lamina.ops.arguments import each_of, flag_of, read
+from lamina.ops.arithmetic import maximum, minimum
+from lamina.ops.broadcast import broadcast_to
+from lamina.ops.comparison import equal, greater_equal, less_equal, logical_and, where
+from lamina.ops.conversion import cast, floating, operands_of
+from lamina.ops.elementwise import abs as absolute
+from lamina.ops.elementwise import floor
+from lamina.ops.indexing import take_along_axis
+from lamina.ops.linalg import matmul
+from lamina.ops.movement import expand_dims, reshape, transpose
+from lamina.records import frozen_dataclass
+from lamina.shapes import Array, int32, size_of, static
+
+SampleMode = Literal["nearest", "bilinear", "bicubic"]
+SamplePadding = Literal["zeros", "border", "reflect"]
+
+
+@checked
+def grid_sample(
+    x: TensorLike,
+    grid: TensorLike,
+    mode: SampleMode = "bilinear",
+    padding: SamplePadding = "zeros",
+    align_corners: bool = False,
+) -> Tensor:
+    """Images, read at the positions of a grid.
+
+    Args:
+        x: [batch, channels, ...] with one, two or three axes after the channels; floats.
+        grid: [batch, ..., axes]: for each element of the result its position, the last axis of x
+            first; -1 and 1 are the borders of the image.
+        mode: `"nearest"`: the nearest element (of two the even one), `"bilinear"`: the mean of the
+            nearest ones, by their distance, `"bicubic"`: the cubic convolution of 4 x 4 elements
+            (Keys 1981, with -0.75), for two axes.
+        padding: elements outside the image: `"zeros"`, `"border"`: the nearest border element,
+            `"reflect"`: the image reflected at its borders.
+        align_corners: whether -1 and 1 are the centres of the border elements, otherwise their
+            outer edges.
+
+    Returns:
+        [batch, channels, ...], with the middle axes of the grid.
+
+    Raises:
+        ShapeError: if x and the grid do not fit together.
+    """
+    x, grid = map(floating, operands_of(x, grid))
+    chosen = read("mode", Word(("nearest", "bilinear", "bicubic")), mode)
+    edges = read("padding", Word(("zeros", "border", "reflect")), padding)
+    corners = flag_of("align_corners", align_corners)
+    axes = x.rank - 2
+    _check_sample(x, grid, chosen)
+    flat = reshape(x, (*x.shape[:2], size_of(static(x.shape[2:]))))
+    reader = _Reader(flat, static(x.shape[2:]), edges, corners)
+    positions = [
+        _position(grid[..., axes - 1 - axis], extent, corners)
+        for axis, extent in enumerate(reader.extents)
+    ]
+    if chosen != "bicubic":
+        positions = [reader.inside(at, axis) for axis, at in enumerate(positions)]
+    return _weighted(reader, positions, _TAPS[chosen])
+
+
+def _check_sample(x: Tensor, grid: Tensor, mode: str) -> None:
+    axes = x.rank - 2
+    fits = axes in (1, 2, 3) and grid.rank == x.rank and grid.shape[-1] == axes
+    if not fits or grid.shape[0] != x.shape[0] or (mode == "bicubic" and axes != 2):
+        raise located(
+            ShapeError(
+                "grid_sample: the images and the grid do not fit together",
+                facts=(("images", described(x)), ("grid", described(grid)), ("mode", mode)),
+                advice="Images are [batch, channels, height, width], the grid [batch, rows, "
+                'columns, 2]; mode "bicubic" takes no other number of axes.',
+            )
+        )
+
+
+def _position(grid: Tensor, extent: int, corners: bool) -> Tensor:
+    """The position in elements, 0 for the centre of the first one."""
+    if corners:
+        return (grid + 1) * ((extent - 1) / 2)
+    return ((grid + 1) * extent - 1) * 0.5
+
+
+@frozen_dataclass
+class _Reader:
+    """Reads elements of images at whole positions.
+
+    Attributes:
+        flat: [batch, channels, elements].
+        extents: of the axes of the images.
+        padding: what is outside.
+        corners: as `align_corners`.
+    """
+
+    flat: Tensor
+    extents: tuple[int, ...]
+    padding: str
+    corners: bool
+
+    def inside(self, position: Tensor, axis: int) -> Tensor:
+        """The position, moved into the image if the padding says so."""
+        extent = self.extents[axis]
+        if self.padding == "reflect":
+            position = _reflected(position, extent, self.corners)
+        return position if self.padding == "zeros" else _limited(position, extent - 1)
+
+    def read(self, positions: Sequence[Tensor]) -> Tensor:
+        """[batch, channels, ...]: the elements at whole positions [batch, ...]; zero outside."""
+        number: Tensor | None = None
+        inside: Tensor | None = None
+        for axis, at in enumerate(positions):
+            extent = self.extents[axis]
+            limited = maximum(minimum(at, extent - 1), 0)
+            index = cast(limited, int32)
+            number = index if number is None else number * extent + index
+            if self.padding == "zeros":
+                own = equal(limited, at)
+                inside = own if inside is None else logical_and(inside, own)
+        assert number is not None
+        rows = (*number.shape[:1], 1, -1)
+        spread = reshape(number, rows)
+        shape = (*self.flat.shape[:2], *spread.shape[2:])
+        found = take_along_axis(self.flat, broadcast_to(spread, shape), 2)
+        found = reshape(found, (*shape[:2], *number.shape[1:]))
+        return found if inside is None else where(expand_dims(inside, 1), found, 0)
+
+
+def _limited(position: Tensor, last: int) -> Tensor:
+    """Limited to the image; the gradient at the borders is zero."""
+    below, above = less_equal(position, 0), greater_equal(position, last)
+    return where(below, 0, where(above, last, position))
+
+
+def _reflected(position: Tensor, extent: int, corners: bool) -> Tensor:
+    """The position, reflected until it is within the image."""
+    low, span = (0.0, extent - 1.0) if corners else (-0.5, float(extent))
+    if not span:
+        return position * 0
+    distance = absolute(position - low)
+    flips = floor(distance * (1 / span))
+    # Where the quotient was rounded, the rest may be outside by a rounding error.
+    rest = distance - flips * span
+    odd = equal(flips - floor(flips * 0.5) * 2, 1)
+    return where(odd, span - rest, rest) + low
+
+
+# Taps: the elements that count, and their weights -------------------------------------------------
+
+# A whole position along one axis, and the weight of the element there; None for 1.
+_Tap = tuple[Tensor, Tensor | None]
+
+
+def _nearest(at: Tensor) -> list[_Tap]:
+    """The nearest whole number; of two the even one."""
+    above = floor(at + 0.5)
+    is_odd = equal(above - floor(above * 0.5) * 2, 1)
+    tie = logical_and(equal(above - at, 0.5), is_odd)
+    return [(where(tie, above - 1, above), None)]
+
+
+def _linear(at: Tensor) -> list[_Tap]:
+    low = floor(at)
+    share = at - low
+    return [(low, 1 - share), (low + 1, share)]
+
+
+# The parameter of cubic convolution.
+_CUBIC = -0.75
+
+
+def _cubic(at: Tensor) -> list[_Tap]:
+    low = floor(at)
+    t = at - low
+
+    def near(d: Tensor) -> Tensor:
+        return ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1
+
+    def far(d: Tensor) -> Tensor:
+        return ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC
+
+    weights = (far(t + 1), near(t), near(1 - t), far(2 - t))
+    return [(low + (number - 1), weight) for number, weight in enumerate(weights)]
+
+
+_TAPS: dict[str, Callable[[Tensor], list[_Tap]]] = {
+    "nearest": _nearest,
+    "bilinear": _linear,
+    "bicubic": _cubic,
+}
+
+
+def _weighted(
+    reader: _Reader, positions: Sequence[Tensor], taps: Callable[[Tensor], list[_Tap]]
+) -> Tensor:
+    """The weighted sum of the elements at all combinations of taps."""
+    total: Tensor | None = None
+    for chosen in product(*(taps(at) for at in positions)):
+        at = [
+            reader.inside(position, axis) if taps is _cubic else position
+            for axis, (position, _) in enumerate(chosen)
+        ]
+        value = reader.read(at)
+        weight: Tensor | None = None
+        for _, own in chosen:
+            if own is not None:
+                weight = own if weight is None else weight * own
+        if weight is not None:
+            value = value * expand_dims(weight, 1)
+        total = value if total is None else total + value
+    assert total is not None
+    return total
+
+
+# Grids --------------------------------------------------------------------------------------------
+
+
+@checked
+def affine_grid(
+    matrices: TensorLike, extents: int | Sequence[int], align_corners: bool = False
+) -> Tensor:
+    """The positions to which affine maps send the elements of an image, for `grid_sample`.
+
+    Args:
+        matrices: [batch, axes, axes + 1]; floats.
+        extents: of the result's axes, [height, width] for two.
+        align_corners: as for `grid_sample`.
+
+    Returns:
+        [batch, *extents, axes].
+
+    Raises:
+        ShapeError: if the matrices do not have these axes.
+    """
+    matrices = floating(matrices)
+    corners = flag_of("align_corners", align_corners)
+    axes = matrices.shape[1] if matrices.rank == 3 else 0
+    if not isinstance(axes, int) or not axes or matrices.shape[2] != axes + 1:
+        raise located(
+            ShapeError(
+                "affine_grid: the matrices must be [batch, axes, axes + 1]",
+                facts=(("found", described(matrices)),),
+                advice="For images with two axes they are [batch, 2, 3].",
+            )
+        )
+    shape = each_of("extents", extents, axes, whole(1))
+    base = constant(_base_grid(shape, corners), matrices.dtype)
+    moved = matmul(base, transpose(matrices, (0, 2, 1)))
+    return reshape(moved, (matrices.shape[0], *shape, axes))
+
+
+def _base_grid(shape: Sequence[int], corners: bool) -> Array:
+    """[elements, axes + 1]: the positions of all elements, the last axis first, and 1."""
+    lines = [
+        np.linspace(-1, 1, count) * (1 if corners else (count - 1) / count)
+        if count > 1
+        else np.zeros(1)
+        for count in shape
+    ]
+    points = np.stack([one.ravel() for one in np.meshgrid(*lines, indexing="ij")][::-1], -1)
+    return np.concatenate([points, np.ones((len(points), 1))], 1)

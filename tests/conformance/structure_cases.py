@@ -1,0 +1,368 @@
+"""Functions that order, index, rearrange, sample or factorise, written twice: here and in PyTorch.
+
+The conformance tests run them on every engine, and tests marked `torch` compare them with PyTorch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lamina import ops
+from lamina.graph import Tensor
+from lamina.shapes import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A function of tensors.
+
+    Attributes:
+        name: of the case, for people.
+        ours: the function.
+        theirs: (torch, tensors) -> the same in PyTorch; None if PyTorch has no such function.
+        shapes: of the operands, drawn from -1.7 to 1.7.
+        second: whether PyTorch has second derivatives of it, everywhere.
+        diagonal: added to the diagonal of the first operand.
+    """
+
+    name: str
+    ours: Callable[..., Tensor]
+    theirs: Callable[..., Any] | None
+    shapes: tuple[tuple[int, ...], ...]
+    second: bool = True
+    diagonal: float = 0.0
+
+    def arrays(self) -> list[Array]:
+        generator = np.random.default_rng(sum(self.name.encode()))
+        found = [generator.uniform(-1.7, 1.7, shape) for shape in self.shapes]
+        if self.diagonal:
+            found[0] = found[0] + self.diagonal * np.eye(self.shapes[0][-1])
+        return found
+
+
+X = (2, 3, 4)
+MASK = np.array([[True, False, True, True], [False, False, True, False], [True, True, False, True]])
+KEYS: dict[str, Any] = {
+    "a list": (slice(None), [0, 2, -1]),
+    "an array of two axes": (..., np.array([[0, 1], [2, -1]])),
+    "two arrays": (slice(None), [1, 2, 0], [0, -1, 3]),
+    "two arrays apart": ([0, 1], slice(None), [0, -1]),
+    "an array and an int": (1, slice(None), [0, 3]),
+    "an int and an array": (slice(None), 2, [[0], [3]]),
+    "a mask of two axes": (slice(None), MASK),
+    "a mask and a slice": (slice(None), slice(0, 2), MASK[0]),
+    "a mask and an array": ([0, 1], MASK[:, 0]),
+    "new axes": (None, slice(None), None, [1, 1]),
+    "nothing": (slice(None), []),
+}
+INDICES = np.array([[[0, 2, 1, 1], [2, 2, 0, 1]], [[1, 0, 0, 2], [2, 1, 0, 1]]])
+DISTINCT = np.array([[[0, 2, 1], [2, 0, 0]], [[1, 0, 0], [2, 1, 2]]])
+
+
+def symmetric(x: Any) -> Any:
+    return (x + ops.swapaxes(x, -1, -2)) * 0.5 if isinstance(x, Tensor) else (x + x.mT) / 2
+
+
+def _ordering() -> Iterator[Case]:
+    for falling in (False, True):
+        order = "falling" if falling else "rising"
+        yield Case(
+            f"sort, {order}",
+            lambda x, d=falling: ops.sort(x, 1, d),
+            lambda torch, x, d=falling: torch.sort(x, dim=1, descending=d, stable=True)[0],
+            (X,),
+        )
+        yield Case(
+            f"top_k, {order}",
+            lambda x, d=falling: ops.top_k(x, 2, 2, d)[0],
+            lambda torch, x, d=falling: torch.topk(x, 2, 2, largest=d)[0],
+            (X,),
+        )
+    for axis in (1, 2):
+        yield Case(
+            f"median along {axis}",
+            lambda x, axis=axis: ops.median(x, axis),
+            lambda torch, x, axis=axis: torch.median(x, axis)[0],
+            (X,),
+        )
+
+
+def _indexing() -> Iterator[Case]:
+    for name, key in KEYS.items():
+        # An int and an array that a slice separates: here as in NumPy.
+        theirs = None if name == "an array and an int" else lambda torch, x, k=key: x[k]
+        yield Case(f"getitem with {name}", lambda x, k=key: x[k], theirs, (X,))
+    yield Case(
+        "gather",
+        lambda x: ops.gather(x, INDICES[:, :, :3], 1),
+        lambda torch, x: torch.gather(x, 1, torch.tensor(INDICES[:, :, :3])),
+        (X,),
+    )
+    yield Case(
+        "scatter by addition",
+        lambda x, v: ops.scatter(x, INDICES, v, 1, "add"),
+        lambda torch, x, v: torch.scatter_add(x, 1, torch.tensor(INDICES), v),
+        (X, (2, 2, 4)),
+    )
+    yield Case(
+        "scatter",
+        lambda x, v: ops.scatter(x, DISTINCT, v, 1),
+        lambda torch, x, v: torch.scatter(x, 1, torch.tensor(DISTINCT), v),
+        (X, (2, 2, 3)),
+    )
+    yield Case(
+        "scatter of a number",
+        lambda x: ops.scatter(x, DISTINCT, 0.5, 1),
+        lambda torch, x: torch.scatter(x, 1, torch.tensor(DISTINCT), 0.5),
+        (X,),
+    )
+    yield Case(
+        "masked_fill",
+        lambda x: ops.masked_fill(x, MASK, 2.0),
+        lambda torch, x: x.masked_fill(torch.tensor(MASK), 2.0),
+        (X,),
+    )
+
+
+def _rearranging() -> Iterator[Case]:
+    for k in (-1, 0, 2):
+        for name in ("tril", "triu"):
+            yield Case(
+                f"{name} {k}",
+                lambda x, k=k, name=name: getattr(ops, name)(x, k),
+                lambda torch, x, k=k, name=name: getattr(torch, name)(x, k),
+                (X,),
+            )
+        yield Case(
+            f"diagonal {k}",
+            lambda x, k=k: ops.diagonal(x, k, (2, 0)),
+            lambda torch, x, k=k: torch.diagonal(x, k, 2, 0),
+            (X,),
+        )
+        yield Case(
+            f"diag_embed {k}",
+            lambda x, k=k: ops.diag_embed(x, k),
+            lambda torch, x, k=k: torch.diag_embed(x, k),
+            (X,),
+        )
+        yield Case(
+            f"roll {k}",
+            lambda x, k=k: ops.roll(x, (k, -k), (0, 2)),
+            lambda torch, x, k=k: torch.roll(x, (k, -k), (0, 2)),
+            (X,),
+        )
+        yield Case(
+            f"rot90 {k}",
+            lambda x, k=k: ops.rot90(x, k, (2, 0)),
+            lambda torch, x, k=k: torch.rot90(x, k, (2, 0)),
+            (X,),
+        )
+
+
+def _repeating() -> Iterator[Case]:
+    yield Case("roll", lambda x: ops.roll(x, 5), lambda torch, x: torch.roll(x, 5), (X,))
+    yield Case("rot90", lambda x: ops.rot90(x), lambda torch, x: torch.rot90(x), (X,))
+    yield Case(
+        "tile", lambda x: ops.tile(x, (2, 1, 3)), lambda torch, x: torch.tile(x, (2, 1, 3)), (X,)
+    )
+    yield Case(
+        "tile with more axes",
+        lambda x: ops.tile(x, (2, 1, 2, 1)),
+        lambda torch, x: torch.tile(x, (2, 1, 2, 1)),
+        (X,),
+    )
+    yield Case(
+        "repeat",
+        lambda x: ops.repeat(x, 2, 1),
+        lambda torch, x: torch.repeat_interleave(x, 2, 1),
+        (X,),
+    )
+    yield Case(
+        "repeat by counts",
+        lambda x: ops.repeat(x, [1, 0, 2], 1),
+        lambda torch, x: torch.repeat_interleave(x, torch.tensor([1, 0, 2]), 1),
+        (X,),
+    )
+    yield Case(
+        "moveaxis",
+        lambda x: ops.moveaxis(x, (0, 1), (1, -1)),
+        lambda torch, x: torch.movedim(x, (0, 1), (1, -1)),
+        (X,),
+    )
+    yield Case(
+        "trace",
+        lambda x: ops.trace(x, 1),
+        lambda torch, x: torch.diagonal(x, 1, -2, -1).sum(-1),
+        (X,),
+    )
+    yield Case(
+        "meshgrid",
+        lambda x, y: ops.mul(*ops.meshgrid([x, y], "xy")),
+        lambda torch, x, y: torch.mul(*torch.meshgrid(x, y, indexing="xy")),
+        ((3,), (4,)),
+    )
+    yield Case(
+        "chunk",
+        lambda x: ops.chunk(x, 3)[2],
+        lambda torch, x: torch.chunk(x, 3)[2],
+        ((7, 2),),
+    )
+    yield Case(
+        "pad that crops",
+        lambda x: ops.pad(x, [0, (-1, 2), (1, -3)], 0.5),
+        lambda torch, x: torch.nn.functional.pad(x, (1, -3, -1, 2), value=0.5),
+        (X,),
+    )
+
+
+def _norms() -> Iterator[Case]:
+    for order in (0, 1, 2, 3, 1.5, -1, np.inf, -np.inf):
+        yield Case(
+            f"norm {order}",
+            lambda x, p=order: ops.norm(x, p, 1),
+            lambda torch, x, p=order: torch.linalg.vector_norm(x, p, 1),
+            (X,),
+        )
+    yield Case(
+        "normalize",
+        lambda x: ops.normalize(x, 2, 1),
+        lambda torch, x: torch.nn.functional.normalize(x, dim=1),
+        (X,),
+    )
+    yield Case(
+        "cosine_similarity",
+        lambda x, y: ops.cosine_similarity(x, y, 1),
+        lambda torch, x, y: torch.nn.functional.cosine_similarity(x, y, dim=1),
+        (X, X),
+    )
+    for order in (1.0, 2.0):
+        yield Case(
+            f"cdist {order}",
+            lambda x, y, p=order: ops.cdist(x, y, p),
+            lambda torch, x, y, p=order: torch.cdist(x, y, p),
+            (X, (2, 5, 4)),
+            second=False,
+        )
+    yield Case(
+        "cross",
+        lambda x, y: ops.cross(x, y, 1),
+        lambda torch, x, y: torch.linalg.cross(x, y, dim=1),
+        (X, X),
+    )
+
+
+EINSUMS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "ii->i": ((3, 3),),
+    "iij->j": ((3, 3, 2),),
+    "...ij,jk->...ik": ((2, 3, 3, 4), (4, 2)),
+    "...ij,...jk": ((2, 1, 3, 4), (3, 4, 2)),
+    "ij,jk,kl,lm->im": ((2, 3), (3, 4), (4, 5), (5, 3)),
+    "i,j,k->kji": ((2,), (3,), (4,)),
+    "ai,bi,ci->abc": ((2, 3), (4, 3), (5, 3)),
+    "iji,jk->ik": ((3, 2, 3), (2, 4)),
+    "bij,bjk,bk->b": ((2, 3, 4), (2, 4, 5), (2, 5)),
+}
+
+
+def _products() -> Iterator[Case]:
+    for spec, shapes in EINSUMS.items():
+        yield Case(
+            f"einsum {spec}",
+            lambda *x, spec=spec: ops.einsum(spec, *x),
+            lambda torch, *x, spec=spec: torch.einsum(spec, *x),
+            shapes,
+        )
+
+
+def _matrices() -> Iterator[Case]:
+    matrix, right = (2, 4, 4), (2, 4, 3)
+    yield Case(
+        "cholesky",
+        lambda x: ops.cholesky(symmetric(x)),
+        lambda torch, x: torch.linalg.cholesky(symmetric(x)),
+        (matrix,),
+        diagonal=8.0,
+    )
+    for lower, unit in itertools.product((False, True), (False, True)):
+        yield Case(
+            f"solve_triangular, lower={lower}, unit={unit}",
+            lambda x, y, lower=lower, unit=unit: ops.solve_triangular(x, y, lower, unit),
+            lambda torch, x, y, lower=lower, unit=unit: torch.linalg.solve_triangular(
+                x, y, upper=not lower, unitriangular=unit
+            ),
+            (matrix, right),
+            diagonal=3.0,
+        )
+    for name, shape in (("columns", right), ("a vector", (2, 4))):
+        yield Case(
+            f"solve for {name}",
+            ops.solve,
+            lambda torch, x, y: torch.linalg.solve(x, y),
+            (matrix, shape),
+            diagonal=-2.0,
+        )
+    yield Case("inverse", ops.inverse, lambda torch, x: torch.linalg.inv(x), (matrix,))
+    yield Case("det", ops.det, lambda torch, x: torch.linalg.det(x), (matrix,))
+    yield Case(
+        "slogdet",
+        lambda x: ops.mul(*ops.slogdet(x)),
+        lambda torch, x: torch.mul(*torch.linalg.slogdet(x)),
+        (matrix,),
+    )
+
+
+WINDOWS = [ops.Window(3, 2, 1, 1, 1), ops.Window(2, 1, 2)]
+PADDINGS = {"zeros": "zeros", "border": "border", "reflect": "reflection"}
+
+
+def _images() -> Iterator[Case]:
+    yield Case(
+        "unfold",
+        lambda x: ops.unfold(x, WINDOWS),
+        lambda torch, x: torch.nn.functional.unfold(x, (3, 2), (1, 2), (1, 0), (2, 1)),
+        ((2, 3, 5, 4),),
+    )
+    yield Case(
+        "fold",
+        lambda x: ops.fold(x, WINDOWS, (5, 4)),
+        lambda torch, x: torch.nn.functional.fold(x, (5, 4), (3, 2), (1, 2), (1, 0), (2, 1)),
+        ((2, 18, 6),),
+    )
+    for corners in (False, True):
+        yield Case(
+            f"affine_grid, align_corners={corners}",
+            lambda x, c=corners: ops.affine_grid(x, (4, 3), c),
+            lambda torch, x, c=corners: torch.nn.functional.affine_grid(
+                x, (2, 1, 4, 3), align_corners=c
+            ),
+            ((2, 2, 3),),
+        )
+        for mode, padding in itertools.product(("nearest", "bilinear", "bicubic"), PADDINGS):
+            yield _sampled(mode, padding, corners, (2, 3, 5, 4), (2, 6, 3, 2))
+    for mode, padding in itertools.product(("nearest", "bilinear"), PADDINGS):
+        yield _sampled(mode, padding, False, (2, 2, 3, 4, 2), (2, 2, 3, 2, 3))
+
+
+def _sampled(
+    mode: str, padding: str, corners: bool, image: tuple[int, ...], grid: tuple[int, ...]
+) -> Case:
+    return Case(
+        f"grid_sample, {mode}, {padding}, {corners}, {len(image) - 2} axes",
+        lambda x, g: ops.grid_sample(x, g, mode, padding, corners),
+        lambda torch, x, g: torch.nn.functional.grid_sample(
+            x, g, mode, PADDINGS[padding], align_corners=corners
+        ),
+        (image, grid),
+        second=False,
+    )
+
+
+CASES = [
+    *(*_ordering(), *_indexing(), *_rearranging(), *_repeating(), *_norms()),
+    *(*_products(), *_matrices(), *_images()),
+]

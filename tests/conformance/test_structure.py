@@ -1,0 +1,60 @@
+"""Functions that are composed of ops, on the engine under test: values and gradients.
+
+The compiled program is compared with `graph.evaluate`, within the tolerances that `harness` states.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import Leaves, check
+from structure_cases import CASES, Case
+
+from lamina import ops
+from lamina.engines.engine import Engine
+from lamina.ops.differentiate import gradients
+from lamina.shapes import Array
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_function_and_its_gradients(case: Case, engine: Engine) -> None:
+    leaves = Leaves()
+    operands = [leaves.add(array.astype(np.float32)) for array in case.arrays()]
+    result = case.ours(*operands)
+    found = gradients(ops.sum(result * result), operands)
+    check(leaves.graph([result, *found]), engine, leaves.feeds)
+
+
+SPECIAL = [np.nan, 1.0, -0.0, np.inf, 0.0, -np.inf, 1.0, -1e-40, np.nan, -3.0, 1e-40, 0.0]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8", "bool"])
+def test_a_sort_of_special_numbers_is_stable(dtype: str, descending: bool, engine: Engine) -> None:
+    limits = np.array([-(2**31), 2**31 - 1, 0, -1, 2**31 - 1, -(2**31), 7, 7, 0, -5], np.int32)
+    array: Array = np.array(SPECIAL, np.float64) if dtype.startswith("float") else limits
+    array = np.concatenate([array, array[::-1]]).astype(dtype)
+    leaves = Leaves()
+    order = ops.argsort(leaves.add(np.tile(array, (3, 1))), 1, descending)
+    check(leaves.graph([order]), engine, leaves.feeds)
+
+
+@pytest.mark.parametrize("extent", [2, 7, 8, 9, 17, 33, 100, 1025, 5000])
+def test_a_sort_of_any_length(extent: int, engine: Engine) -> None:
+    generator = np.random.default_rng(extent)
+    leaves = Leaves()
+    few = leaves.add(generator.integers(0, 9, (2, extent)))
+    many = leaves.add(generator.normal(size=(extent, 3)).astype(np.float32))
+    results = [ops.argsort(few, 1, True), ops.sort(few, 1), ops.argsort(many, 0), ops.sort(many, 0)]
+    check(leaves.graph(results), engine, leaves.feeds)
+
+
+def test_of_equal_indices_the_last_value_is_put(engine: Engine) -> None:
+    generator = np.random.default_rng(0)
+    leaves = Leaves()
+    x = leaves.add(generator.normal(size=(5, 3)).astype(np.float32))
+    values = leaves.add(generator.normal(size=(40, 2)).astype(np.float32))
+    indices = leaves.add(generator.integers(-1, 7, (40, 2)))
+    result = ops.scatter(x, indices, values, 0)
+    found = gradients(ops.sum(result * result), [x, values])
+    check(leaves.graph([result, *found]), engine, leaves.feeds)
