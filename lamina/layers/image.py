@@ -10,9 +10,19 @@ from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
 from lamina import ops
-from lamina.errors import ShapeError
+from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Count, Kind, Misfit, Operands, Whole, entries_of, read_each
+from lamina.graph.kinds import (
+    LARGEST,
+    Count,
+    Kind,
+    Misfit,
+    Operands,
+    Whole,
+    entries_of,
+    read_each,
+)
+from lamina.layers.checks import origin_text
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.padding import PadMode
@@ -20,28 +30,36 @@ from lamina.records import frozen_dataclass
 from lamina.shapes import Dim, static
 
 
+@frozen_dataclass
 class _PairsOfWidths(Kind):
-    """A whole number for all axes, or for each of the last axes a pair or one for both sides."""
+    """A whole number for all axes, or for each of the last axes a pair or one for both sides.
+
+    Attributes:
+        least: the least number.
+    """
+
+    least: int = 0
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
         several = entries_of(value)
         listed = (value,) if several is None else several
         pairs = [entries_of(one) or (one, one) for one in listed]
         try:
-            widths = tuple(read_each(_WIDTH, pair) for pair in pairs)
+            widths = tuple(read_each(Whole(self.least), pair) for pair in pairs)
         except Misfit:
             widths = ()
         if not widths or any(len(pair) != 2 for pair in widths):
+            least = "" if self.least else " of at least 0"
             raise Misfit(
-                "whole numbers of at least 0, two for each axis",
+                f"whole numbers{least}, two for each axis",
                 "{name}=((1, 1), (0, 2))",
                 advice="For each of the last axes (before, after), in the order of the axes.",
             )
         return widths[0][0] if several is None else widths
 
 
-_WIDTH = Whole(0)
 Widths = Annotated[int | Sequence[int | tuple[int, int]], _PairsOfWidths()]
+SignedWidths = Annotated[int | Sequence[int | tuple[int, int]], _PairsOfWidths(-LARGEST)]
 
 
 @frozen_dataclass
@@ -169,15 +187,16 @@ class Pad(Layer):
     Args:
         widths: for each of the last axes, in their order, a pair (how many before, how many after)
             or one number for both: `((1, 1), (0, 2))` for height and width. A single number is
-            for both sides of every axis after the channels.
+            for both sides of every axis after the channels. In mode `"constant"` a negative number
+            removes elements.
         mode: the new elements. `"constant"`: `value`; `"reflect"`: mirrored at the first and the
             last element, which are not repeated; `"replicate"`: the first and the last element;
             `"circular"`: the elements at the other end.
         value: of the new elements in mode `"constant"`.
 
     Raises:
-        DefinitionError: for widths that are not whole numbers from 0, another mode, or a value that
-            is not finite.
+        DefinitionError: for widths that are not whole numbers, or negative in another mode than
+            `"constant"`; another mode; or a value that is not finite.
         ShapeError: when applied to a tensor with too few axes, or too few elements for the mode.
 
     Example:
@@ -186,10 +205,22 @@ class Pad(Layer):
         (Size(coefficient=1, offset=0), 3, 10, 10)
     """
 
-    widths: Widths
+    widths: SignedWidths
     _: KW_ONLY
     mode: PadMode = "constant"
     value: float = 0.0
+
+    def __post_init__(self) -> None:
+        listed = (self.widths,) if isinstance(self.widths, int) else self.widths
+        each = [width for one in listed for width in ((one,) if isinstance(one, int) else one)]
+        negative = any(width < 0 for width in each)
+        if negative and self.mode != "constant":
+            raise DefinitionError(
+                'negative widths apply to mode="constant" only',
+                facts=(("widths", str(self.widths)), ("mode", repr(self.mode))),
+                where=origin_text(self),
+                advice="Remove elements with Crop, then pad.",
+            )
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the larger tensor."""

@@ -161,7 +161,6 @@ if not loaded_when_used(__name__):
     from lamina.ops.scans import cummin as cummin
     from lamina.ops.scans import cumprod as cumprod
     from lamina.ops.scans import cumsum as cumsum
-    from lamina.ops.slicing import getitem as getitem
     from lamina.ops.slicing import pad as pad
     from lamina.ops.softmax import log_softmax as log_softmax
     from lamina.ops.softmax import logsumexp as logsumexp

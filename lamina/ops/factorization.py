@@ -375,6 +375,8 @@ def _infer_solve(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DT
 
 
 def _solve_build(node: Tensor, _: Target) -> Tensor:
+    if 0 in node.shape:
+        return broadcast_to(constant(0, node.dtype), node.shape)
     upper, right, _numbers = _eliminated(*node.operands)
     return _solved_triangular(upper, right, lower=False)
 
@@ -461,6 +463,9 @@ def inverse(x: TensorLike) -> Tensor:
 
 def _pivots(x: Tensor) -> tuple[Tensor, Tensor]:
     """The pivots of elimination, and the sign of the permutation of rows."""
+    if 0 in x.shape:
+        # The determinant of a matrix without elements is 1, the product of no numbers.
+        return x[..., 0, :] if x.shape[-1] else reshape(x, x.shape[:-1]), constant(1, x.dtype)
     upper, _, numbers = _eliminated(x, broadcast_to(constant(0, x.dtype), (*x.shape[:-1], 1)))
     (n,) = static(x.shape[-1:])
     diagonal = _chosen(constant(np.eye(n, dtype=bool)), upper, -1)

@@ -100,6 +100,8 @@ def scatter(
     if chosen == "add":
         added = scatter_along_axis(values, indices, size, axis)
         return x + _grown(added, x.shape)
+    if indices.shape[axis] == 0:
+        return x
     last = _last_writer(x, indices, axis)
     chosen_values = take_along_axis(values, maximum(last - 1, 0), axis)
     written = greater(_grown(last, x.shape), 0)
@@ -141,8 +143,6 @@ def _last_writer(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     known = _known_writer(indices, size, axis)
     if known is not None:
         return known
-    if indices.shape[axis] == 0:
-        return scatter_along_axis(cast(indices, int32), indices, size, axis)
     inside = maximum(minimum(cast(indices, int64), element_count(x, axis, int64) - 1), 0)
     order = apply(ORDER, inside, axis=axis, descending=False)
     ordered = take_along_axis(inside, order, axis)

@@ -208,7 +208,7 @@ def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...
         extents: Sequence[Dim] = shape_of(sizes, "sizes")
     else:
         part = divide_counts(element_count((dim,)), (count,)) if count > 0 else None
-        extents = [] if part is None or part == 0 else [part] * count
+        extents = [] if part is None or (part == 0 and dim != 0) else [part] * count
     offsets = _offsets(extents)
     if offsets[-1] != dim or not extents:
         raise located(

@@ -20,7 +20,7 @@ from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
 from lamina.ops.broadcast import broadcast_to, infer_reduction, require_numbers, sum_axes, with_ones
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
-from lamina.ops.creation import arange
+from lamina.ops.creation import arange, full
 from lamina.ops.lowering_rules import Decomposition, Reduction
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.program.target import Target
@@ -52,9 +52,17 @@ def summable(x: TensorLike) -> Tensor:
     return cast(x, int64) if x.dtype in _NARROW else x
 
 
-def reduced(op: Op, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
-    """A reduction along axes, counted from either end; the tensor itself if no axes are named."""
+def reduced(
+    op: Op, x: Tensor, axes: Axes, keepdims: bool, of_nothing: float | None = None
+) -> Tensor:
+    """A reduction along axes, counted from either end; the tensor itself if no axes are named.
+
+    If an axis is empty, the result is `of_nothing`, unless that is None.
+    """
     named = axes_of(x, axes)
+    if of_nothing is not None and 0 in [x.shape[axis] for axis in named]:
+        kept = [dim for axis, dim in enumerate(x.shape) if axis not in named]
+        return _kept(full(kept, of_nothing, x.dtype), x, named, keepdims)
     return _kept(apply(op, x, axes=named) if named else x, x, named, keepdims)
 
 
@@ -374,7 +382,7 @@ ANY = _truth("any", "maximum", np.any)
 @checked
 def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element along the axes is true (not zero)."""
-    return reduced(ANY, cast(x, bool_), axes, keepdims)
+    return reduced(ANY, cast(x, bool_), axes, keepdims, False)
 
 
 ALL = _truth("all", "minimum", np.all)
@@ -383,7 +391,7 @@ ALL = _truth("all", "minimum", np.all)
 @checked
 def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether all elements along the axes are true (not zero)."""
-    return reduced(ALL, cast(x, bool_), axes, keepdims)
+    return reduced(ALL, cast(x, bool_), axes, keepdims, True)
 
 
 # Product ------------------------------------------------------------------------------------------

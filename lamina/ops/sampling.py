@@ -136,8 +136,8 @@ class _Reader:
                 own = equal(limited, at)
                 inside = own if inside is None else logical_and(inside, own)
         assert number is not None
-        rows = (*number.shape[:1], 1, -1)
-        spread = reshape(number, rows)
+        count = size_of(static(number.shape[1:]))
+        spread = reshape(number, (number.shape[0], 1, count))
         shape = (*self.flat.shape[:2], *spread.shape[2:])
         found = take_along_axis(self.flat, broadcast_to(spread, shape), 2)
         found = reshape(found, (*shape[:2], *number.shape[1:]))

@@ -75,8 +75,8 @@ LOGSUMEXP = Op(
 
 @checked
 def logsumexp(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) along axes, without overflow."""
-    return reduced(LOGSUMEXP, floating(x), axes, keepdims)
+    """log(sum(exp(x))) along axes, without overflow; -infinity if an axis is empty."""
+    return reduced(LOGSUMEXP, floating(x), axes, keepdims, -math.inf)
 
 
 def _infer_softmax(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
@@ -129,7 +129,8 @@ SOFTMAX = Op(
 def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis, without overflow."""
     x = floating(x)
-    return apply(SOFTMAX, x, axis=axis_of(x, axis))
+    axis = axis_of(x, axis)
+    return x if x.shape[axis] == 0 else apply(SOFTMAX, x, axis=axis)
 
 
 def _log_softmax_build(node: Tensor, _: Target) -> Tensor:
@@ -164,4 +165,5 @@ LOG_SOFTMAX = Op(
 def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis, without overflow."""
     x = floating(x)
-    return apply(LOG_SOFTMAX, x, axis=axis_of(x, axis))
+    axis = axis_of(x, axis)
+    return x if x.shape[axis] == 0 else apply(LOG_SOFTMAX, x, axis=axis)

@@ -151,6 +151,12 @@ def test_bilinear_upsampling_refuses_integers() -> None:
         lm.Upsample(scale=2, mode="bilinear")(lm.Input(3, 4, 4, dtype="uint8"))
 
 
+def test_negative_widths_remove_elements() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    y = predicted(lm.Pad(((-1, 1), (0, -2)), value=7), x)
+    np.testing.assert_array_equal(y[0, 0], [[4, 5], [8, 9], [7, 7]])
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -170,8 +176,11 @@ def test_bilinear_upsampling_refuses_integers() -> None:
         ),
         (lambda: lm.PixelShuffle(0), "factor must be a whole number of at least 1"),
         (lambda: lm.PixelUnshuffle("2"), "factor must be a whole number of at least 1"),
-        (lambda: lm.Pad(-1), "widths must be whole numbers of at least 0"),
-        (lambda: lm.Pad(()), "widths must be whole numbers of at least 0"),
+        (lambda: lm.Pad(-1, mode="reflect"), "negative widths apply to mode="),
+        (lambda: lm.Pad(((0, 1), (-1, 0)), mode="circular"), "Remove elements with Crop"),
+        (lambda: lm.Pad(1.5), "widths must be whole numbers, two for each axis"),
+        (lambda: lm.Crop(-1), "widths must be whole numbers of at least 0"),
+        (lambda: lm.Pad(()), "widths must be whole numbers, two for each axis"),
         (lambda: lm.Pad(((1, 2, 3),)), "expected  widths=((1, 1), (0, 2))"),
         (lambda: lm.Pad(1, mode="edge"), "mode must be one of '"),
         (lambda: lm.Pad(1, value=float("nan")), "value must be a finite number"),

@@ -359,7 +359,7 @@ ROWS |= {
     ),
     "PixelShuffle": Row({"factor": 2}, {}, IMAGE),
     "PixelUnshuffle": Row({"factor": 2}, {}, IMAGE),
-    "Pad": Row({"widths": 1}, {"widths": FROM_ZERO | some("[1, 2]"), "value": NUMBER}, IMAGE),
+    "Pad": Row({"widths": 1}, {"widths": WHOLE | some("[1, 2]"), "value": NUMBER}, IMAGE),
     "Crop": Row({"widths": 1}, {"widths": FROM_ZERO | some("[1, 2]")}, IMAGE),
     "MultiHeadAttention": Row(
         {"heads": 3},
