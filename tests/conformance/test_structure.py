@@ -25,7 +25,7 @@ def test_a_function_and_its_gradients(case: Case, engine: Engine) -> None:
     check(leaves.graph([result, *found]), engine, leaves.feeds)
 
 
-SPECIAL = [np.nan, 1.0, -0.0, np.inf, 0.0, -np.inf, 1.0, -1e-40, np.nan, -3.0, 1e-40, 0.0]
+SPECIAL = [-np.nan, np.nan, 1.0, -0.0, np.inf, 0.0, -np.inf, 1.0, -1e-40, np.nan, -3.0, 1e-40, 0.0]
 
 
 @pytest.mark.parametrize("descending", [False, True])
