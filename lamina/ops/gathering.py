@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from lamina.calls import checked_as_given as checked
-from lamina.errors import ShapeError
+from lamina.errors import LaminaError, ShapeError
 from lamina.graph import CONSTANT, Tensor, TensorLike, apply, constant, described, located
 from lamina.graph.kinds import Word
 from lamina.ops.arguments import as_tensor, axis_of, read
@@ -18,7 +18,7 @@ from lamina.ops.arithmetic import maximum, minimum
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.comparison import greater, not_equal, where
 from lamina.ops.conversion import cast, operands_of
-from lamina.ops.indexing import scatter_along_axis, take_along_axis
+from lamina.ops.indexing import check_indices_on_axis, scatter_along_axis, take_along_axis
 from lamina.ops.joining import concat
 from lamina.ops.reduce import element_count
 from lamina.ops.slicing import difference, is_negative, padded, slice_axis
@@ -96,6 +96,10 @@ def scatter(
     chosen = read("combine", Word(("set", "add")), combine)
     _check_indices_fit("scatter", x, indices, axis)
     size = x.shape[axis]
+    try:
+        check_indices_on_axis("scatter", indices, size)
+    except LaminaError as error:
+        raise located(error) from None
     values = _values_of(values, indices)
     if chosen == "add":
         added = scatter_along_axis(values, indices, size, axis)
@@ -160,9 +164,6 @@ def _known_writer(indices: Tensor, size: Dim, axis: int) -> Tensor | None:
     if indices.op is not CONSTANT or not isinstance(size, int):
         return None
     array: Array = indices.attributes["value"].array
-    if (array < 0).any() or (array >= size).any():
-        # The check of indices refuses it, with the reason.
-        scatter_along_axis(cast(indices, int32), indices, size, axis)
     found = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), np.int32)
     moved = np.moveaxis(found, axis, 0)
     own = np.indices(moved.shape[1:])

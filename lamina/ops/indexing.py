@@ -45,7 +45,7 @@ def _check_indices(name: str, indices: Tensor) -> None:
         )
 
 
-def _check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
+def check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
     """Checks indices of an axis; their values only if they are constants.
 
     Other indices are clamped to the axis, so that no data makes a program read or write outside its
@@ -101,7 +101,7 @@ def _index_sample(
 def _infer_take(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     x, indices = operands
     axis: int = attributes["axis"]
-    _check_indices_on_axis("take", indices, x.shape[axis])
+    check_indices_on_axis("take", indices, x.shape[axis])
     return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype
 
 
@@ -171,7 +171,7 @@ def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> 
     values, indices = operands
     axis: int = attributes["axis"]
     size: Dim = attributes["size"]
-    _check_indices_on_axis("scatter_add", indices, size)
+    check_indices_on_axis("scatter_add", indices, size)
     require_numbers(values)
     end = axis + indices.rank
     if values.shape[axis:end] != indices.shape:
@@ -269,7 +269,7 @@ def _infer_take_along_axis(
 ) -> tuple[Shape, DType]:
     x, indices = operands
     axis: int = attributes["axis"]
-    _check_indices_on_axis("take_along_axis", indices, x.shape[axis])
+    check_indices_on_axis("take_along_axis", indices, x.shape[axis])
     _check_along("take_along_axis", x, indices, axis)
     return indices.shape, x.dtype
 
@@ -335,7 +335,7 @@ def _infer_scatter_along_axis(
     values, indices = operands
     axis: int = attributes["axis"]
     size: Dim = attributes["size"]
-    _check_indices_on_axis("scatter_along_axis", indices, size)
+    check_indices_on_axis("scatter_along_axis", indices, size)
     require_numbers(values)
     if values.shape != indices.shape:
         raise ShapeError(

@@ -311,6 +311,7 @@ SOUND: dict[str, tuple[Scalar, str]] = {
     "choices": (Apply("select", (M, D, D), float64), "w"),
     "conditions": (Apply("logical_and", (M, Within((Bound(COLUMN, 0, 3),))), bool_), "flags"),
     "casts": (Apply("cast", (N,), float32), "y"),
+    "sort keys": (Apply("sort_key", (D,), int64), "counts"),
     "positions": (Position(HERE), "counts"),
     "bits": (
         Apply("cast", (Apply("shift_right", (BITS, Literal(8, uint32)), uint32),), float32),
@@ -330,6 +331,7 @@ MIXED: dict[str, tuple[Scalar, str]] = {
     "two choices": (Apply("select", (M, X, D), float32), "select of bool, f32 and f64 cannot"),
     "no condition": (Apply("logical_not", (X,), bool_), "logical_not of f32 cannot be bool"),
     "bits of a float": (Apply("random_bits", (X,) * 4, uint32), "random_bits of f32, f32, f32"),
+    "a key of another width": (Apply("sort_key", (X,), int64), "sort_key of f32 cannot be i64"),
     "a shift of a float": (Apply("shift_right", (X, X), float32), "shift_right of f32 and f32"),
     "half a number": (Literal(0.5, int64), "the number 0.5 cannot be i64"),
     "a number that is too large": (Literal(300, uint8), "the number 300 cannot be u8"),
