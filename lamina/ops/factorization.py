@@ -33,7 +33,6 @@ from lamina.ops.conversion import floating, operands_of
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import log, sign, sqrt
-from lamina.ops.linalg import matmul
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.recurrence import recurrence
@@ -67,6 +66,14 @@ def _check_float(name: str, x: Tensor) -> None:
 def _transposed(x: Tensor) -> Tensor:
     """The matrices in the last two axes, transposed."""
     return transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """The matrix product as a sum of products, which mixed precision does not round.
+
+    Rounded gradients of an ill-conditioned matrix would be far from its gradients.
+    """
+    return sum_along(expand_dims(left, -1) * expand_dims(right, -3), -2)
 
 
 def _by_time(x: Tensor, axis: int) -> Tensor:
@@ -137,7 +144,7 @@ def _cholesky_build(node: Tensor, _: Target) -> Tensor:
 def _cholesky_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """L^-T P(L^T G) L^-1, made symmetric; P keeps the lower triangle, and half of the diagonal."""
     (n,) = static(result.shape[-1:])
-    product = matmul(_transposed(result), upstream)
+    product = _product(_transposed(result), upstream)
     halved = constant(np.tri(n) - 0.5 * np.eye(n), result.dtype)
     inner = _solved_triangular(result, product * halved, lower=True, transposed=True)
     found = _transposed(_solved_triangular(result, _transposed(inner), lower=True, transposed=True))
@@ -232,7 +239,7 @@ def _triangular_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | Non
     lower: bool = result.attributes["lower"]
     unit: bool = result.attributes["unit_diagonal"]
     above = _solved_triangular(matrix, upstream, lower=lower, unit_diagonal=unit, transposed=True)
-    product = -matmul(above, _transposed(result))
+    product = -_product(above, _transposed(result))
     return _triangle(product, lower=lower, unit_diagonal=unit), above
 
 
@@ -383,7 +390,7 @@ def _solve_build(node: Tensor, _: Target) -> Tensor:
 
 def _solve_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     above = apply(SOLVE, _transposed(result.operands[0]), upstream)
-    return -matmul(above, _transposed(result)), above
+    return -_product(above, _transposed(result)), above
 
 
 def _eliminated_reference(matrix: Array, right: Array) -> tuple[Array, Array, Array]:
