@@ -12,15 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from lamina.graph import Attributes, Tensor
+from lamina.graph import Attributes, Tensor, apply
 from lamina.ops import reduce
 from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, greater_equal, logical_and, where
 from lamina.ops.conversion import recomputed, round_to_tf32, rounded
 from lamina.ops.creation import arange
-from lamina.ops.einsum import einsum
 from lamina.ops.elementwise import exp, log, reciprocal
 from lamina.ops.joining import concat
+from lamina.ops.linalg import EINSUM
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.slicing import pad, slice_axis
 from lamina.program.target import Target
@@ -60,7 +60,7 @@ class AttentionArguments:
     def product(self, spec: str, left: Tensor, right: Tensor) -> Tensor:
         """A product of matrices, as `einsum` writes it."""
         operands = map(round_to_tf32, (left, right)) if self.tf32 else (left, right)
-        return einsum(spec, *operands)
+        return apply(EINSUM, *operands, spec=spec)
 
     def rounded(self, x: Tensor) -> Tensor:
         """Computed weights, or gradients of scores, as they are multiplied."""
