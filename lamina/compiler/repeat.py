@@ -17,7 +17,7 @@ from lamina.compiler.lowering.pull import IterationRow, Location, pulled
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.lowering_rules import Coordinates, iteration_of
+from lamina.ops.lowering_rules import Coordinates, Repeating, iteration_of
 from lamina.ops.movement import RESHAPE
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Scalar
@@ -112,7 +112,11 @@ def lower_repeating(
         first_number: the number of the first step, with which its name begins.
     """
     loop = _Loop(group)
-    graph = _with_distinct_results(optimised(unroll(keep(loop.body, target)), target))
+    body = optimised(unroll(keep(loop.body, target)), target)
+    while any(isinstance(node.op.lowering, Repeating) for node in body.nodes()):
+        # An op was expanded to a recurrence.
+        body = optimised(unroll(body), target)
+    graph = _with_distinct_results(body)
     stacks: dict[int, str] = {}
     for number, (_, tensor) in zip(loop.outputs, graph.outputs, strict=True):
         shape = (loop.rows(number), *static(tensor.shape))

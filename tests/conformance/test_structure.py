@@ -5,6 +5,8 @@ The compiled program is compared with `graph.evaluate`, within the tolerances th
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from harness import Leaves, check
@@ -58,3 +60,19 @@ def test_of_equal_indices_the_last_value_is_put(engine: Engine) -> None:
     result = ops.scatter(x, indices, values, 0)
     found = gradients(ops.sum(result * result), [x, values])
     check(leaves.graph([result, *found]), engine, leaves.feeds)
+
+
+def test_a_sort_and_a_solution_within_a_recurrence(engine: Engine) -> None:
+    generator = np.random.default_rng(0)
+    leaves = Leaves()
+    first = leaves.add(generator.normal(size=(2, 3, 3)).astype(np.float32))
+    by_time = leaves.add(generator.normal(size=(4, 2, 3, 3)).astype(np.float32))
+
+    def step(states: Any, elements: Any, constants: Any) -> Any:
+        matrix = elements[0] + 4 * np.eye(3, dtype=np.float32)
+        found = ops.sort(ops.solve(matrix, states[0]), 1)
+        return [found], [ops.argsort(found, 2)]
+
+    (states,), (orders,) = ops.recurrence(step, [first], [by_time])
+    found = gradients(ops.sum(states * states), [first, by_time])
+    check(leaves.graph([states, orders, *found]), engine, leaves.feeds)
