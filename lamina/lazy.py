@@ -154,7 +154,10 @@ def _unknown(module: ModuleType, name: str) -> AttributeError:
     if not name.startswith("_"):
         from difflib import get_close_matches  # slower to load than this whole module
 
-        near = get_close_matches(name, dir(module), 1)
-        problem += f". Did you mean {near[0]!r}?" if near else ""
+        from lamina.elsewhere import advice_for  # only errors need it
+
+        advice = advice_for((module.__name__,), name)
+        near = [] if advice else get_close_matches(name, dir(module), 1)
+        problem += f". Did you mean {near[0]!r}?" if near else advice
     # Without `obj=module`, as Python would then add its own proposal.
     return AttributeError(problem, name=name)

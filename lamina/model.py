@@ -9,6 +9,7 @@ from typing import Annotated, Any, Never, NoReturn, final
 from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
+from lamina.elsewhere import Named
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError
 from lamina.explanation import Explanation, Profile, Tuning
@@ -57,7 +58,7 @@ Seconds = Annotated[float, Number("(0, 86400]")]
 
 
 @final
-class Model:
+class Model(Named):
     """A network, and its parameters in an engine's memory.
 
     Args:

@@ -11,6 +11,7 @@ from lamina.bill import Memory, MemoryBill, largest_batch
 from lamina.calls import checked
 from lamina.compiler.expand import expand
 from lamina.derive import default_targets, inference_graph, training_graph
+from lamina.elsewhere import Named
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
 from lamina.engines.discovery import device_of, open_engine, target_of
 from lamina.engines.engine import Device
@@ -59,12 +60,11 @@ from lamina.tf32_products import Products
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
-# The number of traces that a network keeps: both modes, for a few dtypes of inputs.
-_MOST_TRACES = 8
+_MOST_TRACES = 8  # that a network keeps: both modes, for a few dtypes of inputs
 
 
 @final
-class Network:
+class Network(Named):
     """Inputs, outputs, and the layers and ops between them.
 
     Args:

@@ -134,7 +134,11 @@ WORDS = (
     ),
     Retired("(training|inference) form", "training mode, inference mode"),
     Retired("forms?", "signature", within=_ENGINES[:3], names=True),
-    Retired("cuts?|cutting", "split, truncate, crop; split-M, split-K"),
+    Retired(
+        "cuts?|cutting",
+        "split, truncate, crop; split-M, split-K",
+        standard={"cut mix": "the name of Keras's layer CutMix"},
+    ),
     Retired(
         "rows?|columns?|inner",
         "m, n, k",

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from lamina.calls import Called
 from lamina.data.arrays import Listed, listed, to_array
+from lamina.elsewhere import Named
 from lamina.errors import DataError, DTypeError
 from lamina.graph.kinds import Kind, Misfit, Number, Operands, Whole, shown
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox_in_64_bits
@@ -72,7 +73,7 @@ class _SplitFraction(Kind):
 
 
 @frozen_dataclass(eq=False, repr=False)
-class Dataset(metaclass=Called):
+class Dataset(Named, metaclass=Called):
     """Inputs and targets of examples. Arrays are neither copied nor converted.
 
     For example, images stay uint8 and become floats on the device.

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar, final
 
 import numpy as np
 
+from lamina.elsewhere import Named
 from lamina.errors import LaminaError
 from lamina.graph.kinds import Kind
 from lamina.graph.origin import Origin, current_origin, source_line
@@ -136,7 +137,7 @@ def operator(function: Function) -> Function:
 
 
 @frozen_dataclass(eq=False)
-class Tensor:
+class Tensor(Named):
     """A symbolic value; made by the functions in `lamina.ops`, by layers and by `lamina.Input`.
 
     Python numbers may be operands of arithmetic with tensors; they take the tensor's dtype.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Self
 
 from lamina.calls import Called
+from lamina.elsewhere import Named
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Origin, Tensor, described, source_line
 from lamina.shapes import normalise_axis
 
 
-class Sourced(metaclass=Called):
+class Sourced(Named, metaclass=Called):
     """A record that keeps the line of the user's code that made it, for errors."""
 
     _source: str

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina import ops
+from lamina.elsewhere import names_known
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, constant, evaluate
 from lamina.graph.kinds import NotNegative, Positive, Row, Whole
@@ -377,3 +378,6 @@ def _scaled(numbers: Float64, factor: float, offset: float | None = None) -> Flo
     if offset is not None:
         numbers += offset
     return numbers
+
+
+names_known(__name__)

@@ -12,6 +12,7 @@ import numpy as np
 
 from lamina.data import Dataset
 from lamina.derive import BatchGraph, default_targets
+from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError
 from lamina.program.program import Program
@@ -66,7 +67,7 @@ def joined(pieces: Sequence[Recorded]) -> Recorded:
     )
 
 
-class BatchRunner:
+class BatchRunner(Named):
     """Base of `Training` and `Evaluation`: checks batches and runs compiled programs on them.
 
     Args:

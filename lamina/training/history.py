@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 from lamina import reports
 from lamina.calls import Called
+from lamina.elsewhere import Named
 from lamina.errors import UnknownNameError
 from lamina.graph.kinds import Instance
 from lamina.reports import table_text, value_text
@@ -19,7 +20,7 @@ VALIDATION = "validation_"
 
 
 @dataclass
-class History(metaclass=Called):
+class History(Named, metaclass=Called):
     """Loss and metrics, one value for each epoch; `history["loss"]`, `history["accuracy"]`.
 
     Values measured on the validation data have names that begin with `validation_`. Training

@@ -17,6 +17,7 @@ from typing import Annotated
 import numpy as np
 
 from lamina import ops
+from lamina.elsewhere import names_known
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.graph.kinds import AnyOf, Count, Function, NotNegative, Number, Positive, Row, Whole
@@ -294,3 +295,6 @@ class Warmup(Schedule):
 def _progress(step: Tensor, steps: int) -> Tensor:
     """From 0 at the start to 1 after `steps`, and 1 from then on."""
     return ops.minimum(step / float(steps), 1.0)
+
+
+names_known(__name__)

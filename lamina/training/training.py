@@ -16,6 +16,7 @@ from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.derive import training_graph
+from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile
@@ -56,7 +57,7 @@ _Exact = tuple[tuple[Any, ...], Callable[[Array], None] | None]
 
 
 @final
-class DeferredLoss:
+class DeferredLoss(Named):
     """The loss of a training step; `float(loss)`, sums and comparisons wait for the device.
 
     Args:

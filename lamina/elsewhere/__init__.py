@@ -1,0 +1,78 @@
+"""Names of PyTorch, Keras and scikit-learn, for the errors about names that Lamina does not have.
+
+An entry is Lamina's spelling, `"lm.Linear(features)"`, or sentences that end with a full stop. The
+tables are loaded when the text of an error is read.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+
+def advice_for(owners: tuple[str, ...], name: str) -> str:
+    """What a name is called in Lamina, as a sentence that follows others; "" if nobody knows.
+
+    Args:
+        owners: the module, or the names of a class and its bases: the first with an entry counts.
+        name: of the attribute.
+    """
+    from lamina.elsewhere.tables import TABLES  # only errors need them
+
+    found = next((TABLES[o][name] for o in owners if name in TABLES.get(o, ())), "")
+    if not found:
+        return ""
+    return f". {found}" if found.endswith(".") else f". Here it is {found}."
+
+
+class UnknownAttribute(AttributeError):
+    """An attribute that an object does not have.
+
+    Its text is made when it is read, because `hasattr` reads none.
+    """
+
+    def __init__(self, owner: object, name: str) -> None:
+        # Without `obj`, as Python would then add a proposal of its own.
+        super().__init__(name=name)
+        self._cls = type(owner)
+
+    def __reduce__(self) -> tuple[type[AttributeError], tuple[str]]:
+        return AttributeError, (str(self),)
+
+    def __str__(self) -> str:
+        owners = tuple(base.__name__ for base in self._cls.__mro__)
+        problem = f"{self._cls.__name__!r} object has no attribute {self.name!r}"
+        return problem + advice_for(owners, str(self.name))
+
+
+class Named:
+    """The base of classes whose unknown attributes get advice: `model.summary`.
+
+    Attributes that exist are found before this method is called.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # otherwise type checkers would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("__") and any(name in vars(c) for c in type(self).__mro__):
+                # A property that exists raised an AttributeError: the same one again.
+                return object.__getattribute__(self, name)
+            raise UnknownAttribute(self, name)
+
+
+class _Module(ModuleType):
+    def __getattr__(self, name: str) -> NoReturn:
+        advice = "" if name.startswith("_") else advice_for((self.__name__,), name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{advice}")
+
+
+def names_known(module: str) -> None:
+    """Gives advice for unknown names of a module.
+
+    Args:
+        module: its `__name__`.
+    """
+    sys.modules[module].__class__ = _Module

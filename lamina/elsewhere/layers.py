@@ -1,0 +1,189 @@
+"""Names of layers in torch.nn and keras.layers; the names before a colon share the text."""
+
+from __future__ import annotations
+
+_WRAPPER = (
+    "A list of layers is a Python list; lm.Sequential(input, *layers) runs one after another."
+)
+_CELL = (
+    "A recurrent layer runs its cell over the whole sequence: lm.LSTM(features), lm.GRU(features) "
+    "or lm.RNN(features); of a step of your own, lm.ops.recurrence makes a layer."
+)
+_IMAGES = (
+    "There are no layers that change training images; change the arrays of each batch before "
+    "training.step, or those of the data set before fit."
+)
+_TEXT = (
+    "There are no layers for text or categories; make indices first, and give them to lm.OneHot or"
+    " lm.Embedding."
+)
+
+LAYERS: dict[str, str] = {
+    # Products and convolutions
+    "Dense LazyLinear": "lm.Linear(features)",
+    "EinsumDense": (
+        "There is no such layer; lm.ops.einsum is the product, and lm.Linear the usual layer."
+    ),
+    "Bilinear": "There is no such layer; in a layer of your own, lm.ops.einsum is the product.",
+    "Conv1D Convolution1D LazyConv1d": "lm.Conv1d(channels, window)",
+    "Conv2D Convolution2D LazyConv2d": "lm.Conv2d(channels, window)",
+    "Conv3D Convolution3D LazyConv3d": "lm.Conv3d(channels, window)",
+    "Conv1DTranspose Convolution1DTranspose LazyConvTranspose1d": (
+        "lm.ConvTranspose1d(channels, window)"
+    ),
+    "Conv2DTranspose Convolution2DTranspose LazyConvTranspose2d": (
+        "lm.ConvTranspose2d(channels, window)"
+    ),
+    "Conv3DTranspose Convolution3DTranspose LazyConvTranspose3d": (
+        "lm.ConvTranspose3d(channels, window)"
+    ),
+    "DepthwiseConv1D": "lm.Conv1d(channels, window, groups=channels)",
+    "DepthwiseConv2D": "lm.Conv2d(channels, window, groups=channels)",
+    "SeparableConv1D SeparableConvolution1D": (
+        "It is two layers here: lm.Conv1d(inputs, window, groups=inputs), lm.Conv1d(channels, 1)."
+    ),
+    "SeparableConv2D SeparableConvolution2D": (
+        "It is two layers here: lm.Conv2d(inputs, window, groups=inputs), lm.Conv2d(channels, 1)."
+    ),
+    "Fold Unfold": "There is no such layer; lm.Conv2d has the windows inside.",
+    "SpectralNormalization": "There is no such layer; lm.L2 as weight_regularizer comes nearest.",
+    # Pooling
+    "MaxPool1D MaxPooling1D": "lm.MaxPool1d(window)",
+    "MaxPool2D MaxPooling2D": "lm.MaxPool2d(window)",
+    "MaxPool3D MaxPooling3D": "lm.MaxPool3d(window)",
+    "AvgPool1D AveragePooling1D": "lm.AvgPool1d(window)",
+    "AvgPool2D AveragePooling2D": "lm.AvgPool2d(window)",
+    "AvgPool3D AveragePooling3D": "lm.AvgPool3d(window)",
+    "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveAveragePooling1D "
+    "AdaptiveAveragePooling2D AdaptiveAveragePooling3D": "lm.AdaptiveAvgPool(size)",
+    "AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d AdaptiveMaxPooling1D "
+    "AdaptiveMaxPooling2D AdaptiveMaxPooling3D": "lm.AdaptiveMaxPool(size)",
+    "GlobalAvgPool1D GlobalAvgPool2D GlobalAvgPool3D GlobalAveragePooling1D "
+    "GlobalAveragePooling2D GlobalAveragePooling3D": "lm.GlobalAvgPool()",
+    "GlobalMaxPool1D GlobalMaxPool2D GlobalMaxPool3D GlobalMaxPooling1D GlobalMaxPooling2D "
+    "GlobalMaxPooling3D": "lm.GlobalMaxPool()",
+    "FractionalMaxPool2d FractionalMaxPool3d": (
+        "There is no such layer; lm.AdaptiveMaxPool(size) comes nearest."
+    ),
+    "MaxUnpool1d MaxUnpool2d MaxUnpool3d": (
+        "There is no such layer; lm.Upsample(scale=2) or a transposed convolution comes nearest."
+    ),
+    # Activations
+    "Activation": (
+        "Each activation is a layer: lm.ReLU(), lm.Tanh(), lm.Sigmoid(), lm.GELU(), lm.Softmax()."
+    ),
+    "ReLU6": "lm.Hardtanh(low=0.0, high=6.0)",
+    "Softmax2d": "lm.Softmax(axis=1)",
+    "LogSigmoid": "There is no such layer; -lm.Softplus()(-x) is log(sigmoid(x)).",
+    "Swish": "lm.SiLU()",
+    "CELU": "There is no such layer; lm.ELU(alpha=1.0) is CELU with its default.",
+    "PReLU RReLU": "There is no such layer; lm.LeakyReLU(slope=0.25) comes nearest.",
+    "GLU": "There is no such layer; a, b = lm.ops.split(x, 2, axis=1), then a * lm.ops.sigmoid(b).",
+    "Mish": "There is no such layer; x * lm.ops.tanh(lm.ops.softplus(x)) is its formula.",
+    "Hardsigmoid Hardswish": (
+        "There is no such layer; lm.ops.clip(x / 6 + 0.5, 0, 1) is the hard sigmoid of x."
+    ),
+    "Softmin": "There is no such layer; lm.Softmax()(-x) is its formula.",
+    "Softsign": "There is no such layer; x / (1 + lm.ops.abs(x)) is its formula.",
+    "Tanhshrink": "There is no such layer; x - lm.ops.tanh(x) is its formula.",
+    "Hardshrink Softshrink Threshold": (
+        "There is no such layer; lm.ops.where chooses between values, element by element."
+    ),
+    # Normalisation
+    "BatchNorm1d BatchNorm2d BatchNorm3d BatchNormalization LazyBatchNorm1d LazyBatchNorm2d "
+    "LazyBatchNorm3d SyncBatchNorm": "lm.BatchNorm()",
+    "InstanceNorm1d InstanceNorm2d InstanceNorm3d LazyInstanceNorm1d LazyInstanceNorm2d "
+    "LazyInstanceNorm3d": "lm.InstanceNorm()",
+    "LayerNormalization": "lm.LayerNorm()",
+    "GroupNormalization": "lm.GroupNorm(groups)",
+    "RMSNormalization": "lm.RMSNorm()",
+    "UnitNormalization": "There is no such layer; lm.RMSNorm(affine=False) comes nearest.",
+    "CrossMapLRN2d LocalResponseNorm": "There is no such layer; lm.BatchNorm() comes nearest.",
+    "Normalization": "There is no such layer; lm.Rescale(scale, offset=0.0) has fixed numbers.",
+    "Rescaling": "lm.Rescale(scale)",
+    # Regularisation
+    "Dropout1d Dropout2d Dropout3d SpatialDropout1D SpatialDropout2D SpatialDropout3D": (
+        "lm.SpatialDropout(probability)"
+    ),
+    "AlphaDropout FeatureAlphaDropout GaussianDropout": (
+        "There is no such layer; lm.Dropout(probability) or lm.GaussianNoise(deviation) comes "
+        "nearest."
+    ),
+    "ActivityRegularization": (
+        "There is no such layer; layers take a weight_regularizer, such as lm.L2(1e-4)."
+    ),
+    "StochasticDepth": "lm.DropPath(probability)",
+    # Sequences and attention
+    "SimpleRNN": "lm.RNN(features)",
+    "Bidirectional": "It is an option here: lm.LSTM(features, bidirectional=True).",
+    "TimeDistributed": "Not needed: lm.Linear(features) works along the last axis of any tensor.",
+    "RNNBase": "lm.RNN(features)",
+    "RNNCellBase RNNCell LSTMCell GRUCell SimpleRNNCell StackedRNNCells": _CELL,
+    "ConvLSTM1D ConvLSTM2D ConvLSTM3D": (
+        "There is no such layer; lm.ops.recurrence makes one of a step with convolutions."
+    ),
+    "Masking": "Masks are operands of attention; recurrent layers have none.",
+    "MultiheadAttention": "lm.MultiHeadAttention(heads)",
+    "Attention AdditiveAttention": (
+        "lm.ops.attention is the function, lm.MultiHeadAttention(heads) the layer."
+    ),
+    "GroupQueryAttention GroupedQueryAttention": (
+        "There is no such layer; lm.MultiHeadAttention(heads) comes nearest."
+    ),
+    "TransformerEncoderLayer": "lm.TransformerEncoderBlock(heads, hidden)",
+    "TransformerDecoderLayer": "lm.TransformerDecoderBlock(heads, hidden)",
+    "TransformerEncoder TransformerDecoder Transformer": (
+        "Apply several blocks one after another: lm.TransformerEncoderBlock(heads, hidden) and "
+        "lm.TransformerDecoderBlock(heads, hidden)."
+    ),
+    "EmbeddingBag": (
+        "There is no such layer; lm.Embedding(count, features), then a mean of its rows."
+    ),
+    # Shapes and images
+    "Unflatten": "lm.Reshape(*dimensions)",
+    "Permute": "There is no such layer; lm.ops.transpose(x, axes) in the functional style.",
+    "RepeatVector": "There is no such layer; lm.ops.broadcast_to repeats a tensor.",
+    "UpSampling1D UpSampling2D UpSampling3D UpsamplingNearest2d": "lm.Upsample(scale=2)",
+    "UpsamplingBilinear2d": 'lm.Upsample(scale=2, mode="bilinear", align_corners=True)',
+    "ZeroPad1d ZeroPad2d ZeroPad3d ZeroPadding1D ZeroPadding2D ZeroPadding3D ConstantPad1d "
+    "ConstantPad2d ConstantPad3d": "lm.Pad(widths)",
+    "ReflectionPad1d ReflectionPad2d ReflectionPad3d": 'lm.Pad(widths, mode="reflect")',
+    "ReplicationPad1d ReplicationPad2d ReplicationPad3d": 'lm.Pad(widths, mode="replicate")',
+    "CircularPad1d CircularPad2d CircularPad3d": 'lm.Pad(widths, mode="circular")',
+    "Cropping1D Cropping2D Cropping3D CenterCrop": "lm.Crop(widths)",
+    "Resizing": "There is no such layer; lm.Upsample(scale=2) enlarges by a factor.",
+    "ChannelShuffle": "There is no such layer; lm.ops.reshape and lm.ops.transpose do it.",
+    # Several inputs
+    "Concatenate": "lm.Concat()",
+    "Average Subtract Maximum Minimum": (
+        "Tensors are combined by operators: (a + b) / 2, a - b, lm.ops.maximum, lm.ops.minimum."
+    ),
+    "Dot": "There is no such layer; lm.ops.matmul and lm.ops.einsum are the products.",
+    "CosineSimilarity PairwiseDistance": (
+        "There is no such layer; write the formula with lm.ops.sum and lm.ops.sqrt."
+    ),
+    # Building networks
+    "Module": "A layer of your own is a subclass of lm.Layer; a network is an lm.Network.",
+    "Functional": "lm.Network(inputs, outputs)",
+    "Container ModuleDict ModuleList Pipeline": _WRAPPER,
+    "Parameter ParameterDict ParameterList": (
+        "The forward of an lm.Layer makes its parameters: scope.parameter(name, shape=..., "
+        "init=...)."
+    ),
+    "Buffer": "The forward of an lm.Layer makes its states: scope.state.",
+    "Identity": "Not needed: leave the layer out.",
+    "InputLayer InputSpec": "lm.Input(*shape)",
+    "Lambda Wrapper": "Write a subclass of lm.Layer, or apply lm.ops in the functional style.",
+    "DataParallel FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper": (
+        "There is no counterpart; an lm.Model runs on one device."
+    ),
+    # Preparation of data
+    "AugMix AutoContrast CutMix Equalization MaxNumBoundingBoxes MixUp RandAugment "
+    "RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast RandomCrop "
+    "RandomElasticTransform RandomErasing RandomFlip RandomGaussianBlur RandomGrayscale RandomHue "
+    "RandomInvert RandomPerspective RandomPosterization RandomRotation RandomSaturation "
+    "RandomSharpness RandomShear RandomTranslation RandomZoom Solarization": _IMAGES,
+    "CategoryEncoding Discretization HashedCrossing Hashing IntegerLookup StringLookup "
+    "TextVectorization": _TEXT,
+    "MelSpectrogram STFTSpectrogram": "There is no such layer; make the spectra before training.",
+}

@@ -1,0 +1,129 @@
+"""Names of losses, optimizers, metrics, schedules, initial values and of what trains a network."""
+
+from __future__ import annotations
+
+LOSSES: dict[str, str] = {
+    "MSELoss MeanSquaredErrorLoss": "lm.MSE()",
+    "L1Loss": "lm.MAE()",
+    "HuberLoss SmoothL1Loss": "lm.Huber()",
+    "CrossEntropyLoss CategoricalCrossentropy SparseCategoricalCrossentropy": (
+        "lm.CrossEntropy() takes raw scores, and class numbers or shares as targets."
+    ),
+    "LinearCrossEntropyLoss": (
+        "Use two steps: lm.Linear(classes) as the last layer, lm.CrossEntropy() as the loss."
+    ),
+    "NLLLoss NLLLoss2d": "lm.NLL()",
+    "BCELoss": "lm.BCE()",
+    "BCEWithLogitsLoss": "lm.BCEWithLogits()",
+    "BinaryCrossentropy": (
+        "lm.BCE() takes probabilities, lm.BCEWithLogits() takes raw scores (from_logits=True)."
+    ),
+    "KLDivLoss KLDivergenceLoss": "lm.KLDivergence()",
+    "CategoricalHinge": "There is no such loss; lm.Hinge() comes nearest.",
+    "HingeEmbeddingLoss MultiMarginLoss MultiLabelMarginLoss SquaredHinge": (
+        "There is no such loss; lm.Hinge() comes nearest."
+    ),
+    "SoftMarginLoss": "There is no such loss; lm.BCEWithLogits() is the same with targets 0 and 1.",
+    "MultiLabelSoftMarginLoss": (
+        "There is no such loss; lm.BCEWithLogits() is the same with equal weights."
+    ),
+    "TripletMarginLoss TripletMarginWithDistanceLoss": "lm.Triplet()",
+    "MarginRankingLoss CosineEmbeddingLoss": "There is no such loss; lm.Triplet() comes nearest.",
+    "LogCosh": "There is no such loss; lm.Huber() comes nearest.",
+    "PoissonNLLLoss Poisson GaussianNLLLoss CTCLoss CTC AdaptiveLogSoftmaxWithLoss Dice "
+    "Tversky Circle CategoricalFocalCrossentropy BinaryFocalCrossentropy "
+    "CategoricalGeneralizedCrossEntropy MeanAbsolutePercentageError MeanSquaredLogarithmicError": (
+        "There is no such loss; a loss may be any function of two tensors, made of lm.ops."
+    ),
+}
+
+OPTIMIZERS: dict[str, str] = {
+    "RMSprop": "lm.RMSProp(rate)",
+    "Nadam": "lm.NAdam(rate)",
+    "Lamb": "lm.LAMB(rate)",
+    "ASGD": "lm.SWA(lm.SGD(rate), start=steps) averages the parameters of any optimizer.",
+    "RAdam Adafactor SparseAdam": "There is no such optimizer; lm.Adam(rate) comes nearest.",
+    "Muon Ftrl": "There is no such optimizer; lm.AdamW(rate) comes nearest.",
+    "LBFGS": "There is no such optimizer; lm.Rprop(rate) also takes whole data sets as batches.",
+    "LossScaleOptimizer": 'Not needed: lm.Model(net, dtype="mixed") scales the loss itself.',
+    "AveragedModel": "lm.SWA(optimizer, start=steps)",
+}
+
+METRICS: dict[str, str] = {
+    "BinaryCrossentropyMetric CategoricalAccuracy SparseCategoricalAccuracy": "lm.Accuracy()",
+    "TopKCategoricalAccuracy SparseTopKCategoricalAccuracy": "lm.TopK(k)",
+    "F1Score FBetaScore": "lm.F1()",
+    "R2Score": "lm.R2()",
+    "AUC RootMeanSquaredError PrecisionAtRecall RecallAtPrecision SensitivityAtSpecificity "
+    "SpecificityAtSensitivity IoU MeanIoU BinaryIoU OneHotIoU OneHotMeanIoU TruePositives "
+    "TrueNegatives FalsePositives FalseNegatives": (
+        "There is no such metric; lm.ConfusionMatrix() counts, and model.predict gives the scores."
+    ),
+}
+
+SCHEDULES: dict[str, str] = {
+    "StepLR MultiplicativeLR": "lm.schedules.StepDecay(rate, every)",
+    "MultiStepLR PiecewiseConstantDecay": "lm.schedules.PiecewiseConstant(boundaries, rates)",
+    "ExponentialLR ExponentialDecay": "lm.schedules.Exponential(rate, factor=0.9)",
+    "CosineAnnealingLR CosineDecay": "lm.schedules.Cosine(rate, steps)",
+    "LinearLR": "lm.schedules.Linear(rate, steps)",
+    "PolynomialLR PolynomialDecay": "lm.schedules.Polynomial(rate, steps)",
+    "ConstantLR": "lm.schedules.Constant(rate)",
+    "SequentialLR ChainedScheduler": (
+        "lm.schedules.Warmup(steps, then) puts a warm-up before another schedule."
+    ),
+    "CosineAnnealingWarmRestarts CosineDecayRestarts CyclicLR InverseTimeDecay OneCycleLR": (
+        "There is no such schedule; lm.schedules.Cosine(rate, steps) comes nearest. A schedule may "
+        "be any function of the step, made of lm.ops."
+    ),
+    "LambdaLR LRScheduler LearningRateSchedule": (
+        "A schedule is any function of the step, made of lm.ops: "
+        "lm.SGD(lambda step: 0.1 / (1.0 + step))."
+    ),
+    "ReduceLROnPlateau": (
+        "There is no such schedule; lm.schedules.Cosine(rate, steps) is fixed before training."
+    ),
+}
+
+INITIALISERS: dict[str, str] = {
+    "kaiming_uniform_ HeUniform he_uniform": "lm.init.KaimingUniform()",
+    "kaiming_normal_ HeNormal he_normal": "lm.init.KaimingNormal()",
+    "xavier_uniform_ GlorotUniform glorot_uniform": "lm.init.XavierUniform()",
+    "xavier_normal_ GlorotNormal glorot_normal": "lm.init.XavierNormal()",
+    "orthogonal_ OrthogonalInitializer": "lm.init.Orthogonal()",
+    "uniform_ RandomUniform": "lm.init.Uniform(low, high)",
+    "normal_ RandomNormal": "lm.init.Normal(deviation=0.01)",
+    "trunc_normal_ TruncatedNormal": (
+        "There is no such initialiser; lm.init.Normal(deviation=0.01) comes nearest."
+    ),
+    "constant_": "lm.init.Constant(value)",
+    "zeros_": "lm.init.Zeros()",
+    "ones_ Ones": "lm.init.Constant(1.0)",
+    "LecunNormal LecunUniform VarianceScaling": (
+        "There is no such initialiser; lm.init.XavierNormal() comes nearest."
+    ),
+    "eye_ dirac_ sparse_ Identity IdentityInitializer STFT": (
+        "There is no such initialiser; it may be a function (shape, seed, stream) that returns an "
+        "array."
+    ),
+}
+
+REGULARISERS: dict[str, str] = {
+    "L1L2 l1_l2": "There is no such regulariser; it may be a function, made of lm.ops.",
+    "OrthogonalRegularizer": "There is no such regulariser; lm.L2(strength) comes nearest.",
+    "l1": "lm.L1(strength)",
+    "l2": "lm.L2(strength)",
+}
+
+CLIPPING: dict[str, str] = {
+    "clip_grad_norm_": "It is an option of fit and training: clip=lm.ClipGlobalNorm(limit).",
+    "clip_grad_value_": "It is an option of fit and training: clip=lm.ClipValue(limit).",
+}
+
+CALLBACKS: dict[str, str] = {
+    "EarlyStopping": "There is no such callback; fit takes callbacks that may stop it.",
+    "ModelCheckpoint": "It is an option of fit: model.fit(..., checkpoint=path).",
+    "TensorBoard CSVLogger ProgbarLogger LearningRateScheduler LambdaCallback Callback History": (
+        "A callback of fit is a function; model.fit returns the history."
+    ),
+}

@@ -1,0 +1,182 @@
+"""Names of other frameworks: each is refused with its name in Lamina."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.elsewhere.tables import TABLES
+from lamina.training.history import History
+from lamina.training.metrics import Metric
+from lamina.training.schedules import Schedule
+from lamina.training.training import DeferredLoss, Training
+
+CLASSES: dict[str, Any] = {
+    "Dataset": lm.data.Dataset,
+    "DeferredLoss": DeferredLoss,
+    "History": History,
+    "Layer": lm.Layer,
+    "Loss": lm.training.losses.Loss,
+    "Metric": Metric,
+    "Model": lm.Model,
+    "Network": lm.Network,
+    "Optimizer": lm.training.optimizers.Optimizer,
+    "Schedule": Schedule,
+    "Tensor": lm.Tensor,
+    "Training": Training,
+}
+# The variables in the texts.
+OBJECTS: dict[str, Any] = {
+    "dataset": lm.data.Dataset,
+    "history": History,
+    "lm": lm,
+    "model": lm.Model,
+    "net": lm.Network,
+    "optimizer": lm.Adam,
+    "training": Training,
+}
+ENTRIES = [(owner, name) for owner, table in TABLES.items() for name in table]
+
+
+def has(owner: Any, name: str) -> bool:
+    return hasattr(owner, name) or name in getattr(owner, "__dataclass_fields__", ())
+
+
+@pytest.mark.parametrize("owner", TABLES)
+def test_no_entry_names_something_that_exists(owner: str) -> None:
+    one = CLASSES[owner] if owner in CLASSES else importlib.import_module(owner)
+    assert [name for name in TABLES[owner] if has(one, name)] == []
+
+
+@pytest.mark.parametrize("owner", TABLES)
+def test_every_replacement_exists(owner: str) -> None:
+    pattern = rf"\b(?:{'|'.join(OBJECTS)})(?:\.\w+)+"
+    for text in TABLES[owner].values():
+        for path in re.findall(pattern, text):
+            first, *names = path.split(".")
+            one = OBJECTS[first]
+            for name in names:
+                assert has(one, name), (path, text)
+                one = getattr(one, name, None)
+                one = lm.Network if isinstance(one, property) else one
+
+
+@pytest.mark.parametrize("owner", TABLES)
+def test_calls_in_the_texts_are_accepted(owner: str) -> None:
+    names = dict.fromkeys(("rate", "factor", "slope", "strength", "limit", "probability"), 0.5)
+    names |= dict.fromkeys(("deviation", "value", "low", "scale", "offset"), 0.5)
+    counts = "features channels window groups heads hidden size count classes every steps start k"
+    names |= dict.fromkeys((*counts.split(), "widths"), 2) | {"high": 1.0}
+    x = lm.Input(3)
+    names |= {
+        "inputs": 2,
+        "input": x,
+        "x": x,
+        "layers": (),
+        "boundaries": [1],
+        "rates": [0.1, 0.2],
+        "then": 0.1,
+        "optimizer": lm.SGD(0.1),
+    }
+    for text in TABLES[owner].values():
+        for call in re.findall(r"lm(?:\.schedules|\.init)?\.[A-Z]\w*\([\w=., \"]*\)", text):
+            if not call.startswith(("lm.Model", "lm.Network", "lm.Input", "lm.Sequential")):
+                eval(call, {"lm": lm, **names})
+
+
+MODEL = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "text"),
+    [
+        (lm, "Dense", "module 'lamina' has no attribute 'Dense'. Here it is lm.Linear(features)."),
+        (lm, "Dropout2d", "Here it is lm.SpatialDropout(probability)."),
+        (lm, "CrossEntropyLoss", "lm.CrossEntropy() takes raw scores, "),
+        (lm, "nn", "Layers and losses are at the top level: lm.Linear, "),
+        (lm, "tensor", "Data are NumPy arrays, "),
+        (lm, "no_grad", "Not needed: model.predict computes no gradients."),
+        (lm, "matmul", "Here it is lm.ops.matmul."),
+        (lm.ops, "cat", "Here it is lm.ops.concat(tensors, axis)."),
+        (lm.init, "kaiming_uniform_", "Here it is lm.init.KaimingUniform()."),
+        (lm.schedules, "StepLR", "Here it is lm.schedules.StepDecay(rate, every)."),
+        (lm.data, "DataLoader", "lm.data.Dataset(inputs, targets); fit takes the batch size"),
+        (MODEL, "summary", "'Model' object has no attribute 'summary'. print(model.network) "),
+        (MODEL, "state_dict", "Here it is model.parameters()."),
+        (MODEL, "predict_proba", "model.predict(inputs) gives the outputs of the network: "),
+        (MODEL.network, "summary", "print(net) shows layers, shapes and parameters."),
+        (lm.Linear(3), "weight", "A layer holds no numbers: model.parameters() gives them, "),
+        (lm.Adam(), "step", "An optimizer is a record; training.step(x, y) applies it."),
+        (lm.MSE(), "backward", "Not needed: training.step(x, y) computes loss and gradients"),
+        (History(), "history", "Here it is history.values."),
+        (lm.data.Dataset(np.zeros((2, 3), "f4")), "shape", "dataset.input_shapes and dataset."),
+        (lm.Input(3), "requires_grad", "Here it is lm.gradients(y, [x])."),
+    ],
+)
+def test_a_name_of_another_framework_is_refused_with_the_name_here(
+    owner: Any, name: str, text: str
+) -> None:
+    assert not hasattr(owner, name)
+    with pytest.raises(AttributeError, match="has no attribute") as raised:
+        getattr(owner, name)
+    assert text in str(raised.value)
+
+
+def test_training_says_that_steps_compute_their_own_gradients() -> None:
+    with MODEL.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=2) as training:
+        loss = training.step(np.zeros((2, 3), "f4"), np.zeros((2, 2), "f4"))
+        with pytest.raises(AttributeError, match=r"each training\.step computes its own gradients"):
+            getattr(training, "zero_grad")  # noqa: B009 (type checkers refuse the name)
+        with pytest.raises(AttributeError, match=r"training\.step has computed the gradients"):
+            getattr(loss, "backward")  # noqa: B009
+
+
+def test_a_user_s_layer_has_the_same_advice_and_its_own_errors() -> None:
+    class Broken(lm.Linear):
+        @property
+        def size(self) -> int:
+            raise AttributeError("no size yet")
+
+    with pytest.raises(AttributeError, match="A layer holds no numbers"):
+        getattr(Broken(3), "weight")  # noqa: B009
+    with pytest.raises(AttributeError, match="no size yet"):
+        _ = Broken(3).size
+
+
+def test_an_unknown_name_gets_no_advice() -> None:
+    with pytest.raises(AttributeError) as raised:
+        getattr(lm.Linear(3), "xyzzy")  # noqa: B009
+    assert str(raised.value) == "'Linear' object has no attribute 'xyzzy'"
+    assert not hasattr(lm.init, "_private")
+
+
+def test_records_can_be_copied_and_pickled() -> None:
+    with pytest.raises(AttributeError) as raised:
+        getattr(MODEL, "summary")  # noqa: B009
+    for one in (lm.Linear(3), lm.Adam(), lm.MSE(), MODEL.network, raised.value):
+        assert str(pickle.loads(pickle.dumps(copy.deepcopy(one)))) == str(one)
+
+
+def test_the_tables_are_loaded_by_errors_only() -> None:
+    code = """
+import sys
+from lamina import *
+Model(Sequential(Input(3), Linear(2)), engine="interpreter").fit
+print("lamina.elsewhere.tables" in sys.modules)
+try:
+    Linear(3).weight
+except AttributeError as error:
+    print("lamina.elsewhere.tables" in sys.modules, str(error) != "")
+print("lamina.elsewhere.tables" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "True", "True"]
