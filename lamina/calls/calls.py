@@ -177,8 +177,13 @@ class Interface:
             DefinitionError: if it does not take these arguments.
         """
         if self._fits(values, options):
-            by_position = map(self._read, self.positional, values)
-            by_name = {name: self._read(name, value) for name, value in options.items()}
+            try:
+                by_position = [*map(self._read, self.positional, values)]
+                by_name = {name: self._read(name, value) for name, value in options.items()}
+            except DefinitionError as error:
+                if self.owner is not None and not error.advice:
+                    error.advice = self._translation(values, options)
+                raise
             return function(*by_position, **by_name)
         misfit = self.misfit(values, options)
         if misfit is not None:

@@ -127,7 +127,7 @@ TOP: dict[str, str] = {
     ),
     "train fit": "model.fit(train, loss=..., optimizer=...)",
     "MLPClassifier MLPRegressor": (
-        "lm.networks.mlp(4, [16], 3) is the network; lm.Model(net) trains it."
+        "lm.networks.mlp((64, 32)) is the network; lm.Model(net) trains it."
     ),
     "Optimizer": "lm.training.optimizers.Optimizer is the base of optimizers.",
     "Loss": "lm.training.losses.Loss is the base of losses.",

@@ -56,7 +56,8 @@ METRICS: dict[str, str] = {
     "R2Score": "lm.R2()",
     "AUC RootMeanSquaredError PrecisionAtRecall RecallAtPrecision SensitivityAtSpecificity "
     "SpecificityAtSensitivity IoU MeanIoU BinaryIoU OneHotIoU OneHotMeanIoU TruePositives "
-    "TrueNegatives FalsePositives FalseNegatives": (
+    "TrueNegatives FalsePositives FalseNegatives ConcordanceCorrelation LogCoshError Mean "
+    "MeanMetricWrapper PearsonCorrelation Sum": (
         "There is no such metric; lm.ConfusionMatrix() counts, and model.predict gives the scores."
     ),
 }
@@ -102,6 +103,7 @@ INITIALISERS: dict[str, str] = {
     "LecunNormal LecunUniform VarianceScaling": (
         "There is no such initialiser; lm.init.XavierNormal() comes nearest."
     ),
+    "Initializer": "An initialiser is any function (shape, seed, stream) that returns an array.",
     "eye_ dirac_ sparse_ Identity IdentityInitializer STFT": (
         "There is no such initialiser; it may be a function (shape, seed, stream) that returns an "
         "array."

@@ -155,6 +155,7 @@ def apply_layer(
 _NOT_ARRAYS = "Start from lm.Input(...); arrays go to Model.predict."
 _ADVICE: dict[Any, str] = {
     bool: "Compare tensors with lm.ops.equal and lm.ops.not_equal.",
+    list: "Pass the tensors one by one: layer(a, b).",
     tuple: "A layer with several results gives a tuple: take one of them, y, *states = layer(x).",
 }
 

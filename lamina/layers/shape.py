@@ -85,11 +85,11 @@ class Flatten(Layer):
         return ops.reshape(x, (*x.shape[:first], features, *x.shape[last + 1 :]))
 
 
-def _no_dimensions() -> Misfit:
+def _no_dimensions(advice: str = "") -> Misfit:
     return Misfit(
         "Reshape(1, 28, 28)",
         problem="these are not the dimensions of an example",
-        advice="Give whole numbers above zero, without the batch; one of them may be -1.",
+        advice=advice or "Give whole numbers above zero, without the batch; one of them may be -1.",
     )
 
 
@@ -107,7 +107,10 @@ class _Dimension(Kind):
     several: bool = False
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
-        listed = entries_of(value) if self.several else (value,)
+        entries = entries_of(value)
+        if entries and not self.several:
+            raise _no_dimensions(f"Write Reshape({', '.join(map(str, entries))}).")
+        listed = entries if self.several else (value,)
         try:
             found = read_each(_EXTENT, listed or ())
         except Misfit:

@@ -1,0 +1,136 @@
+"""Calls of PyTorch and Keras have the right meaning, or are errors with the right spelling."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import foreign_names as data
+import pytest
+
+import lamina as lm
+from lamina.elsewhere.tables import TABLES
+from lamina.errors import DefinitionError
+
+LINES = Path(__file__).with_name("foreign_calls.txt").read_text().splitlines()
+ROWS = [tuple(map(str.strip, line.split("|"))) for line in LINES if line[0] != "#"]
+NAMES = {"lm": lm, "params": [], "optimizer": lm.SGD(0.1)}
+
+
+def called(call: str) -> Any:
+    return eval(f"lm.{call}", NAMES)
+
+
+@pytest.mark.parametrize(("framework", "call", "sign", "ours"), ROWS, ids=lambda v: v)
+def test_a_foreign_call_is_right_or_refused_with_the_right_spelling(
+    framework: str, call: str, sign: str, ours: str
+) -> None:
+    assert framework in ("torch", "keras")
+    if sign == "=":
+        assert called(call) == called(ours)
+        return
+    with pytest.raises(DefinitionError) as error:
+        called(call)
+    # The whole call: after it a reason or the end of the sentence, or the other framework's.
+    assert re.search(rf"(Write |, or |Here it is called ){re.escape(ours)}", error.value.advice)
+    if ours.endswith(")"):
+        name = call.split("(")[0].rpartition(".")[0]
+        ours = ours.removesuffix(", ReLU()")
+        called(f"{name}.{ours}" if name else ours)
+
+
+def known(name: str, package: str = "lamina") -> bool:
+    """Whether a name has a row or an entry that says what it is called here."""
+    prefix = {"lamina.layers.init": "init.", "lamina.training.schedules": "schedules."}
+    begins = prefix.get(package, "") + name + "("
+    return any(row[1].startswith(begins) for row in ROWS) or name in TABLES[package]
+
+
+# These names have one meaning everywhere.
+SAME = {"Input", "Layer", "Sequential"}
+
+
+@pytest.mark.parametrize(
+    ("names", "package"),
+    [
+        (data.TORCH_MODULES, "lamina"),
+        (data.TORCH_OPTIMIZERS, "lamina"),
+        (data.TORCH_SCHEDULERS, "lamina.training.schedules"),
+        (data.TORCH_INITIALISERS, "lamina.layers.init"),
+        (data.KERAS_LAYERS, "lamina"),
+        (data.KERAS_LOSSES, "lamina"),
+        (data.KERAS_OPTIMIZERS, "lamina"),
+        (data.KERAS_METRICS, "lamina"),
+        (data.KERAS_SCHEDULES, "lamina.training.schedules"),
+        (data.KERAS_INITIALISERS, "lamina.layers.init"),
+    ],
+)
+def test_every_name_of_the_frameworks_has_a_row(names: str, package: str) -> None:
+    lacking = [n for n in names.split() if n not in SAME and not known(n, package)]
+    assert lacking == []
+
+
+def test_every_class_of_lamina_has_a_row() -> None:
+    own = {n: getattr(lm, n) for n in dir(lm)}
+    own |= {f"init.{n}": getattr(lm.init, n) for n in lm.init.__dict__ if n[0] != "_"}
+    own |= {
+        f"schedules.{n}": getattr(lm.schedules, n) for n in lm.schedules.__dict__ if n[0] != "_"
+    }
+    called_here = {row[1].split("(")[0] for row in ROWS} | set(data.OWN.split())
+    lacking = [
+        name
+        for name, one in own.items()
+        if dataclasses.is_dataclass(one)
+        and isinstance(one, type)
+        and not inspect.isabstract(one)
+        and issubclass(one, lm.layers.layer.Sourced)
+        and one.__name__ == name.split(".")[-1]
+        and name not in called_here
+    ]
+    assert lacking == []
+
+
+@pytest.mark.torch
+def test_the_recorded_names_are_those_of_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    nn, scheduler = torch.nn, torch.optim.lr_scheduler
+
+    def classes(package: Any, base: type) -> list[str]:
+        found = {n: one for n, one in vars(package).items() if inspect.isclass(one) and n[0] != "_"}
+        return sorted(n for n, one in found.items() if issubclass(one, base))
+
+    assert data.TORCH_MODULES.split() == classes(nn, nn.Module)
+    optimizers = classes(torch.optim, torch.optim.Optimizer)
+    assert sorted(["Optimizer", *data.TORCH_OPTIMIZERS.split()]) == optimizers
+    assert data.TORCH_SCHEDULERS.split() == classes(scheduler, scheduler.LRScheduler)
+    initialisers = sorted(n for n in dir(nn.init) if n.endswith("_") and n[0] != "_")
+    assert data.TORCH_INITIALISERS.split() == initialisers
+
+
+def rows_of_the_page() -> list[tuple[str, str]]:
+    page = Path(__file__).parents[2] / "docs" / "coming-from.md"
+    found = re.findall(r"^\| (.+) \| (.+) \|$", page.read_text(), re.MULTILINE)
+    return [row for row in found if row[1] not in ("Lamina", "in Lamina", "---")]
+
+
+def test_the_page_shows_calls_that_are_accepted() -> None:
+    names = {"a": lm.Input(3), "b": lm.Input(3), "net": lm.Sequential(lm.Input(3), lm.Linear(2))}
+    calls = [call for row in rows_of_the_page() for call in re.findall(r"`(lm\.[^`]+)`", row[1])]
+    assert len(calls) > 60
+    for call in calls:
+        if "engine" not in call:  # a machine may lack the engine
+            assert eval(call, {"lm": lm, **names}) is not None
+
+
+def test_names_on_the_page_are_refused_or_known() -> None:
+    names = set(TABLES["lamina"]) | {row[1].split("(")[0] for row in ROWS}
+    there = [
+        name
+        for row in rows_of_the_page()
+        for name in re.findall(r"`(?:nn|layers)\.([A-Z]\w+)", row[0])
+    ]
+    assert len(there) > 30
+    assert [name for name in there if name not in names | SAME] == []
