@@ -99,6 +99,10 @@ class NonFiniteError(LaminaError):
     """A loss that became NaN or infinite during training."""
 
 
+class LaminaWarning(UserWarning):
+    """A warning about the user's code: it runs, but probably does not do what was meant."""
+
+
 class InternalError(LaminaError):
     """A broken invariant inside Lamina: always a defect, never the user's fault."""
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Never, NoReturn, final
 
 from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
+from lamina.data.arrays import rounded
 from lamina.data.dataset import Data
 from lamina.elsewhere import Named
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
@@ -38,7 +39,6 @@ from lamina.protocols import (
     options_or_none,
 )
 from lamina.runtime import Function, Inference, Parameters
-from lamina.runtime.arrays import rounded
 from lamina.runtime.predictor import Predictor
 from lamina.shapes import Array, DType, DTypeLike, as_dtype, float32
 from lamina.tf32_products import ProductPrecision, Products

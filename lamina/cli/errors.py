@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import linecache
 import traceback
+import warnings
+from functools import partial
 from typing import Any
 
 import click
 
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, LaminaWarning
 
 # The key of the user's own file in a click context's `meta`.
 USER_FILE = "lamina.user_file"
@@ -24,7 +26,9 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = partial(_show, ctx.meta)
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
@@ -33,6 +37,23 @@ class Commands(click.Group):
                 raise
             click.echo(message, err=True)
             ctx.exit(1)
+
+
+def _show(
+    meta: dict[str, Any],
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    *_: Any,
+) -> None:
+    """Prints a warning on standard error; Lamina's own without the line in the package."""
+    if not issubclass(category, LaminaWarning):
+        click.echo(warnings.formatwarning(message, category, filename, lineno), err=True, nl=False)
+        return
+    own = meta.get(USER_FILE, "")
+    where = f" ({filename}:{lineno})" if own and filename == own else ""
+    click.echo(f"warning{where}: {message}", err=True)
 
 
 def message_of(error: Exception, user_file: str = "") -> str:

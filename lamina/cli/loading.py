@@ -5,42 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import numpy as np
 
 import lamina as lm
 from lamina.data import Dataset
 from lamina.data.idx import is_mnist_folder
-from lamina.shapes import Array
 
 
 def load_data(
     data: str, targets: str | None, validation: str | None, seed: int
 ) -> tuple[Dataset, Dataset | None]:
-    """The training data and the validation data, floats as float32."""
-    training, examined = _read(data, targets, validation, seed)
-    return _single(training), None if examined is None else _single(examined)
-
-
-def _single(dataset: Dataset) -> Dataset:
-    """The data set with float64 arrays, NumPy's default, converted to float32."""
-    arrays = (*dataset.input_arrays, *dataset.target_arrays)
-    if all(array.dtype != np.float64 for array in arrays):
-        return dataset
-    click.echo("The float64 numbers in the file are used as float32.", err=True)
-
-    def narrowed(found: tuple[Array, ...]) -> tuple[Array, ...]:
-        return tuple(a.astype("float32") if a.dtype == np.float64 else a for a in found)
-
-    inputs, targets = narrowed(dataset.input_arrays), narrowed(dataset.target_arrays)
-    return Dataset(
-        inputs if isinstance(dataset.inputs, tuple) else inputs[0],
-        targets if isinstance(dataset.targets, tuple) else next(iter(targets), None),
-    )
-
-
-def _read(
-    data: str, targets: str | None, validation: str | None, seed: int
-) -> tuple[Dataset, Dataset | None]:
+    """The training data and the validation data."""
     if data == "digits":
         training, examined = lm.data.digits(), None
     elif is_mnist_folder(Path(data)):

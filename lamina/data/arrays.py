@@ -9,7 +9,7 @@ import numpy as np
 
 from lamina.errors import DataError, DefinitionError
 from lamina.graph import Tensor, source_line
-from lamina.shapes import Array
+from lamina.shapes import Array, DType, converted
 
 
 @final
@@ -57,6 +57,33 @@ def to_array(value: Any, problem: str) -> Array:
             advice = "Several inputs make a tuple: (a, b). All examples of one have the same shape."
         facts = (("expected", "rows of equal length"), ("found", str(error)))
         raise DataError(problem, facts=facts, advice=advice) from None
+
+
+def rounded(array: Array, wanted: DType, name: str) -> Array:
+    """Numbers as another float type, rounded to the nearest.
+
+    Raises:
+        DataError: if a finite number becomes infinite.
+    """
+    if array.dtype == wanted.numpy:
+        return array
+    with np.errstate(over="ignore"):
+        result = converted(array, wanted.numpy)
+    lost = np.isinf(result)
+    if lost.any():
+        lost &= np.isfinite(array)
+    if lost.any():
+        largest = np.abs(np.asarray(array[lost], np.float64)).max()
+        raise DataError(
+            f"{name} has numbers that {wanted.name} cannot hold",
+            facts=(("expected", f"at most {_LARGEST[wanted.name]}"), ("found", f"{largest:,g}")),
+            advice="Scale them, or make the model with another dtype.",
+        )
+    return result
+
+
+# The largest numbers of float types, for people.
+_LARGEST = {"float16": "65,504", "bfloat16": "3.39e+38", "float32": "3.4e+38"}
 
 
 def _of_python(value: object) -> bool:

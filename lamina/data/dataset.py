@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY
 from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lamina.calls import Called
-from lamina.data.arrays import Listed, listed, to_array
+from lamina.data.arrays import Listed, listed, rounded, to_array
 from lamina.elsewhere import Named
 from lamina.errors import DataError, DTypeError
-from lamina.graph.kinds import Kind, Misfit, Number, Operands, Whole, shown
+from lamina.graph.kinds import ElementType, Kind, Misfit, Number, Operands, Whole, shown
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox_in_64_bits
 from lamina.records import frozen_dataclass
-from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
+from lamina.shapes import PUBLIC_DTYPES, Array, DType, DTypeLike, as_dtype, shape_text
 
 Arrays = Array | tuple[Array, ...]
+Floats = Annotated[DTypeLike, ElementType(("float",))]
 Batch = tuple[Arrays, Arrays | None]
 
 # Random keys are drawn for so many examples at a time, because the generator needs scratch memory.
@@ -74,7 +76,7 @@ class _SplitFraction(Kind):
 
 @frozen_dataclass(eq=False, repr=False)
 class Dataset(Named, metaclass=Called):
-    """Inputs and targets of examples. Arrays are neither copied nor converted.
+    """Inputs and targets of examples. Arrays are neither copied nor converted, except by `dtype`.
 
     For example, images stay uint8 and become floats on the device.
 
@@ -83,9 +85,12 @@ class Dataset(Named, metaclass=Called):
             network with several inputs.
         targets: an array with as many examples, a tuple of them for a network with several
             outputs, or None.
+        dtype: a float type; arrays of floats are converted to it, others stay as they are. NumPy
+            and pandas make float64, and most models compute with float32.
 
     Raises:
-        DataError: if there are no examples, or the arrays differ in their number.
+        DataError: if there are no examples, or the arrays differ in their number, or hold numbers
+            that `dtype` cannot.
         DTypeError: if an array is not float32, float64, int32, int64, uint8 or bool.
 
     Lists, and tensors on the CPU, become arrays. Python's floats in lists have no dtype of their
@@ -97,13 +102,18 @@ class Dataset(Named, metaclass=Called):
 
     inputs: Arrays
     targets: Arrays | None = None
+    _: KW_ONLY
+    dtype: Floats | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "inputs", _as_arrays("inputs", self.inputs))
-        object.__setattr__(self, "targets", _as_arrays("targets", self.targets))
-        named = self._named_arrays()
-        for name, value in named:
+        for name, arrays in (("inputs", self.inputs), ("targets", self.targets)):
+            object.__setattr__(self, name, _as_arrays(name, arrays))
+        for name, value in self._named_arrays():
             _check(name, value)
+        if self.dtype is not None:
+            for name, arrays in (("inputs", self.inputs), ("targets", self.targets)):
+                object.__setattr__(self, name, _in_dtype(name, arrays, as_dtype(self.dtype)))
+        named = self._named_arrays()
         (first_name, first), *others = named
         for name, value in others:
             if len(value) != len(first):
@@ -417,6 +427,16 @@ def _as_arrays(name: str, value: Any) -> Any:
         if convertible
         else cast(Any, value)
     )
+
+
+def _in_dtype(name: str, arrays: Any, dtype: DType) -> Any:
+    """The arrays, those of floats in this dtype."""
+    if isinstance(arrays, tuple):
+        items = cast(tuple[Array, ...], arrays)
+        return tuple(_in_dtype(f"{name}[{n}]", item, dtype) for n, item in enumerate(items))
+    array = cast(Array | None, arrays)
+    is_float = array is not None and as_dtype(array.dtype).is_float
+    return rounded(np.asarray(array), dtype, f"the array {name}") if is_float else array
 
 
 def _check(name: str, value: object) -> None:

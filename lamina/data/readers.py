@@ -8,7 +8,7 @@ from typing import Annotated
 
 from lamina.calls import checked
 from lamina.data.archives import read_hdf5, read_npy, read_npz
-from lamina.data.dataset import Dataset
+from lamina.data.dataset import Dataset, Floats
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
 from lamina.data.images import read_image_folder
 from lamina.data.tables import read_csv
@@ -44,6 +44,8 @@ _FORMATS = ".npz, .npy, .h5, IDX (also .gz), .csv, or a folder of pictures"
 def load(
     path: PathLike,
     targets: Annotated[PathLike | int, AnyOf((FilePath(), Whole()))] | None = None,
+    *,
+    dtype: Floats | None = None,
 ) -> Dataset:
     """Reads a data set; the format is recognised by the contents, or else by the file's suffix.
 
@@ -58,6 +60,7 @@ def load(
     Args:
         path: the file or folder.
         targets: chooses the targets, as in the table.
+        dtype: a float type; arrays of floats are converted to it.
 
     Raises:
         DataError: if the file is missing, or its contents are not a data set.
@@ -71,7 +74,7 @@ def load(
             inputs, outputs = _read_folder(source, targets)
         else:
             inputs, outputs = _read_file(source, targets)
-        return Dataset(inputs, outputs)
+        return Dataset(inputs, outputs, dtype=dtype)
 
 
 def _read_folder(folder: Path, targets: PathLike | int | None) -> tuple[Array, Array | None]:

@@ -46,6 +46,11 @@ class UnknownAttribute(AttributeError):
         return problem + advice_for(owners, str(self.name))
 
 
+# Tracebacks show the name that everybody knows.
+UnknownAttribute.__name__ = UnknownAttribute.__qualname__ = "AttributeError"
+UnknownAttribute.__module__ = "builtins"
+
+
 class Named:
     """The base of classes whose unknown attributes get advice: `model.summary`.
 

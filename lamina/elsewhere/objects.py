@@ -132,7 +132,6 @@ DATASET: dict[str, str] = {
         "dataset.input_shapes and dataset.target_shapes are those of one example; len(dataset) "
         "counts."
     ),
-    "dtype": "dataset.input_dtypes",
     "X x data images": "dataset.inputs",
     "y labels target": "dataset.targets",
     "batch": "fit and training take the batch size.",

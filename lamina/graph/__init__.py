@@ -20,6 +20,7 @@ from lamina.graph.origin import current_origin as current_origin
 from lamina.graph.origin import labelled as labelled
 from lamina.graph.origin import located as located
 from lamina.graph.origin import source_line as source_line
+from lamina.graph.origin import warn as warn
 from lamina.graph.paths import described as described
 from lamina.graph.paths import path_after as path_after
 from lamina.graph.paths import with_final_paths as with_final_paths

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, LaminaWarning
 from lamina.records import frozen_dataclass
 
 
@@ -31,6 +34,8 @@ class Origin:
 
 ORIGIN: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B039 (frozen)
 
+# Python's own files, through which this package calls itself: context managers and wrappers.
+_BETWEEN = {contextlib.__file__, functools.__file__}
 _package_folder = str(Path(__file__).resolve().parents[1]) + os.sep
 
 # Interactive code has no file. Other file names that begin with "<" are generated code.
@@ -59,11 +64,23 @@ def source_line() -> str:
     return ""
 
 
+def warn(message: str) -> None:
+    """Shows a `LaminaWarning` at the innermost line of the caller's stack outside this package.
+
+    Python shows a text once for a line, unless its filters say otherwise.
+    """
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    level = 2
+    while frame.f_back is not None and not _is_of_users(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, LaminaWarning, stacklevel=level)
+
+
 # Called for each frame of the stack when an op is applied outside layers.
 @lru_cache(maxsize=1 << 10)
 def _is_of_users(file: str) -> bool:
     generated = file.startswith("<") and not file.startswith(_TYPED)
-    return not file.startswith(_package_folder) and not generated
+    return not file.startswith(_package_folder) and not generated and file not in _BETWEEN
 
 
 def current_origin() -> Origin:

@@ -8,16 +8,15 @@ from typing import Any, cast
 import numpy as np
 
 from lamina.data import Dataset
-from lamina.data.arrays import Listed, to_array
+from lamina.data.arrays import Listed, rounded, to_array
 from lamina.errors import DataError, DTypeError, ShapeError
-from lamina.graph import Tensor
+from lamina.graph import Tensor, warn
 from lamina.protocols import Spec
 from lamina.shapes import (
     BATCH,
     Array,
     DType,
     as_dtype,
-    converted,
     float32,
     shape_text,
     static,
@@ -29,24 +28,30 @@ ArrayType = tuple[type, tuple[int, ...], np.dtype[Any]]
 FEW_ELEMENTS = 32
 
 
-def convert(value: Any, wanted: DType, name: str) -> Array:
+def convert(value: Any, wanted: DType, name: str, *, narrow: bool = True) -> Array:
     """Data for an input, target or parameter of dtype `wanted`, as a contiguous array.
 
     Lists, and tensors of PyTorch, are converted to the wanted dtype; so are floats of up to 32 bits
-    for a float of 16 bits. Other arrays keep their dtype: integers are accepted for floats (the
-    device casts them), and float32 for float64. Other conversions that lose precision or meaning
-    are refused.
+    for a float of 16 bits. float64, which is the default of NumPy and pandas, is converted with a
+    warning. Other arrays keep their dtype: integers are accepted for floats (the device casts
+    them), and float32 for float64. Other conversions that lose precision or meaning are refused.
+
+    Args:
+        value: the data.
+        wanted: the dtype.
+        name: of the array, for errors and warnings.
+        narrow: whether float64 may become a narrower float.
 
     Raises:
         DTypeError: for a dtype that is refused, with the conversion to write.
-        DataError: for nested lists of uneven lengths, and numbers beyond the range of float16.
+        DataError: for nested lists of uneven lengths, and numbers beyond the range of the dtype.
         DefinitionError: for Lamina's own tensors.
     """
     plain = type(value) is np.ndarray  # the usual case
     array: Array = value if plain else to_array(value, f"{name} cannot be converted to an array")
     if not plain and (isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic)):
         kind = array.dtype.kind
-        if kind in "fiub" and wanted.is_half:
+        if kind in "fiub" and (wanted.is_half or (kind == "f" and wanted.is_float)):
             array = rounded(array, wanted, name)
         elif kind in "fiub" and (wanted.is_float or kind != "f"):
             array = array.astype(wanted.numpy)
@@ -57,7 +62,14 @@ def convert(value: Any, wanted: DType, name: str) -> Array:
     if wanted.is_half and arriving.is_float and arriving.rank <= float32.rank:
         array, arriving = rounded(array, wanted, name), wanted
     narrowing = arriving.is_float and wanted.is_float and arriving.rank > wanted.rank
-    if narrowing or (arriving.is_float and not wanted.is_float):
+    if narrowing and narrow:
+        array = rounded(array, wanted, name)
+        warn(
+            f"{name} is converted from {arriving.name} to {wanted.name}. Convert it once, "
+            f"array.astype('float32') or lm.data.Dataset(x, y, dtype='float32'), or make the model "
+            "with dtype='float64'."
+        )
+    elif narrowing or (arriving.is_float and not wanted.is_float):
         fitting = "float32" if narrowing else wanted.name
         advice = f"Convert it: array.astype('{fitting}')"
         advice += ", or make the model with dtype='float64'." if narrowing else "."
@@ -85,32 +97,6 @@ def is_exact(array: Any, expected: ArrayType | None) -> bool:
         return found == expected and array.flags.carray
     except AttributeError:
         return False
-
-
-def rounded(array: Array, wanted: DType, name: str) -> Array:
-    """Numbers as another float type, rounded to the nearest.
-
-    Raises:
-        DataError: if a finite number becomes infinite.
-    """
-    if array.dtype == wanted.numpy:
-        return array
-    result = converted(array, wanted.numpy)
-    lost = np.isinf(result)
-    if lost.any():
-        lost &= np.isfinite(array)
-    if lost.any():
-        largest = np.abs(np.asarray(array[lost], np.float64)).max()
-        raise DataError(
-            f"{name} has numbers that {wanted.name} cannot hold",
-            facts=(("expected", f"at most {_LARGEST[wanted.name]}"), ("found", f"{largest:,g}")),
-            advice="Scale them, or make the model with another dtype.",
-        )
-    return result
-
-
-# The largest numbers of float types, for people.
-_LARGEST = {"float16": "65,504", "bfloat16": "3.39e+38", "float32": "3.4e+38"}
 
 
 def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:

@@ -212,7 +212,7 @@ class Parameters:
                     advice="print(network) numbers the layers.",
                 )
             shape = static(known[name].tensor.shape)
-            array = convert(value, self.dtype, f"parameter {name!r}")
+            array = convert(value, self.dtype, f"parameter {name!r}", narrow=False)
             if array.shape != shape:
                 raise ShapeError(
                     f"the parameter {name!r} has another shape",

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -502,11 +503,19 @@ def test_demo_reads_98_of_100_digits(seed):
     assert float(found[1]) >= 98.0
 
 
-def test_float64_files_are_used_as_float32_with_a_message():
+def test_float64_files_are_used_as_float32_with_a_warning():
     rng = np.random.default_rng(0)
     np.savez("points.npz", x=rng.normal(size=(20, 2)), y=rng.normal(size=(20, 1)))
-    result = succeed("train", write("net.py", TABLE), "--data", "points.npz", "--epochs", 1)
-    assert "float64 numbers in the file are used as float32" in result.stderr
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        result = succeed("train", write("net.py", TABLE), "--data", "points.npz", "--epochs", 1)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert [line.partition(". ")[0] for line in lines] == [
+        "warning: input 0 is converted from float64 to float32",
+        "warning: target 0 is converted from float64 to float32",
+    ]
+    options = "--data", "points.npz", "--epochs", 1, "--dtype", "float64"
+    assert "warning" not in succeed("train", "net.py", *options).stderr
 
 
 def test_predict_uses_no_named_targets_as_features():

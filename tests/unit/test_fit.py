@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from lamina.data import Dataset
 from lamina.errors import (
     DataError,
     DefinitionError,
-    DTypeError,
     LaminaError,
+    LaminaWarning,
     NonFiniteError,
     ShapeError,
 )
@@ -311,7 +312,7 @@ X, Y = TRAIN.inputs, TRAIN.targets
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], type[LaminaError]]] = {
     "other features": ((X[:, :3], Y), {}, ShapeError),
-    "double precision": ((X.astype("float64"), Y), {}, DTypeError),
+    "too large numbers": ((X.astype("float64") * 1e300, Y), {}, DataError),
     "labels out of range": ((X, Y + 1), {}, DataError),
     "fewer labels": ((X, Y[:49]), {}, DataError),
     "no examples": ((X[:0], Y[:0]), {}, DataError),
@@ -347,16 +348,30 @@ def test_data_without_targets_for_a_loss_that_needs_them_is_refused() -> None:
     )
 
 
-def test_targets_in_double_precision_are_refused_as_inputs_are() -> None:
-    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(1)))
-    with pytest.raises(DTypeError) as error:
-        fit(model, (X, X[:, :1].astype("float64")), loss=lm.MSE())
-    assert str(error.value) == (
-        "target 0 has the wrong dtype\n"
-        "  expected  float32\n"
-        "  found     float64\n"
-        "  Convert it: array.astype('float32'), or make the model with dtype='float64'."
-    )
+def test_data_in_double_precision_is_converted_with_a_warning_at_the_caller_s_line() -> None:
+    found: list[dict[str, np.ndarray]] = []
+    for dtype in ("float32", "float64"):
+        model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(1)))
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            fit(model, (X.astype(dtype), X[:, :1].astype(dtype)), loss=lm.MSE())
+        found.append(model.parameters())
+    assert same(*found)
+    assert [str(one.message).partition(". ")[0] for one in shown] == [
+        "input 0 is converted from float64 to float32",
+        "target 0 is converted from float64 to float32",
+    ]
+    assert {one.filename for one in shown} == {fit.__code__.co_filename}
+    assert {one.category for one in shown} == {LaminaWarning}
+
+
+def test_a_data_set_with_a_dtype_is_converted_without_a_warning() -> None:
+    data = lm.data.Dataset(X.astype("float64"), Y, dtype="float32")
+    assert data.input_dtypes == lm.data.Dataset(X, Y).input_dtypes
+    assert data.target_dtypes == lm.data.Dataset(X, Y).target_dtypes
+    fit(lm.Model(network()), data)
+    with pytest.raises(DataError, match="the array inputs has numbers that float32 cannot hold"):
+        lm.data.Dataset(X.astype("float64") * 1e300, dtype="float32")
 
 
 def test_resuming_with_other_layers_is_refused_and_changes_nothing(tmp_path: Path) -> None:

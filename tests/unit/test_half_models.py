@@ -12,7 +12,7 @@ from model_cases import network
 
 import lamina as lm
 from lamina.engines.discovery import open_engine
-from lamina.errors import DataError, DefinitionError, DTypeError, NonFiniteError
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaWarning, NonFiniteError
 from lamina.shapes import Array, as_dtype, bfloat16, converted
 
 HALVES = ("bfloat16", "float16")
@@ -157,16 +157,12 @@ def test_a_model_in_16_bits_learns_as_in_float32(half: str, engine: str) -> None
     assert np.allclose(losses[half], losses["float32"], rtol=0.03)
 
 
-def test_float64_is_refused_for_a_model_in_16_bits_with_the_conversion() -> None:
+def test_float64_is_converted_for_a_model_in_16_bits_with_a_warning() -> None:
     x, _ = examples()
-    with pytest.raises(DTypeError) as caught:
-        lm.Model(classifier(), dtype="bfloat16").predict(x.astype("float64"))
-    assert str(caught.value) == (
-        "input 0 has the wrong dtype\n"
-        "  expected  bfloat16\n"
-        "  found     float64\n"
-        "  Convert it: array.astype('float32'), or make the model with dtype='float64'."
-    )
+    model = lm.Model(classifier(), dtype="bfloat16")
+    with pytest.warns(LaminaWarning, match="input 0 is converted from float64 to bfloat16"):
+        found = model.predict(x.astype("float64"))
+    np.testing.assert_array_equal(found, model.predict(x))
 
 
 def test_numbers_beyond_the_range_of_float16_are_refused() -> None:

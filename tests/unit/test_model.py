@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import linecache
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -163,15 +165,31 @@ def test_examples_in_another_arrangement_are_recognised() -> None:
     assert caught.value.advice == "The elements are right in number: array.reshape(-1, 4)."
 
 
-def test_double_precision_for_a_float32_model_is_refused() -> None:
-    with pytest.raises(DTypeError) as caught:
-        lm.Model(network()).predict(np.zeros((6, 4)))
-    assert str(caught.value) == (
-        "input 0 has the wrong dtype\n"
-        "  expected  float32\n"
-        "  found     float64\n"
-        "  Convert it: array.astype('float32'), or make the model with dtype='float64'."
+def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_line() -> None:
+    model = lm.Model(network())
+    x = normal(6, 4).astype("float64")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        found = [model.predict(x) for _ in range(3)]
+    (one,) = shown
+    assert str(one.message) == (
+        "input 0 is converted from float64 to float32. Convert it once, array.astype('float32') "
+        "or lm.data.Dataset(x, y, dtype='float32'), or make the model with dtype='float64'."
     )
+    assert one.filename == __file__
+    assert "model.predict(x) for _" in linecache.getline(__file__, one.lineno)
+    np.testing.assert_array_equal(found[0], model.predict(x.astype("float32")))
+
+
+def test_double_precision_beyond_the_range_of_float32_is_refused() -> None:
+    with pytest.raises(DataError, match="input 0 has numbers that float32 cannot hold"):
+        lm.Model(network()).predict(np.full((6, 4), 1e39))
+
+
+def test_parameters_in_double_precision_are_refused_for_a_float32_model() -> None:
+    model = lm.Model(network())
+    with pytest.raises(DTypeError, match="has the wrong dtype"):
+        model.set_parameters({"1.bias": np.zeros(model.parameters()["1.bias"].shape)})
 
 
 def test_floats_for_integers_are_refused() -> None:

@@ -805,7 +805,7 @@ ROWS |= {
     "devices": Row(),
     "Training.step": Row(
         {"x": X[:2], "y": Y[:2]},
-        {"x": NOTHING, "y": NOTHING},
+        {"x": NOTHING, "y": some("matrix")},
         call=lambda **o: training().step(**o),
         words=("input 0", "target 0", "number of inputs", "number of targets"),
     ),
@@ -817,7 +817,7 @@ ROWS |= {
     ),
     "Training.profile": Row(
         {"x": X[:2], "y": Y[:2], "seconds": 1e-3},
-        {"x": NOTHING, "y": NOTHING, "seconds": POSITIVE - some("huge")},
+        {"x": NOTHING, "y": some("matrix"), "seconds": POSITIVE - some("huge")},
         call=lambda **o: training().profile(**o),
         words=("input 0", "target 0", "number of inputs", "number of targets"),
         long=("seconds",),
@@ -859,7 +859,7 @@ ROWS_OF_NUMBERS = some("[1, 2]", "vector", "matrix", "near")
 ROWS |= {
     "data.Dataset": Row(
         {"inputs": np.ones(2)},
-        {"inputs": ROWS_OF_NUMBERS, "targets": OPTIONAL | ROWS_OF_NUMBERS},
+        {"inputs": ROWS_OF_NUMBERS, "targets": OPTIONAL | ROWS_OF_NUMBERS, "dtype": OPTIONAL},
     ),
     "Dataset.from_arrays": Row(
         {"inputs": np.ones(2)},
@@ -889,7 +889,7 @@ ROWS |= {
     "data.read_idx": Row({"path": "x"}, {"path": NOTHING}),
     "data.load": Row(
         {"path": "x.npy"},
-        {"path": NOTHING, "targets": OPTIONAL},
+        {"path": NOTHING, "targets": OPTIONAL, "dtype": OPTIONAL},
         call=lambda **o: (np.save("x.npy", X), lm.data.load(**o))[1],
         # It names the file.
         words=("in a:",),
@@ -1173,6 +1173,7 @@ def calls_to_test() -> list[str]:
     ]
 
 
+@pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")  # of arrays in float64
 @pytest.mark.parametrize("name", calls_to_test())
 def test_wrong_values_are_refused_clearly_and_right_ones_used(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
