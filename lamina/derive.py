@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.garbage import without_collections
-from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological
+from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological, warn
 from lamina.layers.scope import Variable
 from lamina.layers.tracing import Trace
 from lamina.loss_scaling import all_finite, kept_unless, loss_scale
@@ -370,6 +370,11 @@ def _loss_dtype(trace: Trace) -> DType:
 
 
 def _loss_value(loss: Loss, trace: Trace, target: Any) -> Tensor:
+    doubt: Callable[[Any], str] | None = getattr(loss, "doubt", None)
+    text = doubt(_single(trace.outputs)) if doubt else ""
+    if text:
+        origin = Origin(type(loss).__name__, getattr(loss, "source", ""))
+        warn(f"in {origin}: {text}")
     with labelled(Origin("loss")):
         value = loss(_single(trace.outputs), target)
     given = cast(object, value)

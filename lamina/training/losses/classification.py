@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from lamina.training.losses.loss import (
     reduced,
     weighted,
 )
+from lamina.training.losses.scores import SCORES, doubt
 from lamina.training.target_checks import (
     Weights,
     check_labels,
@@ -79,6 +80,11 @@ class CrossEntropy(Loss):
         """Raises DataError for class numbers that are out of range."""
         if array.dtype.kind in "iu":
             check_labels(self, array, prediction_shape)
+
+    def doubt(self, prediction: Any) -> str:
+        """Of probabilities and their logarithms: the loss has a softmax inside."""
+        wrong = "probabilities", "logarithms of probabilities"
+        return doubt(prediction, wrong, SCORES, "Leave the layer before the loss out.")
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
@@ -150,6 +156,12 @@ class NLL(Loss):
         """Raises DataError for class numbers that are out of range."""
         check_labels(self, array, prediction_shape)
 
+    def doubt(self, prediction: Any) -> str:
+        """Of raw scores and probabilities."""
+        advice = "Write lm.CrossEntropy() for raw scores, or end in lm.LogSoftmax()."
+        wanted = "logarithms of probabilities"
+        return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
+
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
@@ -191,6 +203,11 @@ class BCE(Loss):
         """Raises DataError for targets outside 0 to 1."""
         check_probabilities(self, array)
 
+    def doubt(self, prediction: Any) -> str:
+        """Of raw scores and logarithms."""
+        advice = "Write lm.BCEWithLogits() for raw scores, or end in lm.Sigmoid()."
+        return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
+
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
@@ -225,6 +242,11 @@ class BCEWithLogits(Loss):
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets outside 0 to 1."""
         check_probabilities(self, array)
+
+    def doubt(self, prediction: Any) -> str:
+        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
+        wrong = "probabilities", "logarithms of probabilities"
+        return doubt(prediction, wrong, SCORES, "Leave the layer before the loss out.")
 
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Builds the loss; ShapeError and DTypeError as for all losses."""

@@ -50,6 +50,11 @@ class Loss(Sourced, ABC):
     # Whether the prediction is a tuple, for networks with several outputs.
     takes_several: ClassVar[bool] = False
 
+    def doubt(self, prediction: Any) -> str:
+        """A warning about a prediction that is certainly of a wrong kind; "" for all others."""
+        del prediction
+        return ""
+
     def target(self, prediction: Any) -> Target | None:
         """The shape and dtype of a target for this prediction; None for a loss without targets."""
         return prediction.shape, prediction.dtype

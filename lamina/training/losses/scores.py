@@ -1,0 +1,64 @@
+"""What a prediction certainly is: raw scores, probabilities, or logarithms of probabilities.
+
+Only the op that made it is judged, through reshapes and the like. After any other op, such as a
+clip or a formula of the user's own, it may be anything.
+"""
+
+from __future__ import annotations
+
+from lamina.graph import Tensor
+
+# Ops that change neither the meaning nor the order of numbers.
+_MOVEMENT = {"cast", "expand_dims", "flip", "reshape", "rounded", "slice", "squeeze", "transpose"}
+# The last ops of layers whose results are raw scores, and the names of these layers.
+_LINEAR = {"add", "contract", "conv", "conv_transpose", "matmul"}
+_LAYERS = ("Linear", "TiedLinear", "Conv", "ConvTranspose")
+
+# What the result of an op is; raw scores are in no table.
+_MADE = {
+    "sigmoid": "probabilities",
+    "softmax": "probabilities",
+    "log_softmax": "logarithms of probabilities",
+}
+SCORES = "raw scores"
+
+
+def kind_of(prediction: object) -> tuple[str, Tensor | None]:
+    """What a prediction is, and the tensor that decides it; "" if that is not certain."""
+    if not isinstance(prediction, Tensor):
+        return "", None
+    one = prediction
+    while one.op.name in _MOVEMENT and not _is_of_scores(one):
+        one = one.operands[0]
+    if _is_of_scores(one):
+        return SCORES, one
+    made = _MADE.get(one.op.name, "")
+    if one.op.name != "sigmoid" and not _is_along_classes(one, prediction):
+        made = ""
+    return made, one
+
+
+def doubt(prediction: object, wrong: tuple[str, ...], wanted: str, advice: str) -> str:
+    """The text about a prediction of a wrong kind; "" for any other.
+
+    Args:
+        prediction: of the network.
+        wrong: the kinds that are certainly a mistake.
+        wanted: by the loss.
+        advice: what to do.
+    """
+    kind, made = kind_of(prediction)
+    if kind not in wrong or made is None:
+        return ""
+    return f"the prediction is {kind} of {made.origin}, and the loss takes {wanted}. {advice}"
+
+
+def _is_of_scores(one: Tensor) -> bool:
+    layer = one.origin.path.rpartition("/")[2].rpartition(":")[2].rstrip("0123456789d")
+    return one.op.name in _LINEAR and layer in _LAYERS
+
+
+def _is_along_classes(one: Tensor, prediction: Tensor) -> bool:
+    """Whether a softmax is along axis 1 of the prediction."""
+    same = one is prediction or (one.rank == 2 and prediction.rank == 2)
+    return same and one.attributes.get("axis") == 1
