@@ -280,6 +280,8 @@ class Interface:
 
                     facts += (("found", call_text(self.name, values, options)),)
                     advice = self._translation(values, options)
+                if len(positional) > 1 and all(isinstance(one, int) for one in positional[1:]):
+                    advice = advice or _AS_TUPLE.get(self.name, "")
                 if lacking and not advice:
                     advice = f"Give it by name: {lacking}=..."
         where = str(Origin(self.name, source_line()))
@@ -407,6 +409,11 @@ _SIMPLE: dict[Any, Kind] = {bool: Flag(), int: Whole(), float: Number(), str: Te
 _ANY = inspect.Parameter.VAR_KEYWORD
 # Methods that Lamina calls with checked arguments; `check_target` runs in every training step.
 _INNER = {"forward", "check_target"}
+# Advice where numbers are given one by one.
+_AS_TUPLE = {
+    "reshape": "Give the shape as one tuple: x.reshape((2, 3)).",
+    "transpose": "Give all axes as one tuple: x.transpose((0, 2, 1)).",
+}
 # The first parameter of methods.
 _OWNERS = {"self", "cls"}
 

@@ -29,6 +29,7 @@ _MAX = "kernel_size | stride padding dilation return_indices ceil_mode"
 _AVG = "kernel_size | stride padding ceil_mode count_include_pad divisor_override"
 _LP = "norm_type kernel_size | stride ceil_mode"
 _RECURRENT = "input_size hidden_size | num_layers bias batch_first dropout bidirectional"
+_CELL = "input_size hidden_size | bias nonlinearity"
 _UNITS = "units | activation recurrent_activation use_bias"
 _BATCH = "num_features | eps momentum affine track_running_stats"
 _REDUCED = "size_average reduce reduction"
@@ -43,6 +44,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     **{f"LPPool{rank}": (_LP,) for rank in _RANKS},
     **dict.fromkeys(("BatchNorm", "InstanceNorm"), (_BATCH, "| axis momentum epsilon")),
     **dict.fromkeys(("LSTM", "GRU"), (_RECURRENT, _UNITS)),
+    **dict.fromkeys(("RNNCell", "LSTMCell", "GRUCell"), (_CELL, _UNITS)),
     **dict.fromkeys(("BCE", "CrossEntropy", "NLL"), ("| weight size_average reduce",)),
     **dict.fromkeys(("MSE", "MAE"), (f"| {_REDUCED}",)),
     **dict.fromkeys(("ReLU", "ReLU6", "SELU", "SiLU"), ("| inplace",)),

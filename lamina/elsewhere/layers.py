@@ -5,10 +5,7 @@ from __future__ import annotations
 _WRAPPER = (
     "A list of layers is a Python list; lm.Sequential(input, *layers) runs one after another."
 )
-_CELL = (
-    "A recurrent layer runs its cell over the whole sequence: lm.LSTM(features), lm.GRU(features) "
-    "or lm.RNN(features); of a step of your own, lm.ops.recurrence makes a layer."
-)
+_CELL = "The cells are lm.RNNCell(features), lm.LSTMCell(features) and lm.GRUCell(features)."
 _IMAGES = (
     "There are no layers that change training images; change the arrays of each batch before "
     "training.step, or those of the data set before fit."
@@ -118,7 +115,7 @@ LAYERS: dict[str, str] = {
     "Bidirectional": "It is an option here: lm.LSTM(features, bidirectional=True).",
     "TimeDistributed": "Not needed: lm.Linear(features) works along the last axis of any tensor.",
     "RNNBase": "lm.RNN(features)",
-    "RNNCellBase RNNCell LSTMCell GRUCell SimpleRNNCell StackedRNNCells": _CELL,
+    "RNNCellBase SimpleRNNCell StackedRNNCells": _CELL,
     "ConvLSTM1D ConvLSTM2D ConvLSTM3D": (
         "There is no such layer; lm.ops.recurrence makes one of a step with convolutions."
     ),

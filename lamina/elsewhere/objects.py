@@ -143,13 +143,39 @@ DATASET: dict[str, str] = {
     "iloc loc": "dataset.take(indices)",
 }
 
+_NO_NUMBERS = "A tensor is symbolic and holds no numbers; model.predict(inputs) computes them."
+
 TENSOR: dict[str, str] = {
-    "requires_grad grad requires_grad_ retain_grad": "lm.gradients(y, [x])",
+    "item numpy tolist data cpu eval": _NO_NUMBERS,
+    "backward requires_grad grad requires_grad_ retain_grad": "lm.gradients(y, [x])",
+    "detach": "lm.ops.stop_gradient(x)",
     "cuda device": _ENGINE,
-    "data": "A tensor holds no numbers; model.predict(inputs) computes them.",
-    "float double half int long bool": "lm.ops.cast(x, dtype)",
+    "size": "x.shape has the dimensions; lm.ops.element_count(x) counts the elements.",
+    "numel": "lm.ops.element_count(x)",
+    "dim": "x.rank is the number of axes.",
+    "view ravel": "x.reshape(shape)",
+    "flatten": "The layer is lm.Flatten(); x.reshape(shape) takes any shape.",
+    "permute swapaxes T t": "x.transpose(axes), with all axes; x.mT exchanges the last two.",
+    "unsqueeze": "x.expand_dims(axis)",
+    "expand repeat tile": "lm.ops.broadcast_to(x, shape)",
+    "clamp": "x.clip(low, high)",
+    "to type float double half int long bool": "x.astype(dtype)",
+    "var": "x.variance(axes); NumPy's default is correction=0, PyTorch's is correction=1.",
+    "std": "x.variance(axes).sqrt(); NumPy's default is correction=0, PyTorch's is correction=1.",
+    "amax": "x.max(axes)",
+    "amin": "x.min(axes)",
+    "norm": "It is (x * x).sum().sqrt().",
+    "pow": "x ** y",
+    "mm bmm": "x.matmul(y), or x @ y.",
+    "gather": "lm.ops.take_along_axis(x, indices, axis)",
+    "chunk split": "lm.ops.split(x, sizes, axis)",
+    "unbind": "lm.ops.unstack(x)",
+    "masked_fill": "lm.ops.where(mask, value, x)",
+    "sin cos erf sign floor log1p expm1 reciprocal softplus gelu flip": (
+        "Such a function is in lm.ops: lm.ops.sin(x), lm.ops.floor(x)."
+    ),
     "contiguous clone copy": "Not needed: tensors never change.",
     "add_ mul_ sub_ div_ zero_ fill_ copy_ clamp_ relu_": (
-        "Tensors never change; use x + 1 and the like."
+        "Tensors never change; x = x + 1 makes another."
     ),
 }

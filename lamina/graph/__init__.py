@@ -15,6 +15,7 @@ from lamina.graph.leaves import CONSTANT as CONSTANT
 from lamina.graph.leaves import LEAF as LEAF
 from lamina.graph.leaves import ConstantValue as ConstantValue
 from lamina.graph.leaves import Leaf as Leaf
+from lamina.graph.methods import operator as operator
 from lamina.graph.origin import Origin as Origin
 from lamina.graph.origin import current_origin as current_origin
 from lamina.graph.origin import labelled as labelled
@@ -33,5 +34,4 @@ from lamina.graph.tensor import LoweringRule as LoweringRule
 from lamina.graph.tensor import Op as Op
 from lamina.graph.tensor import Tensor as Tensor
 from lamina.graph.tensor import TensorLike as TensorLike
-from lamina.graph.tensor import operator as operator
 from lamina.graph.verify import verify as verify

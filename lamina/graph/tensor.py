@@ -10,13 +10,14 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module
-from typing import Any, ClassVar, NoReturn, TypeVar, final
+from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
 
 from lamina.elsewhere import Named
 from lamina.errors import LaminaError
 from lamina.graph.kinds import Kind
+from lamina.graph.methods import OPERATORS, Methods
 from lamina.graph.origin import Origin, current_origin, source_line
 from lamina.graph.samples import Sample
 from lamina.records import frozen_dataclass
@@ -125,19 +126,9 @@ def _op_named(name: str, module: str) -> Op:
 
 _numbers = itertools.count()
 
-# The functions of Python's operators, by name. The decorator `operator` registers them.
-_OPERATORS: dict[str, Callable[..., Tensor]] = {}
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def operator(function: Function) -> Function:
-    """Registers the function that a Python operator of tensors calls: `x + y` calls `add(x, y)`."""
-    _OPERATORS[function.__name__] = function
-    return function
-
 
 @frozen_dataclass(eq=False)
-class Tensor(Named):
+class Tensor(Methods, Named):
     """A symbolic value; made by the functions in `lamina.ops`, by layers and by `lamina.Input`.
 
     Python numbers may be operands of arithmetic with tensors; they take the tensor's dtype.
@@ -172,7 +163,7 @@ class Tensor(Named):
             )
         if not name or method != "__call__" or options:
             raise _no_numbers(function.__name__)
-        return _OPERATORS[name](*values)
+        return OPERATORS[name](*values)
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
         raise _no_numbers(function.__name__)
@@ -182,6 +173,17 @@ class Tensor(Named):
 
     def __float__(self) -> NoReturn:
         raise _no_numbers("float")
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes, as NumPy calls it."""
+        return len(self.shape)
+
+    @property
+    def mT(self) -> Tensor:
+        """The tensor with its last two axes exchanged."""
+        *before, rows, columns = range(self.rank)
+        return OPERATORS["transpose"](self, (*before, columns, rows))
 
     @property
     def rank(self) -> int:
@@ -218,103 +220,103 @@ class Tensor(Named):
         )
 
     def __add__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["add"](self, other)
+        return OPERATORS["add"](self, other)
 
     def __radd__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["add"](other, self)
+        return OPERATORS["add"](other, self)
 
     def __sub__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["sub"](self, other)
+        return OPERATORS["sub"](self, other)
 
     def __rsub__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["sub"](other, self)
+        return OPERATORS["sub"](other, self)
 
     def __mul__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["mul"](self, other)
+        return OPERATORS["mul"](self, other)
 
     def __rmul__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["mul"](other, self)
+        return OPERATORS["mul"](other, self)
 
     def __truediv__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["div"](self, other)
+        return OPERATORS["div"](self, other)
 
     def __rtruediv__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["div"](other, self)
+        return OPERATORS["div"](other, self)
 
     def __pow__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["pow"](self, other)
+        return OPERATORS["pow"](self, other)
 
     def __rpow__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["pow"](other, self)
+        return OPERATORS["pow"](other, self)
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        return _OPERATORS["matmul"](self, other)
+        return OPERATORS["matmul"](self, other)
 
     def __mod__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["remainder"](self, other)
+        return OPERATORS["remainder"](self, other)
 
     def __rmod__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["remainder"](other, self)
+        return OPERATORS["remainder"](other, self)
 
     def __floordiv__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["floor_divide"](self, other)
+        return OPERATORS["floor_divide"](self, other)
 
     def __rfloordiv__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["floor_divide"](other, self)
+        return OPERATORS["floor_divide"](other, self)
 
     def __and__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["bitwise_and"](self, other)
+        return OPERATORS["bitwise_and"](self, other)
 
     def __rand__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["bitwise_and"](other, self)
+        return OPERATORS["bitwise_and"](other, self)
 
     def __or__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["bitwise_or"](self, other)
+        return OPERATORS["bitwise_or"](self, other)
 
     def __ror__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["bitwise_or"](other, self)
+        return OPERATORS["bitwise_or"](other, self)
 
     def __xor__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["bitwise_xor"](self, other)
+        return OPERATORS["bitwise_xor"](self, other)
 
     def __rxor__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["bitwise_xor"](other, self)
+        return OPERATORS["bitwise_xor"](other, self)
 
     def __lshift__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["left_shift"](self, other)
+        return OPERATORS["left_shift"](self, other)
 
     def __rlshift__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["left_shift"](other, self)
+        return OPERATORS["left_shift"](other, self)
 
     def __rshift__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["right_shift"](self, other)
+        return OPERATORS["right_shift"](self, other)
 
     def __rrshift__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["right_shift"](other, self)
+        return OPERATORS["right_shift"](other, self)
 
     def __invert__(self) -> Tensor:
-        return _OPERATORS["bitwise_not"](self)
+        return OPERATORS["bitwise_not"](self)
 
     def __neg__(self) -> Tensor:
-        return _OPERATORS["neg"](self)
+        return OPERATORS["neg"](self)
 
     def __abs__(self) -> Tensor:
-        return _OPERATORS["abs"](self)
+        return OPERATORS["abs"](self)
 
     def __lt__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["less"](self, other)
+        return OPERATORS["less"](self, other)
 
     def __le__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["less_equal"](self, other)
+        return OPERATORS["less_equal"](self, other)
 
     def __gt__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["greater"](self, other)
+        return OPERATORS["greater"](self, other)
 
     def __ge__(self, other: TensorLike) -> Tensor:
-        return _OPERATORS["greater_equal"](self, other)
+        return OPERATORS["greater_equal"](self, other)
 
     def __getitem__(self, key: Any) -> Tensor:
-        return _OPERATORS["getitem"](self, key)
+        return OPERATORS["getitem"](self, key)
 
 
 TensorLike = Tensor | bool | int | float | Array

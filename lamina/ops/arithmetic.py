@@ -257,6 +257,7 @@ LERP = Op(
 )
 
 
+@operator
 @checked
 def lerp(start: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
     """Start + weight (end - start): start where the weight is 0, end where it is 1."""

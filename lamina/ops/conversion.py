@@ -21,6 +21,7 @@ from lamina.graph import (
     constant,
     described,
     located,
+    operator,
 )
 from lamina.graph.kinds import ElementType
 from lamina.ops.arguments import as_tensor, dtype_of
@@ -80,6 +81,7 @@ CAST = Op(
 )
 
 
+@operator
 @checked
 def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """The elements as another dtype; non-zero is true.

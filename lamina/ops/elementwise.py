@@ -71,6 +71,7 @@ def floor(x: TensorLike) -> Tensor:
 EXP = unary_op("exp", "exp", np.exp, lambda x, y, g: g * y, WIDE)
 
 
+@operator
 @checked
 def exp(x: TensorLike) -> Tensor:
     """E to the power x."""
@@ -89,6 +90,7 @@ def expm1(x: TensorLike) -> Tensor:
 LOG = unary_op("log", "log", np.log, lambda x, y, g: g / x, POSITIVE)
 
 
+@operator
 @checked
 def log(x: TensorLike) -> Tensor:
     """The natural logarithm."""
@@ -107,6 +109,7 @@ def log1p(x: TensorLike) -> Tensor:
 SQRT = unary_op("sqrt", "square_root", np.sqrt, lambda x, y, g: g / (y * 2), POSITIVE)
 
 
+@operator
 @checked
 def sqrt(x: TensorLike) -> Tensor:
     """The square root; the gradient at 0 is infinite."""
@@ -164,6 +167,7 @@ def cos(x: TensorLike) -> Tensor:
 TANH = unary_op("tanh", "tanh", np.tanh, lambda x, y, g: g * (1 - y * y), WIDE)
 
 
+@operator
 @checked
 def tanh(x: TensorLike) -> Tensor:
     """The hyperbolic tangent."""
@@ -216,6 +220,7 @@ SIGMOID = unary_op(
 )
 
 
+@operator
 @checked
 def sigmoid(x: TensorLike) -> Tensor:
     """1 / (1 + exp(-x))."""
@@ -256,6 +261,7 @@ RELU = Op(
 )
 
 
+@operator
 @checked
 def relu(x: TensorLike) -> Tensor:
     """The larger of x and 0; the gradient at 0 is 0."""

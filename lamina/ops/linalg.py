@@ -349,6 +349,7 @@ DOT = _product_op(
 )
 
 
+@operator
 @checked
 def dot(left: TensorLike, right: TensorLike) -> Tensor:
     """The sum of products over left's last axis and right's last but one (or only) axis.

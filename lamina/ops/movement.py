@@ -12,7 +12,7 @@ import numpy as np
 
 from lamina.calls import checked_as_given as checked
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located, operator
 from lamina.graph.attributes import Axes, Many, Permutation
 from lamina.graph.kinds import Extent
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
@@ -102,6 +102,7 @@ RESHAPE = Op(
 )
 
 
+@operator
 @checked
 def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
     """The same elements, in the same order, with another shape.
@@ -137,6 +138,7 @@ def _with_inferred_dimension(x: Tensor, wanted: Shape) -> Shape:
     return (*wanted[:axis], missing, *wanted[axis + 1 :])
 
 
+@operator
 @checked
 def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
     """New axes of extent 1; `axes` are their numbers in the result."""
@@ -156,6 +158,7 @@ def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
     return reshape(x, [1 if axis in new else next(old) for axis in range(rank)])
 
 
+@operator
 @checked
 def squeeze(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     """Without axes of extent 1: the named ones, or all of them.
@@ -214,6 +217,7 @@ TRANSPOSE = Op(
 )
 
 
+@operator
 @checked
 def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     """The axes in another order: axis i of the result is axis `axes[i]` of x; None reverses them.

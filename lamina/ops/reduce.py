@@ -12,7 +12,17 @@ import numpy as np
 
 from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
+from lamina.graph import (
+    Attributes,
+    Op,
+    Sample,
+    Tensor,
+    TensorLike,
+    apply,
+    constant,
+    described,
+    operator,
+)
 from lamina.graph.attributes import AnyNumber
 from lamina.graph.attributes import Axes as SomeAxes
 from lamina.graph.kinds import ElementType, Kind
@@ -82,6 +92,7 @@ def axes_attribute(result: Tensor) -> tuple[int, ...]:
 # Sum and number -----------------------------------------------------------------------------------
 
 
+@operator
 @checked
 def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The sum of the elements along axes; of bool and integers int64."""
@@ -181,6 +192,7 @@ MEAN = Op(
 )
 
 
+@operator
 @checked
 def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean of the elements along axes; of integers float32."""
@@ -227,6 +239,7 @@ VARIANCE = Op(
 )
 
 
+@operator
 @checked
 def variance(
     x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool = False
@@ -295,6 +308,7 @@ def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
 MAX = _extreme("max", "maximum", np.max)
 
 
+@operator
 @checked
 def max(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The largest element along axes, NaN if there is one; equal ones share the gradient."""
@@ -304,6 +318,7 @@ def max(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
 MIN = _extreme("min", "minimum", np.min)
 
 
+@operator
 @checked
 def min(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The smallest element along axes, NaN if there is one; equal ones share the gradient."""
@@ -337,6 +352,7 @@ def _position(name: str, reference: Callable[..., Array]) -> Op:
 ARGMAX = _position("argmax", np.argmax)
 
 
+@operator
 @checked
 def argmax(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
     """The first position of the largest element, int64; NaN counts as larger than any number."""
@@ -347,6 +363,7 @@ def argmax(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
 ARGMIN = _position("argmin", np.argmin)
 
 
+@operator
 @checked
 def argmin(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
     """The first position of the smallest element, int64; NaN counts as smaller than any number."""
@@ -379,6 +396,7 @@ def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
 ANY = _truth("any", "maximum", np.any)
 
 
+@operator
 @checked
 def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element along the axes is true (not zero)."""
@@ -388,6 +406,7 @@ def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
 ALL = _truth("all", "minimum", np.all)
 
 
+@operator
 @checked
 def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether all elements along the axes are true (not zero)."""
@@ -450,6 +469,7 @@ PROD = Op(
 )
 
 
+@operator
 @checked
 def prod(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The product of the elements along axes; of bool and integers int64."""

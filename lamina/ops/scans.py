@@ -8,7 +8,7 @@ import numpy as np
 
 from lamina.calls import checked_as_given as checked
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import Axis
 from lamina.graph.kinds import Flag
 from lamina.ops.arguments import axis_of
@@ -73,6 +73,7 @@ CUMSUM = Op(
 )
 
 
+@operator
 @checked
 def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
     """The running sum along an axis; from the end if `reverse`. Of bool and integers int64."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from lamina.calls import checked_as_given as checked
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import axis_of
 from lamina.ops.broadcast import sum_axes, with_ones
@@ -125,6 +125,7 @@ SOFTMAX = Op(
 )
 
 
+@operator
 @checked
 def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis, without overflow."""
@@ -161,6 +162,7 @@ LOG_SOFTMAX = Op(
 )
 
 
+@operator
 @checked
 def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis, without overflow."""

@@ -43,6 +43,7 @@ OBJECTS: dict[str, Any] = {
     "net": lm.Network,
     "optimizer": lm.Adam,
     "training": Training,
+    "x": lm.Tensor,
 }
 ENTRIES = [(owner, name) for owner, table in TABLES.items() for name in table]
 

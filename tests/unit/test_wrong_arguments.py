@@ -989,6 +989,7 @@ ROWS |= {
 PROTOCOLS = {
     "average",
     "check_target",
+    "doubt",
     "example_targets",
     "for_parameters",
     "forward",

@@ -1,0 +1,106 @@
+"""The methods of tensors are the functions of `lamina.ops`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any
+
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError
+from lamina.graph import methods
+
+SOURCE = ast.parse(inspect.getsource(methods))
+(CLASS,) = (
+    node for node in SOURCE.body if isinstance(node, ast.ClassDef) and node.name == "Methods"
+)
+(BLOCK,) = (node for node in CLASS.body if isinstance(node, ast.If))
+DECLARED = {node.name: node for node in BLOCK.body if isinstance(node, ast.FunctionDef)}
+NAMES = {"astype": "cast"}  # those that differ from the function's
+NEEDED: dict[str, tuple[Any, ...]] = {
+    "argmax": (1,),
+    "argmin": (1,),
+    "astype": ("float64",),
+    "clip": (0.0, 1.0),
+    "cumsum": (1,),
+    "expand_dims": (1,),
+    "reshape": ((-1, 4),),
+}
+
+
+def described(tensor: lm.Tensor) -> tuple[object, ...]:
+    return tensor.op, tensor.operands, tensor.attributes, tensor.shape, tensor.dtype
+
+
+def test_every_method_is_declared_for_type_checkers() -> None:
+    made = {name for name, one in vars(methods.Methods).items() if type(one).__name__ == "_Method"}
+    assert made == DECLARED.keys()
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_method_is_declared_with_the_parameters_of_its_function(name: str) -> None:
+    function = inspect.signature(getattr(lm.ops, NAMES.get(name, name)))
+    parameters = list(function.parameters.values())[1:]
+    declared = DECLARED[name].args
+    assert [one.arg for one in declared.args[1:]] == [one.name for one in parameters]
+    defaults = [one.default for one in parameters if one.default is not one.empty]
+    assert [ast.literal_eval(one) for one in declared.defaults] == defaults
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_method_makes_the_tensor_of_its_function(name: str) -> None:
+    x = lm.Input(4) > 0 if name in ("all", "any") else lm.Input(4)
+    values: tuple[Any, ...] = NEEDED.get(name, ())
+    if name in ("matmul", "dot"):
+        values = (lm.ops.constant([1.0, 2.0, 3.0, 4.0]),)
+    result = getattr(x, name)(*values)
+    assert described(result) == described(getattr(lm.ops, NAMES.get(name, name))(x, *values))
+
+
+def test_axes_are_counted_and_the_last_two_exchanged() -> None:
+    x = lm.Input(3, 4)
+    assert x.ndim == x.rank == 3
+    assert x.mT.shape == (x.shape[0], 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda x: x.sum(dim=1), "Here it is called axes."),
+        (lambda x: x.mean(axis=1), "Here it is called axes."),
+        (lambda x: x.softmax(dim=1), "Here it is called axis."),
+        (lambda x: x.max(keepdim=True), "Here it is called keepdims."),
+        (lambda x: x.clip(min=0.0), "Here it is called low."),
+        (lambda x: x.transpose(1, 2), "Give all axes as one tuple: x.transpose((0, 2, 1))."),
+        (lambda x: x.reshape(4, 3), "Give the shape as one tuple: x.reshape((2, 3))."),
+    ],
+)
+def test_options_of_other_frameworks_get_advice(call: Any, advice: str) -> None:
+    with pytest.raises(DefinitionError) as error:
+        call(lm.Input(3, 4))
+    assert error.value.advice == advice
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("item", "A tensor is symbolic and holds no numbers; model.predict(inputs) computes them."),
+        (
+            "numpy",
+            "A tensor is symbolic and holds no numbers; model.predict(inputs) computes them.",
+        ),
+        ("backward", "Here it is lm.gradients(y, [x])."),
+        ("detach", "Here it is lm.ops.stop_gradient(x)."),
+        ("view", "Here it is x.reshape(shape)."),
+        (
+            "std",
+            "x.variance(axes).sqrt(); NumPy's default is correction=0, PyTorch's is correction=1.",
+        ),
+    ],
+)
+def test_methods_that_a_symbolic_tensor_lacks_say_what_to_write(name: str, text: str) -> None:
+    with pytest.raises(AttributeError) as error:
+        getattr(lm.Input(3), name)
+    assert str(error.value) == f"'Tensor' object has no attribute {name!r}. {text}"
