@@ -24,6 +24,7 @@ from lamina.cli.options import (
     targets_option,
 )
 from lamina.errors import DataError, missing_extra
+from lamina.reports import picture_format
 
 if TYPE_CHECKING:
     from lamina.shapes import Array, DTypeLike
@@ -132,6 +133,8 @@ def train(
         _check_folder(path)
     if curves is not None and importlib.util.find_spec("matplotlib") is None:
         raise missing_extra("matplotlib", "plot", "--curves")
+    if curves is not None:
+        picture_format(curves)
     definition = cli.read_definition(file)
     loss = definition.required_loss()
     training, examined = cli.load_data(data, targets, validation, seed)
@@ -212,6 +215,8 @@ def plan(
     If FILE.py defines no loss, it is the memory of a forward pass.
     """
     _check_folder(plot)
+    if plot is not None:
+        picture_format(plot)
     definition = cli.read_definition(file)
     loss = definition.loss
     optimizer = None if loss is None else definition.optimizer

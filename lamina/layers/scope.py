@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import BuiltinFunctionType
 from typing import Annotated, Any, Protocol, cast, final
 
 from lamina import ops, shapes
@@ -51,13 +52,65 @@ Dimensions = Annotated[Shape, Row(Extent(), example="x.shape")]
 # Dimensions of a parameter or a state. `_variable` refuses one that depends on the batch.
 Extents = Annotated[tuple[int, ...], Row(Extent(), example="(10, 3)")]
 
+_INITIALIZER = Function("lm.init.XavierUniform()", "an initializer, a function")
+_REGULARIZER = Function("lm.L2(1e-4)", "a regularizer, a function")
+# Initializers by their names in other frameworks.
+_NAMED = {
+    "he": "KaimingNormal()",
+    "kaiming": "KaimingUniform()",
+    "glorot": "XavierUniform()",
+    "xavier": "XavierUniform()",
+    "normal": "Normal(deviation=0.01)",
+    "uniform": "Uniform(-0.1, 0.1)",
+    "orthogonal": "Orthogonal()",
+    "zero": "Zeros()",
+    "one": "Constant(1.0)",
+}
+
+
+@final
+class _InitializerKind(Kind):
+    """An initializer; what other frameworks take is refused with the right call."""
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        advice = ""
+        if isinstance(value, str) or _is_of_numpy(value):
+            name = str(getattr(value, "__name__", value)).lower()
+            ours = next((call for key, call in _NAMED.items() if key in name), "")
+            advice = f"Write lm.init.{ours}." if ours else "lm.init has the initializers."
+        elif isinstance(value, int | float):
+            advice = f"Write lm.init.Constant({value!r})."
+        elif hasattr(value, "__array__"):
+            advice = "Write a function of shape, seed and stream that returns the array."
+        if advice:
+            raise Misfit(_INITIALIZER.what, _INITIALIZER.example, advice=advice)
+        return _INITIALIZER.read(value)
+
+
+def _is_of_numpy(value: object) -> bool:
+    """Whether it is a function such as `numpy.zeros`, whose second argument is no seed."""
+    module = getattr(value, "__module__", None) or ""
+    return isinstance(value, BuiltinFunctionType) or module.partition(".")[0] == "numpy"
+
+
+@final
+class _RegularizerKind(Kind):
+    """A regularizer; what other frameworks take is refused with the right call."""
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        advice = ""
+        if isinstance(value, int | float):
+            advice = f"Write lm.L2({value!r})."
+        elif isinstance(value, str):
+            advice = f"Write lm.{'L1' if value.lower() == 'l1' else 'L2'}(0.01)."
+        if advice:
+            raise Misfit(_REGULARIZER.what, _REGULARIZER.example, advice=advice)
+        return _REGULARIZER.read(value)
+
+
 # The options of layers: None for the layer's default.
-InitializerOption = Annotated[
-    Initializer | None, OrNone(Function("lm.init.XavierUniform()", "an initializer, a function"))
-]
-RegularizerOption = Annotated[
-    Regularizer | None, OrNone(Function("lm.L2(1e-4)", "a regularizer, a function"))
-]
+InitializerOption = Annotated[Initializer | None, OrNone(_InitializerKind())]
+RegularizerOption = Annotated[Regularizer | None, OrNone(_RegularizerKind())]
 
 
 def initializer(init: Initializer | None, usual: Initializer) -> Initializer:

@@ -57,6 +57,29 @@ def clean_axes(axes: Any, *, grid: str = "y") -> None:
         axes.grid(axis=grid, color="#E3E3E3", linewidth=0.8)
 
 
+def picture_format(path: str | os.PathLike[str]) -> str:
+    """The format of a picture, by the ending of its path.
+
+    Raises:
+        DefinitionError: if pictures with that ending cannot be written.
+        MissingExtraError: without matplotlib.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase as Canvas
+    except ImportError:
+        raise missing_extra("matplotlib", "plot", "a picture") from None
+    kind = Path(path).suffix.removeprefix(".").lower() or "png"
+    supported = sorted(Canvas.get_supported_filetypes())
+    if kind not in supported:
+        raise DefinitionError(
+            f"pictures cannot be written as .{kind}",
+            where=str(path),
+            facts=(("possible", ", ".join(supported)),),
+            advice="Give a file name that ends in .png.",
+        )
+    return kind
+
+
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     """Writes the figure atomically: as PNG, or in the format of the path's ending (.svg, .pdf).
 
@@ -64,16 +87,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
         DefinitionError: if pictures with that ending cannot be written.
         DataError: if the folder does not exist or cannot be written to.
     """
-    target = Path(path)
-    kind = target.suffix.removeprefix(".").lower() or "png"
-    supported = sorted(figure.canvas.get_supported_filetypes())
-    if kind not in supported:
-        raise DefinitionError(
-            f"pictures cannot be written as .{kind}",
-            where=str(target),
-            facts=(("possible", ", ".join(supported)),),
-            advice="Give a file name that ends in .png.",
-        )
+    target, kind = Path(path), picture_format(path)
     picture = io.BytesIO()
     figure.savefig(picture, format=kind)
     try:

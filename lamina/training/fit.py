@@ -87,9 +87,16 @@ class Fit:
         size = min(self.batch_size, len(self.train))
         with Training(self.parameters, self.options, self.train, size, seed=self.seed) as training:
             history = self._begin(training, checkpoint)
+            history.measured = self._measured()
             with self._evaluation() as evaluation:
                 self._run_epochs(training, evaluation, history, checkpoint)
         return history
+
+    def _measured(self) -> tuple[str, ...]:
+        """The names of the history."""
+        names = ("loss", *(metric.name for metric in self.options.metrics))
+        examined = () if self.validation is None else names
+        return names + tuple(VALIDATION + name for name in examined)
 
     def _resume_options(self) -> dict[str, Any]:
         """The options that must be equal in a resumed fit and in the fit that it continues."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
+from difflib import get_close_matches
+from typing import Annotated, Any
 
 from lamina import reports
 from lamina.calls import Called
@@ -25,8 +27,8 @@ class History(Named, metaclass=Called):
 
     Values measured on the validation data have names that begin with `validation_`. Training
     values are averages over the epoch, while the model was changing. Before the end of the first
-    epoch every name gives an empty list; afterwards unknown names raise UnknownNameError, which is
-    a KeyError. `list(history)` are the names, `len(history)` the number of epochs.
+    epoch the names give empty lists. Unknown names raise UnknownNameError, which is a KeyError.
+    `list(history)` are the names, `len(history)` the number of epochs.
 
     Attributes:
         values: name -> one value for each epoch.
@@ -34,24 +36,25 @@ class History(Named, metaclass=Called):
         interrupted: whether Ctrl-C ended the fit early.
         averaged_parameters: for `Model.set_parameters`, if the optimizer keeps averages, as
             `lm.EMA` and `lm.SWA` do; empty otherwise.
+        measured: the names that the fit will measure, also before the end of its first epoch.
     """
 
     values: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     seconds: list[float] = field(default_factory=list[float])
     interrupted: bool = False
     averaged_parameters: dict[str, Array] = field(default_factory=dict[str, Array], repr=False)
+    measured: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __getitem__(self, name: str) -> list[float]:
-        if self.values and name not in self.values:
+        known = tuple(self.values) or self.measured
+        if known and name not in known:
             raise UnknownNameError(
                 f"nothing named {name!r} was measured",
-                facts=(("expected", ", ".join(self.values)), ("found", repr(name))),
+                facts=(("expected", ", ".join(known)), ("found", repr(name))),
                 where="history",
-                advice="fit(metrics=[lm.Accuracy()], validation=...) measures more."
-                if isinstance(cast(object, name), str)
-                else f"Give a name first: history['loss'][{name!r}].",
+                advice=_advice(name, known),
             )
-        return self.values[name] if self.values else []
+        return self.values.get(name, [])
 
     def __contains__(self, name: object) -> bool:
         return name in self.values
@@ -98,3 +101,28 @@ class History(Named, metaclass=Called):
             for epoch in range(len(self))
         ]
         return table_text(("epoch", *self.values), rows, align="r")
+
+
+# Names of measured values in other frameworks.
+_ELSEWHERE = {
+    "acc": "accuracy",
+    "binary_accuracy": "accuracy",
+    "categorical_accuracy": "accuracy",
+    "mae": "mean_absolute_error",
+    "mse": "mean_squared_error",
+    "sparse_categorical_accuracy": "accuracy",
+}
+
+
+def _advice(name: object, known: Sequence[str]) -> str:
+    """What an unknown name is called here, or how to measure more."""
+    if not isinstance(name, str):
+        return f"Give a name first: history['loss'][{name!r}]."
+    bare = re.sub("^(val|valid|test)_", "", name)
+    ours = VALIDATION * (bare != name) + _ELSEWHERE.get(bare, bare)
+    if ours != name and ours in known:
+        return f"Here it is called {ours!r}."
+    near = get_close_matches(name, known, 1)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return "fit(metrics=[lm.Accuracy()], validation=...) measures more."

@@ -518,6 +518,17 @@ def test_float64_files_are_used_as_float32_with_a_warning():
     assert "warning" not in succeed("train", "net.py", *options).stderr
 
 
+@pytest.mark.parametrize(("command", "option"), [("train", "--curves"), ("plan", "--plot")])
+def test_a_picture_with_an_unknown_ending_is_refused_before_the_work(command, option):
+    a_table("table.csv", 3)
+    data = ("--data", "table.csv") if command == "train" else ()
+    result = run(command, write("net.py", TABLE), *data, option, "x.foo")
+    assert result.exit_code == 1
+    assert "pictures cannot be written as .foo" in result.stderr
+    assert "epoch" not in result.stdout
+    assert not Path("net.safetensors").exists()
+
+
 def test_predict_uses_no_named_targets_as_features():
     net = write("net.py", TABLE.replace("lm.Input(2)", "lm.Input(3)"))
     a_table("table.csv", 4)

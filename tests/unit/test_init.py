@@ -175,3 +175,32 @@ def test_non_functions_are_refused_at_the_line_of_the_layer(name: str, value: An
     origin = f"in Linear (test_init.py:{raised_line(error)})"
     assert f"{origin}: {name} must be {what}, a function" in str(error.value)
     assert "lm.init.XavierUniform()" in str(error.value) or "lm.L2(1e-4)" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "advice"),
+    [
+        ("weight_init", "he_normal", "Write lm.init.KaimingNormal()."),
+        ("weight_init", "glorot_uniform", "Write lm.init.XavierUniform()."),
+        ("weight_init", "mystery", "lm.init has the initializers."),
+        ("weight_init", np.zeros, "Write lm.init.Zeros()."),
+        ("weight_init", np.ones, "Write lm.init.Constant(1.0)."),
+        ("weight_init", 0.5, "Write lm.init.Constant(0.5)."),
+        (
+            "weight_init",
+            np.zeros((3, 4)),
+            "Write a function of shape, seed and stream that returns the array.",
+        ),
+        ("weight_init", init.Zeros, "Make one of the class: Zeros(...)."),
+        ("weight_regularizer", 0.01, "Write lm.L2(0.01)."),
+        ("weight_regularizer", "l1", "Write lm.L1(0.01)."),
+        ("weight_regularizer", lm.L2, "Make one of the class: L2(...)."),
+    ],
+)
+def test_what_other_frameworks_take_is_refused_with_the_right_call(
+    option: str, value: Any, advice: str
+) -> None:
+    with pytest.raises(DefinitionError) as error:
+        lm.Linear(3, **{option: value})
+    assert error.value.advice == advice
+    assert error.value.where.startswith("Linear (test_init.py:")
