@@ -478,6 +478,7 @@ def Sequential(*layers: Tensor | Layer | Network, name: OwnName = None) -> Netwo
             "a Sequential begins with an Input",
             facts=(("expected", "Sequential(Input(784), Linear(10))"), ("found", found)),
             where=where,
+            advice="Unpack the list: Sequential(*layers)." if found == "list" else "",
         )
     tensor = layers[0]
     for number, layer in enumerate(layers[1:], start=1):

@@ -5,7 +5,8 @@ from __future__ import annotations
 LOSSES: dict[str, str] = {
     "MSELoss MeanSquaredErrorLoss": "lm.MSE()",
     "L1Loss": "lm.MAE()",
-    "HuberLoss SmoothL1Loss": "lm.Huber()",
+    "HuberLoss": "lm.Huber()",
+    "SmoothL1Loss": "lm.Huber() is the same; for another beta, lm.Huber(delta=beta) / beta.",
     "CrossEntropyLoss CategoricalCrossentropy SparseCategoricalCrossentropy": (
         "lm.CrossEntropy() takes raw scores, and class numbers or shares as targets."
     ),
@@ -63,7 +64,7 @@ METRICS: dict[str, str] = {
 }
 
 SCHEDULES: dict[str, str] = {
-    "StepLR MultiplicativeLR": "lm.schedules.StepDecay(rate, every)",
+    "StepLR": "lm.schedules.StepDecay(rate, every)",
     "MultiStepLR PiecewiseConstantDecay": "lm.schedules.PiecewiseConstant(boundaries, rates)",
     "ExponentialLR ExponentialDecay": "lm.schedules.Exponential(rate, factor=0.9)",
     "CosineAnnealingLR CosineDecay": "lm.schedules.Cosine(rate, steps)",
@@ -77,7 +78,7 @@ SCHEDULES: dict[str, str] = {
         "There is no such schedule; lm.schedules.Cosine(rate, steps) comes nearest. A schedule may "
         "be any function of the step, made of lm.ops."
     ),
-    "LambdaLR LRScheduler LearningRateSchedule": (
+    "LambdaLR MultiplicativeLR LRScheduler LearningRateSchedule": (
         "A schedule is any function of the step, made of lm.ops: "
         "lm.SGD(lambda step: 0.1 / (1.0 + step))."
     ),

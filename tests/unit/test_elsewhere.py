@@ -73,7 +73,9 @@ def test_every_replacement_exists(owner: str) -> None:
 
 @pytest.mark.parametrize("owner", TABLES)
 def test_calls_in_the_texts_are_accepted(owner: str) -> None:
-    names = dict.fromkeys(("rate", "factor", "slope", "strength", "limit", "probability"), 0.5)
+    names = dict.fromkeys(
+        ("rate", "factor", "slope", "beta", "strength", "limit", "probability"), 0.5
+    )
     names |= dict.fromkeys(("deviation", "value", "low", "scale", "offset"), 0.5)
     counts = "features channels window groups heads hidden size count classes every steps start k"
     names |= dict.fromkeys((*counts.split(), "widths"), 2) | {"high": 1.0}

@@ -144,6 +144,16 @@ def test_a_sequential_without_an_input_is_refused() -> None:
     )
 
 
+def test_a_list_of_layers_or_tensors_is_to_be_unpacked() -> None:
+    x = lm.Input(3)
+    with pytest.raises(DefinitionError) as caught:
+        lm.Sequential([x, lm.Linear(3)])
+    assert caught.value.advice == "Unpack the list: Sequential(*layers)."
+    with pytest.raises(DefinitionError) as caught:
+        lm.Add()([x, x])
+    assert caught.value.advice == "Pass the tensors one by one: layer(a, b)."
+
+
 def test_an_empty_sequential_is_refused() -> None:
     with pytest.raises(DefinitionError) as caught:
         lm.Sequential()
