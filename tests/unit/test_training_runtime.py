@@ -210,7 +210,7 @@ REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
     "labels in a column": (X, np.zeros((8, 1), int), ShapeError, "target 0 has another shape"),
     "other features": (normal(8, 5), Y, ShapeError, "input 0 has another shape"),
     "one example": (normal(4), Y[0], ShapeError, "input 0 has another shape"),
-    "double precision": (np.zeros((8, 4)), Y, DTypeError, "input 0 has the wrong dtype"),
+    "too large numbers": (np.full((8, 4), 1e300), Y, DataError, "float32 cannot hold"),
     "text": (np.full((8, 4), "a"), Y, DTypeError, "there is no dtype"),
     "uneven rows": ([[1.0], [1.0, 2.0]], Y, DataError, "input 0 cannot be converted to an array"),
     "fewer labels": (X, Y[:7], DataError, "differ in their number of examples"),
