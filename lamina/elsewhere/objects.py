@@ -28,8 +28,9 @@ MODEL: dict[str, str] = {
     "count_params": "model.network.parameter_count",
     "forward call apply": "model.predict(inputs)",
     "predict_proba decision_function predict_log_proba predict_on_batch": (
-        "model.predict(inputs) gives the outputs of the network: probabilities after lm.Softmax() "
-        "or lm.Sigmoid()."
+        "model.predict(inputs) gives the outputs of the network. For probabilities of a network "
+        "that was trained on scores: "
+        "model.part(lm.Network(net.inputs, lm.Softmax()(net.outputs[0]))).predict(inputs)."
     ),
     "score test_on_batch": "model.evaluate(data, loss=..., metrics=[lm.Accuracy()])",
     "partial_fit train_on_batch train_step fit_generator": (

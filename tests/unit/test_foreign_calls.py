@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import foreign_names as data
+import numpy as np
 import pytest
 
 import lamina as lm
@@ -134,3 +135,10 @@ def test_names_on_the_page_are_refused_or_known() -> None:
     ]
     assert len(there) > 30
     assert [name for name in there if name not in names | SAME] == []
+
+
+def test_probabilities_of_a_network_trained_on_scores_are_those_of_the_page() -> None:
+    ((_, call),) = [row for row in rows_of_the_page() if "predict_proba" in row[0]]
+    net = lm.Sequential(lm.Input(4), lm.Linear(3))
+    names = {"lm": lm, "net": net, "model": lm.Model(net), "X": np.ones((2, 4), np.float32)}
+    np.testing.assert_allclose(eval(call.strip("`"), names).sum(1), 1.0, rtol=1e-6)
