@@ -190,19 +190,8 @@ from lamina.graph import CONSTANT, LEAF, OPS, Op
 _FILES = (
     *("movement", "slicing", "joining", "broadcast", "conversion", "elementwise", "arithmetic"),
     *("clipping", "division", "bits", "finite", "logarithms", "trigonometry", "comparison"),
-    *("creation", "reduce", "softmax", "linalg", "windows", "convolution"),
-    *("pooling", "indexing", "attention", "random", "recurrence", "scans"),
-    *("comparison", "creation", "reduce", "softmax", "linalg", "windows", "convolution"),
-    *(
-        "pooling",
-        "indexing",
-        "getitem",
-        "sorting",
-        "attention",
-        "random",
-        "recurrence",
-        "factorization",
-    ),
+    *("creation", "reduce", "softmax", "linalg", "windows", "convolution", "pooling", "indexing"),
+    *("getitem", "sorting", "attention", "random", "recurrence", "scans", "factorization"),
 )
 for _file in _FILES:
     _import_module(f"lamina.ops.{_file}")

@@ -161,7 +161,7 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
         ShapeError: if no window fits, or a window has no element of the tensor.
     """
     x = floating(x)
-    along = windows_of(x, along)
+    along = windows_of(x.rank, along)
     # Checks the windows.
     result = apply(WINDOW_MAX, x, along=along)
     windowed = _max_windows(x, {"along": along})

@@ -122,7 +122,6 @@ CALLS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("cummax", "cummin", "cumprod", "cumsum"), _SCANNED),
     "cosine_similarity": {**_TWO, "axis": 1, "epsilon": 1e-8},
     "cross": {**_TWO, "axis": 1},
-    "cumsum": {**_ALONG, "reverse": True},
     "det": {"x": MATRICES},
     "diag_embed": {"x": X, "offset": 1},
     "diagonal": {"x": X, "offset": 1, "axes": (0, 2)},
