@@ -88,6 +88,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import PixelShuffle as PixelShuffle
     from lamina.layers import PixelUnshuffle as PixelUnshuffle
     from lamina.layers import PReLU as PReLU
+    from lamina.layers import Recompute as Recompute
     from lamina.layers import ReLU as ReLU
     from lamina.layers import ReLU6 as ReLU6
     from lamina.layers import Rescale as Rescale

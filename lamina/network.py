@@ -39,6 +39,7 @@ from lamina.graph.kinds import FloatType, Instance
 from lamina.layers.definition_names import names_of
 from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of
 from lamina.layers.names import OwnName
+from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, shared_names
 from lamina.layers.tracing import Trace, dtype_in_model, trace
 from lamina.lazy import loading
@@ -236,10 +237,7 @@ class Network(Named):
         )
 
     @checked
-    def names_of(
-        self,
-        part: PartOfNetwork,
-    ) -> list[str]:
+    def names_of(self, part: PartOfNetwork) -> list[str]:
         """The names, in this network, of the parameters of another network made of its layers.
 
         They serve as patterns of frozen parameters: `frozen=both.names_of(discriminator)` trains a
@@ -456,7 +454,7 @@ PartOfNetwork = Annotated[
 
 
 @checked
-def Sequential(*layers: Tensor | Layer | Network, name: OwnName = None) -> Network:
+def Sequential(*layers: Tensor | Layer | Network | Recompute, name: OwnName = None) -> Network:
     """A network whose layers follow one another.
 
     Args:

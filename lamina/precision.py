@@ -32,6 +32,7 @@ from lamina.graph import (
     Graph,
     Tensor,
     leaf,
+    reached_all,
     reached_ends,
     rebuild,
     rewrite,
@@ -39,7 +40,8 @@ from lamina.graph import (
     users_of,
 )
 from lamina.layers.tracing import Trace
-from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating
+from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating, read_operands
+from lamina.ops.recomputation import COMPUTED_AGAIN
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, DTypeLike, Size, as_dtype, bfloat16, float16, float32
 
@@ -199,7 +201,7 @@ def with_rounded_activations(trace: Trace, half: DType) -> Trace:
     results = tuple((str(n), tensor) for n, tensor in enumerate(trace.outputs))
     penalties = tuple((f"penalty{n}", x) for n, x in enumerate(trace.record.penalties))
     graph = Graph(trace.inputs, (*results, *changed, *penalties))
-    chosen = _activations(graph, trace)
+    chosen = _chosen(graph, trace)
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         node, new = rebuild(node, operands), node
@@ -212,12 +214,25 @@ def with_rounded_activations(trace: Trace, half: DType) -> Trace:
     return Trace(trace.inputs, outputs, record)
 
 
-def _activations(graph: Graph, trace: Trace) -> set[Tensor]:
-    """The tensors that are rounded."""
+def _chosen(graph: Graph, trace: Trace) -> set[Tensor]:
+    """The tensors that are rounded: the same ones if a gradient computes tensors again."""
+    new: dict[Tensor, Tensor] = {}
+
+    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        new[node] = operands[0] if node.op is COMPUTED_AGAIN else rebuild(node, operands)
+        return new[node]
+
+    plain = rewrite(graph, rule)
+    candidates = {*(new.get(x, x) for x in trace.record.activations), *_sequences(plain.nodes())}
+    found = _activations(plain, candidates - {new[x] for x in trace.outputs})
+    return {x for x in new if new[x] in found and x.op is not COMPUTED_AGAIN}
+
+
+def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
+    """The candidates that are rounded."""
     nodes = graph.nodes()
     users, uses = users_of(nodes), Counter(x for node in nodes for x in node.operands)
     origins = _origins(nodes)
-    candidates = {*trace.record.activations, *_sequences(nodes)} - {*trace.outputs}
     found: set[Tensor] = set()
     # Tensors that are computed from a product, element by element, and from no rounded tensor.
     fresh: set[Tensor] = set()
@@ -545,8 +560,9 @@ def _multiplied(node: Tensor) -> tuple[Tensor, ...]:
 
 def _is_moved(node: Tensor) -> bool:
     """Whether the elements are those of its operands, or zeros."""
-    floats = [x for x in node.operands if x.dtype.is_float]
-    return isinstance(node.op.lowering, Movement) and len(floats) == len(node.operands)
+    return isinstance(node.op.lowering, Movement) and all(
+        x.dtype.is_float for x in read_operands(node)
+    )
 
 
 def _with_sources(tensor: Tensor, replaced: Mapping[Tensor, Tensor]) -> Tensor:
@@ -560,12 +576,21 @@ def _with_sources(tensor: Tensor, replaced: Mapping[Tensor, Tensor]) -> Tensor:
 
 def _moved_again(tensor: Tensor, sources: set[Tensor], known: dict[Tensor, Tensor]) -> Tensor:
     """A tensor whose sources are replaced by those known; each new tensor becomes known."""
-    for node in topological([tensor], [*sources]):
+    # Tensors for which a movement only waits stay as they are.
+    awaited = _awaited(tensor, sources)
+    for node in topological([tensor], [*sources, *awaited]):
         if node not in known:
-            known[node] = rebuild(node, tuple(known[x] for x in node.operands))
+            operands = tuple(known.get(x, x) for x in node.operands)
+            known[node] = node if node in awaited else rebuild(node, operands)
     return known[tensor]
+
+
+def _awaited(tensor: Tensor, sources: set[Tensor]) -> set[Tensor]:
+    """The tensors for which movements between sources and a tensor wait, without reading them."""
+    moved = reached_all([tensor], lambda x: () if x in sources else read_operands(x))
+    return {x for node in moved - sources for x in node.operands} - moved
 
 
 def _sources(operand: Tensor) -> set[Tensor]:
     """The tensors whose elements an operand has, below movements."""
-    return reached_ends([operand], lambda one: not _is_moved(one), lambda one: one.operands)
+    return reached_ends([operand], lambda one: not _is_moved(one), read_operands)

@@ -246,6 +246,11 @@ def _narrowed(node: Tensor, half: DType) -> Tensor | None:
     return constant(0.0, half) if _is(node, 0.0) else None
 
 
+def _computed_again(node: Tensor) -> Tensor:
+    """Its sources are only for gradients."""
+    return node.operands[0]
+
+
 def _unchanged(node: Tensor) -> Tensor | None:
     """For ops that return their operand when shape and dtype stay the same."""
     (operand,) = node.operands
@@ -401,4 +406,5 @@ _RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
     "contract": _contract,
     "scatter_along_axis": _scatter_along_axis,
     "stop_gradient": _unchanged,
+    "computed_again": _computed_again,
 }

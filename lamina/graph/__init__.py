@@ -8,6 +8,7 @@ from lamina.graph.apply import rewrite as rewrite
 from lamina.graph.bind import bind_batch as bind_batch
 from lamina.graph.evaluate import evaluate as evaluate
 from lamina.graph.graph import Graph as Graph
+from lamina.graph.graph import reached_all as reached_all
 from lamina.graph.graph import reached_ends as reached_ends
 from lamina.graph.graph import topological as topological
 from lamina.graph.graph import users_of as users_of

@@ -132,3 +132,22 @@ def reached_ends(
         else:
             pending.extend(onward(one))
     return found
+
+
+def reached_all(
+    nodes: Iterable[Tensor], onward: Callable[[Tensor], Iterable[Tensor]]
+) -> set[Tensor]:
+    """These tensors, and all on the paths that begin at them.
+
+    Args:
+        nodes: where the paths begin.
+        onward: the next tensors after one.
+    """
+    seen: set[Tensor] = set()
+    pending = list(nodes)
+    while pending:
+        one = pending.pop()
+        if one not in seen:
+            seen.add(one)
+            pending.extend(onward(one))
+    return seen

@@ -74,6 +74,7 @@ if not loaded_when_used(__name__):
     from lamina.layers.pooling import MaxPool2d as MaxPool2d
     from lamina.layers.pooling import MaxPool3d as MaxPool3d
     from lamina.layers.pooling import MaxUnpool as MaxUnpool
+    from lamina.layers.recompute import Recompute as Recompute
     from lamina.layers.rectifiers import CELU as CELU
     from lamina.layers.rectifiers import ELU as ELU
     from lamina.layers.rectifiers import SELU as SELU

@@ -143,6 +143,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.rearranging import trace as trace
     from lamina.ops.rearranging import tril as tril
     from lamina.ops.rearranging import triu as triu
+    from lamina.ops.recomputation import computed_again as computed_again
     from lamina.ops.recurrence import recurrence as recurrence
     from lamina.ops.reduce import all as all
     from lamina.ops.reduce import any as any
@@ -192,6 +193,19 @@ _FILES = (
     *("clipping", "division", "bits", "finite", "logarithms", "trigonometry", "comparison"),
     *("creation", "reduce", "softmax", "linalg", "windows", "convolution", "pooling", "indexing"),
     *("getitem", "sorting", "attention", "random", "recurrence", "scans", "factorization"),
+    *("creation", "reduce", "softmax", "linalg", "windows", "convolution"),
+    *("pooling", "indexing", "attention", "random", "recurrence", "scans", "recomputation"),
+    *("comparison", "creation", "reduce", "softmax", "linalg", "windows", "convolution"),
+    *(
+        "pooling",
+        "indexing",
+        "getitem",
+        "sorting",
+        "attention",
+        "random",
+        "recurrence",
+        "factorization",
+    ),
 )
 for _file in _FILES:
     _import_module(f"lamina.ops.{_file}")

@@ -28,6 +28,7 @@ from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat
 from lamina.ops.lowering_rules import Repeating, loop_key
+from lamina.ops.recomputation import Recomputation
 from lamina.ops.slicing import SLICE
 from lamina.shapes import shape_text
 
@@ -72,6 +73,7 @@ def gradients(
     upstream: dict[Tensor, Tensor] = {output: _seed(output, seed)}
     order = topological([output])
     together = _results_together(order)
+    recomputation = Recomputation()
     for node in reversed(order):
         # In this order the first of several results comes last, after all users of all of them.
         results = together.get(node, (node,))
@@ -87,7 +89,8 @@ def gradients(
                 advice="Stop the gradient with ops.stop_gradient, or use a smooth op.",
             )
         with labelled(node.origin):
-            flows = _operand_gradients(node.op, arriving)
+            recomputation.begin(node, arriving[next(iter(arriving))])
+            flows = _operand_gradients(node.op, recomputation.arriving(arriving))
             for operand, flow in zip(node.operands, flows, strict=True):
                 if flow is not None and operand in needed:
                     known = upstream.get(operand)

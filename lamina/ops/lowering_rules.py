@@ -179,6 +179,13 @@ class Repeating(LoweringRule):
     takes_halves = True
 
 
+def read_operands(node: Tensor) -> tuple[Tensor, ...]:
+    """The operands of which a tensor is computed, without those that only order it."""
+    lowering = node.op.lowering
+    ordered = isinstance(lowering, Movement) and lowering.ordered
+    return node.operands[:1] if ordered else node.operands
+
+
 def loop_key(node: Tensor) -> object:
     """The key that all results of one loop share."""
     others = {name: value for name, value in node.attributes.items() if name != "result"}

@@ -631,6 +631,13 @@ ROWS |= {
         {"tensors": Made(lambda: [lm.Input(3), lm.Input(2)])},
         {"tensors": NOTHING, "axis": COUNT},
     ),
+    "Recompute": Row({"layers": lm.Linear(2)}, {"layers": NOTHING}, lambda it: it(lm.Input(3))),
+    "Recompute.__call__": Row(
+        {"operands": A_PREDICTION},
+        {"operands": NOTHING},
+        call=lm.Recompute(lm.Linear(2)),
+        words=("Linear",),
+    ),
     "Sequential": Row({"layers": Made(lambda: lm.Input(3))}, {"layers": NOTHING}),
     "Network": Row(
         {"inputs": Made(lambda: X_AND_Y[0]), "outputs": Made(lambda: X_AND_Y[1])},

@@ -14,7 +14,7 @@ from lamina.compiler.fusion.views import is_widened
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.graph import Tensor
 from lamina.ops.conversion import ROUND_TO_TF32
-from lamina.ops.lowering_rules import Elementwise, Movement
+from lamina.ops.lowering_rules import Elementwise, Movement, read_operands
 from lamina.ops.movement import RESHAPE
 from lamina.records import frozen_dataclass
 from lamina.shapes import size_of, static
@@ -177,7 +177,7 @@ def _expression(node: Tensor, anchors: Anchors) -> _Expression:
             sources[one] = None
         elif one not in computed:
             computed[one] = None
-            pending.extend(_read(one))
+            pending.extend(read_operands(one))
     return _Expression(tuple(sources), tuple(computed))
 
 
@@ -189,13 +189,6 @@ def _is_rounded_leaf(expression: _Expression) -> bool:
     return (
         moved and any(one.dtype.is_half for one in casts) and all(map(is_leaf, expression.sources))
     )
-
-
-def _read(node: Tensor) -> tuple[Tensor, ...]:
-    """The operands that a tensor's expression reads, without operands that only order it."""
-    lowering = node.op.lowering
-    ordered = isinstance(lowering, Movement) and lowering.ordered
-    return node.operands[:1] if ordered else node.operands
 
 
 def _own_depth(node: Tensor) -> int:

@@ -1,0 +1,110 @@
+"""Layers whose results are computed again for the gradient: the same numbers on every engine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import run_program
+
+import lamina as lm
+from lamina.compiler.pipeline import compile_graph
+from lamina.derive import default_targets, training_graph
+from lamina.engines.engine import Engine
+from lamina.protocols import TrainingOptions
+from lamina.shapes import Array, float32
+
+Wrap = Callable[..., Any]
+
+
+def _dense(wrap: Wrap) -> lm.Network:
+    block = [lm.Linear(16), lm.Tanh(), lm.Dropout(0.3), lm.Linear(16), lm.ReLU()]
+    return lm.Sequential(lm.Input(8), *wrap(*block), *wrap(lm.Linear(16), lm.GELU()), lm.Linear(3))
+
+
+def _convolutions(wrap: Wrap) -> lm.Network:
+    block = [lm.Conv2d(4, 3, padding=1), lm.BatchNorm(), lm.ReLU(), lm.MaxPool2d(2)]
+    return lm.Sequential(lm.Input(2, 6, 6), *wrap(*block), lm.Flatten(), lm.Linear(3))
+
+
+def _recurrences(wrap: Wrap) -> lm.Network:
+    block = wrap(lm.GRU(5), lm.Dropout(0.2), lm.LSTM(4, returns="last"))
+    return lm.Sequential(lm.Input(6, 3), *block, lm.Linear(3))
+
+
+def _nested(wrap: Wrap) -> lm.Network:
+    inner = wrap(lm.Linear(8), lm.Tanh(), lm.LayerNorm())
+    return lm.Sequential(lm.Input(8), *wrap(*inner, lm.Linear(8), lm.ReLU()), lm.Linear(3))
+
+
+NETWORKS = {
+    "dense": _dense,
+    "convolutions": _convolutions,
+    "recurrences": _recurrences,
+    "nested": _nested,
+}
+
+
+def _exact(wrap: Wrap) -> lm.Network:
+    """All sums are exact for small whole numbers, and dropout doubles numbers."""
+    block = wrap(lm.Linear(6), lm.ReLU(), lm.Dropout(0.5), *wrap(lm.Linear(5), lm.ReLU()))
+    return lm.Sequential(lm.Input(8), *block, lm.Linear(3))
+
+
+def _kept(*layers: Any) -> Any:
+    return layers
+
+
+def _again(*layers: Any) -> Any:
+    return [lm.Recompute(*layers)]
+
+
+def _trained(
+    network: lm.Network, loss: Any, optimizer: Any, engine: Engine, draw: Callable[..., Array]
+) -> list[Array]:
+    """The loss, parameters and states after some training steps, in the order of the program."""
+    targets = default_targets(network, loss, float32)
+    options = TrainingOptions(loss, optimizer)
+    graph = training_graph(network, options, targets, dtype=float32).graph
+    program = compile_graph(graph, batch=6, name="training", target=engine.target)
+    feeds = {
+        buffer.name: np.zeros(buffer.shape, buffer.dtype.numpy)
+        if kind == "state"
+        else draw(buffer.shape).astype(buffer.dtype.numpy)
+        for kind in ("input", "parameter", "state")
+        for buffer in program.of_kind(kind)
+    }
+    outputs, values = run_program(program, engine, feeds, runs=2)
+    return [outputs["loss"], *values.values()]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_tensors_that_are_computed_again_change_a_training_step_by_rounding_only(
+    name: str, engine: Engine
+) -> None:
+    found: list[list[Array]] = []
+    for wrap in (_kept, _again):
+        generator = np.random.default_rng(0)
+        draw = functools.partial(generator.uniform, -0.5, 0.5)
+        network, optimizer = NETWORKS[name](wrap), lm.SGD(0.1, momentum=0.9)
+        how = (lm.CrossEntropy(), optimizer, engine, lambda shape, draw=draw: draw(size=shape))
+        found.append(_trained(network, *how))
+    for kept, again in zip(*found, strict=True):
+        np.testing.assert_allclose(again, kept, rtol=2e-5, atol=2e-6)
+
+
+def test_exact_numbers_have_the_same_bits_if_they_are_computed_again(engine: Engine) -> None:
+    found: list[list[bytes]] = []
+    for wrap in (_kept, _again):
+        generator = np.random.default_rng(0)
+        network, loss = _exact(wrap), lm.MSE(reduction="sum")
+        optimizer = lm.SGD(2.0**-7)
+        draw = functools.partial(generator.integers, -2, 3)
+        values = _trained(
+            network, loss, optimizer, engine, lambda shape, draw=draw: draw(size=shape)
+        )
+        found.append([value.tobytes() for value in values])
+    assert found[0] == found[1]

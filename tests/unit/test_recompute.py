@@ -1,0 +1,194 @@
+"""Recompute: layers whose results are computed again in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from random_arrays import normal
+from training_cases import labels
+
+import lamina as lm
+from lamina import ops
+from lamina.errors import DefinitionError
+from lamina.graph import topological
+
+STEP = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
+
+
+def dense(depth: int, wrap: Callable[..., Any], width: int = 64) -> lm.Network:
+    """Blocks of four layers with an activation."""
+    layers = [lm.Input(width)]
+    for _ in range(depth):
+        block = [one for _ in range(4) for one in (lm.Linear(width), lm.Tanh())]
+        layers += wrap(*block)
+    return lm.Sequential(*layers, lm.Linear(10))
+
+
+def kept(*layers: Any) -> Any:
+    return layers
+
+
+def again(*layers: Any) -> Any:
+    return [lm.Recompute(*layers)]
+
+
+def convolutions(wrap: Callable[..., Any]) -> lm.Network:
+    layers: list[Any] = [lm.Input(3, 8, 8), lm.Conv2d(8, 3, padding="same")]
+    for _ in range(4):
+        block = [(lm.Conv2d(8, 3, padding="same"), lm.BatchNorm(), lm.ReLU()) for _ in range(3)]
+        layers += wrap(*(layer for one in block for layer in one))
+    return lm.Sequential(*layers, lm.GlobalAvgPool(), lm.Linear(10))
+
+
+def test_a_deep_network_keeps_the_results_of_its_blocks_and_one_block_at_a_time() -> None:
+    batch, width, blocks = 512, 256, 16
+    activation = batch * width * 4
+    before = dense(blocks, kept, width).plan(batch, **STEP)
+    after = dense(blocks, again, width).plan(batch, **STEP)
+    # One activation of each layer; then one of each block, and those of one block.
+    assert before.arena_bytes == pytest.approx(4 * blocks * activation, rel=0.05)
+    assert after.arena_bytes == pytest.approx((blocks + 4) * activation, rel=0.15)
+    assert after.persistent_bytes == before.persistent_bytes
+    assert after.peak_bytes - before.peak_bytes == after.arena_bytes - before.arena_bytes
+
+
+def test_convolutions_with_normalization_take_less_memory_too() -> None:
+    batch = 64
+    activation = batch * 8 * 8 * 8 * 4
+    before, after = (convolutions(wrap).plan(batch, **STEP) for wrap in (kept, again))
+    # Two activations of each of twelve layers; then one of each block, and six of one block.
+    assert before.arena_bytes == pytest.approx(24 * activation, rel=0.1)
+    assert after.arena_bytes < 14 * activation
+
+
+def test_a_block_of_blocks_keeps_less_than_the_blocks() -> None:
+    def deep(wrap: Callable[..., Any]) -> lm.Network:
+        layers: list[Any] = [lm.Input(64)]
+        for _ in range(6):
+            inner = [
+                one
+                for _ in range(6)
+                for one in again(lm.Linear(64), lm.Tanh(), lm.Linear(64), lm.Tanh())
+            ]
+            layers += wrap(*inner)
+        return lm.Sequential(*layers, lm.Linear(3))
+
+    single, nested = (deep(wrap).plan(256, **STEP).arena_bytes for wrap in (kept, again))
+    assert nested < 0.5 * single
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda wrap: dense(2, wrap, 8), (8,)),
+        (convolutions, (3, 8, 8)),
+        (lambda wrap: lm.Sequential(lm.Input(6, 3), *wrap(lm.LSTM(4)), lm.Flatten()), (6, 3)),
+        (
+            lambda wrap: lm.Sequential(
+                lm.Input(9), *wrap(lm.Linear(9), lm.Dropout(0.4), *wrap(lm.Linear(9), lm.ReLU()))
+            ),
+            (9,),
+        ),
+    ],
+    ids=["dense", "convolutions", "recurrence", "nested dropout"],
+)
+def test_a_fit_gives_the_same_numbers(make: Any, shape: tuple[int, ...]) -> None:
+    x, y = normal(20, *shape), labels(20)
+    found: list[Any] = []
+    for wrap in (kept, again):
+        model = lm.Model(make(wrap), seed=1)
+        history = model.fit((x, y), epochs=2, batch_size=8, seed=3, **STEP)
+        values = [*model.parameters().values(), *model.states().values()]
+        found.append((history["loss"], values, model.predict(x)))
+    (before, values, scores), (after, others, again_scores) = found
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+    np.testing.assert_allclose(again_scores, scores, rtol=2e-5, atol=1e-6)
+    for one, other in zip(values, others, strict=True):
+        np.testing.assert_allclose(other, one, rtol=2e-5, atol=1e-6)
+
+
+def test_running_statistics_are_updated_once() -> None:
+    block = lm.Recompute(lm.Linear(4), lm.BatchNorm(momentum=0.5))
+    model = lm.Model(lm.Sequential(lm.Input(3), block, lm.Linear(3)), seed=0)
+    x = normal(16, 3)
+    z = x @ model.parameters()["1.weight"].T + model.parameters()["1.bias"]
+    with model.training(batch_size=16, **STEP) as training:
+        training.step(x, labels(16))
+    mean = next(value for name, value in model.states().items() if name.endswith("mean"))
+    np.testing.assert_allclose(mean, 0.5 * z.mean(axis=0), rtol=1e-5)
+
+
+def test_a_network_is_computed_again_and_keeps_the_names_of_its_layers() -> None:
+    inner = lm.Sequential(lm.Input(4), lm.Linear(4), lm.Tanh())
+    net = lm.Sequential(lm.Input(4), lm.Recompute(inner), lm.Linear(2))
+    assert list(lm.Model(net).parameters()) == ["1.weight", "1.bias", "4.weight", "4.bias"]
+    assert net.names_of(inner) == ["1.weight", "1.bias"]
+
+
+def test_several_operands_are_kept() -> None:
+    a, b = lm.Input(4), lm.Input(4)
+    joined = lm.Recompute(lm.Add(), lm.Linear(4), lm.ReLU())(a, b)
+    model = lm.Model(lm.Network([a, b], joined))
+    x, y = normal(5, 4), normal(5, 4, seed=1)
+    assert model.predict((x, y)).shape == (5, 4)
+
+
+@dataclass(frozen=True)
+class Block(lm.Layer):
+    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        return x + scope.layer("inner", lm.Recompute(lm.Linear(4), lm.Tanh()), x)
+
+
+def test_it_stands_within_a_layer_of_ones_own() -> None:
+    net = lm.Sequential(lm.Input(4), Block(), lm.Linear(3))
+    names = list(lm.Model(net).parameters())
+    assert names == ["1.inner.0.weight", "1.inner.0.bias", "2.weight", "2.bias"]
+    with lm.Model(net).training(batch_size=4, **STEP) as training:
+        assert float(training.step(normal(4, 4), labels(4))) > 0
+
+
+def test_a_saved_model_is_loaded_with_it(tmp_path: Path) -> None:
+    net = dense(2, again, 8)
+    model = lm.Model(net, seed=4)
+    model.save(tmp_path / "model.safetensors")
+    loaded = lm.load(tmp_path / "model.safetensors")
+    x = normal(3, 8)
+    assert loaded.predict(x).tobytes() == model.predict(x).tobytes()
+    bills = [one.plan(256, **STEP).peak_bytes for one in (net, loaded.network)]
+    assert bills[0] == bills[1]
+
+
+def test_a_gradient_computes_the_tensors_between_again() -> None:
+    x = lm.Input(3)
+    inner = ops.exp(x)
+    y = ops.computed_again(ops.sin(inner), x)
+    (slope,) = lm.gradients(y, [x])
+    backward = topological([slope])
+    assert sum(node.op.name == "exp" for node in backward) >= 1
+    assert inner not in backward
+    value = np.array([[0.1, 0.2, 0.3]], "float32")
+    found = lm.compile(inputs=[x], outputs=[slope])(value)[0]
+    np.testing.assert_allclose(found, np.cos(np.exp(value)) * np.exp(value), rtol=1e-6)
+
+
+def test_something_else_than_a_layer_is_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Recompute(lm.Linear)  # type: ignore[arg-type]
+    assert str(caught.value).startswith("in Recompute (")
+    assert "layers and networks can be computed again" in str(caught.value)
+    with pytest.raises(DefinitionError, match="there is no layer to compute again"):
+        lm.Recompute()
+
+
+def test_a_network_with_two_outputs_is_refused() -> None:
+    x = lm.Input(3)
+    two = lm.Network(x, [lm.Linear(2)(x), lm.Linear(3)(x)])
+    with pytest.raises(DefinitionError) as caught:
+        lm.Recompute(two)(lm.Input(3))
+    assert "what is computed again has one output" in str(caught.value)
+    assert "2 outputs" in str(caught.value)
