@@ -12,12 +12,15 @@ from typing import Annotated, Any
 from lamina import reports
 from lamina.calls import checked
 from lamina.graph.kinds import Kind, Misfit, Number, Operands
-from lamina.program.program import Program
+from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction
 from lamina.program.tf32 import unrounded
 from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import shape_text
+
+# The last word of the name of a sum of gradients; the first words are the parameter's name.
+GRADIENT_SUM = "gradient_sum"
 
 _UNITS = {
     "b": 1,
@@ -39,13 +42,25 @@ class MemoryBill:
     Attributes:
         batch_size: the number of examples of the program.
         program: the planned program; nothing is allocated for it.
+        further: other programs that run after it, on the same parameters, state and arena: the
+            update after several micro-batches.
     """
 
     batch_size: int
     program: Program
+    further: tuple[Program, ...] = ()
+
+    @property
+    def _programs(self) -> tuple[Program, ...]:
+        return (self.program, *self.further)
+
+    def _buffers(self, kind: str) -> list[Buffer]:
+        """The buffers of a kind in all programs, which share those of one name."""
+        shared = {one.name: one for program in self._programs for one in program.of_kind(kind)}
+        return list(shared.values())
 
     def _kind(self, kind: str) -> int:
-        return sum(buffer.bytes for buffer in self.program.of_kind(kind))
+        return sum(buffer.bytes for buffer in self._buffers(kind))
 
     @property
     def parameter_bytes(self) -> int:
@@ -58,6 +73,15 @@ class MemoryBill:
         return self._kind("state")
 
     @property
+    def gradient_bytes(self) -> int:
+        """The sums of gradients over micro-batches; they are a part of the state."""
+        return sum(
+            buffer.bytes
+            for buffer in self._buffers("state")
+            if buffer.name.endswith(f"/{GRADIENT_SUM}")
+        )
+
+    @property
     def input_bytes(self) -> int:
         """One batch of inputs and targets, in their own dtypes."""
         return self._kind("input")
@@ -65,12 +89,14 @@ class MemoryBill:
     @property
     def constant_bytes(self) -> int:
         """The network's constant arrays."""
-        return self._kind("constant")
+        # Each program has its own.
+        kind = (one for program in self._programs for one in program.of_kind("constant"))
+        return sum(buffer.bytes for buffer in kind)
 
     @property
     def arena_bytes(self) -> int:
         """Activations, gradients and all other temporaries."""
-        return self.program.plan.arena_bytes
+        return max(program.plan.arena_bytes for program in self._programs)
 
     @property
     def persistent_bytes(self) -> int:
@@ -85,12 +111,14 @@ class MemoryBill:
     @property
     def lower_bound_bytes(self) -> int:
         """The least of any plan: persistent memory, and the most bytes alive in one step."""
-        return self.persistent_bytes + self.program.plan.largest_live_bytes
+        live = max(program.plan.largest_live_bytes for program in self._programs)
+        return self.persistent_bytes + live
 
     def __str__(self) -> str:
         rows = [
             ("parameters", bytes_text(self.parameter_bytes)),
-            ("optimizer and other state", bytes_text(self.state_bytes)),
+            ("optimizer and other state", bytes_text(self.state_bytes - self.gradient_bytes)),
+            *([("sums of gradients", bytes_text(self.gradient_bytes))] if self.further else []),
             (f"inputs and targets, {self.batch_size} examples", bytes_text(self.input_bytes)),
             ("constants", bytes_text(self.constant_bytes)),
             ("arena", bytes_text(self.arena_bytes)),
@@ -98,7 +126,8 @@ class MemoryBill:
         total = ("peak", bytes_text(self.peak_bytes))
         overview = table_text(("memory", "bytes"), rows, align="lr", footer=total)
         bound = f"lower bound {bytes_text(self.lower_bound_bytes)}"
-        steps = f"{len(self.program.steps)} steps"
+        counts = (str(len(program.steps)) for program in self._programs)
+        steps = f"{' + '.join(counts)} steps"
         products = [step for step in self.program.steps if isinstance(step, Contraction)]
         rounded = sum(unrounded(step) is not None for step in products)
         if rounded:

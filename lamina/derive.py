@@ -16,7 +16,7 @@ from lamina.garbage import without_collections
 from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological, warn
 from lamina.layers.scope import Variable
 from lamina.layers.tracing import Trace
-from lamina.loss_scaling import all_finite, kept_unless, loss_scale
+from lamina.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.precision import Rounding, with_rounded_activations, with_rounded_products
 from lamina.protocols import (
@@ -82,7 +82,7 @@ def inference_graph(
     """
     trace = _traced(network, dtype, rounding, training=False, input_dtypes=input_dtypes)
     outputs = tuple((f"output{n}", tensor) for n, tensor in enumerate(trace.outputs))
-    return _finished(Graph(trace.inputs, outputs), rounding, trace)
+    return finished(Graph(trace.inputs, outputs), rounding, trace)
 
 
 def _traced(
@@ -109,7 +109,7 @@ def _compared(trace: Trace) -> Trace:
     return Trace(trace.inputs, outputs, trace.record)
 
 
-def _finished(
+def finished(
     graph: Graph,
     rounding: Rounding | None,
     trace: Trace,
@@ -167,7 +167,7 @@ def evaluation_graph(
     leaves, target = _targets(targets, loss, trace)
     value = _loss_value(loss, trace, target)
     outputs = (("loss", value), *_measured(metrics, trace, target))
-    return _finished(Graph((*trace.inputs, *leaves), outputs), rounding, trace)
+    return finished(Graph((*trace.inputs, *leaves), outputs), rounding, trace)
 
 
 @without_collections
@@ -195,37 +195,15 @@ def training_graph(
         DefinitionError: if there is nothing to train, or a pattern matches no parameter.
         ShapeError: if the loss is not a single number.
     """
-    trace = _compared(_traced(network, dtype, rounding, training=True, input_dtypes=input_dtypes))
-    check_outputs(options.loss, len(trace.outputs))
-    record = trace.record
-    names = list(record.parameters)
-    excluded = {name for one in options.frozen for name in matching(one, names, "frozen")}
-    chosen = optimizers_by_name(options.optimizer, names)
-    leaves, target = _targets(targets, options.loss, trace)
-    value = _loss_value(options.loss, trace, target)
-    metric_outputs = _measured(options.metrics, trace, target)
-    with labelled(Origin("penalty")):
-        for penalty in record.penalties:
-            value = ops.add(value, ops.cast(penalty, value.dtype))
-    trained = _trained(value, record.parameters.values(), excluded, options.frozen)
-    scale = loss_scale() if rounding is not None and rounding.half == float16 else None
-    differentiated = value if scale is None else value * scale.scale
-    flowing: Sequence[Tensor] = gradients(differentiated, [one.tensor for one in trained])
-    applied, finite = record.step, None
+    how: Any = {"dtype": dtype, "input_dtypes": input_dtypes, "rounding": rounding}
+    found = differentiated(network, options, targets, **how, with_penalties=True)
+    record, scale = found.trace.record, found.scale
+    flowing, finite = found.flowing, None
     if scale is not None:
         with labelled(Origin("loss_scale")):
-            flowing = scale.unscaled(flowing)
             finite = all_finite(flowing)
-            # Skipped training steps do not count for the optimizer.
-            applied = record.step - scale.skipped
-    if options.clip is not None:
-        with labelled(Origin("clip")):
-            flowing = _clipped(options.clip, flowing)
     slots: dict[str, tuple[Tensor, float]] = {}
-    updates: list[tuple[Tensor, Tensor]] = []
-    for variable, gradient in zip(trained, flowing, strict=True):
-        with labelled(Origin(f"{variable.tensor.origin.path}/update")):
-            updates += _updated(chosen[variable.name], variable, gradient, applied, slots)
+    updates = parameter_updates(found, options, flowing, slots)
     for name, new in record.updates.items():
         updates.append((record.states[name].tensor, new))
     if scale is not None and finite is not None:
@@ -234,11 +212,108 @@ def training_graph(
         slots |= scale.slots
     with labelled(Origin("step")):
         updates.append((record.step, ops.add(record.step, 1)))
-    outputs = (("loss", value), *metric_outputs)
-    trained_names = {variable.name for variable in trained}
-    untrained = tuple(name for name in record.parameters if name not in trained_names)
-    graph = Graph((*trace.inputs, *leaves), outputs, tuple(updates))
-    return _finished(graph, rounding, trace, slots, untrained)
+    inputs = (*found.trace.inputs, *found.leaves)
+    graph = Graph(inputs, (("loss", found.loss), *found.measured), tuple(updates))
+    return finished(graph, rounding, found.trace, slots, found.untrained)
+
+
+@frozen_dataclass
+class Gradients:
+    """The loss of a batch, and its gradients.
+
+    Attributes:
+        trace: of the network, in training mode.
+        leaves: the targets.
+        loss: the reported loss.
+        measured: sums of metrics, by name.
+        trained: the parameters that are trained.
+        chosen: the optimizer of each parameter, by name.
+        flowing: the gradient of each trained parameter.
+        scale: the state of loss scaling, if the loss is scaled.
+    """
+
+    trace: Trace
+    leaves: tuple[Tensor, ...]
+    loss: Tensor
+    measured: tuple[tuple[str, Tensor], ...]
+    trained: Sequence[Variable]
+    chosen: Mapping[str, Optimizer]
+    flowing: Sequence[Tensor]
+    scale: LossScale | None
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """The names of the parameters that are not updated."""
+        trained = {variable.name for variable in self.trained}
+        return tuple(name for name in self.trace.record.parameters if name not in trained)
+
+
+def differentiated(
+    network: Traceable,
+    options: TrainingOptions,
+    targets: Sequence[Spec],
+    *,
+    dtype: DType,
+    input_dtypes: Sequence[DType] | None,
+    rounding: Rounding | None,
+    with_penalties: bool,
+) -> Gradients:
+    """Loss and gradients of a batch.
+
+    Args:
+        network, options, targets, dtype, input_dtypes, rounding: as for `training_graph`.
+        with_penalties: whether the loss includes them.
+    """
+    trace = _compared(_traced(network, dtype, rounding, training=True, input_dtypes=input_dtypes))
+    check_outputs(options.loss, len(trace.outputs))
+    record = trace.record
+    names = list(record.parameters)
+    excluded = {name for one in options.frozen for name in matching(one, names, "frozen")}
+    chosen = optimizers_by_name(options.optimizer, names)
+    leaves, target = _targets(targets, options.loss, trace)
+    value = _loss_value(options.loss, trace, target)
+    measured = _measured(options.metrics, trace, target)
+    whole = penalised(value, record.penalties)
+    trained = _trained(whole, record.parameters.values(), excluded, options.frozen)
+    value = whole if with_penalties else value
+    scale = loss_scale() if rounding is not None and rounding.half == float16 else None
+    scaled = value if scale is None else value * scale.scale
+    flowing: Sequence[Tensor] = gradients(scaled, [one.tensor for one in trained])
+    if scale is not None:
+        with labelled(Origin("loss_scale")):
+            flowing = scale.unscaled(flowing)
+    return Gradients(trace, leaves, value, measured, trained, chosen, flowing, scale)
+
+
+def penalised(loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
+    """The loss with penalties added."""
+    with labelled(Origin("penalty")):
+        for penalty in penalties:
+            loss = ops.add(loss, ops.cast(penalty, loss.dtype))
+    return loss
+
+
+def parameter_updates(
+    found: Gradients,
+    options: TrainingOptions,
+    flowing: Sequence[Tensor],
+    slots: dict[str, tuple[Tensor, float]],
+) -> list[tuple[Tensor, Tensor]]:
+    """The new values of parameters and of the optimizer's state, which enters the slots."""
+    record, scale = found.trace.record, found.scale
+    applied = record.step
+    if scale is not None:
+        with labelled(Origin("loss_scale")):
+            # Skipped training steps do not count for the optimizer.
+            applied = record.step - scale.skipped
+    if options.clip is not None:
+        with labelled(Origin("clip")):
+            flowing = _clipped(options.clip, flowing)
+    updates: list[tuple[Tensor, Tensor]] = []
+    for variable, gradient in zip(found.trained, flowing, strict=True):
+        with labelled(Origin(f"{variable.tensor.origin.path}/update")):
+            updates += _updated(found.chosen[variable.name], variable, gradient, applied, slots)
+    return updates
 
 
 def _trained(

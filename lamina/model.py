@@ -27,13 +27,15 @@ from lamina.graph.kinds import (
     OrNone,
     Row,
 )
-from lamina.network import Network, bill_of
+from lamina.network import Network
+from lamina.planning import bill_of
 from lamina.precision import MIXED, precision_of
 from lamina.protocols import (
     BatchSize,
     Clip,
     Loss,
     Metric,
+    MicroBatch,
     Optimizer,
     TrainingOptions,
     options_or_none,
@@ -257,6 +259,7 @@ class Model(Named):
         frozen: Sequence[str] = (),
         seed: int | None = None,
         data: Data | None = None,
+        micro_batch: MicroBatch = None,
     ) -> Training:
         """Creates a training of this model, which changes its parameters; compiles immediately.
 
@@ -272,6 +275,9 @@ class Model(Named):
             seed: of dropout and other random layers; the model's own by default.
             data: a sample of the data, needed if its dtypes are not the default ones: uint8
                 images, for example, or soft targets.
+            micro_batch: divide each batch into micro-batches of so many examples, which are
+                computed one after the other: a large batch in the memory of a small one. Their
+                gradients are added up, and the parameters change once. See docs/memory.md.
 
         Returns:
             A training, for a `with` block; otherwise call its `release()`.
@@ -285,6 +291,7 @@ class Model(Named):
             None if data is None else as_dataset(data),
             batch_size,
             seed=self.seed if seed is None else seed,
+            micro_batch=micro_batch,
         )
 
     @checked
@@ -302,6 +309,7 @@ class Model(Named):
         frozen: Sequence[str] = (),
         seed: int | None = None,
         drop_last: bool = False,
+        micro_batch: MicroBatch = None,
         progress: bool | None = None,
         callbacks: Sequence[Callable[[History], bool | None]] = (),
         checkpoint: str | os.PathLike[str] | None = None,
@@ -316,6 +324,7 @@ class Model(Named):
             batch_size: examples in a training step; the last batch of an epoch may be smaller.
             seed: of the order of the examples and of random layers; the model's own by default.
             drop_last: omit a smaller last batch of each epoch.
+            micro_batch: divide each batch, as in `training`.
             progress: show a progress bar; by default on terminals only.
             callbacks: called with the history after each epoch; one that returns True ends the fit.
             checkpoint: a file that is written after each epoch; if it does not exist yet, also
@@ -346,6 +355,7 @@ class Model(Named):
             batch_size=batch_size,
             seed=self.seed if seed is None else seed,
             drop_last=drop_last,
+            micro_batch=micro_batch,
             progress=progress,
             callbacks=callbacks,
             checkpoint=checkpoint,

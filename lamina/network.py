@@ -10,11 +10,9 @@ from typing import Annotated, Any, cast, final
 from lamina.bill import Memory, MemoryBill, largest_batch
 from lamina.calls import checked
 from lamina.compiler.expand import expand
-from lamina.derive import default_targets, inference_graph, training_graph
 from lamina.elsewhere import Named
 from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
 from lamina.engines.discovery import device_of, open_engine, target_of
-from lamina.engines.engine import Device
 from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
 from lamina.errors import (
     DefinitionError,
@@ -42,7 +40,6 @@ from lamina.layers.names import OwnName
 from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, shared_names
 from lamina.layers.tracing import Trace, dtype_in_model, trace
-from lamina.lazy import loading
 from lamina.ops.lowering_rules import (
     Contracting,
     Elementwise,
@@ -51,10 +48,18 @@ from lamina.ops.lowering_rules import (
     iteration_of,
     loop_key,
 )
-from lamina.precision import Precision, precision_of, rounding_of
+from lamina.planning import bill_of
+from lamina.precision import precision_of
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.protocols import BatchSize, Clip, Loss, Optimizer, TrainingOptions, options_or_none
+from lamina.protocols import (
+    BatchSize,
+    Clip,
+    Loss,
+    MicroBatch,
+    Optimizer,
+    options_or_none,
+)
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, float32, shape_text, size_of, static
 from lamina.tf32_products import Products
@@ -300,6 +305,7 @@ class Network(Named):
         precision: Products = "float32",
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
+        micro_batch: MicroBatch = None,
         engine: str = DEFAULT_ENGINE,
     ) -> MemoryBill:
         """The memory bill of a training step or a forward pass, before anything is allocated.
@@ -308,8 +314,8 @@ class Network(Named):
             batch_size: the number of examples.
             loss, optimizer: of the training step; without them the bill is for a forward pass.
             dtype, precision: as in `Model`; which numbers are rounded may depend on the device.
-            clip, frozen: gradient clipping, and patterns of parameters that are not trained, as in
-                `Model.training`.
+            clip, frozen, micro_batch: gradient clipping, patterns of parameters that are not
+                trained, and the size of micro-batches, as in `Model.training`.
             engine: the engine for which the program is compiled.
 
         Raises:
@@ -324,7 +330,8 @@ class Network(Named):
         options = options_or_none(loss, optimizer, clip, frozen, "plan")
         device = partial(device_of, engine)
         wanted = precision_of(dtype, device, precision)
-        return bill_of(self, batch_size, options, wanted, device, target_of(engine))
+        micro = None if micro_batch is None or micro_batch >= batch_size else micro_batch
+        return bill_of(self, batch_size, options, wanted, device, target_of(engine), micro)
 
     @checked
     def max_batch_size(
@@ -419,28 +426,6 @@ def _left_on(engine: str) -> int:
             advice='Give the memory: net.max_batch_size("2 GiB").',
         )
     return available
-
-
-def bill_of(
-    network: Network,
-    batch_size: int,
-    options: TrainingOptions | None,
-    precision: Precision,
-    device: Callable[[], Device],
-    target: Target,
-) -> MemoryBill:
-    """The memory bill of a training step; without options, of a forward pass."""
-    how: Any = {"dtype": precision.dtype, "rounding": rounding_of(precision, device)}
-    if options is None:
-        graph, name = inference_graph(network, **how).graph, "inference"
-    else:
-        targets = default_targets(network, options.loss, precision.dtype)
-        graph, name = training_graph(network, options, targets, **how).graph, "training step"
-    # Imported here: importing the passes takes longer than defining a network.
-    with loading:
-        from lamina.compiler.pipeline import compile_graph
-
-    return MemoryBill(batch_size, compile_graph(graph, batch=batch_size, name=name, target=target))
 
 
 PartOfNetwork = Annotated[

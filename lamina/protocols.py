@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol, cast
 
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.graph.kinds import HIGHEST, Kind, Misfit, Operands, Whole
+from lamina.graph.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape, as_whole
 
@@ -143,6 +143,7 @@ _EXAMPLES = Whole(1)
 
 
 BatchSize = Annotated[int, _BatchSize()]
+MicroBatch = Annotated[int | None, OrNone(_BatchSize())]
 
 
 def check_loss(loss: object) -> None:

@@ -9,7 +9,7 @@ from gpu_devices import Gpu
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.schedule import Schedule
-from lamina.network import bill_of
+from lamina.planning import bill_of
 from lamina.precision import MIXED, precision_of
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program

@@ -70,6 +70,7 @@ ELSEWHERE = {
     "layers": "num_layers n_layers",
     "limit": "max_norm clip_value",
     "low": "min_val min a_min lower minval",
+    "micro_batch": "accumulate accumulate_grad_batches gradient_accumulation_steps microbatch_size",
     "padding": "padding_idx padding_mode",
     "offset": "diagonal k",
     "order": "p ord",

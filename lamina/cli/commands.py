@@ -19,6 +19,7 @@ from lamina.cli.options import (
     dtype_option,
     engine_option,
     file_argument,
+    micro_batch_option,
     precision_option,
     seed_option,
     targets_option,
@@ -87,6 +88,7 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     "--epochs", type=click.IntRange(min=1), help="The number of epochs; overrides the file's."
 )
 @batch_size_option
+@micro_batch_option
 @dtype_option
 @precision_option
 @seed_option
@@ -117,6 +119,7 @@ def train(
     engine: str,
     epochs: int | None,
     batch_size: int | None,
+    micro_batch: int | None,
     dtype: DTypeLike | None,
     precision: str | None,
     seed: int,
@@ -149,6 +152,7 @@ def train(
         validation=examined,
         epochs=wanted,
         batch_size=batch_size or definition.batch_size,
+        micro_batch=micro_batch,
         loss=loss,
         optimizer=definition.optimizer,
         metrics=definition.metrics,
@@ -185,6 +189,7 @@ def check(file: str) -> None:
 @main.command()
 @file_argument
 @batch_size_option
+@micro_batch_option
 @dtype_option
 @precision_option
 @click.option(
@@ -201,6 +206,7 @@ def check(file: str) -> None:
 def plan(
     file: str,
     batch_size: int | None,
+    micro_batch: int | None,
     dtype: DTypeLike | None,
     precision: str | None,
     memory: str | None,
@@ -222,7 +228,7 @@ def plan(
     optimizer = None if loss is None else definition.optimizer
     network, types = definition.network, definition.types(dtype, precision)
     size = batch_size or definition.batch_size
-    bill = network.plan(size, loss, optimizer, engine=engine, **types)
+    bill = network.plan(size, loss, optimizer, micro_batch=micro_batch, engine=engine, **types)
     click.echo(str(bill))
     if buffers:
         click.echo(f"\n{bill.buffers()}")

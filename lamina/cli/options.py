@@ -86,3 +86,8 @@ targets_option = click.option(
 batch_size_option = click.option(
     "--batch-size", type=click.IntRange(min=1), help="Examples in a batch; overrides the file's."
 )
+micro_batch_option = click.option(
+    "--micro-batch",
+    type=click.IntRange(min=1),
+    help="Divide each batch into micro-batches of so many examples, to need less memory.",
+)

@@ -115,6 +115,7 @@ def program_for_batch(
     arena: Arena,
     name: str,
     state: Sequence[Need] = (),
+    divisible: str = "",
 ) -> Program:
     """The program for a batch size, after a check that there is memory for it.
 
@@ -127,6 +128,8 @@ def program_for_batch(
         arena: of the model, which the program reuses.
         name: of the program.
         state: further memory that will be allocated for it.
+        divisible: what has fewer examples if it does not fit: the `"batch"` of a training step,
+            which may be divided, or its `"micro-batch"`; "" for another batch.
 
     Raises:
         EngineError: if it does not fit; with the largest batch that does.
@@ -140,7 +143,7 @@ def program_for_batch(
         available = engine.available_bytes()
         limit = math.inf if available is None else available + arena.bytes
         limit = max(limit, room.NOT_ASKED_BYTES)
-        error.advice = _advice(_largest_batch(compiled, engine, state, limit, batch))
+        error.advice = _advice(_largest_batch(compiled, engine, state, limit, batch), divisible)
         return error.at(engine.device.engine)
 
     try:
@@ -190,15 +193,20 @@ def _largest_batch(
     return largest_batch(counted(engine.needs), limit, too_large, planned=counted(needs_of_program))
 
 
-def _advice(fits: int) -> str:
+def _advice(fits: int, divisible: str) -> str:
     """What to do if a batch does not fit.
 
     Args:
         fits: the largest batch that does.
+        divisible: as in `program_for_batch`.
     """
     if not fits:
         return "Not even one example fits: take a smaller network, or an optimizer with less state."
-    return f"Take a batch of at most {fits:,} example{'s' if fits > 1 else ''}."
+    examples = f"{fits:,} example{'s' if fits > 1 else ''}"
+    if divisible == "micro-batch":
+        return f"Take micro-batches of at most {examples}."
+    divided = f", or divide the batch: micro_batch={fits}" if divisible else ""
+    return f"Take a batch of at most {examples}{divided}."
 
 
 def _require_room(batch: int, needs: Sequence[Need], engine: Engine, arena: Arena) -> None:

@@ -202,7 +202,11 @@ class BatchRunner(Named):
         if not isinstance(resident, Streamed):
             return batches
         batches, told = tee(batches)
-        resident.begin(told)
+        resident.begin(self._as_run(told))
+        return batches
+
+    def _as_run(self, batches: Iterable[Array]) -> Iterable[Array]:
+        """The batches that programs run for some batches."""
         return batches
 
     def _run_batches(self, resident: Examples, rows: Array) -> Recorded:

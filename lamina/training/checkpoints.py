@@ -86,8 +86,8 @@ class Checkpoint:
         return History(dict(notes["history"]), list(notes["seconds"]))
 
     def _require_same_options(self, before: Mapping[str, Any]) -> None:
-        # Checkpoints of earlier versions have no precision of products.
-        options, before = self._options, {"precision": "float32", **before}
+        # Checkpoints of earlier versions have no precision of products and no micro-batches.
+        options, before = self._options, {"precision": "float32", "micro_batch": None, **before}
         differing = [name for name, value in options.items() if before.get(name) != value]
         if differing:
             raise DefinitionError(

@@ -37,8 +37,8 @@ class Fit:
         parameters: of the model.
         options: of each training step.
         train, validation: the data sets.
-        epochs, batch_size, seed, drop_last, progress, callbacks, checkpoint, resume: as in
-            `Model.fit`.
+        epochs, batch_size, seed, drop_last, micro_batch, progress, callbacks, checkpoint, resume:
+            as in `Model.fit`.
 
     Raises:
         DataError, DefinitionError: for invalid options.
@@ -52,6 +52,7 @@ class Fit:
     batch_size: int
     seed: int
     drop_last: bool
+    micro_batch: int | None
     progress: bool | None
     callbacks: Sequence[Callable[[History], bool | None]]
     checkpoint: str | os.PathLike[str] | None
@@ -85,7 +86,8 @@ class Fit:
         if self.checkpoint is not None:
             checkpoint = Checkpoint(self.checkpoint, self.parameters, self._resume_options())
         size = min(self.batch_size, len(self.train))
-        with Training(self.parameters, self.options, self.train, size, seed=self.seed) as training:
+        how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
+        with Training(self.parameters, self.options, self.train, size, **how) as training:
             history = self._begin(training, checkpoint)
             history.measured = self._measured()
             with self._evaluation() as evaluation:
@@ -106,6 +108,7 @@ class Fit:
             "batch_size": self.batch_size,
             "seed": str(self.seed),
             "drop_last": self.drop_last,
+            "micro_batch": self.micro_batch,
             "dtype": self.parameters.precision.name,
             "precision": self.parameters.precision.products,
         }

@@ -15,7 +15,7 @@ from lamina.bill import MemoryBill
 from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
-from lamina.derive import training_graph
+from lamina.derive import BatchGraph, training_graph
 from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
@@ -23,8 +23,9 @@ from lamina.explanation import Profile
 from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
 from lamina.loss_scaling import SCALE, SKIPPED
+from lamina.micro_batches import MICRO_STEP, UPDATE_NAME, accumulating_graphs
 from lamina.protocols import AVERAGE, TrainingOptions
-from lamina.runtime.compiled import CompiledProgram, program_for_batch
+from lamina.runtime.compiled import CompiledProgram, compile_for_batch, program_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (
     Parameters,
@@ -36,6 +37,7 @@ from lamina.runtime.parameters import (
 )
 from lamina.runtime.profile import profiled
 from lamina.shapes import Array, bind
+from lamina.training.accumulation import Accumulation
 from lamina.training.batches import (
     BatchRunner,
     Examples,
@@ -130,7 +132,7 @@ class Training(BatchRunner):
         True
     """
 
-    # The same as in `network.bill_of`: both have the same entries in the cache.
+    # The same as in `planning.bill_of`: both have the same entries in the cache.
     _program_name = "training step"
 
     @without_collections
@@ -142,40 +144,75 @@ class Training(BatchRunner):
         batch_size: int,
         *,
         seed: int,
+        micro_batch: int | None = None,
     ) -> None:
         super().__init__(parameters, options.loss, dataset, batch_size)
-        self._graph = training_graph(
-            parameters.network,
-            options,
-            self._targets,
-            dtype=parameters.dtype,
-            rounding=parameters.rounding,
-            input_dtypes=self._input_dtypes,
-        )
+        how: Any = {
+            "dtype": parameters.dtype,
+            "rounding": parameters.rounding,
+            "input_dtypes": self._input_dtypes,
+        }
+        micro = batch_size if micro_batch is None else min(micro_batch, batch_size)
+        update = None
+        if micro < batch_size:
+            graphs = accumulating_graphs(parameters.network, options, self._targets, **how)
+            self._graph, update = graphs.micro, graphs.update
+        else:
+            self._graph = training_graph(parameters.network, options, self._targets, **how)
         self._exact = self._exact_arrays()
         # The training steps of a piece; the next epoch begins with as many.
         self._at_once = 1
         engine, slots = parameters.engine, self._graph.slots
+        if update is not None:
+            slots = {**slots, **update.slots}
         # Before the state is allocated; `compile_for_batch` checks again when it is.
-        state = [need_of_states(slots)]
         program = program_for_batch(
-            self._graph, batch_size, engine, parameters.arena, self._program_name, state
+            self._graph,
+            micro,
+            engine,
+            parameters.arena,
+            self._program_name,
+            [need_of_states(slots)],
+            divisible="batch" if update is None else "micro-batch",
         )
         with self._lock.mutex:
-            self._slots = allocate_states(engine, seed, slots)
-            self._shared |= self._slots
+            states = allocate_states(engine, seed, slots)
+            self._shared |= states
+            # Sums of gradients are the same before any training step: they are not saved.
+            sums = set[str]() if update is None else self._graph.slots.keys() - {MICRO_STEP}
+            self._slots = {name: one for name, one in states.items() if name not in sums}
+            self._accumulation: Accumulation | None = None
             try:
-                self._programs.get(batch_size, partial(self._compile, program=program))
+                self._programs.get(micro, partial(self._compile, program=program))
+                if update is not None:
+                    self._accumulation = self._accumulating(micro, update)
             except BaseException:
-                release_all(self._slots)
+                release_all(states)
                 raise
+
+    def _accumulating(self, micro: int, update: BatchGraph) -> Accumulation:
+        parameters = self._parameters
+        compiled = compile_for_batch(
+            update,
+            micro,
+            parameters.engine,
+            self._shared,
+            parameters.lock,
+            parameters.arena,
+            UPDATE_NAME,
+        )
+        return Accumulation(micro, compiled, self._shared)
 
     @property
     def bill(self) -> MemoryBill:
         """The memory of a training step of `batch_size` examples, in bytes."""
         with self._lock.mutex:
             self._require_alive()
-            return MemoryBill(self.batch_size, self._program(self.batch_size).program)
+            divided = self._accumulation
+            if divided is None:
+                return MemoryBill(self.batch_size, self._program(self.batch_size).program)
+            program = self._program(divided.size).program
+            return MemoryBill(divided.size, program, (divided.update.program,))
 
     @property
     def steps_done(self) -> int:
@@ -238,14 +275,27 @@ class Training(BatchRunner):
         with self._lock.mutex:
             if self._released:
                 self._require_alive()
-            compiled = self._programs.get(count, self._compile)
-            compiled.run(arrays)
+            divided = self._accumulation
+            if divided is None:
+                compiled = self._programs.get(count, self._compile)
+                compiled.run(arrays)
+            else:
+                compiled = self._accumulated(divided, arrays)
             executable = compiled.executable
             if executable.synchronous:
                 return DeferredLoss(None, executable.scalar("loss"))
             loss = DeferredLoss(compiled)
             self._lock.unread = weakref.ref(loss)
             return loss
+
+    def _accumulated(self, divided: Accumulation, arrays: Sequence[Array]) -> CompiledProgram:
+        """Runs the micro-batches of a batch and the update, which it returns."""
+        with divided.whole():
+            for part in divided.slices(len(arrays[0])):
+                micro = [array[part] for array in arrays]
+                self._programs.get(len(micro[0]), self._compile).run(micro)
+            divided.update.run([])
+        return divided.update
 
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
         """The arrays unconverted, if they have the types that a full batch was compiled for.
@@ -391,6 +441,17 @@ class Training(BatchRunner):
                     self._at_once = max(1, min(fitting, 2 * steps))
                 yield piece
 
+    def _run_batches(self, resident: Examples, rows: Array) -> Recorded:
+        divided = self._accumulation
+        if divided is None:
+            return super()._run_batches(resident, rows)
+        with self._lock.mutex:
+            return divided.run(rows, partial(super()._run_batches, resident))
+
+    def _as_run(self, batches: Iterable[Array]) -> Iterable[Array]:
+        divided = self._accumulation
+        return batches if divided is None else divided.in_order(batches)
+
     @checked
     def profile(
         self, x: Any, y: Any = None, seconds: Annotated[float, Number("(0, 86400]")] = 0.5
@@ -398,11 +459,13 @@ class Training(BatchRunner):
         """The time of each step of the program; trains on these examples repeatedly.
 
         Args:
-            x, y: one batch, as for `step`.
+            x, y: one batch, as for `step`; of several micro-batches, the first one is run.
             seconds: about how long to run the program untimed, and again with timers.
         """
         self._require_alive()
         arrays = self._converted(x, y)
+        if self._accumulation is not None:
+            arrays = [array[: self._accumulation.size] for array in arrays]
         return profiled(
             lambda timed: self._compile(len(arrays[0]), timed=timed),
             arrays,
@@ -507,6 +570,9 @@ class Training(BatchRunner):
 
     def release(self) -> None:
         with self._lock.mutex:
+            divided, self._accumulation = self._accumulation, None
+            if divided is not None:
+                divided.update.executable.release()
             super().release()
             self._slots = {}
 

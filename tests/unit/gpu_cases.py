@@ -13,7 +13,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Traits
 from lamina.graph import Graph, Tensor, leaf
-from lamina.network import bill_of
+from lamina.planning import bill_of
 from lamina.precision import Precision
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program

@@ -23,6 +23,9 @@ from lamina.errors import EngineError
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
 
+# The advice for a training whose batch does not fit.
+DIVIDED = r"Take a batch of at most (\d+) examples, or divide the batch: micro_batch=\1\."
+
 cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.Adam(0.01)
@@ -104,7 +107,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(
     assert f"in {opencl_name}: a batch of 4,096 examples needs more memory than there is" in text
     assert "available   1 MiB" in text
     assert re.search(r"needed      \d+\.\d+ MiB", text)
-    found = re.fullmatch(r"Take a batch of at most (\d+) examples\.", caught.value.advice)
+    found = re.fullmatch(DIVIDED, caught.value.advice)
     assert found is not None
     largest = int(found[1])
     assert 1 < largest < 4096
@@ -308,7 +311,7 @@ def test_workspaces_above_the_limit_are_refused_by_name(
         "device allows\n"
         "  at most  24 KiB\n"
         "  needed   46.88 KiB for workspace 'products'\n"
-        "  Take a batch of at most 4 examples."
+        "  Take a batch of at most 4 examples, or divide the batch: micro_batch=4."
     )
     model.training(**STEP, batch_size=4).release()
     assert max(sizes) <= LIMIT
@@ -334,7 +337,7 @@ def test_a_batch_above_the_limit_is_refused_with_the_largest_that_is_not(
         model.training(**STEP, batch_size=48)
     assert sizes == []
     assert "is larger than the largest block of memory on this device" in str(caught.value)
-    found = re.fullmatch(r"Take a batch of at most (\d+) examples\.", caught.value.advice)
+    found = re.fullmatch(DIVIDED, caught.value.advice)
     assert found is not None
     model.training(**STEP, batch_size=int(found[1])).release()
     assert max(sizes) <= LIMIT

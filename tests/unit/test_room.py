@@ -23,6 +23,9 @@ from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, EngineError, ShapeError
 from lamina.runtime import compiled as runtime
 
+# The advice for a training whose batch does not fit.
+DIVIDED = r"Take a batch of at most (\d+) examples, or divide the batch: micro_batch=\1\."
+
 ENGINES = ("cpu", "interpreter")
 X, Y = np.ones((8, 4), "float32"), np.arange(8) % 3
 
@@ -206,7 +209,7 @@ def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[i
         "  needed for  inputs and targets: 160.22 MiB, arena: 19.07 MiB, "
         "state of the optimizer: 984 B\n"
         "  largest     input input0 f32[1000000, 40], 152.59 MiB\n"
-        "  Take a batch of at most 5,571 examples."
+        "  Take a batch of at most 5,571 examples, or divide the batch: micro_batch=5571."
     )
 
 
@@ -225,7 +228,7 @@ def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: 300_000)
     with pytest.raises(EngineError, match="a batch of 50,000 examples needs more") as caught:
         attach(model, 50_000)
-    found = re.fullmatch(r"Take a batch of at most (\d+) examples\.", caught.value.advice)
+    found = re.fullmatch(DIVIDED, caught.value.advice)
     assert found is not None
     # The refused size, 1, the refused size again, and those between them.
     assert len(sizes) <= 8

@@ -670,7 +670,11 @@ ROWS |= {
         {"part": Made(lambda: NET)}, {"part": NOTHING}, call=lambda **o: NET.names_of(**o)
     ),
     "Network.parameter_count": Row(call=net().parameter_count),
-    "Network.plan": Row({"batch_size": 2, **STEP}, {**HALF, "clip": OPTIONAL}, call=net().plan),
+    "Network.plan": Row(
+        {"batch_size": 2, **STEP},
+        {**HALF, "clip": OPTIONAL, "micro_batch": OPTIONAL | COUNT},
+        call=net().plan,
+    ),
     # A few bytes are too few.
     "Network.max_batch_size": Row(
         {"memory": "1 KiB", **STEP}, {**HALF, "memory": OPTIONAL}, call=net().max_batch_size
@@ -720,7 +724,7 @@ ROWS |= {
     ),
     "Model.training": Row(
         {**STEP, "batch_size": 2},
-        {**DATA, "data": OPTIONAL, "seed": OPTIONAL | WHOLE},
+        {**DATA, "data": OPTIONAL, "seed": OPTIONAL | WHOLE, "micro_batch": OPTIONAL | COUNT},
         lambda made: made.release(),
         call=lambda **o: model().training(**o),
     ),
@@ -730,6 +734,7 @@ ROWS |= {
             **DATA,
             "epochs": COUNT,
             "seed": OPTIONAL | WHOLE,
+            "micro_batch": OPTIONAL | COUNT,
             "progress": OPTIONAL | FLAG,
             "callbacks": some("()"),
             "checkpoint": OPTIONAL | PATH,

@@ -1,0 +1,75 @@
+"""Gradient accumulation at run time: runs over micro-batches, and the update after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import final
+
+import numpy as np
+
+from lamina.engines.engine import Memory
+from lamina.errors import EngineError
+from lamina.micro_batches import EXAMPLES
+from lamina.runtime.compiled import CompiledProgram
+from lamina.shapes import Array
+from lamina.training.batches import Recorded, batches_of_rows, joined
+
+
+@final
+class Accumulation:
+    """Divides batches into micro-batches, and updates the parameters after each batch.
+
+    Args:
+        size: the number of examples of a micro-batch.
+        update: the compiled program of the update.
+        sums: the memories of the sums.
+    """
+
+    def __init__(self, size: int, update: CompiledProgram, sums: Mapping[str, Memory]) -> None:
+        self.size = size
+        self.update = update
+        self._examples = sums[EXAMPLES]
+
+    def slices(self, count: int) -> Iterator[slice]:
+        """The micro-batches of a batch of so many examples."""
+        for start in range(0, count, self.size):
+            yield slice(start, min(start + self.size, count))
+
+    def in_order(self, batches: Iterable[Array]) -> Iterator[Array]:
+        """The micro-batches of batches, as arrays (micro-batches, examples) of rows."""
+        for rows in batches:
+            for batch in rows:
+                yield from batches_of_rows(batch, self.size)
+
+    def run(self, rows: Array, run_micro: Callable[[Array], Recorded]) -> Recorded:
+        """Trains on batches, one after the other.
+
+        Args:
+            rows: int64 (batches, batch size): the numbers of the examples in each batch.
+            run_micro: runs micro-batches of one size.
+        """
+        found: list[Recorded] = []
+        for batch in rows:
+            with self.whole():
+                pieces = [run_micro(group) for group in batches_of_rows(batch, self.size)]
+                self.update.run([])
+                loss = self.update.executable.scalar("loss")
+            micro = joined(pieces)
+            sums = {
+                name: values.sum(axis=0, keepdims=True, dtype=values.dtype)
+                for name, values in micro.statistics.items()
+            }
+            losses = np.full(1, loss, micro.losses.dtype)
+            found.append(Recorded(losses, np.full(1, len(batch)), sums, summed=micro.summed))
+        return joined(found)
+
+    @contextmanager
+    def whole(self) -> Generator[None]:
+        """Forgets the sums if the block does not end: the next batch begins new ones."""
+        try:
+            yield
+        except BaseException:
+            with suppress(EngineError):
+                self._examples.write(np.zeros((), np.int64))
+            raise

@@ -1,0 +1,237 @@
+"""Gradient accumulation: batches that are divided into micro-batches."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from random_arrays import normal
+from training_cases import labels
+
+import lamina as lm
+from lamina.errors import DefinitionError
+
+X, Y = normal(50, 6), labels(50)
+
+
+def network(*more: Any) -> lm.Network:
+    decayed = lm.Linear(9, weight_regularizer=lm.L2(1e-2))
+    return lm.Sequential(lm.Input(6), decayed, lm.Tanh(), *more, lm.Linear(3))
+
+
+def fitted(micro_batch: int | None, *more: Any, dtype: str = "float32", **how: Any) -> Any:
+    """The history of a fit, and the parameters after it."""
+    model = lm.Model(network(*more), seed=1, dtype=dtype)
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-2), "epochs": 3, **how}
+    history = model.fit(
+        (X, Y), batch_size=16, micro_batch=micro_batch, metrics=[lm.Accuracy()], **how
+    )
+    return history, model.parameters()
+
+
+HOW = {
+    "mean": {},
+    "sum": {"loss": lm.CrossEntropy(reduction="sum")},
+    "clipped": {"clip": lm.ClipGlobalNorm(0.1), "optimizer": lm.SGD(0.5)},
+    "averaged": {"optimizer": lm.EMA(lm.SGD(0.1, momentum=0.9), decay=0.9)},
+    "frozen": {"frozen": ["1.*"]},
+    "dropped": {"drop_last": True},
+    "by path": {"optimizer": lm.ByPath({"*.bias": lm.SGD(0.1)}, default=lm.Adam(1e-2))},
+}
+
+
+@pytest.mark.parametrize("micro", [1, 5, 8])
+@pytest.mark.parametrize("name", HOW)
+def test_a_divided_batch_trains_like_the_whole_one(name: str, micro: int) -> None:
+    """The last batch of an epoch has 2 examples, and 16 is no multiple of 5."""
+    whole, expected = fitted(None, **HOW[name])
+    divided, found = fitted(micro, **HOW[name])
+    np.testing.assert_allclose(divided["loss"], whole["loss"], rtol=1e-6)
+    assert divided["accuracy"] == whole["accuracy"]
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
+    for name, value in whole.averaged_parameters.items():
+        np.testing.assert_allclose(divided.averaged_parameters[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_the_optimizer_counts_batches() -> None:
+    """A rate that falls with the training steps shows the count."""
+    rate = lm.schedules.StepDecay(0.5, every=2, factor=0.1)
+    expected, found = (fitted(m, optimizer=lm.SGD(rate))[1]["3.bias"] for m in (None, 4))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    model = lm.Model(network(), seed=1)
+    with model.training(lm.CrossEntropy(), lm.SGD(0.1), 16, micro_batch=4) as training:
+        training.run((X, Y), steps=5)
+        assert training.steps_done == 5
+
+
+def test_micro_batches_of_the_size_of_a_batch_change_nothing() -> None:
+    (whole, expected), (same, found) = fitted(None), fitted(16)
+    assert same["loss"] == whole["loss"]
+    assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
+
+
+def test_single_steps_are_those_of_a_run() -> None:
+    data = lm.data.Dataset(X[:32], Y[:32])
+    losses: list[list[float]] = []
+    values: list[bytes] = []
+    for run in (True, False):
+        model = lm.Model(network(lm.Dropout(0.5)), seed=1)
+        with model.training(lm.CrossEntropy(), lm.Adam(0.01), 16, micro_batch=6) as training:
+            if run:
+                losses.append([float(one) for one in training.run(data, steps=2, seed=5)])
+            else:
+                order = data.order(5, 0).reshape(2, 16)
+                losses.append([float(training.step(X[rows], Y[rows])) for rows in order])
+        values.append(b"".join(one.tobytes() for one in model.parameters().values()))
+    assert losses[0] == losses[1]
+    assert values[0] == values[1]
+
+
+def test_the_loss_of_a_step_is_that_of_the_whole_batch() -> None:
+    found: list[list[float]] = []
+    for micro in (None, 3):
+        model = lm.Model(network(), seed=1)
+        with model.training(lm.CrossEntropy(), lm.SGD(0.1), 16, micro_batch=micro) as training:
+            kept = [training.step(X[:16], Y[:16]), training.step(X[16:26], Y[16:26])]
+            found.append([float(loss) for loss in kept])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_each_micro_batch_draws_random_numbers_of_its_own() -> None:
+    """With the same numbers, both halves of a batch of equal examples would have one loss."""
+    x = np.ones((1, 50), "float32")
+
+    def spread(outputs: Any, _: Any) -> Any:
+        # The sum of the kept elements, which differs from mask to mask.
+        return lm.ops.mean(outputs * lm.ops.constant(np.arange(50, dtype="float32")))
+
+    net = lm.Sequential(lm.Input(50), lm.Dropout(0.5), lm.Rescale(1.0), lm.Linear(50))
+    model = lm.Model(net, seed=0)
+    data = lm.data.Dataset(np.repeat(x, 8, axis=0))
+    with model.training(spread, lm.SGD(0.0), 2, micro_batch=1, data=data) as training:
+        losses = training.run(data, steps=4)
+    assert len(set(losses.tolist())) == 4
+
+
+def test_statistics_are_those_of_micro_batches() -> None:
+    means: list[Any] = []
+    for size, micro in ((4, None), (8, 4)):
+        model = lm.Model(network(lm.BatchNorm(momentum=0.5)), seed=1)
+        with model.training(lm.CrossEntropy(), lm.SGD(0.0), size, micro_batch=micro) as training:
+            for start in range(0, 16, size):
+                training.step(X[start : start + size], Y[start : start + size])
+        means.append(model.states())
+    for name, value in means[0].items():
+        np.testing.assert_array_equal(means[1][name], value)
+
+
+@pytest.mark.parametrize("dtype", ["mixed-float16", "mixed-bfloat16", "bfloat16", "float64"])
+def test_other_precisions_train_like_whole_batches(dtype: str) -> None:
+    whole, expected = fitted(None, dtype=dtype, optimizer=lm.SGD(0.1))
+    divided, found = fitted(4, dtype=dtype, optimizer=lm.SGD(0.1))
+    near = {"float64": 1e-12, "bfloat16": 0.05}.get(dtype, 2e-3)
+    np.testing.assert_allclose(divided["loss"], whole["loss"], rtol=near)
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            found[name].astype("float64"), value.astype("float64"), rtol=near, atol=near
+        )
+
+
+def test_an_overflow_in_one_micro_batch_skips_the_whole_training_step() -> None:
+    x = X.copy()
+    x[3] = np.inf
+    model = lm.Model(network(), seed=1, dtype="mixed-float16")
+    before = model.parameters()
+    with model.training(lm.CrossEntropy(), lm.SGD(0.1), 8, micro_batch=2) as training:
+        scale = training.loss_scale
+        training.step(x[:8], Y[:8])
+        assert training.skipped_steps == 1
+        assert training.loss_scale == scale / 2
+        after = model.parameters()
+        assert all(after[name].tobytes() == value.tobytes() for name, value in before.items())
+        training.step(X[:8], Y[:8])
+        assert training.steps_done == 2
+        assert training.skipped_steps == 1
+
+
+def test_the_bill_has_the_activations_of_a_micro_batch_and_sums_of_gradients() -> None:
+    net = lm.Sequential(
+        lm.Input(64), lm.Linear(256), lm.Tanh(), lm.Linear(256), lm.Tanh(), lm.Linear(3)
+    )
+    step = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-3)}
+    whole, small = net.plan(1024, **step), net.plan(64, **step)
+    bill = net.plan(1024, **step, micro_batch=64)
+    assert bill.gradient_bytes == bill.parameter_bytes == whole.parameter_bytes
+    assert whole.gradient_bytes == 0
+    assert bill.arena_bytes <= 1.01 * small.arena_bytes
+    assert bill.peak_bytes < whole.peak_bytes / 2
+    assert bill.state_bytes == pytest.approx(whole.state_bytes + bill.gradient_bytes, abs=64)
+    rows = str(bill).splitlines()
+    assert any(row.startswith("sums of gradients") for row in rows)
+    assert any(row.startswith("inputs and targets, 64 examples") for row in rows)
+    assert not any(row.startswith("sums of gradients") for row in str(whole).splitlines())
+    with lm.Model(net).training(batch_size=1024, micro_batch=64, **step) as training:
+        assert training.bill.peak_bytes == bill.peak_bytes
+        assert str(training.bill) == str(bill)
+
+
+def test_a_resumed_fit_has_the_same_bits(tmp_path: Path) -> None:
+    def fit(path: Path, epochs: int, resume: bool) -> tuple[list[float], bytes]:
+        model = lm.Model(network(lm.Dropout(0.5)), seed=1)
+        history = model.fit(
+            *((X, Y),),
+            loss=lm.CrossEntropy(),
+            optimizer=lm.Adam(1e-2),
+            epochs=epochs,
+            batch_size=16,
+            micro_batch=5,
+            checkpoint=path,
+            resume=resume,
+        )
+        return history["loss"], b"".join(one.tobytes() for one in model.parameters().values())
+
+    whole = fit(tmp_path / "whole", 4, False)
+    fit(tmp_path / "part", 2, False)
+    assert fit(tmp_path / "part", 4, True) == whole
+
+
+def test_a_checkpoint_belongs_to_one_size_of_micro_batches(tmp_path: Path) -> None:
+    how = {"epochs": 1, "checkpoint": tmp_path / "one"}
+    fitted(5, **how)
+    with pytest.raises(DefinitionError) as caught:
+        fitted(4, **how, resume=True)
+    assert "micro_batch  5 in the file, 4 here" in str(caught.value)
+
+
+def test_an_error_within_a_batch_leaves_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next batch begins with new sums."""
+    losses: list[bytes] = []
+    for fails in (False, True):
+        model = lm.Model(network(), seed=1)
+        with model.training(lm.CrossEntropy(), lm.SGD(0.1), 8, micro_batch=2) as training:
+            if fails:
+                runs = itertools.count()
+                compiled = training._program(2)
+                run = compiled.executable.run
+
+                def failing(inputs: Any, runs: Any = runs, run: Any = run) -> None:
+                    if next(runs) == 2:
+                        raise KeyboardInterrupt
+                    run(inputs)
+
+                monkeypatch.setattr(compiled.executable, "run", failing)
+                with pytest.raises(KeyboardInterrupt):
+                    training.step(X[:8], Y[:8])
+                monkeypatch.setattr(compiled.executable, "run", run)
+            training.step(X[8:16], Y[8:16])
+        losses.append(b"".join(one.tobytes() for one in model.parameters().values()))
+    assert losses[0] == losses[1]
+
+
+def test_foreign_names_are_explained() -> None:
+    with pytest.raises(DefinitionError, match="micro_batch"):
+        fitted(None, gradient_accumulation_steps=4)
