@@ -122,7 +122,9 @@ if not loaded_when_used(__name__):
     from lamina.network import Sequential as Sequential
     from lamina.ops.differentiate import gradients as gradients
     from lamina.pytorch import from_torch as from_torch
+    from lamina.training import callbacks as callbacks
     from lamina.training import schedules as schedules
+    from lamina.training.callbacks import Callback as Callback
     from lamina.training.clipping import ClipGlobalNorm as ClipGlobalNorm
     from lamina.training.clipping import ClipNorm as ClipNorm
     from lamina.training.clipping import ClipValue as ClipValue

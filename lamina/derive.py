@@ -25,6 +25,7 @@ from lamina.protocols import (
     Metric,
     Optimizer,
     PerParameter,
+    RateFunction,
     Spec,
     TrainingOptions,
     check_loss,
@@ -32,6 +33,7 @@ from lamina.protocols import (
     check_outputs,
     matching,
     optimizers_by_name,
+    with_rates,
 )
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, float16, float32, shape_text
@@ -213,8 +215,33 @@ def training_graph(
     with labelled(Origin("step")):
         updates.append((record.step, ops.add(record.step, 1)))
     inputs = (*found.trace.inputs, *found.leaves)
-    graph = Graph(inputs, (("loss", found.loss), *found.measured), tuple(updates))
+    outputs = (("loss", found.loss), *found.measured, *norm_outputs(options, flowing))
+    graph = Graph(inputs, outputs, tuple(updates))
     return finished(graph, rounding, found.trace, slots, found.untrained)
+
+
+# The name of the state that is a learning rate, or a factor of one.
+RATE = "rate"
+
+
+class Rates:
+    """Learning rates that are states: numbers, or factors of functions of the training step.
+
+    Attributes:
+        slots: each state with its first value, by name.
+    """
+
+    def __init__(self, dtype: DType) -> None:
+        self.slots: dict[str, tuple[Tensor, float]] = {}
+        self._dtype = dtype
+
+    def adjustable(self, name: str, rate: float | RateFunction) -> RateFunction:
+        """The rate as a function that reads a new state."""
+        state = leaf(name, "state", (), self._dtype)
+        self.slots[name] = state, 1.0 if callable(rate) else float(rate)
+        if callable(rate):
+            return lambda step: rate(step) * ops.cast(state, step.dtype)
+        return lambda step: ops.cast(state, step.dtype)
 
 
 @frozen_dataclass
@@ -230,6 +257,7 @@ class Gradients:
         chosen: the optimizer of each parameter, by name.
         flowing: the gradient of each trained parameter.
         scale: the state of loss scaling, if the loss is scaled.
+        rates: the states of learning rates, with their first values, by name.
     """
 
     trace: Trace
@@ -240,6 +268,7 @@ class Gradients:
     chosen: Mapping[str, Optimizer]
     flowing: Sequence[Tensor]
     scale: LossScale | None
+    rates: Mapping[str, tuple[Tensor, float]]
 
     @property
     def untrained(self) -> tuple[str, ...]:
@@ -269,7 +298,11 @@ def differentiated(
     record = trace.record
     names = list(record.parameters)
     excluded = {name for one in options.frozen for name in matching(one, names, "frozen")}
-    chosen = optimizers_by_name(options.optimizer, names)
+    rates = Rates(_loss_dtype(trace))
+    optimizer = options.optimizer
+    if options.adjustable_rate:
+        optimizer = with_rates(optimizer, rates.adjustable, RATE)
+    chosen = optimizers_by_name(optimizer, names)
     leaves, target = _targets(targets, options.loss, trace)
     value = _loss_value(options.loss, trace, target)
     measured = _measured(options.metrics, trace, target)
@@ -282,7 +315,7 @@ def differentiated(
     if scale is not None:
         with labelled(Origin("loss_scale")):
             flowing = scale.unscaled(flowing)
-    return Gradients(trace, leaves, value, measured, trained, chosen, flowing, scale)
+    return Gradients(trace, leaves, value, measured, trained, chosen, flowing, scale, rates.slots)
 
 
 def penalised(loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
@@ -313,7 +346,27 @@ def parameter_updates(
     for variable, gradient in zip(found.trained, flowing, strict=True):
         with labelled(Origin(f"{variable.tensor.origin.path}/update")):
             updates += _updated(found.chosen[variable.name], variable, gradient, applied, slots)
+    slots |= found.rates
     return updates
+
+
+# The name of the output that is the norm of all gradients, before they are clipped.
+GRADIENT_NORM = "gradient_norm"
+
+
+def norm_outputs(
+    options: TrainingOptions, flowing: Sequence[Tensor]
+) -> tuple[tuple[str, Tensor], ...]:
+    """The norm of all gradients as an output, if it is wanted."""
+    if not options.gradient_norm:
+        return ()
+    with labelled(Origin(GRADIENT_NORM)):
+        wide = [ops.cast(one, float32) if one.dtype.is_half else one for one in flowing]
+        squares = [ops.sum(one * one) for one in wide]
+        total = squares[0]
+        for square in squares[1:]:
+            total = total + square
+        return ((GRADIENT_NORM, ops.sqrt(total)),)
 
 
 def _trained(

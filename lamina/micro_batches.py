@@ -16,6 +16,7 @@ from lamina.derive import (
     Traceable,
     differentiated,
     finished,
+    norm_outputs,
     parameter_updates,
     penalised,
 )
@@ -183,5 +184,6 @@ def _update_graph(
     with labelled(Origin("step")):
         updates.append((record.step, ops.add(record.step, 1)))
         updates.append((sums.examples, ops.zeros_like(sums.examples)))
-    graph = Graph((), (("loss", loss),), tuple(updates))
+    outputs = (("loss", loss), *norm_outputs(options, flowing))
+    graph = Graph((), outputs, tuple(updates))
     return finished(graph, rounding, found.trace, slots, found.untrained)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Never, NoReturn, final
 
 from lamina.calls import checked
@@ -26,6 +26,7 @@ from lamina.graph.kinds import (
     Number,
     OrNone,
     Row,
+    Word,
 )
 from lamina.network import Network
 from lamina.planning import bill_of
@@ -44,6 +45,7 @@ from lamina.runtime import Function, Inference, Parameters
 from lamina.runtime.predictor import Predictor
 from lamina.shapes import Array, DType, DTypeLike, as_dtype, float32
 from lamina.tf32_products import ProductPrecision, Products
+from lamina.training.callbacks.hooks import AnyCallback
 from lamina.training.evaluation import BATCH_SIZE, evaluate
 from lamina.training.fit import Fit
 from lamina.training.history import History
@@ -260,6 +262,7 @@ class Model(Named):
         seed: int | None = None,
         data: Data | None = None,
         micro_batch: MicroBatch = None,
+        adjustable_rate: bool = False,
     ) -> Training:
         """Creates a training of this model, which changes its parameters; compiles immediately.
 
@@ -278,6 +281,8 @@ class Model(Named):
             micro_batch: divide each batch into micro-batches of so many examples, which are
                 computed one after the other: a large batch in the memory of a small one. Their
                 gradients are added up, and the parameters change once. See docs/memory.md.
+            adjustable_rate: whether `rate` of the training can be set. Then it is an input of the
+                program.
 
         Returns:
             A training, for a `with` block; otherwise call its `release()`.
@@ -287,7 +292,9 @@ class Model(Named):
         """
         return Training(
             self._parameters,
-            TrainingOptions(loss, optimizer, metrics, clip, frozen),
+            TrainingOptions(
+                loss, optimizer, metrics, clip, frozen, adjustable_rate=adjustable_rate
+            ),
             None if data is None else as_dataset(data),
             batch_size,
             seed=self.seed if seed is None else seed,
@@ -297,6 +304,7 @@ class Model(Named):
     @checked
     def fit(
         self,
+        # Long because it explains its options.
         train: Data,
         *,
         loss: Loss,
@@ -311,7 +319,9 @@ class Model(Named):
         drop_last: bool = False,
         micro_batch: MicroBatch = None,
         progress: bool | None = None,
-        callbacks: Sequence[Callable[[History], bool | None]] = (),
+        shuffle: bool = True,
+        record: Annotated[Sequence[str], Row(Word(("rate", "gradient_norm")))] = (),
+        callbacks: Sequence[AnyCallback] = (),
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
     ) -> History:
@@ -326,7 +336,12 @@ class Model(Named):
             drop_last: omit a smaller last batch of each epoch.
             micro_batch: divide each batch, as in `training`.
             progress: show a progress bar; by default on terminals only.
-            callbacks: called with the history after each epoch; one that returns True ends the fit.
+            shuffle: whether each epoch has the examples in another order; otherwise in their own.
+            record: further measures of the history: `"rate"`, the learning rate at the begin of
+                each epoch, and `"gradient_norm"`, the mean norm of all gradients together, before
+                they are clipped.
+            callbacks: objects of `lm.callbacks`, and functions that are called with the history
+                after each epoch; a function that returns True ends the fit.
             checkpoint: a file that is written after each epoch; if it does not exist yet, also
                 before the first training step.
             resume: continue from that file if it exists: the result is the same, bit by bit, as
@@ -347,8 +362,11 @@ class Model(Named):
             EngineError: if a training step needs more memory than the device has.
         """
         fit = Fit(
+            self,
             self._parameters,
-            TrainingOptions(loss, optimizer, metrics, clip, frozen),
+            TrainingOptions(
+                loss, optimizer, metrics, clip, frozen, gradient_norm="gradient_norm" in record
+            ),
             as_dataset(train),
             None if validation is None else as_dataset(validation),
             epochs=epochs,
@@ -356,6 +374,8 @@ class Model(Named):
             seed=self.seed if seed is None else seed,
             drop_last=drop_last,
             micro_batch=micro_batch,
+            shuffle=shuffle,
+            record_rate="rate" in record,
             progress=progress,
             callbacks=callbacks,
             checkpoint=checkpoint,

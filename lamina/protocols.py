@@ -77,6 +77,8 @@ class TrainingOptions:
         metrics: measured on each batch.
         clip: clips the gradients, if it is not None.
         frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
+        adjustable_rate: whether learning rates are states that can be set between training steps.
+        gradient_norm: whether the norm of all gradients is an output.
 
     Raises:
         DefinitionError: if one of them is of the wrong kind.
@@ -87,6 +89,8 @@ class TrainingOptions:
     metrics: Sequence[Metric] = ()
     clip: Clip | None = None
     frozen: Sequence[str] = ()
+    adjustable_rate: bool = False
+    gradient_norm: bool = False
 
     def __post_init__(self) -> None:
         check_loss(self.loss)
@@ -181,6 +185,23 @@ def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[st
     return dict.fromkeys(names, optimizer) if choose is None else choose(names)
 
 
+RateFunction = Callable[[Tensor], Any]
+
+
+def with_rates(
+    optimizer: Optimizer, make: Callable[[str, float | RateFunction], RateFunction], name: str
+) -> Optimizer:
+    """The optimizer with other learning rates; itself if it has none that can be a function.
+
+    Args:
+        optimizer: whose rates are replaced.
+        make: returns the new rate, from a name and the rate so far.
+        name: of the rate of this optimizer; wrappers make names of it.
+    """
+    method: Any = getattr(optimizer, "with_rates", None)
+    return optimizer if method is None else method(make, name)
+
+
 def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
     """The names of parameters that match a pattern such as `"0.*"` or `"*.bias"`.
 
@@ -219,10 +240,11 @@ def check_metrics(metrics: object) -> None:
 
 
 def check_callbacks(callbacks: object) -> None:
-    """Raises DefinitionError if it is not a sequence of functions."""
+    """Raises DefinitionError if it is not a sequence of functions or of objects with hooks."""
     listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
-    if not all(callable(one) for one in listed):
-        expected, found = "[a function of the history]", cast(object, callbacks)
+    if not all(callable(one) or hasattr(one, "epoch_ends") for one in listed):
+        expected = "[a function of the history, lm.callbacks.EarlyStopping()]"
+        found = cast(object, callbacks)
         raise _wrong_argument("callbacks", "a list of callbacks", expected, found)
 
 

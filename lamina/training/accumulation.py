@@ -54,13 +54,15 @@ class Accumulation:
             with self.whole():
                 pieces = [run_micro(group) for group in batches_of_rows(batch, self.size)]
                 self.update.run([])
-                loss = self.update.executable.scalar("loss")
+                executable = self.update.executable
+                whole = {name: executable.scalar(name) for name, _ in self.update.program.outputs}
             micro = joined(pieces)
             sums = {
                 name: values.sum(axis=0, keepdims=True, dtype=values.dtype)
                 for name, values in micro.statistics.items()
             }
-            losses = np.full(1, loss, micro.losses.dtype)
+            losses = np.full(1, whole.pop("loss"), micro.losses.dtype)
+            sums |= {name: np.full(1, value) for name, value in whole.items()}
             found.append(Recorded(losses, np.full(1, len(batch)), sums, summed=micro.summed))
         return joined(found)
 

@@ -15,12 +15,17 @@ from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.network import Network
 from lamina.protocols import Optimizer
 from lamina.runtime import Parameters
+from lamina.training.callbacks.hooks import divided, together
 from lamina.training.history import History
 from lamina.training.optimizers import Averaging, ByPath
 from lamina.training.training import Training
 
 # The key of the options in the file. Files of earlier versions have it too.
 _OPTIONS = "terms"
+# The names of arrays of callbacks begin with it.
+_CALLBACKS = "callback/"
+# The options of files of earlier versions, which do not name them.
+_EARLIER = {"precision": "float32", "micro_batch": None, "shuffle": True}
 
 
 @final
@@ -49,16 +54,21 @@ class Checkpoint:
         """Whether the file is there."""
         return Path(self._path).exists()
 
-    def write(self, training: Training, history: History) -> None:
-        """Writes model, optimizer state and history atomically."""
+    def write(
+        self, training: Training, history: History, callbacks: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Writes model, optimizer state, history and the states of callbacks atomically."""
         values, state = training.snapshot()
+        plain, arrays = divided(callbacks)
+        state |= {_CALLBACKS + name: array for name, array in arrays.items()}
         notes = {"history": history.values, "seconds": history.seconds, _OPTIONS: self._options}
+        notes["callbacks"] = plain
         parameters = self._parameters
         network, precision, seed = parameters.network, parameters.precision, parameters.seed
         write_model(self._path, ModelFile(network, precision, seed, values, state, notes))
 
-    def resume(self, training: Training) -> History:
-        """Restores the training from the file; returns the history up to there.
+    def resume(self, training: Training) -> tuple[History, dict[str, dict[str, Any]]]:
+        """Restores the training from the file; returns the history and the states of callbacks.
 
         Raises:
             FileFormatError: if the file is damaged, or no checkpoint.
@@ -82,12 +92,15 @@ class Checkpoint:
                 advice="Resume with the network it was made with, or take another file.",
             )
         self._require_same_options(notes.get(_OPTIONS, {}))
-        training.restore(saved.extra, saved.values)
-        return History(dict(notes["history"]), list(notes["seconds"]))
+        state = {k: v for k, v in saved.extra.items() if not k.startswith(_CALLBACKS)}
+        training.restore(state, saved.values)
+        arrays = {k.removeprefix(_CALLBACKS): v for k, v in saved.extra.items() if k not in state}
+        # Checkpoints of earlier versions have no callbacks.
+        states = together(notes.get("callbacks", {}), arrays)
+        return History(dict(notes["history"]), list(notes["seconds"])), states
 
     def _require_same_options(self, before: Mapping[str, Any]) -> None:
-        # Checkpoints of earlier versions have no precision of products and no micro-batches.
-        options, before = self._options, {"precision": "float32", "micro_batch": None, **before}
+        options, before = self._options, {**_EARLIER, **before}
         differing = [name for name, value in options.items() if before.get(name) != value]
         if differing:
             raise DefinitionError(

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from lamina.data import Dataset
-from lamina.derive import evaluation_graph
+from lamina.derive import GRADIENT_NORM, evaluation_graph
 from lamina.protocols import Loss, Metric
 from lamina.runtime import Parameters
 from lamina.runtime.parameters import with_random_state
@@ -36,7 +36,10 @@ def evaluate(
 
 
 def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
-    """The loss over all examples, and metrics, by name; a repeated name gets a number."""
+    """The loss over all examples, and metrics, by name; a repeated name gets a number.
+
+    The norm of gradients is the mean over batches.
+    """
     row: dict[str, Any] = {"loss": recorded.loss}
     for number, metric in enumerate(metrics):
         prefix = f"metric{number}."
@@ -47,6 +50,9 @@ def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
         }
         name = f"{metric.name}_{number}" if metric.name in row else metric.name
         row[name] = metric.result(sums)
+    norms = recorded.statistics.get(GRADIENT_NORM)
+    if norms is not None:
+        row[GRADIENT_NORM] = float(norms.mean(dtype=np.float64))
     return row
 
 

@@ -6,11 +6,13 @@ import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 
 from lamina.data import Dataset
+from lamina.derive import GRADIENT_NORM, RATE
 from lamina.errors import DefinitionError, EngineError, NonFiniteError
 from lamina.loss_scaling import LEAST_SCALE
 from lamina.precision import Precision
@@ -19,6 +21,8 @@ from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
 from lamina.shapes import float16
 from lamina.training.batches import Examples, Recorded, joined, no_whole_batch
+from lamina.training.callbacks.callback import RunningFit
+from lamina.training.callbacks.hooks import AnyCallback, Hooks
 from lamina.training.checkpoints import Checkpoint, kind_of_optimizer
 from lamina.training.evaluation import Evaluation, summary
 from lamina.training.history import VALIDATION, History
@@ -28,22 +32,43 @@ from lamina.training.snapshot import Snapshot
 from lamina.training.training import Training
 
 
+@frozen_dataclass
+class _Epoch:
+    """An epoch while it runs.
+
+    Attributes:
+        fit: for callbacks.
+        hooks: of the callbacks.
+        resident: the data set.
+        shown: the progress bar.
+        are_finite: whether all parameters are finite.
+    """
+
+    fit: RunningFit
+    hooks: Hooks
+    resident: Examples
+    shown: Display
+    are_finite: Callable[[], bool]
+
+
 @final
 @frozen_dataclass
 class Fit:
     """One fit of a model, which `run` carries out.
 
     Attributes:
+        model: which is trained; callbacks get it.
         parameters: of the model.
         options: of each training step.
         train, validation: the data sets.
-        epochs, batch_size, seed, drop_last, micro_batch, progress, callbacks, checkpoint, resume:
-            as in `Model.fit`.
+        epochs, batch_size, seed, drop_last, micro_batch, shuffle, record_rate, progress, callbacks,
+            checkpoint, resume: as in `Model.fit`.
 
     Raises:
         DataError, DefinitionError: for invalid options.
     """
 
+    model: Any
     parameters: Parameters
     options: TrainingOptions
     train: Dataset
@@ -53,8 +78,10 @@ class Fit:
     seed: int
     drop_last: bool
     micro_batch: int | None
+    shuffle: bool
+    record_rate: bool
     progress: bool | None
-    callbacks: Sequence[Callable[[History], bool | None]]
+    callbacks: Sequence[AnyCallback]
     checkpoint: str | os.PathLike[str] | None
     resume: bool
 
@@ -86,19 +113,34 @@ class Fit:
         if self.checkpoint is not None:
             checkpoint = Checkpoint(self.checkpoint, self.parameters, self._resume_options())
         size = min(self.batch_size, len(self.train))
+        hooks = Hooks(self.callbacks)
+        options = replace(self.options, adjustable_rate=hooks.changes_rate)
         how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
-        with Training(self.parameters, self.options, self.train, size, **how) as training:
-            history = self._begin(training, checkpoint)
-            history.measured = self._measured()
-            with self._evaluation() as evaluation:
-                self._run_epochs(training, evaluation, history, checkpoint)
+        with Training(self.parameters, options, self.train, size, **how) as training:
+            history = self._begin(training, hooks, checkpoint)
+            history.measured = self._measured(hooks)
+            with held_interrupts() as interrupt:
+                fit = RunningFit(self.model, training, history, self.epochs, interrupt)
+                try:
+                    hooks.fit_begins(fit)
+                    with self._evaluation() as evaluation:
+                        self._run_epochs(fit, hooks, evaluation, interrupt, checkpoint)
+                    hooks.fit_ends(fit)
+                except BaseException as error:
+                    hooks.fit_fails(fit, error)
+                    raise
         return history
 
-    def _measured(self) -> tuple[str, ...]:
+    def _measured(self, hooks: Hooks) -> tuple[str, ...]:
         """The names of the history."""
         names = ("loss", *(metric.name for metric in self.options.metrics))
         examined = () if self.validation is None else names
-        return names + tuple(VALIDATION + name for name in examined)
+        further = {
+            RATE: self._records_rates(hooks),
+            GRADIENT_NORM: self.options.gradient_norm,
+        }
+        recorded = tuple(name for name, is_wanted in further.items() if is_wanted)
+        return (*names, *recorded, *(VALIDATION + name for name in examined))
 
     def _resume_options(self) -> dict[str, Any]:
         """The options that must be equal in a resumed fit and in the fit that it continues."""
@@ -109,19 +151,25 @@ class Fit:
             "seed": str(self.seed),
             "drop_last": self.drop_last,
             "micro_batch": self.micro_batch,
+            "shuffle": self.shuffle,
             "dtype": self.parameters.precision.name,
             "precision": self.parameters.precision.products,
         }
 
-    def _begin(self, training: Training, checkpoint: Checkpoint | None) -> History:
+    def _begin(self, training: Training, hooks: Hooks, checkpoint: Checkpoint | None) -> History:
         """The history in the checkpoint if the fit is resumed, otherwise an empty one."""
+        hooks.restore({})
         if checkpoint is None:
             return History()
         if not checkpoint.exists:
             # A fit that is interrupted in its first epoch is resumed from here.
-            checkpoint.write(training, History())
+            checkpoint.write(training, History(), hooks.states())
             return History()
-        return checkpoint.resume(training) if self.resume else History()
+        if not self.resume:
+            return History()
+        history, states = checkpoint.resume(training)
+        hooks.restore(states)
+        return history
 
     @contextmanager
     def _evaluation(self) -> Generator[Evaluation | None]:
@@ -137,13 +185,14 @@ class Fit:
 
     def _run_epochs(
         self,
-        training: Training,
+        fit: RunningFit,
+        hooks: Hooks,
         evaluation: Evaluation | None,
-        history: History,
+        interrupt: Interrupt,
         checkpoint: Checkpoint | None,
     ) -> None:
+        training, history = fit.training, fit.history
         with (
-            held_interrupts() as interrupt,
             training.uploaded(self.train) as resident,
             self._uploaded_validation(evaluation) as validation,
             display(self.progress) as shown,
@@ -152,15 +201,21 @@ class Fit:
             variables = [self.parameters.memories[name] for name in self.parameters.variables]
             are_finite = self.parameters.engine.finite_check(variables)
             for epoch in range(len(history), self.epochs):
+                if fit.is_stopping:
+                    break
+                fit.epoch = epoch + 1
+                hooks.epoch_begins(fit)
                 started, skipped = time.perf_counter(), training.skipped_steps
                 scale = training.loss_scale
+                rates = training.rates if self._records_rates(hooks) else {}
                 with _restored_after_errors(snapshot, epoch):
-                    recorded = self._epoch(training, resident, epoch, shown, interrupt, are_finite)
+                    running = _Epoch(fit, hooks, resident, shown, are_finite)
+                    recorded = self._epoch(running, interrupt)
                     skipped = training.skipped_steps - skipped
                     self._require_steps(len(recorded.losses) - skipped, scale, epoch)
                 if interrupt.pressed:
                     break
-                row = summary(recorded, self.options.metrics)
+                row = summary(recorded, self.options.metrics) | rates
                 if training.scales_loss:
                     row["skipped_steps"] = skipped
                 if evaluation is not None and self.validation is not None:
@@ -169,10 +224,13 @@ class Fit:
                     row |= {VALIDATION + name: value for name, value in found}
                 history.add(row, time.perf_counter() - started)
                 shown.epoch_ends(epoch + 1, self.epochs, row)
-                if self._ends_after(training, history, checkpoint):
+                if self._ends_after(fit, hooks, checkpoint):
                     break
             history.interrupted = interrupt.handle()
             _note_averages(training, history)
+
+    def _records_rates(self, hooks: Hooks) -> bool:
+        return self.record_rate or hooks.changes_rate
 
     @contextmanager
     def _uploaded_validation(self, evaluation: Evaluation | None) -> Generator[Examples]:
@@ -183,33 +241,26 @@ class Fit:
         with evaluation.uploaded(self.validation) as resident:
             yield resident
 
-    def _ends_after(
-        self, training: Training, history: History, checkpoint: Checkpoint | None
-    ) -> bool:
-        """Writes the checkpoint and runs the callbacks; whether one of them ends the fit."""
-        _note_averages(training, history)
+    def _ends_after(self, fit: RunningFit, hooks: Hooks, checkpoint: Checkpoint | None) -> bool:
+        """Runs the callbacks and writes the checkpoint; whether one of them ends the fit."""
+        _note_averages(fit.training, fit.history)
+        hooks.epoch_ends(fit)
         if checkpoint is not None:
-            checkpoint.write(training, history)
-        # All callbacks are called, even if the first one returns True.
-        ends = [callback(history) for callback in self.callbacks]
-        return any(ends)
+            checkpoint.write(fit.training, fit.history, hooks.states())
+        return hooks.call_functions(fit.history) or fit.is_stopping
 
-    def _epoch(
-        self,
-        training: Training,
-        resident: Examples,
-        epoch: int,
-        shown: Display,
-        interrupt: Interrupt,
-        are_finite: Callable[[], bool],
-    ) -> Recorded:
+    def _epoch(self, running: _Epoch, interrupt: Interrupt) -> Recorded:
         """One epoch, or its training steps before Ctrl-C."""
-        batches = training.batches_of(self.train, self.seed, epoch, drop_last=self.drop_last)
+        fit, shown = running.fit, running.shown
+        training, epoch = fit.training, fit.epoch - 1
+        batches = training.batches_of(
+            self.train, self.seed, epoch, drop_last=self.drop_last, shuffled=self.shuffle
+        )
         steps = sum(len(rows) for rows in batches)
         shown.epoch_begins(epoch + 1, self.epochs, steps)
         pieces: list[Recorded] = []
         done, before = 0, time.perf_counter()
-        for piece in training.pieces(resident, batches, interrupt):
+        for piece in training.pieces(running.resident, batches, interrupt):
             finite = np.isfinite(piece.losses)
             if not finite.all():
                 bad = int(np.flatnonzero(~finite)[0])
@@ -221,8 +272,9 @@ class Fit:
             rate = float(piece.examples.sum()) / max(now - before, 1e-6)
             shown.advance(len(piece.losses), summary(piece, self.options.metrics), rate)
             before = now
+            running.hooks.steps_done(fit, len(piece.losses))
         # The loss of the last training step was computed before its update, which may overflow.
-        if not are_finite():
+        if not running.are_finite():
             what = f"the parameter {self._not_finite()!r} overflowed"
             raise self._non_finite(what, epoch, done - 1, steps)
         return joined(pieces)

@@ -25,6 +25,8 @@ from lamina.layers.checks import Sourced, origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import float64
 
+_RATE = AnyOf((Number("[0, inf)"), Function("a learning-rate schedule")))
+
 
 class Schedule(Sourced, ABC):
     """The base of all learning-rate schedules."""
@@ -241,22 +243,176 @@ class PiecewiseConstant(Schedule):
     rates: Annotated[Sequence[float], Row(Number("[0, inf)"))]
 
     def __post_init__(self) -> None:
-        rising = all(a < b for a, b in itertools.pairwise(self.boundaries))
-        if not rising or len(self.rates) != len(self.boundaries) + 1:
-            raise DefinitionError(
-                "boundaries must rise, and there must be one rate more than boundaries",
-                facts=(
-                    ("expected", "PiecewiseConstant([100, 200], [0.1, 0.01, 0.001])"),
-                    ("found", f"{self.boundaries} and {self.rates}"),
-                ),
-                where=origin_text(self),
-            )
+        example = "PiecewiseConstant([100, 200], [0.1, 0.01, 0.001])"
+        _require_boundaries(self, self.boundaries, self.rates, "rate", example)
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
         result = ops.full((), self.rates[0], step.dtype)
         for boundary, rate in zip(self.boundaries, self.rates[1:], strict=True):
             result = ops.where(step < float(boundary), result, float(rate))
+        return result
+
+
+@frozen_dataclass
+class CosineRestarts(Schedule):
+    """Falls from rate to final along half a cosine wave, again and again.
+
+    From Loshchilov, Hutter: SGDR: stochastic gradient descent with warm restarts (2017), formula 5;
+    PyTorch's `CosineAnnealingWarmRestarts`.
+
+    Args:
+        rate: at the start of each fall.
+        steps: the number of training steps of the first fall.
+        growth: each fall takes so many times as many training steps as the one before.
+        final: the rate that a fall approaches.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.CosineRestarts(0.1, steps=10, growth=2).at(20)
+        0.05
+    """
+
+    rate: NotNegative
+    steps: Count
+    _: KW_ONLY
+    growth: Count = 1
+    final: NotNegative = 0.0
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        # Adding one half keeps quotients away from whole numbers, where rounding would decide.
+        first = float(self.steps)
+        if self.growth == 1:
+            begin = ops.floor((step + 0.5) / first) * first
+            length: Tensor | float = first
+        else:
+            ratio = self.growth - 1.0
+            passed = ops.log(((step + 0.5) / first) * ratio + 1.0) / math.log(self.growth)
+            times = ops.floor(passed)
+            scale = ops.floor(ops.pow(float(self.growth), times) + 0.5)
+            begin, length = (scale - 1.0) * (first / ratio), scale * first
+        wave = ops.cos((step - begin) / length * math.pi)
+        return (wave + 1.0) * ((self.rate - self.final) / 2) + self.final
+
+
+@frozen_dataclass
+class Cyclic(Schedule):
+    """Rises from least to rate along a line, falls back, and begins again.
+
+    From Smith: Cyclical learning rates for training neural networks (2017), section 3; PyTorch's
+    `CyclicLR`.
+
+    Args:
+        rate: the largest.
+        steps: the number of training steps of a rise, and of a fall.
+        least: the smallest rate.
+        factor: of the height, after each cycle.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.Cyclic(0.1, steps=10).at(15)
+        0.05
+    """
+
+    rate: NotNegative
+    steps: Count
+    _: KW_ONLY
+    least: NotNegative = 0.0
+    factor: Positive = 1.0
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        cycle = 2.0 * self.steps
+        finished = ops.floor((step + 0.5) / cycle)
+        position = (step - finished * cycle) / float(self.steps)
+        height = 1.0 - ops.abs(position - 1.0)
+        if self.factor != 1:
+            height = height * ops.pow(float(self.factor), finished)
+        return height * (self.rate - self.least) + self.least
+
+
+@frozen_dataclass
+class OneCycle(Schedule):
+    """Rises from a small rate to rate, and falls to a much smaller one, along cosine waves.
+
+    From Smith, Topin: Super-convergence: very fast training of neural networks using large learning
+    rates (2018); PyTorch's `OneCycleLR`, without the cycle of the momentum.
+
+    Args:
+        rate: the largest.
+        steps: of the whole cycle, at least 2; the rate stays at its end.
+        rise: the fraction of the training steps in which the rate rises.
+        start: the first rate is rate / start.
+        end: the last rate is the first one / end.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.schedules.OneCycle(0.25, steps=101, rise=0.3).at(0)
+        0.01
+    """
+
+    rate: NotNegative
+    steps: Annotated[int, Whole(2)]
+    _: KW_ONLY
+    rise: Annotated[float, Number("(0, 1)")] = 0.3
+    start: Positive = 25.0
+    end: Positive = 1e4
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        last = self.steps - 1.0
+        top = self.rise * self.steps - 1.0
+        first = self.rate / self.start
+        rising = _wave(step / max(top, 1e-9), first, self.rate)
+        falling = _wave((step - top) / (last - top), self.rate, first / self.end)
+        return ops.where(step <= top, rising, falling)
+
+
+@frozen_dataclass
+class Chain(Schedule):
+    """Several learning-rate schedules, one after the other.
+
+    Each counts from its own begin, as in PyTorch's `SequentialLR`.
+
+    Args:
+        boundaries: the training steps at which the next schedule begins, rising.
+        schedules: schedules or constant rates, one more than boundaries.
+
+    Raises:
+        DefinitionError: if their numbers do not fit together.
+
+    Example:
+        >>> import lamina as lm
+        >>> falling = lm.schedules.Linear(0.1, steps=100)
+        >>> lm.schedules.Chain([50], [0.01, falling]).at(100)
+        0.05
+    """
+
+    boundaries: Annotated[Sequence[int], Row(Whole(1))]
+    schedules: Annotated[Sequence[Schedule | float], Row(_RATE)]
+
+    def __post_init__(self) -> None:
+        example = "Chain([50], [0.01, lm.schedules.Linear(0.1, steps=100)])"
+        _require_boundaries(self, self.boundaries, self.schedules, "schedule", example)
+
+    def __call__(self, step: Tensor) -> Tensor:
+        """Builds the rate."""
+        begins = (0, *self.boundaries)
+        result = _rate_of(self.schedules[0], step) + ops.zeros_like(step)
+        for begin, schedule in zip(begins[1:], self.schedules[1:], strict=True):
+            # Before its begin a schedule is not used, and counts no negative steps.
+            later = _rate_of(schedule, ops.maximum(step - float(begin), 0.0))
+            result = ops.where(step < float(begin), result, later)
         return result
 
 
@@ -281,20 +437,42 @@ class Warmup(Schedule):
     """
 
     steps: Count
-    then: Annotated[
-        Schedule | float, AnyOf((Number("[0, inf)"), Function("a learning-rate schedule")))
-    ]
+    then: Annotated[Schedule | float, _RATE]
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
         later = ops.maximum(step - float(self.steps), 0.0)
-        rate = self.then(later) if callable(self.then) else self.then
+        rate = _rate_of(self.then, later)
         return ops.minimum((step + 1.0) / float(self.steps), 1.0) * rate
 
 
 def _progress(step: Tensor, steps: int) -> Tensor:
     """From 0 at the start to 1 after `steps`, and 1 from then on."""
     return ops.minimum(step / float(steps), 1.0)
+
+
+def _wave(progress: Tensor, first: float, last: float) -> Tensor:
+    """From the first rate to the last one along half a cosine wave, and the last from then on."""
+    wave = ops.cos(ops.clip(progress, 0.0, 1.0) * math.pi)
+    return (wave + 1.0) * ((first - last) / 2) + last
+
+
+def _rate_of(schedule: Schedule | float, step: Tensor) -> Tensor | float:
+    """The rate of a schedule, or a constant one."""
+    return schedule(step) if callable(schedule) else float(schedule)
+
+
+def _require_boundaries(
+    schedule: Schedule, boundaries: Sequence[int], values: Sequence[object], what: str, example: str
+) -> None:
+    """Raises DefinitionError unless boundaries rise and there is one value more."""
+    rising = all(a < b for a, b in itertools.pairwise(boundaries))
+    if not rising or len(values) != len(boundaries) + 1:
+        raise DefinitionError(
+            f"boundaries must rise, and there must be one {what} more than boundaries",
+            facts=(("expected", example), ("found", f"{boundaries} and {values}")),
+            where=origin_text(schedule),
+        )
 
 
 names_known(__name__)

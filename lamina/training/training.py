@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Annotated, Any, SupportsFloat, final
+from typing import Annotated, Any, final
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from lamina.bill import MemoryBill
 from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
-from lamina.derive import BatchGraph, training_graph
+from lamina.derive import RATE, BatchGraph, training_graph
 from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
@@ -46,7 +47,9 @@ from lamina.training.batches import (
     joined,
     no_whole_batch,
 )
+from lamina.training.deferred import DeferredLoss
 from lamina.training.interrupt import Interrupt, held_interrupts
+from lamina.training.rates import LearningRates
 
 # The native loop returns after about this time, to show progress and notice Ctrl-C.
 PIECE_SECONDS = 0.05
@@ -56,64 +59,6 @@ EXAMPLES_AT_ONCE = 1 << 15
 
 # Type, shape and dtype of the input and of the target, and the check of the target's values.
 _Exact = tuple[tuple[Any, ...], Callable[[Array], None] | None]
-
-
-@final
-class DeferredLoss(Named):
-    """The loss of a training step; `float(loss)`, sums and comparisons wait for the device.
-
-    Args:
-        program: the last program that the model ran, which computed the loss; None for a known
-            value.
-        value: the loss, if it is known.
-    """
-
-    __slots__ = ("__weakref__", "_program", "_read", "_value")
-
-    def __init__(self, program: CompiledProgram | None, value: float = 0.0) -> None:
-        self._program = program
-        # Reads the value after it was copied from the results of the program.
-        self._read: Callable[[], float] | None = None
-        self._value = value
-
-    def keep(self) -> None:
-        """Copies the value on the device, before another program of the model overwrites it."""
-        if self._program is not None:
-            self._read = self._program.executable.kept_scalar("loss")
-            self._program = None
-
-    def resolve(self) -> float:
-        """Reads the value once."""
-        program = self._program
-        if program is not None:
-            with program.lock.mutex:
-                if self._program is not None:
-                    self._value = program.executable.scalar("loss")
-                    self._program = None
-        read = self._read
-        if read is not None:
-            self._value, self._read = read(), None
-        return self._value
-
-    def __float__(self) -> float:
-        return self.resolve()
-
-    def __repr__(self) -> str:
-        return repr(self.resolve())
-
-    def __format__(self, specification: str) -> str:
-        return format(self.resolve(), specification)
-
-    def __add__(self, other: SupportsFloat) -> float:
-        return self.resolve() + float(other)
-
-    __radd__ = __add__
-
-    def __lt__(self, other: SupportsFloat) -> bool:
-        return self.resolve() < float(other)
-
-    def __gt__(self, other: SupportsFloat) -> bool:
-        return self.resolve() > float(other)
 
 
 @final
@@ -181,6 +126,8 @@ class Training(BatchRunner):
             # Sums of gradients are the same before any training step: they are not saved.
             sums = set[str]() if update is None else self._graph.slots.keys() - {MICRO_STEP}
             self._slots = {name: one for name, one in states.items() if name not in sums}
+            settable = {n: one for n, one in states.items() if n.split(":")[0] == RATE}
+            self._rates = LearningRates(options.optimizer, settable)
             self._accumulation: Accumulation | None = None
             try:
                 self._programs.get(micro, partial(self._compile, program=program))
@@ -220,6 +167,37 @@ class Training(BatchRunner):
         with self._lock.mutex:
             self._require_alive()
             return int(self._slots["step"].read())
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next training step; NaN if the optimizer has none.
+
+        It can be set if the training was made with `adjustable_rate=True`; nothing is compiled.
+        If the rate is a function of the training step, setting it multiplies the function, also in
+        later training steps. With `lm.ByPath` it is the rate of the default optimizer, and setting
+        it sets all rates; `rates` has them by name.
+        """
+        return self.rates.get(RATE, math.nan)
+
+    @rate.setter
+    def rate(self, value: float) -> None:
+        self.set_rates(dict.fromkeys(self.rates or {RATE: value}, value))
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The learning rates of the next training step: `{"rate": ..., "rate:*.bias": ...}`."""
+        with self._lock.mutex:
+            return self._rates.values(self.steps_done)
+
+    @checked
+    def set_rates(self, values: Annotated[Mapping[str, float], Instance(Mapping)]) -> None:
+        """Sets learning rates by name, as `rate` does.
+
+        Raises:
+            DefinitionError: if they cannot be set, for a name without a rate, or a rate below 0.
+        """
+        with self._lock.mutex:
+            self._rates.set(values, self.steps_done)
 
     @property
     def skipped_steps(self) -> int:
@@ -406,13 +384,20 @@ class Training(BatchRunner):
             epoch = epochs.stop
 
     def batches_of(
-        self, dataset: Dataset, seed: int, epoch: int, *, drop_last: bool = False
+        self,
+        dataset: Dataset,
+        seed: int,
+        epoch: int,
+        *,
+        drop_last: bool = False,
+        shuffled: bool = True,
     ) -> list[Array]:
-        """The batches of an epoch, shuffled, as arrays (batches, batch size) of rows.
+        """The batches of an epoch, as arrays (batches, batch size) of rows.
 
         A smaller last batch is in a separate array.
         """
-        groups = batches_of_rows(dataset.order(seed, epoch), self.batch_size)
+        order = dataset.order(seed, epoch) if shuffled else np.arange(len(dataset), dtype=np.int64)
+        groups = batches_of_rows(order, self.batch_size)
         if drop_last and groups and groups[-1].shape[1] < self.batch_size:
             groups.pop()
         return groups

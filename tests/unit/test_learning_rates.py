@@ -83,6 +83,64 @@ def test_warmup() -> None:
     check(schedules.Warmup(10, 0.3), lambda step: 0.3 * min((step + 1) / 10, 1))
 
 
+def test_cosine_restarts() -> None:
+    def formula(step: int, growth: int) -> float:
+        begin, length = 0, 10
+        while step >= begin + length:
+            begin, length = begin + length, length * growth
+        return 0.1 + 0.2 * (1 + math.cos(math.pi * (step - begin) / length)) / 2
+
+    for growth in (1, 2, 3):
+        schedule = schedules.CosineRestarts(0.3, 10, growth=growth, final=0.1)
+        check(schedule, lambda step, growth=growth: formula(step, growth))
+
+
+def test_cosine_restarts_begin_exactly_at_the_step_in_float32() -> None:
+    schedule = schedules.CosineRestarts(1.0, 7, growth=2)
+    time = leaf("step", "state", (), float32)
+    graph = Graph((), (("rate", schedule(time)),))
+    begins = {7 * (2**n - 1) for n in range(12)}
+    for step in range(7 * (2**9 - 1) + 2):
+        outputs, _ = evaluate(graph, {"step": np.float32(step)})
+        assert (outputs["rate"] > 0.999999) == (step in begins) or step - 1 in begins
+
+
+def test_cyclic() -> None:
+    def formula(step: int, factor: float) -> float:
+        cycle, position = divmod(step, 20)
+        return 0.1 + 0.2 * (1 - abs(position / 10 - 1)) * factor**cycle
+
+    for factor in (1.0, 0.5):
+        schedule = schedules.Cyclic(0.3, 10, least=0.1, factor=factor)
+        check(schedule, lambda step, factor=factor: formula(step, factor))
+
+
+def test_one_cycle() -> None:
+    def formula(step: int) -> float:
+        top, last = 0.25 * 100 - 1, 99
+        if step <= top:
+            return 0.012 + (0.3 - 0.012) * (1 - math.cos(math.pi * step / top)) / 2
+        falling = min((step - top) / (last - top), 1)
+        least = 0.012 / 100
+        return least + (0.3 - least) * (1 + math.cos(math.pi * falling)) / 2
+
+    check(schedules.OneCycle(0.3, 100, rise=0.25, start=25, end=100), formula)
+
+
+def test_chain() -> None:
+    falling = schedules.Linear(0.3, 40)
+    chain = schedules.Chain([10, 50], [0.1, falling, schedules.Constant(0.2)])
+
+    def formula(step: int) -> float:
+        if step < 10:
+            return 0.1
+        return 0.3 * (1 - (step - 10) / 40) if step < 50 else 0.2
+
+    check(chain, formula)
+    with pytest.raises(DefinitionError, match="one schedule more than boundaries"):
+        schedules.Chain([10], [0.1])
+
+
 @pytest.mark.torch
 def test_agreement_with_pytorch() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -97,11 +155,31 @@ def test_agreement_with_pytorch() -> None:
             schedules.PiecewiseConstant([5, 20], [0.3, 0.03, 0.003]),
             lambda o: family.MultiStepLR(o, [5, 20]),
         ),
+        (
+            schedules.CosineRestarts(0.3, 5, growth=2, final=0.01),
+            lambda o: family.CosineAnnealingWarmRestarts(o, 5, 2, 0.01),
+        ),
+        (
+            schedules.Cyclic(0.3, 7, least=0.01, factor=0.5),
+            lambda o: family.CyclicLR(o, 0.01, 0.3, 7, mode="triangular2", cycle_momentum=False),
+        ),
+        (
+            schedules.OneCycle(0.3, 40, rise=0.4, start=20, end=100),
+            lambda o: family.OneCycleLR(
+                o,
+                0.3,
+                total_steps=40,
+                pct_start=0.4,
+                div_factor=20,
+                final_div_factor=100,
+                cycle_momentum=False,
+            ),
+        ),
     ]
     for schedule, make in pairs:
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
         scheduler = make(optimizer)
-        for step in range(40):
+        for step in range(39):
             np.testing.assert_allclose(
                 schedule.at(step), optimizer.param_groups[0]["lr"], rtol=1e-9, atol=1e-12
             )

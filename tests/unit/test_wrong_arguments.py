@@ -110,6 +110,7 @@ FRACTION = some("0", "half")
 UNIT = FRACTION | COUNT
 TEXT = some("text", "empty")
 PATH = some("text")
+TEXT_OF_A_NAME = some("text")
 FUNCTION = some("lambda")
 COUNTS = some("()", "[1, 2]")
 NUMBERS = some("()", "(1.0,)", "[1, 2]", "vector", "near")
@@ -511,6 +512,59 @@ ROWS |= {
         {"boundaries": some("[1, 2]"), "rates": NOTHING},
         scheduled,
     ),
+    "callbacks.EarlyStopping": Row(
+        {},
+        {
+            "monitor": TEXT_OF_A_NAME,
+            "patience": COUNT,
+            "least_change": NOT_NEGATIVE,
+            "restore_best": FLAG,
+        },
+    ),
+    "callbacks.ReduceOnPlateau": Row(
+        {},
+        {
+            "monitor": TEXT_OF_A_NAME,
+            "factor": some("half"),
+            "patience": FROM_ZERO,
+            "threshold": NOT_NEGATIVE,
+            "cooldown": FROM_ZERO,
+            "least_rate": NOT_NEGATIVE,
+        },
+    ),
+    "callbacks.TimeLimit": Row({"seconds": 1.0}, {"seconds": POSITIVE}),
+    "callbacks.SaveModels": Row(
+        {"folder": "models"}, {"folder": PATH, "monitor": TEXT_OF_A_NAME, "keep": COUNT}
+    ),
+    "callbacks.CSVLog": Row({"path": "a.csv"}, {"path": PATH}),
+    "callbacks.JSONLinesLog": Row({"path": "a.jsonl"}, {"path": PATH}),
+    "callbacks.PrintEpochs": Row(),
+    "callbacks.TensorBoard": Row({"folder": "runs"}, {"folder": PATH}),
+    "schedules.CosineRestarts": Row(
+        {"rate": 0.1, "steps": 5}, {"rate": NOT_NEGATIVE, "growth": COUNT}, scheduled
+    ),
+    "schedules.Cyclic": Row(
+        {"rate": 0.1, "steps": 5},
+        {"rate": NOT_NEGATIVE, "least": NOT_NEGATIVE, "factor": POSITIVE},
+        scheduled,
+    ),
+    "schedules.OneCycle": Row(
+        {"rate": 0.1, "steps": 5},
+        {
+            "rate": NOT_NEGATIVE,
+            "steps": NOTHING,
+            "rise": some("half"),
+            "start": POSITIVE,
+            "end": POSITIVE,
+        },
+        scheduled,
+    ),
+    "schedules.Chain": Row(
+        {"boundaries": [3, 6], "schedules": [0.1, 0.2, 0.3]},
+        # There is one schedule more than boundaries.
+        {"boundaries": some("[1, 2]"), "schedules": NOTHING},
+        scheduled,
+    ),
     "schedules.Warmup": Row(
         {"steps": 3, "then": 0.1}, {"then": NOT_NEGATIVE | FUNCTION}, scheduled
     ),
@@ -724,7 +778,13 @@ ROWS |= {
     ),
     "Model.training": Row(
         {**STEP, "batch_size": 2},
-        {**DATA, "data": OPTIONAL, "seed": OPTIONAL | WHOLE, "micro_batch": OPTIONAL | COUNT},
+        {
+            **DATA,
+            "data": OPTIONAL,
+            "seed": OPTIONAL | WHOLE,
+            "micro_batch": OPTIONAL | COUNT,
+            "adjustable_rate": FLAG,
+        },
         lambda made: made.release(),
         call=lambda **o: model().training(**o),
     ),
@@ -735,6 +795,8 @@ ROWS |= {
             "epochs": COUNT,
             "seed": OPTIONAL | WHOLE,
             "micro_batch": OPTIONAL | COUNT,
+            "shuffle": FLAG,
+            "record": some("()"),
             "progress": OPTIONAL | FLAG,
             "callbacks": some("()"),
             "checkpoint": OPTIONAL | PATH,
@@ -841,6 +903,13 @@ ROWS |= {
         {"state": Made(lambda: training().state())},
         {"state": NOTHING, "parameters": OPTIONAL | some("{}")},
         call=lambda **o: training().restore(**o),
+    ),
+    "Training.set_rates": Row(
+        {"values": {}},
+        {"values": some("{}")},
+        call=lambda **o: (
+            model().training(**STEP, batch_size=2, adjustable_rate=True).set_rates(**o)
+        ),
     ),
     "Training.release": Row(call=lambda: model().training(**STEP, batch_size=2).release()),
 }
@@ -1010,6 +1079,7 @@ PROTOCOLS = {
     "statistics",
     "target",
     "update",
+    "with_rates",
 }
 INTERNAL = {
     "BatchRunner.uploaded",
@@ -1025,14 +1095,15 @@ INTERNAL = {
     "Window.count",
 }
 # Objects that users get but do not make.
-MADE = {"Layer", "Tensor", "Scope", "Autoencoder", "Schedule"}
+MADE = {"Layer", "Tensor", "Scope", "Autoencoder", "Schedule", "Callback", "RunningFit"}
 
 
 def reached() -> dict[str, Any]:
     """All that is exported, by name."""
     found: dict[str, Any] = {}
     modules = {"": lm, "data.": lm.data, "networks.": lm.networks}
-    for prefix, module in (modules | {"init.": lm.init, "schedules.": lm.schedules}).items():
+    modules |= {"init.": lm.init, "schedules.": lm.schedules, "callbacks.": lm.callbacks}
+    for prefix, module in modules.items():
         for name in dir(module):
             one = getattr(module, name)
             if name.startswith("_") or not isinstance(one, type | FunctionType):
@@ -1075,6 +1146,8 @@ def methods_of(name: str, cls: type) -> Iterator[tuple[str, Any]]:
     for base in cls.__mro__:
         if not base.__module__.startswith("lamina.") or base.__name__.startswith("_"):
             continue
+        if base.__module__.startswith("lamina.training.callbacks"):
+            continue  # `fit` calls the hooks
         own = base is cls and name.startswith(("init.", "schedules."))
         prefix = name if own and not inspect.isabstract(base) else base.__name__
         for method, function in vars(base).items():

@@ -8,7 +8,7 @@ statistics, are not averaged.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 
 from lamina import ops
@@ -16,7 +16,14 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import Count, Fraction
 from lamina.layers.checks import origin_text
-from lamina.protocols import AVERAGE, PerParameter, check_optimizer, optimizers_by_name
+from lamina.protocols import (
+    AVERAGE,
+    PerParameter,
+    RateFunction,
+    check_optimizer,
+    optimizers_by_name,
+    with_rates,
+)
 from lamina.protocols import Optimizer as AnyOptimizer
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import Optimizer, Slots
@@ -55,6 +62,12 @@ class Averaging(Optimizer):
         """Builds the update of one parameter."""
         new, new_slots = self.optimizer.update(parameter, gradient, slots, step)
         return new, {**new_slots, AVERAGE: self.average(slots[AVERAGE], new, step)}
+
+    def with_rates(
+        self, make: Callable[[str, float | RateFunction], RateFunction], name: str
+    ) -> AnyOptimizer:
+        """This optimizer with another rate of the wrapped one."""
+        return replace(self, optimizer=with_rates(self.optimizer, make, name))
 
     def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
         """The optimizer of each parameter, wrapped by this one.

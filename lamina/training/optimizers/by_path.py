@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import origin_text
 from lamina.protocols import Optimizer as AnyOptimizer
-from lamina.protocols import PerParameter, check_optimizer, matching, optimizers_by_name
+from lamina.protocols import (
+    PerParameter,
+    RateFunction,
+    check_optimizer,
+    matching,
+    optimizers_by_name,
+    with_rates,
+)
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import Optimizer, Slots
 
@@ -60,6 +67,16 @@ class ByPath(Optimizer):
         """Builds the update of a parameter that no pattern fits."""
         new, new_slots = self.default.update(parameter, gradient, slots, step)
         return new, dict(new_slots)
+
+    def with_rates(
+        self, make: Callable[[str, float | RateFunction], RateFunction], name: str
+    ) -> AnyOptimizer:
+        """This optimizer with other rates; those of patterns are named `"rate:*.bias"`."""
+        patterns = {
+            pattern: with_rates(one, make, f"{name}:{pattern}")
+            for pattern, one in self.patterns.items()
+        }
+        return ByPath(patterns, default=with_rates(self.default, make, name))
 
     def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
         """The optimizer of each parameter, by its name.

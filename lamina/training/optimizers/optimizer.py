@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
+from dataclasses import fields, replace
+from typing import Annotated, Any, cast
 
 from lamina import ops
 from lamina.errors import DefinitionError
@@ -13,7 +14,7 @@ from lamina.graph import Tensor, TensorLike, constant
 from lamina.graph.kinds import AnyOf, Function, Number
 from lamina.layers.checks import Sourced, origin_text
 from lamina.protocols import Optimizer as AnyOptimizer
-from lamina.protocols import PerParameter
+from lamina.protocols import PerParameter, RateFunction
 from lamina.shapes import DType
 
 _RATE = AnyOf((Number("[0, inf)"), Function("a function of the training step")))
@@ -62,6 +63,24 @@ class Optimizer(Sourced, ABC):
         Returns:
             The new parameter and the new state, in the parameter's shape and dtype.
         """
+
+    def with_rates(
+        self, make: Callable[[str, float | RateFunction], RateFunction], name: str
+    ) -> AnyOptimizer:
+        """This optimizer with another learning rate, for rates that are set while it trains.
+
+        Args:
+            make: returns the new rate, a function of the training step, from a name and `rate`.
+            name: of the rate.
+
+        Returns:
+            The optimizer itself if its `rate` cannot be a function.
+        """
+        field = next((one for one in fields(cast(Any, self)) if one.name == "rate"), None)
+        if field is None or field.type not in ("Rate", Rate):
+            return self
+        changed: Any = replace(cast(Any, self), rate=make(name, cast(Any, self).rate))
+        return changed
 
     def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
         """The optimizer of each parameter, by its name: this one, for all of them.

@@ -1,0 +1,15 @@
+"""Callbacks: objects whose hooks `fit` calls, public as `lamina.callbacks`."""
+
+from lamina.lazy import loaded_when_used
+
+if not loaded_when_used(__name__):
+    from lamina.training.callbacks.callback import Callback as Callback
+    from lamina.training.callbacks.callback import RunningFit as RunningFit
+    from lamina.training.callbacks.files import CSVLog as CSVLog
+    from lamina.training.callbacks.files import JSONLinesLog as JSONLinesLog
+    from lamina.training.callbacks.files import PrintEpochs as PrintEpochs
+    from lamina.training.callbacks.files import SaveModels as SaveModels
+    from lamina.training.callbacks.stopping import EarlyStopping as EarlyStopping
+    from lamina.training.callbacks.stopping import ReduceOnPlateau as ReduceOnPlateau
+    from lamina.training.callbacks.stopping import TimeLimit as TimeLimit
+    from lamina.training.callbacks.tensorboard import TensorBoard as TensorBoard

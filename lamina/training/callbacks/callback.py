@@ -1,0 +1,129 @@
+"""The base of callbacks, and the fit as callbacks see it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, final
+
+from lamina.calls import Called
+from lamina.shapes import Array
+from lamina.training.history import History
+from lamina.training.interrupt import Interrupt
+from lamina.training.training import Training
+
+
+class TrainedModel(Protocol):
+    """The model that is trained, as far as callbacks of this package need it: an `lm.Model`."""
+
+    def parameters(self) -> dict[str, Array]: ...
+
+    def states(self) -> dict[str, Array]: ...
+
+    def set_parameters(self, values: Mapping[str, Any]) -> None: ...
+
+    def save(self, path: str | os.PathLike[str]) -> None: ...
+
+    def predict(self, inputs: Any) -> Any: ...
+
+    def evaluate(self, data: Any, loss: Any, metrics: Any = ...) -> dict[str, Any]: ...
+
+
+@final
+class RunningFit:
+    """A fit while it runs, for the hooks of callbacks.
+
+    Attributes:
+        model: which is trained; its parameters may be read and set.
+        training: has the state of the optimizer.
+        history: of the finished epochs; at `epoch_ends` with the epoch that has just ended.
+        epochs: the number of epochs in total.
+        epoch: the number of the current epoch, from 1.
+    """
+
+    def __init__(
+        self,
+        model: TrainedModel,
+        training: Training,
+        history: History,
+        epochs: int,
+        interrupt: Interrupt,
+    ) -> None:
+        self.model = model
+        self.training = training
+        self.history = history
+        self.epochs = epochs
+        self.epoch = len(history)
+        self.is_stopping = False
+        self._interrupt = interrupt
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, as `Training.rate`; a callback with `changes_rate` may set it."""
+        return self.training.rate
+
+    @rate.setter
+    def rate(self, value: float) -> None:
+        self.training.rate = value
+
+    def stop(self, *, now: bool = False) -> None:
+        """Ends the fit after this epoch.
+
+        Args:
+            now: end it between two training steps, as Ctrl-C does; the epoch does not enter the
+                history.
+        """
+        self.is_stopping = True
+        if now:
+            self._interrupt.pressed = True
+
+
+class Callback(metaclass=Called):
+    """The base of callbacks. Each hook does nothing unless a subclass overrides it.
+
+    `fit` calls the hooks of all callbacks, in their order, in the thread that called `fit`. They
+    may read everything that `fit` gives them, set parameters and the rate, and stop the fit.
+
+    Attributes:
+        changes_rate: whether a hook sets `fit.rate`. Then the rate is an input of the program.
+
+    Example:
+        >>> import numpy as np, lamina as lm
+        >>> class Halve(lm.Callback):
+        ...     changes_rate = True
+        ...     def epoch_ends(self, fit):
+        ...         fit.rate = fit.rate / 2
+        >>> model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+        >>> x, y = np.ones((4, 2), "float32"), np.zeros((4, 1), "float32")
+        >>> history = model.fit((x, y), loss=lm.MSE(), optimizer=lm.SGD(0.5), epochs=3,
+        ...                     callbacks=[Halve()])
+        >>> history["rate"]
+        [0.5, 0.25, 0.125]
+    """
+
+    changes_rate: ClassVar[bool] = False
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Called before the first epoch, and after `restore`."""
+
+    def epoch_begins(self, fit: RunningFit) -> None:
+        """Called before the first training step of an epoch."""
+
+    def steps_done(self, fit: RunningFit, steps: int) -> None:
+        """Called about every 50 ms, after so many training steps since the last call."""
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        """Called after an epoch and its validation, before the checkpoint is written."""
+
+    def fit_ends(self, fit: RunningFit) -> None:
+        """Called after the last epoch, also if the fit was stopped or interrupted."""
+
+    def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+        """Called before an error leaves `fit`, when the model is restored."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed fit needs of this callback: numbers, text, lists, arrays."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from a result of `state()`; an empty one begins anew."""

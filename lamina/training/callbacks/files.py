@@ -1,0 +1,178 @@
+"""Callbacks that write files: models, and tables of the history."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any
+
+from lamina.files.atomic import require_writable, write_atomically
+from lamina.graph.kinds import Count
+from lamina.training.callbacks.callback import Callback, RunningFit
+from lamina.training.callbacks.monitor import Monitor, last_value
+from lamina.training.history import History
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass
+class SaveModels(Callback):
+    """Saves the model after each epoch as `last.safetensors`, and the best ones of all epochs.
+
+    `best.safetensors` is the model of the best epoch, and `epoch-0007.safetensors` that of a
+    further epoch, if several are kept. `lm.load` reads them. To resume a fit, use its
+    `checkpoint`.
+
+    Args:
+        folder: of the files; it is made if it does not exist.
+        monitor: the name of the measure in the history.
+        keep: the number of models of the best epochs.
+
+    Raises:
+        DataError: if a file cannot be written.
+        DefinitionError: in the first epoch, if nothing of that name is measured.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.callbacks.SaveModels("models", "validation_accuracy", keep=3).keep
+        3
+    """
+
+    folder: PathLike
+    monitor: Monitor = "validation_loss"
+    _: KW_ONLY
+    keep: Count = 1
+
+    def __post_init__(self) -> None:
+        self.restore({})
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from a result of `state()`."""
+        # Values and numbers of the best epochs, the best first.
+        self._best: list[list[float]] = [list(one) for one in state.get("best", [])]
+
+    def state(self) -> dict[str, Any]:
+        """The best values and their epochs."""
+        return {"best": self._best}
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Makes the folder."""
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        """Saves the model."""
+        fit.model.save(self._path("last"))
+        value = last_value(fit.history, self.monitor, "SaveModels")
+        before = self._best
+        # Of equal values the earlier epoch is better.
+        self._best = sorted([*before, [value, float(fit.epoch)]])[: self.keep]
+        kept = [int(epoch) for _, epoch in self._best]
+        if fit.epoch in kept and self.keep > 1:
+            fit.model.save(self._path(f"epoch-{fit.epoch:04}"))
+        if kept[0] == fit.epoch:
+            fit.model.save(self._path("best"))
+        for _, epoch in before:
+            if int(epoch) not in kept:
+                self._path(f"epoch-{int(epoch):04}").unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return Path(self.folder) / f"{name}.safetensors"
+
+
+def _rows(history: History) -> list[dict[str, float]]:
+    """A row for each epoch."""
+    return [
+        {
+            "epoch": number + 1,
+            **{name: history[name][number] for name in history},
+            "seconds": history.seconds[number],
+        }
+        for number in range(len(history))
+    ]
+
+
+@dataclass
+class CSVLog(Callback):
+    """Writes the history as a table after each epoch: a column for each measure.
+
+    Args:
+        path: of the file; it is replaced, atomically.
+
+    Raises:
+        DataError: if it cannot be written.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.callbacks.CSVLog("run.csv").path
+        'run.csv'
+    """
+
+    path: PathLike
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Checks that the file can be written."""
+        require_writable(self.path)
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        """Writes the file."""
+        rows, text = _rows(fit.history), io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self.path, text.getvalue().encode())
+
+
+@dataclass
+class JSONLinesLog(Callback):
+    """Writes the history as a JSON object for each epoch, one a line.
+
+    Args:
+        path: of the file; it is replaced, atomically.
+
+    Raises:
+        DataError: if it cannot be written.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.callbacks.JSONLinesLog("run.jsonl").path
+        'run.jsonl'
+    """
+
+    path: PathLike
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Checks that the file can be written."""
+        require_writable(self.path)
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        """Writes the file."""
+        lines = (json.dumps(row) for row in _rows(fit.history))
+        write_atomically(self.path, "".join(f"{line}\n" for line in lines).encode())
+
+
+@dataclass
+class PrintEpochs(Callback):
+    """Prints a line for each epoch, also where there is no terminal for a progress bar.
+
+    Args:
+        every: print each epoch of a number that this divides, and the last one.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.callbacks.PrintEpochs(every=10).every
+        10
+    """
+
+    every: Count = 1
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        """Prints the line."""
+        if fit.epoch % self.every == 0 or fit.epoch == fit.epochs:
+            values = ((name, fit.history[name][-1]) for name in fit.history)
+            numbers = "  ".join(f"{name} {value:.6g}" for name, value in values)
+            print(f"epoch {fit.epoch}/{fit.epochs}  {numbers}", flush=True)

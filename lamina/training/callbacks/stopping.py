@@ -1,0 +1,182 @@
+"""Callbacks that end a fit, or lower its learning rate, when it no longer improves."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from lamina.graph.kinds import Count, NotNegative, Number, Whole
+from lamina.shapes import Array
+from lamina.training.callbacks.callback import Callback, RunningFit
+from lamina.training.callbacks.monitor import Monitor, last_value
+
+Epochs = Annotated[int, Whole(0)]
+
+
+@dataclass
+class EarlyStopping(Callback):
+    """Ends the fit when a measure has not improved for some epochs.
+
+    Then the model gets the parameters and states of the best epoch. Measures with "loss", "error"
+    or "norm" in their names are better if they are smaller, all others if they are larger.
+
+    Args:
+        monitor: the name of the measure in the history.
+        patience: so many epochs in a row without improvement end the fit.
+        least_change: an improvement is larger than this.
+        restore_best: whether the model gets the values of the best epoch at the end of the fit.
+
+    Attributes:
+        best_epoch: the number of the best epoch, from 1; 0 before the first one.
+
+    Raises:
+        DefinitionError: in the first epoch, if nothing of that name is measured.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.callbacks.EarlyStopping("validation_accuracy", patience=3).best_epoch
+        0
+    """
+
+    monitor: Monitor = "validation_loss"
+    _: KW_ONLY
+    patience: Count = 5
+    least_change: NotNegative = 0.0
+    restore_best: bool = True
+    best_epoch: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.restore({})
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from a result of `state()`."""
+        self.best_epoch: int = state.get("best_epoch", 0)
+        self._best: float = state.get("best", math.inf)
+        self._waited: int = state.get("waited", 0)
+        self._values: dict[str, Array] = {
+            name.removeprefix("best/"): value
+            for name, value in state.items()
+            if name.startswith("best/")
+        }
+
+    def state(self) -> dict[str, Any]:
+        """The best epoch, its value and parameters, and the epochs since then."""
+        numbers = {"best_epoch": self.best_epoch, "best": self._best, "waited": self._waited}
+        return numbers | {f"best/{name}": value for name, value in self._values.items()}
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Ends a resumed fit that was stopped before."""
+        if self._waited >= self.patience:
+            fit.stop()
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        """Compares the measure with the best one."""
+        value = last_value(fit.history, self.monitor, "EarlyStopping")
+        if value < self._best - self.least_change:
+            self._best, self._waited, self.best_epoch = value, 0, fit.epoch
+            if self.restore_best:
+                self._values = {**fit.model.parameters(), **fit.model.states()}
+        else:
+            self._waited += 1
+            if self._waited >= self.patience:
+                fit.stop()
+
+    def fit_ends(self, fit: RunningFit) -> None:
+        """Restores the best values."""
+        if self._values:
+            fit.model.set_parameters(self._values)
+
+
+@dataclass
+class ReduceOnPlateau(Callback):
+    """Multiplies the learning rate by a factor when a measure has not improved for some epochs.
+
+    For measures above 0 it decides as PyTorch's `ReduceLROnPlateau` with a relative threshold. If
+    the rate is a learning-rate schedule, the factor stays for all later training steps.
+
+    Args:
+        monitor: the name of the measure in the history.
+        factor: of the rate.
+        patience: after more than so many epochs in a row without improvement the rate is reduced.
+        threshold: an improvement is larger than this fraction of the best value.
+        cooldown: so many epochs after a reduction do not count.
+        least_rate: the rate does not fall below it.
+
+    Raises:
+        DefinitionError: in the first epoch, if nothing of that name is measured.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.callbacks.ReduceOnPlateau("loss", factor=0.5).patience
+        10
+    """
+
+    monitor: Monitor = "validation_loss"
+    _: KW_ONLY
+    factor: Annotated[float, Number("(0, 1)")] = 0.1
+    patience: Epochs = 10
+    threshold: NotNegative = 1e-4
+    cooldown: Epochs = 0
+    least_rate: NotNegative = 0.0
+
+    changes_rate: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.restore({})
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from a result of `state()`."""
+        self._best: float = state.get("best", math.inf)
+        self._waited: int = state.get("waited", 0)
+        self._cooling: int = state.get("cooling", 0)
+
+    def state(self) -> dict[str, Any]:
+        """The best value, and the epochs since then."""
+        return {"best": self._best, "waited": self._waited, "cooling": self._cooling}
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        """Compares the measure with the best one, and may lower the rate."""
+        value = last_value(fit.history, self.monitor, "ReduceOnPlateau")
+        # For negated values the same fraction of the best one is added.
+        if math.isinf(self._best) or value < self._best - self.threshold * abs(self._best):
+            self._best, self._waited = value, 0
+        else:
+            self._waited += 1
+        if self._cooling:
+            self._cooling -= 1
+            self._waited = 0
+        if self._waited > self.patience:
+            rates = fit.training.rates.items()
+            reduced = {n: min(r, max(r * self.factor, self.least_rate)) for n, r in rates}
+            fit.training.set_rates(reduced)
+            self._cooling, self._waited = self.cooldown, 0
+
+
+@dataclass
+class TimeLimit(Callback):
+    """Ends the fit after some seconds, between two training steps, as Ctrl-C does.
+
+    The seconds count from the begin of the fit, anew if it is resumed.
+
+    Args:
+        seconds: of the fit, without compilation.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.callbacks.TimeLimit(3600).seconds
+        3600.0
+    """
+
+    seconds: Annotated[float, Number("(0, inf)")]
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Starts the clock."""
+        self._end = time.monotonic() + self.seconds
+
+    def steps_done(self, fit: RunningFit, steps: int) -> None:
+        """Looks at the clock."""
+        if time.monotonic() >= self._end:
+            fit.stop(now=True)

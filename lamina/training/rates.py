@@ -1,0 +1,113 @@
+"""The learning rates of a training, read and set from outside the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from lamina.derive import RATE
+from lamina.engines.engine import Memory
+from lamina.errors import DefinitionError
+from lamina.graph import Graph, Tensor, evaluate, leaf
+from lamina.graph.kinds import Misfit, Number, refusal
+from lamina.protocols import Optimizer, RateFunction, with_rates
+from lamina.shapes import float64
+
+_NOT_NEGATIVE = Number("[0, inf)")
+
+
+@final
+class LearningRates:
+    """The rates of an optimizer: one, or one for each pattern of `lm.ByPath`, by name.
+
+    Args:
+        optimizer: of the training.
+        states: the memories of the rates, by name; empty if they cannot be set.
+    """
+
+    def __init__(self, optimizer: Optimizer, states: Mapping[str, Memory]) -> None:
+        self._states = states
+        # For each name the number, or the function of the training step.
+        self._given: dict[str, float | RateFunction] = {}
+
+        def seen(name: str, rate: float | RateFunction) -> RateFunction:
+            self._given[name] = rate
+            return lambda step: step
+
+        with_rates(optimizer, seen, RATE)
+
+    def values(self, step: int) -> dict[str, float]:
+        """The rate of each name in a training step."""
+        return {name: self._value(name, step) for name in self._given}
+
+    def _value(self, name: str, step: int) -> float:
+        given = self._given[name]
+        state = self._states.get(name)
+        stored = None if state is None else float(state.read())
+        if callable(given):
+            return _at(given, step) * (1.0 if stored is None else stored)
+        return given if stored is None else stored
+
+    def set(self, values: Mapping[str, float], step: int) -> None:
+        """Sets rates by name.
+
+        The rate of a function of the training step is set by a factor, which stays.
+
+        Raises:
+            DefinitionError: for a name without a rate, a rate that is no number from 0 on, or if
+                rates cannot be set.
+        """
+        self._require_states()
+        ready: list[tuple[Memory, float]] = []
+        for name, value in values.items():
+            if name not in self._given:
+                raise DefinitionError(
+                    f"there is no rate {name!r}",
+                    facts=(("expected", ", ".join(self._given)), ("found", repr(name))),
+                    where="rate",
+                )
+            try:
+                number = _NOT_NEGATIVE.read(value)
+            except Misfit as misfit:
+                raise refusal(misfit, name, value, where="training") from None
+            given = self._given[name]
+            ready.append((self._states[name], self._factor(given, number, step)))
+        for state, number in ready:
+            state.write(np.asarray(number, state.dtype))
+
+    def _factor(self, given: float | RateFunction, value: float, step: int) -> float:
+        if not callable(given):
+            return value
+        now = _at(given, step)
+        if now == 0 and value:
+            raise DefinitionError(
+                "the learning-rate schedule is 0 now: no factor makes another rate of it",
+                facts=(("wanted", str(value)),),
+                where="rate",
+                advice="Make the optimizer with a number as its rate, and set it.",
+            )
+        return value / now if now else 1.0
+
+    def _require_states(self) -> None:
+        if not self._states:
+            has = bool(self._given)
+            raise DefinitionError(
+                "the learning rate of this training cannot be set",
+                facts=(("expected", "training(..., adjustable_rate=True)"),) if has else (),
+                where="rate",
+                advice="Then the rate is an input of the program, which is compiled once."
+                if has
+                else "This optimizer has no learning rate.",
+            )
+
+
+def _at(rate: Callable[[Tensor], Any], step: int) -> float:
+    """A function of the training step, in float64."""
+    time = leaf("step", "input", (), float64)
+    value = rate(time)
+    if not isinstance(value, Tensor):
+        return float(value)
+    outputs, _ = evaluate(Graph((time,), (("rate", value),)), {"step": np.asarray(step, "float64")})
+    return float(outputs["rate"])

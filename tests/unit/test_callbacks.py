@@ -1,0 +1,529 @@
+"""Callbacks: hooks, stopping, learning rates that are set, logs; and fits that are resumed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from random_arrays import normal
+from training_cases import labels
+
+import lamina as lm
+from lamina.errors import DefinitionError, MissingExtraError, NonFiniteError
+from lamina.training.callbacks.callback import RunningFit
+
+X, Y = normal(40, 4), labels(40)
+FAR = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(6), lm.Tanh(), lm.Dropout(0.2), lm.Linear(3))
+
+
+def fit(callbacks: Sequence[Any], model: lm.Model | None = None, **how: Any) -> Any:
+    model = lm.Model(network(), seed=1) if model is None else model
+    how = {**FAR, "epochs": 3, "batch_size": 16, **how}
+    return model.fit((X, Y), validation=(X[:10], Y[:10]), callbacks=callbacks, **how)
+
+
+def bits(model: lm.Model) -> bytes:
+    return b"".join(value.tobytes() for value in model.parameters().values())
+
+
+class Scripted(lm.Callback):
+    """Replaces the validation loss by given values."""
+
+    def __init__(self, values: Sequence[float], name: str = "validation_loss") -> None:
+        self.values, self.name = values, name
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        fit.history.values[self.name][-1] = self.values[fit.epoch - 1]
+
+
+class Seen(lm.Callback):
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        self.calls.append(f"fit begins {fit.epoch}/{fit.epochs}")
+
+    def epoch_begins(self, fit: RunningFit) -> None:
+        self.calls.append(f"epoch {fit.epoch} begins after {len(fit.history)}")
+
+    def steps_done(self, fit: RunningFit, steps: int) -> None:
+        if self.calls[-1].startswith("steps"):
+            steps += int(self.calls.pop().split()[1])
+        self.calls.append(f"steps {steps}")
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        self.calls.append(f"epoch {fit.epoch} ends after {len(fit.history)}")
+
+    def fit_ends(self, fit: RunningFit) -> None:
+        self.calls.append(f"fit ends, interrupted {fit.history.interrupted}")
+
+    def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+        self.calls.append(f"fit fails: {type(error).__name__}")
+
+
+# Hooks --------------------------------------------------------------------------------------------
+
+
+def test_hooks_are_called_in_order() -> None:
+    seen = Seen()
+    fit([seen], epochs=2)
+    assert seen.calls == [
+        "fit begins 0/2",
+        *("epoch 1 begins after 0", "steps 3", "epoch 1 ends after 1"),
+        *("epoch 2 begins after 1", "steps 3", "epoch 2 ends after 2"),
+        "fit ends, interrupted False",
+    ]
+
+
+def test_a_hook_sees_an_error_and_the_restored_model() -> None:
+    seen = Seen()
+    x = X.copy()
+    x[5] = math.nan
+    model = lm.Model(network(), seed=1)
+    before = bits(model)
+
+    class Restored(lm.Callback):
+        def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+            seen.calls.append(str(bits(fit.model) == before))
+
+    with pytest.raises(NonFiniteError):
+        model.fit((x, Y), **FAR, callbacks=[seen, Restored()])
+    assert seen.calls[-2:] == ["fit fails: NonFiniteError", "True"]
+
+
+def test_a_hook_stops_the_fit_after_the_epoch() -> None:
+    class Stop(lm.Callback):
+        def steps_done(self, fit: RunningFit, steps: int) -> None:
+            fit.stop()
+
+    history = fit([Stop()])
+    assert len(history) == 1
+    assert not history.interrupted
+
+
+def test_a_hook_stops_the_fit_at_once() -> None:
+    class Stop(lm.Callback):
+        def epoch_begins(self, fit: RunningFit) -> None:
+            if fit.epoch == 2:
+                fit.stop(now=True)
+
+    history = fit([Stop()])
+    assert len(history) == 1
+    assert history.interrupted
+
+
+def test_functions_and_objects_are_mixed() -> None:
+    seen = Seen()
+    history = fit([seen, lambda history: len(history) == 2])
+    assert len(history) == 2
+    assert seen.calls[-1] == "fit ends, interrupted False"
+
+
+def test_callbacks_that_set_nothing_change_no_bits() -> None:
+    plain, observed = (lm.Model(network(), seed=1) for _ in range(2))
+    fit([], plain)
+    fit([Seen(), lm.callbacks.EarlyStopping(patience=9, restore_best=False)], observed)
+    assert bits(plain) == bits(observed)
+
+
+# The learning rate --------------------------------------------------------------------------------
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "SGD": lambda rate: lm.SGD(rate, momentum=0.9),
+    "Adam": lm.Adam,
+    "EMA": lambda rate: lm.EMA(lm.AdamW(rate), decay=0.9),
+    "RMSProp": lm.RMSProp,
+    "Lion": lm.Lion,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", ["float32", "mixed-bfloat16", "float64"])
+def test_a_rate_that_is_set_trains_like_a_schedule(name: str, dtype: str) -> None:
+    """0.1 in three training steps, then 0.025."""
+    make, found = OPTIMIZERS[name], []
+    step = lm.schedules.PiecewiseConstant([3], [0.1, 0.025])
+    for adjustable in (True, False):
+        model = lm.Model(network(), seed=1, dtype=dtype)
+        optimizer = make(0.1 if adjustable else step)
+        how = {"loss": lm.CrossEntropy(), "optimizer": optimizer, "batch_size": 8}
+        with model.training(**how, adjustable_rate=adjustable) as training:
+            losses = [*training.run((X, Y), steps=3)]
+            assert training.rate == pytest.approx(0.1 if adjustable else 0.025)
+            if adjustable:
+                training.rate = 0.025
+            losses += [*training.run((X, Y), steps=3)]
+            assert training.rate == pytest.approx(0.025)
+        found.append(losses)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+
+
+def test_setting_a_rate_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = lm.Model(network(), seed=1)
+    with model.training(**FAR, batch_size=8, adjustable_rate=True) as training:
+        training.step(X[:8], Y[:8])
+        monkeypatch.setattr(type(training), "_compile", None)
+        training.rate = 0.0
+        before = bits(model)
+        training.step(X[:8], Y[:8])
+        assert bits(model) == before
+        training.rate = 0.5
+        training.step(X[:8], Y[:8])
+        assert bits(model) != before
+
+
+def test_the_rates_of_several_optimizers_have_names() -> None:
+    optimizer = lm.ByPath({"*.bias": lm.SGD(0.1)}, default=lm.Adam(0.01))
+    model = lm.Model(network(), seed=1)
+    how = {"loss": lm.CrossEntropy(), "optimizer": optimizer, "batch_size": 8}
+    with model.training(**how, adjustable_rate=True) as training:
+        assert training.rates == pytest.approx({"rate": 0.01, "rate:*.bias": 0.1})
+        training.set_rates({"rate:*.bias": 0.0})
+        before = model.parameters()
+        training.step(X[:8], Y[:8])
+        after = model.parameters()
+        assert (after["1.bias"] == before["1.bias"]).all()
+        assert (after["1.weight"] != before["1.weight"]).any()
+        training.rate = 0.25
+        assert training.rates == {"rate": 0.25, "rate:*.bias": 0.25}
+        with pytest.raises(DefinitionError, match="there is no rate 'rate:1'"):
+            training.set_rates({"rate:1": 0.1})
+
+
+def test_a_schedule_is_set_by_a_factor_that_stays() -> None:
+    schedule = lm.schedules.Linear(0.4, steps=8)
+    model = lm.Model(network(), seed=1)
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(schedule), "batch_size": 8}
+    with model.training(**how, adjustable_rate=True) as training:
+        assert training.rate == pytest.approx(0.4)
+        training.rate = 0.2
+        training.run((X, Y), steps=4)
+        assert training.rate == pytest.approx(0.1)
+        training.run((X, Y), steps=4)
+        assert training.rate == 0
+        with pytest.raises(DefinitionError, match="the learning-rate schedule is 0 now"):
+            training.rate = 0.1
+
+
+def test_a_rate_that_cannot_be_set_is_refused() -> None:
+    model = lm.Model(network(), seed=1)
+    with model.training(**FAR, batch_size=8) as training:
+        assert training.rate == 0.1
+        with pytest.raises(DefinitionError) as caught:
+            training.rate = 0.2
+        assert "adjustable_rate=True" in str(caught.value)
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.Rprop(), "batch_size": 8}
+    with model.training(**how, adjustable_rate=True) as training:
+        assert math.isnan(training.rate)
+        with pytest.raises(DefinitionError, match="This optimizer has no learning rate"):
+            training.rate = 0.2
+    with model.training(**FAR, batch_size=8, adjustable_rate=True) as training:
+        with pytest.raises(DefinitionError, match="rate"):
+            training.rate = -0.1
+        assert training.rate == pytest.approx(0.1)
+
+
+def test_a_rate_is_part_of_the_state() -> None:
+    model = lm.Model(network(), seed=1)
+    with model.training(**FAR, batch_size=8, adjustable_rate=True) as training:
+        training.rate = 0.03
+        saved = training.state()
+    with model.training(**FAR, batch_size=8, adjustable_rate=True) as training:
+        training.restore(saved)
+        assert training.rate == pytest.approx(0.03)
+
+
+def test_the_history_has_the_rate_and_the_norm_of_gradients() -> None:
+    schedule = lm.schedules.StepDecay(0.1, every=3, factor=0.5)
+    history = fit([], optimizer=lm.SGD(schedule), record=["rate", "gradient_norm"])
+    assert history["rate"] == pytest.approx([0.1, 0.05, 0.025])
+    assert all(norm > 0 for norm in history["gradient_norm"])
+    assert "rate" not in fit([])
+
+
+@pytest.mark.parametrize("micro", [None, 3])
+def test_the_norm_of_gradients_is_that_before_clipping(micro: int | None) -> None:
+    """One batch: the parameters move by the rate times the gradient."""
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), seed=1)
+    before = model.parameters()
+    how = {"batch_size": 40, "epochs": 1, "micro_batch": micro, "record": ["gradient_norm"]}
+    history = fit([], model, **how)
+    after = model.parameters()
+    squares = sum(((after[name] - before[name]) ** 2).sum() for name in before)
+    assert history["gradient_norm"] == [pytest.approx(math.sqrt(squares) / 0.1, rel=1e-4)]
+    clipped = fit([], lm.Model(model.network, seed=1), **how, clip=lm.ClipGlobalNorm(1e-3))
+    assert clipped["gradient_norm"] == pytest.approx(history["gradient_norm"])
+
+
+# Stopping -----------------------------------------------------------------------------------------
+
+
+def test_early_stopping_waits_and_restores_the_best_epoch() -> None:
+    kept: list[bytes] = []
+
+    class Keep(lm.Callback):
+        def epoch_ends(self, fit: RunningFit) -> None:
+            kept.append(bits(fit.model))
+
+    model = lm.Model(network(), seed=1)
+    stopping = lm.callbacks.EarlyStopping(patience=2)
+    history = fit([Scripted([3, 1, 2, 1, 0]), Keep(), stopping], model, epochs=9)
+    assert len(history) == 4
+    assert stopping.best_epoch == 2
+    assert bits(model) == kept[1]
+
+
+def test_early_stopping_needs_a_change_of_a_least_size() -> None:
+    stopping = lm.callbacks.EarlyStopping("accuracy", patience=2, least_change=0.1)
+    values = Scripted([0.5, 0.55, 0.59, 0.9], "accuracy")
+    history = fit([values, stopping], metrics=[lm.Accuracy()], epochs=4)
+    assert len(history) == 3
+    assert stopping.best_epoch == 1
+
+
+def test_a_measure_that_is_not_there_is_named() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        fit([lm.callbacks.EarlyStopping("validation_accuracy")])
+    assert "nothing named 'validation_accuracy' was measured" in str(caught.value)
+    assert "in EarlyStopping" in str(caught.value)
+
+
+PLATEAU = [5, 4, 4, 4, 4, 3.99999, 3, 3, 3, 3, 3, 2.9]
+
+
+@pytest.mark.parametrize("how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"least_rate": 0.04}])
+def test_reduce_on_plateau_lowers_the_rate(how: Mapping[str, Any]) -> None:
+    plateau = lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1, **how)
+    history = fit([Scripted(PLATEAU), plateau], epochs=len(PLATEAU))
+    rates, best, waited, cooling, rate = [], math.inf, 0, 0, 0.1
+    for value in PLATEAU:
+        rates.append(rate)
+        if math.isinf(best) or value < best * (1 - how.get("threshold", 1e-4)):
+            best, waited = value, 0
+        else:
+            waited += 1
+        if cooling:
+            cooling, waited = cooling - 1, 0
+        if waited > 1:
+            rate, waited = max(rate * 0.5, how.get("least_rate", 0.0)), 0
+            cooling = how.get("cooldown", 0)
+    assert history["rate"] == pytest.approx(rates)
+    assert history["rate"][-1] < 0.1
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"least_rate": 0.04}])
+@pytest.mark.parametrize("monitor", ["validation_loss", "accuracy"])
+def test_reduce_on_plateau_decides_as_pytorch(monitor: str, how: Mapping[str, Any]) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    values = PLATEAU if monitor == "validation_loss" else [9 - value for value in PLATEAU]
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    names = {"least_rate": "min_lr"}
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer,
+        mode="min" if monitor == "validation_loss" else "max",
+        factor=0.5,
+        patience=1,
+        **{names.get(name, name): value for name, value in how.items()},
+    )
+    expected = []
+    for value in values:
+        expected.append(optimizer.param_groups[0]["lr"])
+        theirs.step(value)
+    plateau = lm.callbacks.ReduceOnPlateau(monitor, factor=0.5, patience=1, **how)
+    callbacks = [Scripted(values, monitor), plateau]
+    history = fit(callbacks, epochs=len(values), metrics=[lm.Accuracy()])
+    assert history["rate"] == pytest.approx(expected)
+
+
+def test_a_time_limit_ends_the_fit() -> None:
+    history = fit([lm.callbacks.TimeLimit(1e-6)])
+    assert len(history) == 0
+    assert history.interrupted
+    assert len(fit([lm.callbacks.TimeLimit(3600)])) == 3
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+def test_the_best_and_the_last_models_are_saved(tmp_path: Path) -> None:
+    kept: list[bytes] = []
+
+    class Keep(lm.Callback):
+        def epoch_ends(self, fit: RunningFit) -> None:
+            kept.append(bits(fit.model))
+
+    saving = lm.callbacks.SaveModels(tmp_path / "models", keep=2)
+    fit([Scripted([3, 1, 2, 4]), Keep(), saving], epochs=4)
+    names = sorted(path.name for path in (tmp_path / "models").iterdir())
+    assert names == [
+        *("best.safetensors", "epoch-0002.safetensors", "epoch-0003.safetensors"),
+        "last.safetensors",
+    ]
+    for name, epoch in (("best", 2), ("last", 4), ("epoch-0003", 3)):
+        model = lm.load(tmp_path / "models" / f"{name}.safetensors")
+        assert bits(model) == kept[epoch - 1]
+
+
+def test_logs_have_a_row_for_each_epoch(tmp_path: Path) -> None:
+    table, lines = tmp_path / "run.csv", tmp_path / "run.jsonl"
+    history = fit([lm.callbacks.CSVLog(table), lm.callbacks.JSONLinesLog(lines)])
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [float(row["loss"]) for row in rows] == history["loss"]
+    objects = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [one["validation_loss"] for one in objects] == history["validation_loss"]
+    assert [one["epoch"] for one in objects] == [1, 2, 3]
+
+
+def test_epochs_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    history = fit([lm.callbacks.PrintEpochs(every=2)])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in printed] == ["epoch 2/3", "epoch 3/3"]
+    assert f"loss {history['loss'][1]:.6g}" in printed[0]
+
+
+def test_tensorboard_gets_the_measures(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    fit([lm.callbacks.TensorBoard(tmp_path)])
+    (file,) = tmp_path.iterdir()
+    assert file.name.startswith("events.out.tfevents")
+    assert b"validation_loss" in file.read_bytes()
+
+
+def test_tensorboard_without_its_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(MissingExtraError, match="tensorboard"):
+        fit([lm.callbacks.TensorBoard("unused")])
+
+
+# Resuming -----------------------------------------------------------------------------------------
+
+
+class Interrupted(lm.Callback):
+    """Ends the fit as a killed process would: after the checkpoint of an epoch was written."""
+
+    after: ClassVar[int] = 0
+
+    def epoch_begins(self, fit: RunningFit) -> None:
+        if fit.epoch == self.after + 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(
+    tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [5, 1, 2, 2, 2, 2, 2, 2, 0]
+
+    def callbacks(folder: str) -> list[lm.Callback]:
+        return [
+            Scripted(values),
+            lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1),
+            lm.callbacks.EarlyStopping(patience=5),
+            lm.callbacks.SaveModels(tmp_path / folder, keep=2),
+            lm.callbacks.CSVLog(tmp_path / f"{folder}.csv"),
+        ]
+
+    def run(name: str, more: list[lm.Callback], resume: bool = False) -> Any:
+        model = lm.Model(network(), seed=1)
+        how = {"epochs": 9, "checkpoint": tmp_path / f"{name}.safetensors", "resume": resume}
+        history = fit([*callbacks(name), *more], model, **how)
+        saved = {path.name: bits(lm.load(path)) for path in (tmp_path / name).iterdir()}
+        return history.values, bits(model), saved
+
+    whole = run("whole", [])
+    assert len(whole[0]["loss"]) == 7
+    monkeypatch.setattr(Interrupted, "after", after)
+    with pytest.raises(KeyboardInterrupt):
+        run("part", [Interrupted()])
+    resumed = run("part", [], resume=True)
+    assert resumed == whole
+    # A fit that has stopped stays so.
+    assert run("part", [], resume=True) == whole
+
+
+def test_a_checkpoint_without_states_of_callbacks_is_resumed(tmp_path: Path) -> None:
+    how = {"checkpoint": tmp_path / "one"}
+    fit([], epochs=1, **how)
+    stopping = lm.callbacks.EarlyStopping()
+    assert len(fit([stopping], epochs=2, resume=True, **how)) == 2
+
+
+# Second fits, and the order of examples -----------------------------------------------------------
+
+
+def test_a_second_fit_begins_a_new_training() -> None:
+    """New moments and counters, and the same order of examples: only parameters go on."""
+    how = {"optimizer": lm.Adam(0.01), "epochs": 1}
+    model = lm.Model(network(), seed=1)
+    fit([], model, **how)
+    middle = model.parameters()
+    fit([], model, **how)
+    other = lm.Model(network(), seed=1)
+    other.set_parameters(middle)
+    fit([], other, **how)
+    assert bits(model) == bits(other)
+
+
+def test_without_shuffling_examples_come_in_their_own_order() -> None:
+    model, other = (lm.Model(network(), seed=1) for _ in range(2))
+    fit([], model, epochs=1, shuffle=False)
+    with other.training(**FAR, batch_size=16) as training:
+        for start in range(0, 40, 16):
+            training.step(X[start : start + 16], Y[start : start + 16])
+    assert bits(model) == bits(other)
+
+
+LOOP = """
+import sys, numpy as np, lamina as lm
+from pathlib import Path
+
+path, killed_at = Path(sys.argv[1]), int(sys.argv[2])
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(40, 4)).astype("float32"), rng.integers(0, 3, 40)
+data = lm.data.Dataset(x, y)
+net = lm.Sequential(lm.Input(4), lm.Linear(6), lm.Tanh(), lm.Dropout(0.2), lm.Linear(3))
+model = lm.Model(net, seed=1)
+with model.training(lm.CrossEntropy(), lm.Adam(0.01), 16, data=data, micro_batch=5) as training:
+    if path.exists():
+        saved = dict(np.load(path))
+        state = {k[2:]: v for k, v in saved.items() if k[0] == "s"}
+        values = {k[2:]: v for k, v in saved.items() if k[0] == "p"}
+        training.restore(state, values)
+    while training.steps_done < 10:
+        epoch, batch = divmod(training.steps_done, 3)
+        rows = data.order(7, epoch)[16 * batch : 16 * batch + 16]
+        training.step(x[rows], y[rows])
+        values, state = {**model.parameters(), **model.states()}, training.state()
+        np.savez(path, **{f"s/{k}": v for k, v in state.items()},
+                 **{f"p/{k}": v for k, v in values.items()})
+        if training.steps_done == killed_at:
+            import os, signal
+            os.kill(os.getpid(), signal.SIGKILL)
+print(b"".join(v.tobytes() for v in model.parameters().values()).hex())
+"""
+
+
+def test_a_loop_of_ones_own_that_was_killed_within_an_epoch_is_resumed(tmp_path: Path) -> None:
+    def run(name: str, killed_at: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", LOOP, str(tmp_path / f"{name}.npz"), str(killed_at)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    whole = run("whole", -1)
+    assert not whole.returncode, whole.stderr
+    assert run("part", 4).returncode < 0
+    assert run("part", 8).returncode < 0
+    assert run("part", -1).stdout == whole.stdout
