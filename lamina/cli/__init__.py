@@ -14,6 +14,7 @@ if not loaded_when_used(__name__):
     from lamina.cli.device_list import details_text as details_text
     from lamina.cli.device_list import devices_text as devices_text
     from lamina.cli.loading import load_data as load_data
+    from lamina.cli.progress import callbacks as callbacks
     from lamina.cli.progress import epoch_lines as epoch_lines
     from lamina.cli.progress import last_epoch as last_epoch
     from lamina.cli.progress import on_terminal as on_terminal

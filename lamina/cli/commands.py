@@ -111,6 +111,24 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     help="Written after each epoch.",
 )
 @click.option("--resume", is_flag=True, help="Continue from the checkpoint, if it exists.")
+@click.option(
+    "--patience",
+    type=click.IntRange(min=1),
+    metavar="EPOCHS",
+    help="Stop when the loss on the validation data (without any: the loss) has not improved for "
+    "so many epochs, and write the best model.",
+)
+@click.option(
+    "--log",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The history, written after each epoch: a table, or JSON lines for FILE.jsonl.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Stop after so many minutes, between two training steps.",
+)
 def train(
     file: str,
     data: str,
@@ -127,12 +145,15 @@ def train(
     curves: Path | None,
     checkpoint: Path | None,
     resume: bool,
+    patience: int | None,
+    log: Path | None,
+    minutes: float | None,
 ) -> None:
     """Train the network of FILE.py."""
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs --checkpoint, the file to continue from.")
     model_file = out or Path(f"{Path(file).stem}.safetensors")
-    for path in (model_file, curves, checkpoint):
+    for path in (model_file, curves, checkpoint, log):
         _check_folder(path)
     if curves is not None and importlib.util.find_spec("matplotlib") is None:
         raise missing_extra("matplotlib", "plot", "--curves")
@@ -157,7 +178,10 @@ def train(
         optimizer=definition.optimizer,
         metrics=definition.metrics,
         progress=cli.on_terminal(),
-        callbacks=cli.epoch_lines(wanted),
+        callbacks=[
+            *cli.epoch_lines(wanted),
+            *cli.callbacks(patience, log, minutes, validated=examined is not None),
+        ],
         checkpoint=checkpoint,
         resume=resume,
     )

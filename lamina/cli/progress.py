@@ -1,13 +1,21 @@
-"""The progress of a training: a bar on terminals, a line for each epoch elsewhere."""
+"""The progress of a training: a bar or lines, and the callbacks of `lamina train`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
 from lamina.reports import measured_text
+from lamina.training.callbacks import (
+    Callback,
+    CSVLog,
+    EarlyStopping,
+    JSONLinesLog,
+    TimeLimit,
+)
 from lamina.training.history import History
 
 
@@ -19,6 +27,28 @@ def on_terminal() -> bool:
 def last_epoch(history: History) -> str:
     """Loss and metrics of the last epoch: `loss 0.1234  accuracy 0.9600`."""
     return measured_text({name: values[-1] for name, values in history.values.items()})
+
+
+def callbacks(
+    patience: int | None, log: Path | None, minutes: float | None, *, validated: bool
+) -> list[Callback]:
+    """The callbacks that options of `lamina train` ask for.
+
+    Args:
+        patience: epochs without improvement that end the fit.
+        log: the file of the history.
+        minutes: after which the fit ends.
+        validated: whether there is validation data.
+    """
+    found: list[Callback] = []
+    if patience is not None:
+        monitor = "validation_loss" if validated else "loss"
+        found.append(EarlyStopping(monitor, patience=patience))
+    if log is not None:
+        found.append(JSONLinesLog(log) if log.suffix == ".jsonl" else CSVLog(log))
+    if minutes is not None:
+        found.append(TimeLimit(60 * minutes))
+    return found
 
 
 def epoch_lines(epochs: int) -> list[Callable[[History], None]]:

@@ -17,7 +17,6 @@ from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.derive import RATE, BatchGraph, training_graph
-from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile

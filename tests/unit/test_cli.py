@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -175,6 +176,35 @@ def test_train_prints_a_line_per_epoch_and_draws_the_curves():
     assert [line.split()[:2] for line in lines] == [["epoch", "1/2"], ["epoch", "2/2"]]
     assert re.search(r"^loss \d\.\d{4}  accuracy 0\.\d{4}$", result.stdout, re.MULTILINE)
     assert Path("curves.png").read_bytes().startswith(PNG)
+
+
+def test_train_stops_early_and_writes_a_log():
+    path = write("digits.py", DIGITS)
+    result = succeed(
+        "train", path, "--data", "digits", "--validation", 0.2, "--epochs", 3, "--patience", 2,
+        "--micro-batch", 20, "--log", "run.jsonl",
+    )  # fmt: skip
+    rows = [json.loads(line) for line in Path("run.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    best = min(row["validation_loss"] for row in rows)
+    model = lm.load("digits.safetensors")
+    _, examined = lm.data.digits().split(0.8, seed=0)
+    found = model.evaluate(examined, namespace(DIGITS)["loss"])["loss"]
+    assert found == pytest.approx(best)
+    assert "epoch 3/3" in result.stderr
+
+
+def test_train_ends_after_some_time():
+    path = write("digits.py", DIGITS)
+    result = succeed("train", path, "--data", "digits", "--minutes", 1e-9, "--log", "run.csv")
+    assert "interrupted after 0 of" in result.stdout
+
+
+def test_plan_with_micro_batches_prints_their_bill():
+    path = write("digits.py", DIGITS)
+    output = succeed("plan", path, "--batch-size", 64, "--micro-batch", 8).output
+    assert "sums of gradients" in output
+    assert "inputs and targets, 8 examples" in output
 
 
 def test_train_resumes_from_a_checkpoint_to_the_same_bits():
