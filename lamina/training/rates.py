@@ -45,7 +45,8 @@ class LearningRates:
     def _value(self, name: str, step: int) -> float:
         given = self._given[name]
         state = self._states.get(name)
-        stored = None if state is None else float(state.read())
+        # The shortest decimal number that is stored as this one: 0.01, not 0.00999999978.
+        stored = None if state is None else float(str(state.read()))
         if callable(given):
             return _at(given, step) * (1.0 if stored is None else stored)
         return given if stored is None else stored

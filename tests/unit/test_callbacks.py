@@ -321,6 +321,7 @@ def test_reduce_on_plateau_lowers_the_rate(how: Mapping[str, Any]) -> None:
             rate, waited = max(rate * 0.5, how.get("least_rate", 0.0)), 0
             cooling = how.get("cooldown", 0)
     assert history["rate"] == pytest.approx(rates)
+    assert history["rate"][0] == 0.1
     assert history["rate"][-1] < 0.1
 
 

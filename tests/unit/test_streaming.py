@@ -83,6 +83,17 @@ def test_a_streamed_data_set_gives_the_same_bits(
     assert same(streamed, resident)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_micro_batches_of_a_stream_give_the_same_bits(
+    opencl_name: str, chunks: Callable[[int], None], count: int
+) -> None:
+    resident, history = trained(opencl_name, micro_batch=3)
+    chunks(count)
+    streamed, other = trained(opencl_name, micro_batch=3)
+    assert other.values == history.values
+    assert same(streamed, resident)
+
+
 def run_stream(engine: str, count: int, calls: list[str]) -> list[list[str]]:
     """The calls of two epochs of so many batches."""
     model = lm.Model(network(), engine=engine, seed=3)
