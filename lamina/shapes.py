@@ -74,20 +74,23 @@ class DType:
 
 bool_ = DType("bool", "bool", "bool", 0)
 uint8 = DType("uint8", "u8", "int", 1)
-int32 = DType("int32", "i32", "int", 2)
+int8 = DType("int8", "i8", "int", 2)
+uint16 = DType("uint16", "u16", "int", 3)
+int16 = DType("int16", "i16", "int", 4)
+int32 = DType("int32", "i32", "int", 5)
 # uint32 holds the words of the random number generator; users cannot ask for it.
-uint32 = DType("uint32", "u32", "int", 3)
-int64 = DType("int64", "i64", "int", 4)
+uint32 = DType("uint32", "u32", "int", 6)
+int64 = DType("int64", "i64", "int", 7)
 # bfloat16 has the exponents of float32 and 8 bits of precision, float16 has 11 bits and numbers up
 # to 65,504. Neither is promoted to the other.
-bfloat16 = DType("bfloat16", "bf16", "float", 5)
-float16 = DType("float16", "f16", "float", 5)
-float32 = DType("float32", "f32", "float", 6)
-float64 = DType("float64", "f64", "float", 7)
+bfloat16 = DType("bfloat16", "bf16", "float", 8)
+float16 = DType("float16", "f16", "float", 8)
+float32 = DType("float32", "f32", "float", 9)
+float64 = DType("float64", "f64", "float", 10)
 
-PUBLIC_DTYPES = {
-    d.name: d for d in (float32, float64, bfloat16, float16, int32, int64, uint8, bool_)
-}
+_FLOATS = (float32, float64, bfloat16, float16)
+_INTEGERS = (int32, int64, uint8, int8, int16, uint16)
+PUBLIC_DTYPES = {d.name: d for d in (*_FLOATS, *_INTEGERS, bool_)}
 _BY_NAME = {**PUBLIC_DTYPES, "uint32": uint32}
 # Without bfloat16, whose NumPy dtype is imported when it is used; it is found by its name.
 _BY_NUMPY = {d.numpy: d for d in _BY_NAME.values() if d is not bfloat16}
@@ -197,8 +200,8 @@ def _rounded_to_odd(array: Array) -> Array:
 def promote(left: DType, right: DType) -> DType:
     """The dtype of `left + right`.
 
-    Integers are promoted to floats and narrow integers to wide ones; two different floats are an
-    error.
+    Integers are promoted to floats and narrow integers to wide ones, as in NumPy: int8 and uint8
+    give int16. Two different floats are an error.
 
     Raises:
         DTypeError: for two different floats.
@@ -211,6 +214,8 @@ def promote(left: DType, right: DType) -> DType:
             advice=f"Cast one of them: ops.cast(x, '{second.name}') or "
             f"ops.cast(x, '{first.name}').",
         )
+    if left.kind == right.kind == "int":
+        return _BY_NUMPY[np.promote_types(left.numpy, right.numpy)]
     return left if left.rank >= right.rank else right
 
 

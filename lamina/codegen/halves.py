@@ -58,7 +58,8 @@ def rounded(code: Builder, value: Value, source: DType, target: DType) -> Value:
     elif source.name in ("int32", "int64"):
         value = code.convert("sitofp", _shortened(code, value), "float")
     elif not source.is_float:
-        value = code.convert("uitofp", value, "float")
+        signed = source.name.startswith("int")
+        value = code.convert("sitofp" if signed else "uitofp", value, "float")
     elif source.itemsize == 8:
         value = _rounded_to_odd(code, value)
     if target == bfloat16:

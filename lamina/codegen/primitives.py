@@ -21,7 +21,10 @@ from lamina.shapes import DType, converted, float32
 # The element in registers, and in memory where that differs.
 _ELEMENTS = {
     "bool": "i1",
+    "int8": "i8",
     "uint8": "i8",
+    "int16": "i16",
+    "uint16": "i16",
     "bfloat16": "i16",
     "float16": "i16",
     "int32": "i32",
@@ -57,7 +60,7 @@ def literal(scalar: Literal) -> Value:
 
 def is_unsigned(dtype: DType) -> bool:
     """Whether integers of the dtype have no sign; true for bools."""
-    return dtype.name in ("bool", "uint8", "uint32")
+    return dtype.name in ("bool", "uint8", "uint16", "uint32")
 
 
 def from_memory(code: Builder, value: Value, dtype: DType) -> Value:

@@ -178,6 +178,9 @@ _DTYPES = {
     "I64": "int64",
     "I32": "int32",
     "U32": "uint32",
+    "I16": "int16",
+    "U16": "uint16",
+    "I8": "int8",
     "U8": "uint8",
     "BOOL": "bool",
 }

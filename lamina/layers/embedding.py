@@ -298,7 +298,7 @@ def _limit_indices(layer: Layer, scope: Scope, x: Tensor, count: int) -> None:
     if x.dtype.kind != "int":
         raise DTypeError(
             f"{type(layer).__name__} takes indices",
-            facts=(("expected", "i64, i32 or u8"), ("found", described(x))),
+            facts=(("expected", "i64 or another integer"), ("found", described(x))),
             advice='Give the input its dtype: lm.Input(..., dtype="int64").',
         )
     scope.limit_indices(x, count)

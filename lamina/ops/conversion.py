@@ -44,9 +44,12 @@ from lamina.shapes import (
     converted,
     float16,
     float32,
+    int8,
+    int16,
     int32,
     int64,
     promote,
+    uint16,
 )
 
 
@@ -76,6 +79,15 @@ CAST = Op(
         Sample(((5,),), {"dtype": float32}, dtypes=("int64",), differentiable=False),
         Sample(((1, 0),), {"dtype": float32}, dtypes=("bool",), differentiable=False),
         Sample(((2, 3),), {"dtype": float32}, 0, 9, dtypes=("uint8",), differentiable=False),
+        *(
+            Sample(((2, 3),), {"dtype": target}, low, 9, dtypes=(source,), differentiable=False)
+            for source, low in (("int8", -9), ("int16", -9), ("uint16", 0), ("float16", -9))
+            for target in (float32, int32)
+        ),
+        *(
+            Sample(((4,),), {"dtype": target}, -300, 300, differentiable=False)
+            for target in (int8, int16, uint16)
+        ),
     ),
     attributes={"dtype": ElementType()},
 )

@@ -40,7 +40,7 @@ def _check_indices(name: str, indices: Tensor) -> None:
     if indices.dtype.kind != "int":
         raise DTypeError(
             f"{name}: indices must be integers",
-            facts=(("expected", "i32, i64 or u8"), ("found", described(indices))),
+            facts=(("expected", "i64 or another integer"), ("found", described(indices))),
             advice="Convert with ops.cast(x, 'int64').",
         )
 
@@ -139,6 +139,9 @@ TAKE = Op(
         _index_sample((5, 3), (2, 4), axis=0),
         _index_sample((2, 6, 3), (7,), "int32", axis=1),
         _index_sample((4, 5), (), "uint8", axis=1),
+        _index_sample((100, 2), (4,), "int8", axis=0),
+        _index_sample((2, 6, 3), (7,), "int16", axis=1),
+        _index_sample((3, 2), (2, 1), "uint16", axis=0),
         _index_sample((3, 2), (0,), axis=0),
         Sample(((4, 3), (9,)), {"axis": 0}, -3, 7, ("float", "int64")),
     ),

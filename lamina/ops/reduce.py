@@ -43,17 +43,20 @@ from lamina.shapes import (
     bool_,
     divide_counts,
     float32,
+    int8,
+    int16,
     int32,
     int64,
     size_of,
     static,
     uint8,
+    uint16,
 )
 from lamina.shapes import element_count as count_polynomial
 
 Axes = int | Sequence[int] | None
 
-_NARROW = (bool_, uint8, int32)
+_NARROW = (bool_, uint8, int8, uint16, int16, int32)
 
 
 def summable(x: TensorLike) -> Tensor:

@@ -18,6 +18,20 @@ def numbered(count: int) -> Dataset:
     return Dataset(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
 
 
+DTYPES = [
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "bool",
+]
+
+
 class TestConstruction:
     def test_repr_shows_examples_shapes_and_dtypes(self) -> None:
         data = Dataset(np.zeros((5, 1, 8, 8), np.uint8), np.zeros(5, np.int64))
@@ -39,7 +53,7 @@ class TestConstruction:
         assert repr(data) == "4 examples: x0 f32[3], x1 i32[2, 2]"
         assert data.input_shapes == ((3,), (2, 2))
 
-    @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8", "bool"])
+    @pytest.mark.parametrize("dtype", DTYPES)
     def test_arrays_are_kept_without_a_copy(self, dtype: str) -> None:
         array = np.ones((3, 2), dtype)
         assert Dataset(array).inputs is array
@@ -81,7 +95,6 @@ class TestConstruction:
             ((), DataError, "the tuple of inputs is empty"),
             (np.array([[1], [1, 2]], object), DTypeError, "the inputs have an unknown dtype"),
             (np.zeros(3, np.longdouble), DTypeError, "the inputs have an unknown dtype"),
-            (np.zeros(3, np.int8), DTypeError, "the inputs have an unknown dtype"),
             (np.zeros(3, np.uint32), DTypeError, "the inputs have an unknown dtype"),
             (np.zeros(3, np.complex64), DTypeError, "the inputs have an unknown dtype"),
             (np.array(["cat", "dog"]), DTypeError, "the inputs have an unknown dtype"),
@@ -102,7 +115,8 @@ class TestConstruction:
             Dataset(np.zeros((2, 3), np.longdouble))
         assert str(caught.value) == (
             "the inputs have an unknown dtype\n"
-            "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, bool\n"
+            "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
+            "uint16, bool\n"
             f"  found     {np.dtype(np.longdouble).name}[2, 3]\n"
             "  Convert first: array.astype('float32')."
         )

@@ -116,7 +116,9 @@ def test_dropout_is_off_in_predictions() -> None:
     np.testing.assert_array_equal(model.predict(x), x)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int8", "int16", "uint16", "float16", "int32", "int64", "bool"]
+)
 def test_integers_are_converted_on_the_device(dtype: str) -> None:
     model = lm.Model(network())
     x = np.random.default_rng(0).integers(0, 2, (6, 4)).astype(dtype)
@@ -199,7 +201,7 @@ def test_floats_for_integers_are_refused() -> None:
     assert caught.value.advice == "Convert it: array.astype('int64')."
 
 
-@pytest.mark.parametrize("dtype", ["longdouble", "uint16", "complex64", "U3", "O"])
+@pytest.mark.parametrize("dtype", ["longdouble", "uint64", "complex64", "U3", "O"])
 def test_a_dtype_that_lamina_does_not_have_is_refused_with_the_input(dtype: str) -> None:
     with pytest.raises(DTypeError) as caught:
         lm.Model(network()).predict(np.zeros((6, 4), dtype))

@@ -62,7 +62,8 @@ def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
         as_dtype("float8")
     assert str(caught.value) == (
         "there is no dtype 'float8'\n"
-        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, bool\n"
+        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
+        "uint16, bool\n"
         "  found     float8\n"
         "  Convert the array first, for example with array.astype('float32')."
     )

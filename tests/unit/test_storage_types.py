@@ -1,0 +1,109 @@
+"""Data of narrow types travels as it is, and is converted on the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fit_cases import same
+
+import lamina as lm
+from lamina.data import Dataset
+from lamina.errors import DTypeError, LaminaError
+from lamina.shapes import as_dtype, promote
+
+INTEGERS = ("int8", "int16", "uint16", "uint8", "int32", "int64")
+TYPES = (*INTEGERS, "float16", "bool")
+ENGINES = ("cpu", "interpreter", "opencl")
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return request.getfixturevalue("opencl_name") if name == "opencl" else name
+
+
+def numbers(dtype: str, *shape: int) -> Any:
+    low = 0 if dtype.startswith(("u", "b")) else -100
+    high = 2 if dtype == "bool" else 100
+    return np.random.default_rng(0).integers(low, high, shape).astype(dtype)
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_inputs_are_converted_on_the_device(engine: str, dtype: str) -> None:
+    x, y = numbers(dtype, 30, 4), np.arange(30) % 3
+
+    def trained(x: Any) -> tuple[dict[str, Any], Any]:
+        model = lm.Model(network(), engine=engine, seed=1)
+        model.fit(
+            (x, y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.01), batch_size=8, progress=False
+        )
+        return model.parameters(), model.predict(x)
+
+    (narrow, scores), (wide, expected) = trained(x), trained(x.astype("float32"))
+    assert same(narrow, wide)
+    np.testing.assert_array_equal(scores, expected)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_class_numbers_of_every_integer_type(engine: str, dtype: str) -> None:
+    x, y = numbers("float32", 30, 4), np.arange(30) % 3
+    model = lm.Model(network(), engine=engine, seed=1)
+    expected = model.evaluate((x, y), lm.CrossEntropy(), [lm.Accuracy()])
+    assert model.evaluate((x, y.astype(dtype)), lm.CrossEntropy(), [lm.Accuracy()]) == expected
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_numbers_as_targets(engine: str, dtype: str) -> None:
+    x, y = numbers("float32", 30, 4), numbers(dtype, 30, 3)
+    model = lm.Model(network(), engine=engine, seed=1)
+    expected = model.evaluate((x, y.astype("float32")), lm.MSE())
+    assert model.evaluate((x, y), lm.MSE()) == expected
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_indices_of_every_integer_type(engine: str, dtype: str) -> None:
+    net = lm.Sequential(lm.Input(6, dtype=dtype), lm.Embedding(100, 3))
+    model = lm.Model(net, engine=engine, seed=1)
+    x = np.abs(numbers(dtype, 5, 6)) % 100
+    table = model.parameters()["1.weight"]
+    np.testing.assert_array_equal(model.predict(x), table[x])
+    x[2, 1] = 100
+    with pytest.raises(LaminaError, match="out of range"):
+        model.predict(x)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint16"])
+def test_a_training_is_compiled_for_the_type_of_its_data(dtype: str) -> None:
+    sample = Dataset(numbers(dtype, 8, 4), np.zeros(8, "uint16"))
+    model = lm.Model(network())
+    with model.training(lm.CrossEntropy(), lm.SGD(0.1), 8, data=sample) as training:
+        buffers = {
+            buffer.name: buffer.dtype.name for buffer in training.bill.program.of_kind("input")
+        }
+        assert buffers == {"input0": dtype, "target0": "uint16"}
+        with pytest.raises(DTypeError, match="another dtype than the program was compiled for"):
+            training.step(numbers("float32", 8, 4), np.zeros(8, "uint16"))
+
+
+def test_constants_of_narrow_types_are_saved(tmp_path: Path) -> None:
+    x = lm.Input(4)
+    for dtype in ("int8", "int16", "uint16"):
+        shift = lm.ops.cast(lm.ops.constant(numbers(dtype, 4)), "float32")
+        model = lm.Model(lm.Network([x], lm.Linear(2)(x + shift)))
+        model.save(tmp_path / "a")
+        given = numbers("float32", 3, 4)
+        np.testing.assert_array_equal(lm.load(tmp_path / "a").predict(given), model.predict(given))
+
+
+def test_integers_are_promoted_as_in_numpy() -> None:
+    for left in INTEGERS:
+        for right in INTEGERS:
+            found = promote(as_dtype(left), as_dtype(right))
+            assert found.numpy == np.promote_types(left, right)
