@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Never, NoReturn, final
 
 from lamina.calls import checked
-from lamina.data import Dataset, as_dataset
+from lamina.data import Dataset, Stream, as_dataset
 from lamina.data.arrays import rounded
 from lamina.data.dataset import Data
+from lamina.data.stream import AnyData, as_data, is_stream
 from lamina.elsewhere import Named
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError
@@ -26,6 +27,7 @@ from lamina.graph.kinds import (
     Number,
     OrNone,
     Row,
+    Whole,
     Word,
 )
 from lamina.network import Network
@@ -185,8 +187,8 @@ class Model(Named):
         """The outputs for any number of examples, computed in batches.
 
         Args:
-            inputs: an array, batch first; a tuple of arrays for several inputs; or a `Dataset`,
-                whose targets are ignored.
+            inputs: an array, batch first; a tuple of arrays for several inputs; a `Dataset`, or a
+                stream of batches (see `lm.data.Stream`), whose targets are ignored.
 
         Returns:
             An array, batch first; a tuple for several outputs.
@@ -204,7 +206,11 @@ class Model(Named):
             )
         if isinstance(inputs, Dataset):
             inputs = inputs.inputs
-        outputs = self._inference(inputs)
+        if is_stream(inputs):
+            stream = inputs if isinstance(inputs, Stream) else Stream(inputs)
+            outputs = self._inference.of_stream(stream)
+        else:
+            outputs = self._inference(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     @checked
@@ -237,17 +243,17 @@ class Model(Named):
     @checked
     def evaluate(
         self,
-        data: Data,
+        data: AnyData,
         loss: Loss,
         metrics: Sequence[Metric] = (),
         batch_size: BatchSize = BATCH_SIZE,
     ) -> dict[str, Any]:
-        """Loss and metrics on a data set, in inference mode.
+        """Loss and metrics on a data set or a stream, in inference mode.
 
         Returns:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
-        return evaluate(self._parameters, as_dataset(data), loss, metrics, batch_size)
+        return evaluate(self._parameters, as_data(data), loss, metrics, batch_size)
 
     @checked
     def training(
@@ -305,11 +311,11 @@ class Model(Named):
     def fit(
         self,
         # Long because it explains its options.
-        train: Data,
+        train: AnyData,
         *,
         loss: Loss,
         optimizer: Optimizer,
-        validation: Data | None = None,
+        validation: AnyData | None = None,
         epochs: Count = 1,
         batch_size: BatchSize = 32,
         metrics: Sequence[Metric] = (),
@@ -323,12 +329,14 @@ class Model(Named):
         record: Annotated[Sequence[str], Row(Word(("rate", "gradient_norm")))] = (),
         callbacks: Sequence[AnyCallback] = (),
         checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_steps: Annotated[int | None, OrNone(Whole(1))] = None,
         resume: bool = False,
     ) -> History:
         """Trains for some epochs.
 
         Args:
-            train, validation: data sets, or pairs (x, y) of arrays.
+            train, validation: data sets, pairs (x, y) of arrays, or streams: generator functions,
+                data loaders, lists of batches (see `lm.data.Stream` and docs/data.md).
             loss, optimizer, metrics, clip, frozen: as in `training`.
             epochs: the number of epochs in total, including those of a resumed checkpoint.
             batch_size: examples in a training step; the last batch of an epoch may be smaller.
@@ -344,6 +352,8 @@ class Model(Named):
                 after each epoch; a function that returns True ends the fit.
             checkpoint: a file that is written after each epoch; if it does not exist yet, also
                 before the first training step.
+            checkpoint_steps: write it within an epoch too, after so many training steps or a few
+                more.
             resume: continue from that file if it exists: the result is the same, bit by bit, as
                 without the interruption. A fit that ended in its first epoch begins again with its
                 initial parameters.
@@ -367,8 +377,8 @@ class Model(Named):
             TrainingOptions(
                 loss, optimizer, metrics, clip, frozen, gradient_norm="gradient_norm" in record
             ),
-            as_dataset(train),
-            None if validation is None else as_dataset(validation),
+            as_data(train),
+            None if validation is None else as_data(validation),
             epochs=epochs,
             batch_size=batch_size,
             seed=self.seed if seed is None else seed,
@@ -379,6 +389,7 @@ class Model(Named):
             progress=progress,
             callbacks=callbacks,
             checkpoint=checkpoint,
+            checkpoint_steps=checkpoint_steps,
             resume=resume,
         )
         return fit.run()

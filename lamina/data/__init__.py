@@ -1,4 +1,4 @@
-"""Data sets in memory, readers of common file formats, and a small set shipped with the package."""
+"""Data sets in memory, streams, readers of common file formats, and a small data set."""
 
 from lamina.lazy import loaded_when_used
 
@@ -8,4 +8,6 @@ if not loaded_when_used(__name__):
     from lamina.data.digits import digits as digits
     from lamina.data.idx import mnist as mnist
     from lamina.data.idx import read_idx as read_idx
+    from lamina.data.on_disk import in_chunks as in_chunks
     from lamina.data.readers import load as load
+    from lamina.data.stream import Stream as Stream

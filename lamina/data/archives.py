@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -14,6 +15,7 @@ from numpy.lib import format as npy_format
 from lamina.data.untrusted import RESTORE, ByteStream, read_at_most, reading, require_plausible
 from lamina.disk import open_regular
 from lamina.errors import DataError, DTypeError, FileFormatError, missing_extra
+from lamina.records import frozen_dataclass
 from lamina.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
 
 # The names of inputs and targets that are recognised, in pairs.
@@ -52,21 +54,8 @@ def read_npz(path: Path, targets: str | None) -> tuple[Array, Array | None]:
 
 def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
     """Inputs and targets from the arrays at the root of an HDF5 file."""
-    try:
-        h5py: Any = importlib.import_module("h5py")
-    except ImportError as error:
-        raise missing_extra("h5py", "data", f"reading {path.name}") from error
-    # h5py opens the file itself, by name; open_regular only checks that it is a regular file.
-    with reading(path, "an HDF5 file"), open_regular(path), h5py.File(path, "r") as file:
-        size = path.stat().st_size
-        # Links and virtual arrays could refer to other files of this machine: omitted.
-        arrays = {
-            str(name): file[name]
-            for name in file
-            if isinstance(file.get(name, getlink=True), h5py.HardLink)
-            and isinstance(file[name], h5py.Dataset)
-            and not (file[name].is_virtual or file[name].external)
-        }
+    with reading(path, "an HDF5 file"), open_hdf5(path) as file:
+        arrays, size = hdf5_arrays(file), path.stat().st_size
 
         def reader(name: str) -> Callable[[], Array]:
             return lambda: _read_hdf5_array(arrays[name], size, name)
@@ -74,20 +63,61 @@ def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
         return _pick({name: reader(name) for name in arrays}, targets)
 
 
+@contextmanager
+def open_hdf5(path: Path) -> Generator[Any]:
+    """An HDF5 file.
+
+    Raises:
+        MissingExtraError: if h5py is not installed.
+    """
+    try:
+        h5py: Any = importlib.import_module("h5py")
+    except ImportError as error:
+        raise missing_extra("h5py", "data", f"reading {path.name}") from error
+    # h5py opens the file itself, by name; open_regular only checks that it is a regular file.
+    with open_regular(path), h5py.File(path, "r") as file:
+        yield file
+
+
+def hdf5_arrays(file: Any) -> dict[str, Any]:
+    """The arrays at the root of an HDF5 file, by name.
+
+    Links and virtual arrays could refer to other files of this machine; they are omitted.
+    """
+    h5py: Any = importlib.import_module("h5py")
+    return {
+        str(name): file[name]
+        for name in file
+        if isinstance(file.get(name, getlink=True), h5py.HardLink)
+        and isinstance(file[name], h5py.Dataset)
+        and not (file[name].is_virtual or file[name].external)
+    }
+
+
 def _pick(arrays: LazyArrays, targets: str | None) -> tuple[Array, Array | None]:
     """Inputs and targets by their names; a lone array is the inputs."""
+    inputs, outputs = choose_names(arrays, targets)
+    return arrays[inputs](), None if outputs is None else arrays[outputs]()
+
+
+def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, str | None]:
+    """The names of inputs and targets; a lone array is the inputs.
+
+    Raises:
+        DataError: if the names do not tell which is which.
+    """
     if targets is not None:
         others = [name for name in arrays if name != targets]
         known = [name for name, _ in NAME_PAIRS if name in others]
         candidates = known or others
         if targets in arrays and len(candidates) == 1:
-            return arrays[candidates[0]](), arrays[targets]()
+            return candidates[0], targets
     else:
         for inputs_name, targets_name in NAME_PAIRS:
             if inputs_name in arrays and targets_name in arrays:
-                return arrays[inputs_name](), arrays[targets_name]()
+                return inputs_name, targets_name
         if len(arrays) == 1:
-            return next(iter(arrays.values()))(), None
+            return next(iter(arrays)), None
     pairs = ", ".join(f"{inputs}/{outputs}" for inputs, outputs in NAME_PAIRS)
     raise DataError(
         "the names of the arrays do not tell inputs from targets",
@@ -111,8 +141,29 @@ def _read_npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
         return _read_npy_stream(stream, info.file_size, info.filename)
 
 
-def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array:
-    """Reads an array in npy format from a stream of `available` bytes."""
+@frozen_dataclass
+class NpyLayout:
+    """The header of an array in npy format.
+
+    Attributes:
+        shape, dtype: of the array.
+        column_major: whether its first axis is contiguous.
+        offset: of its first element in the file; -1 in a stream.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    column_major: bool
+    offset: int = -1
+
+
+def npy_layout(file: BinaryIO, name: str) -> NpyLayout:
+    """The header of a `.npy` file."""
+    layout = _npy_header(file, name)
+    return NpyLayout(layout.shape, layout.dtype, layout.column_major, file.tell())
+
+
+def _npy_header(stream: BinaryIO | Any, name: str) -> NpyLayout:
     version = npy_format.read_magic(stream)
     if version == (1, 0):
         shape, column_major, dtype = npy_format.read_array_header_1_0(stream)
@@ -125,6 +176,13 @@ def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array
             advice="Write the array with numpy.save or numpy.savez.",
         )
     _require_dtype(dtype, name)
+    return NpyLayout(shape, dtype, column_major)
+
+
+def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array:
+    """Reads an array in npy format from a stream of `available` bytes."""
+    layout = _npy_header(stream, name)
+    shape, dtype, column_major = layout.shape, layout.dtype, layout.column_major
     payload = size_of(shape) * dtype.itemsize
     content = bytearray()
     if 0 <= payload <= available:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, cast, final
 
@@ -31,7 +32,7 @@ def to_array(value: Any, problem: str) -> Array:
     """Data as an array; a tensor that requires a gradient gives its values.
 
     Args:
-        value: lists, tensors on the CPU, numbers, arrays.
+        value: lists, tensors on the CPU, numbers, arrays, buffers.
         problem: the error's text for data that cannot be converted.
 
     Raises:
@@ -46,13 +47,17 @@ def to_array(value: Any, problem: str) -> Array:
             advice="Arrays go here, and tensors to the network: model.network(x).",
         )
     try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            return np.from_dlpack(value)
         return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError, BufferError) as error:
         if getattr(value, "requires_grad", False):
             return to_array(value.detach(), problem)
         advice = "Check that all examples have the same shape."
         if hasattr(value, "detach"):
             advice = "Give it as an array: tensor.float().cpu().numpy()."
+        elif hasattr(value, "__dlpack__"):
+            advice = "Copy it to the computer's memory first."
         elif isinstance(value, list) and all(hasattr(one, "shape") for one in cast(Any, value)):
             advice = "Several inputs make a tuple: (a, b). All examples of one have the same shape."
         facts = (("expected", "rows of equal length"), ("found", str(error)))
@@ -84,6 +89,12 @@ def rounded(array: Array, wanted: DType, name: str) -> Array:
 
 # The largest numbers of float types, for people.
 _LARGEST = {"float16": "65,504", "bfloat16": "3.39e+38", "float32": "3.4e+38"}
+
+
+def is_buffer(value: object) -> bool:
+    """Whether NumPy reads a value as an array: tensors, buffers, but no lists or numbers."""
+    named = any(hasattr(value, name) for name in ("__array__", "__dlpack__", "__array_interface__"))
+    return named or isinstance(value, memoryview | bytearray | array)
 
 
 def _of_python(value: object) -> bool:

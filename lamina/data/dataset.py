@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.calls import Called
-from lamina.data.arrays import Listed, listed, rounded, to_array
+from lamina.data.arrays import Listed, is_buffer, listed, rounded, to_array
 from lamina.elsewhere import Named
 from lamina.errors import DataError, DTypeError
 from lamina.graph.kinds import ElementType, Kind, Misfit, Number, Operands, Whole, shown
@@ -91,10 +91,12 @@ class Dataset(Named, metaclass=Called):
     Raises:
         DataError: if there are no examples, or the arrays differ in their number, or hold numbers
             that `dtype` cannot.
-        DTypeError: if an array is not float32, float64, int32, int64, uint8 or bool.
+        DTypeError: if an array is not of floats of 16, 32 or 64 bits, of int8, int16, int32,
+            int64, uint8 or uint16, or of bools.
 
-    Lists, and tensors on the CPU, become arrays. Python's floats in lists have no dtype of their
-    own; they are kept exactly, and take the dtype of the model that uses them.
+    Lists, tensors on the CPU, and buffers such as `array.array` become arrays. Python's floats in
+    lists have no dtype of their own; they are kept exactly, and take the dtype of the model that
+    uses them.
 
     >>> Dataset(np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1]))
     4 examples: x f32[3], y i64[]
@@ -271,7 +273,7 @@ class Dataset(Named, metaclass=Called):
                 advice="Use the data set whole.",
             )
         first = min(max(int(fraction * len(self) + 0.5), 1), len(self) - 1)
-        (order,) = _permutations(len(self), seed, range(1), SPLIT_STREAM)
+        (order,) = permutations(len(self), seed, range(1), SPLIT_STREAM)
         return self._select(order[:first]), self._select(order[first:])
 
     def order(self, seed: int, epoch: Epoch) -> npt.NDArray[np.int64]:
@@ -288,7 +290,7 @@ class Dataset(Named, metaclass=Called):
         >>> Dataset(np.arange(4)).orders(seed=0, epochs=range(3, 5)).shape
         (2, 4)
         """
-        return _permutations(len(self), seed, epochs, ORDER_STREAM)
+        return permutations(len(self), seed, epochs, ORDER_STREAM)
 
     def batches(
         self, batch_size: int, seed: int | None = None, epoch: Epoch = 0, drop_last: bool = False
@@ -369,7 +371,7 @@ def as_dataset(value: Dataset | tuple[Arrays, Arrays | None] | Array) -> Dataset
     given = cast(object, value)  # callers without a type checker pass anything
     if isinstance(given, Dataset):
         return given
-    if isinstance(given, np.ndarray):
+    if is_buffer(given) and not isinstance(given, np.generic):
         return Dataset(cast(Array, given))
     if isinstance(given, tuple) and len(cast(tuple[object, ...], given)) == 2:
         inputs, targets = cast(tuple[Any, Any], given)
@@ -394,7 +396,7 @@ class _Examples(Kind):
 Data = Annotated[Dataset | tuple[Any, Any], _Examples()]
 
 
-def _permutations(count: int, seed: int, numbers: range, stream: int) -> npt.NDArray[np.int64]:
+def permutations(count: int, seed: int, numbers: range, stream: int) -> npt.NDArray[np.int64]:
     """Random permutations: positions sorted by 64 random bits each; equal keys keep their order.
 
     One permutation for each number: int64[numbers, count].
@@ -421,7 +423,7 @@ def _as_arrays(name: str, value: Any) -> Any:
         return tuple(_as_arrays(f"{name}[{number}]", item) for number, item in enumerate(items))
     if isinstance(value, np.ndarray):
         return cast(Array, value)
-    convertible = isinstance(value, list) or hasattr(value, "__array__")
+    convertible = isinstance(value, list) or is_buffer(value)
     return (
         listed(value, f"the {name} cannot be converted to an array")
         if convertible

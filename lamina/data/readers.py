@@ -11,11 +11,12 @@ from lamina.data.archives import read_hdf5, read_npy, read_npz
 from lamina.data.dataset import Dataset, Floats
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
 from lamina.data.images import read_image_folder
+from lamina.data.on_disk import MAPPED_BYTES, mapped_hdf5, mapped_npy
 from lamina.data.tables import read_csv
 from lamina.data.untrusted import PathLike, reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
-from lamina.graph.kinds import AnyOf, FilePath, Whole
+from lamina.graph.kinds import AnyOf, FilePath, Flag, OrNone, Whole
 from lamina.shapes import Array
 
 _SIGNATURES = (
@@ -46,6 +47,7 @@ def load(
     targets: Annotated[PathLike | int, AnyOf((FilePath(), Whole()))] | None = None,
     *,
     dtype: Floats | None = None,
+    on_disk: Annotated[bool | None, OrNone(Flag())] = None,
 ) -> Dataset:
     """Reads a data set; the format is recognised by the contents, or else by the file's suffix.
 
@@ -61,6 +63,10 @@ def load(
         path: the file or folder.
         targets: chooses the targets, as in the table.
         dtype: a float type; arrays of floats are converted to it.
+        on_disk: whether arrays stay in the file, as memory maps; by default if it is larger than
+            256 MiB. `.npy` files and the arrays of HDF5 files that are neither compressed nor
+            chunked can be mapped; the others are read, or with `on_disk=True` refused.
+            `lm.data.in_chunks` reads these in chunks.
 
     Raises:
         DataError: if the file is missing, or its contents are not a data set.
@@ -73,7 +79,7 @@ def load(
         if source.is_dir():
             inputs, outputs = _read_folder(source, targets)
         else:
-            inputs, outputs = _read_file(source, targets)
+            inputs, outputs = _mapped(source, targets, on_disk) or _read_file(source, targets)
         return Dataset(inputs, outputs, dtype=dtype)
 
 
@@ -87,6 +93,38 @@ def _read_folder(folder: Path, targets: PathLike | int | None) -> tuple[Array, A
     if targets is not None:
         raise _useless_targets("a folder of pictures", targets)
     return read_image_folder(folder)
+
+
+def _mapped(
+    path: Path, targets: PathLike | int | None, on_disk: bool | None
+) -> tuple[Array, Array | None] | None:
+    """The arrays of a file as memory maps; None if they are to be read.
+
+    Raises:
+        DataError: if they shall stay on disk and cannot.
+    """
+    wanted = path.stat().st_size > MAPPED_BYTES if on_disk is None else on_disk
+    if not wanted:
+        return None
+    kind, found = _kind(path), None
+    if kind == "npy" and not isinstance(targets, int):
+        inputs = mapped_npy(path)
+        outputs = None if targets is None else _read_targets(Path(targets))
+        found = None if inputs is None else (inputs, outputs)
+    elif kind == "hdf5" and not isinstance(targets, int):
+        found = mapped_hdf5(path, None if targets is None else os.fspath(targets))
+    if found is None and on_disk:
+        raise DataError(
+            "the arrays of this file cannot be mapped into memory",
+            facts=(
+                ("expected", ".npy, or HDF5 without compression and chunks"),
+                ("found", f"{kind}, or another order of bytes or axes"),
+            ),
+            where=str(path),
+            advice="Read it in chunks: lm.data.Stream(lm.data.in_chunks(path)), or leave out "
+            "on_disk=True.",
+        )
+    return found
 
 
 def _read_file(path: Path, targets: PathLike | int | None) -> tuple[Array, Array | None]:
@@ -103,11 +141,15 @@ def _read_file(path: Path, targets: PathLike | int | None) -> tuple[Array, Array
     inputs = _read_array(path, kind)
     if name is None:
         return inputs, None
-    targets_path = Path(name)
-    with reading(targets_path, "an IDX or npy file"):
-        targets_kind = _kind(targets_path)
-        array = _read_array(targets_path, targets_kind)
-    return inputs, as_labels(array) if targets_kind == "idx" else array
+    return inputs, _read_targets(Path(name))
+
+
+def _read_targets(path: Path) -> Array:
+    """The targets in a file of their own."""
+    with reading(path, "an IDX or npy file"):
+        kind = _kind(path)
+        array = _read_array(path, kind)
+    return as_labels(array) if kind == "idx" else array
 
 
 def _read_array(path: Path, kind: str) -> Array:

@@ -21,7 +21,7 @@ ALIGNMENT_BYTES = 64
 
 @final
 class HostMemory:
-    """An array that starts at a cache line.
+    """An array that starts at a cache line, unless it is the caller's.
 
     Args:
         shape, dtype: of the array.
@@ -33,6 +33,13 @@ class HostMemory:
     ) -> None:
         self.array = aligned(size_of(shape) * dtype.itemsize).view(dtype).reshape(shape)
         self.changes = changes or Changes()
+
+    @classmethod
+    def of(cls, array: Array) -> HostMemory:
+        """An array of the caller's as memory that programs only read, without a copy."""
+        memory = cls.__new__(cls)
+        memory.array, memory.changes = array, Changes()
+        return memory
 
     @property
     def shape(self) -> tuple[int, ...]:

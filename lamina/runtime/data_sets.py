@@ -6,11 +6,10 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from lamina.engines.engine import Engine, Memory
-from lamina.engines.room import NOT_ASKED_BYTES, need_of, require_room
-from lamina.program.program import Buffer
+from lamina.engines.room import NOT_ASKED_BYTES
 from lamina.runtime.parameters import release_all
 from lamina.runtime.streaming import Streamed, streamed
-from lamina.shapes import Array, as_dtype
+from lamina.shapes import Array
 
 # A data set as programs run on it.
 Examples = Mapping[str, Memory] | Streamed
@@ -47,7 +46,6 @@ def uploaded(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Generat
             stream.release()
         return
     if resident is None:
-        _require_room(engine, arrays)
         copied: dict[str, Memory] = {}
         try:
             for name, array in arrays.items():
@@ -94,17 +92,3 @@ def _is_small(engine: Engine, arrays: Mapping[str, Array]) -> bool:
     total = sum(array.nbytes for array in arrays.values())
     available = engine.available_bytes() if total > NOT_ASKED_BYTES else None
     return available is None or total <= available * _RESIDENT_FRACTION
-
-
-def _require_room(engine: Engine, arrays: Mapping[str, Array]) -> None:
-    buffers = [
-        Buffer(name, "input", array.shape, as_dtype(array.dtype)) for name, array in arrays.items()
-    ]
-    require_room(
-        "this data set needs",
-        [need_of("examples", buffers)],
-        engine.available_bytes,
-        most=engine.target.largest_block_bytes,
-        where=engine.device.engine,
-        advice="Pass fewer examples at a time, or pass each batch to Training.step.",
-    )

@@ -7,6 +7,8 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.data import Dataset, Stream
+from lamina.data.reader import Plan, Reader
 from lamina.derive import BatchGraph, inference_graph
 from lamina.engines.engine import Engine, Memory
 from lamina.errors import DefinitionError, ShapeError
@@ -93,6 +95,35 @@ class Inference:
             return None
         expected, key = self._last
         return key if is_exact(inputs, expected) else None
+
+    def of_stream(self, stream: Stream) -> tuple[Array, ...]:
+        """The outputs for the inputs of a stream, which is read in the background.
+
+        Its batches are regrouped as those of `__call__`, unless the stream keeps them.
+        """
+        results: list[tuple[Array, ...]] = []
+        reader = Reader(stream)
+        try:
+            sample = reader.sample()
+            size = self._largest_batch() if stream.regroup else len(sample)
+            reader.begin(Plan(self._checked, size))
+            while (chunk := reader.take()) is not None:
+                for batch in (rows for group in chunk.groups for rows in group):
+                    rows = [one[batch] for one in chunk.arrays]
+                    key = len(batch), tuple(as_dtype(one.dtype) for one in rows)
+                    with self._parameters.lock.mutex:
+                        results.append(self._run(rows, key))
+                reader.give_back(chunk)
+        finally:
+            reader.close()
+        return tuple(np.concatenate(outputs) for outputs in zip(*results, strict=True))
+
+    def _checked(self, batch: Dataset) -> list[Array]:
+        """The inputs of a batch of a stream, converted."""
+        arrays = self._converted(batch.inputs)
+        check_batch(arrays, self._specs, [f"input {n}" for n in range(len(arrays))])
+        check_indices(self._parameters.index_checks, arrays)
+        return arrays
 
     def _largest_batch(self) -> int:
         """The largest number of examples in a batch."""

@@ -1,4 +1,4 @@
-"""Data sets that do not fit into the memory of a device: examples are copied while it works.
+"""Examples that are copied to a device while it works: large data sets, and streams.
 
 The batches of an epoch are divided into chunks, in the order in which they are run. Two chunks are
 on the device: runs use one of them while the other one is filled.
@@ -26,10 +26,10 @@ _NUMBER_BYTES = 8
 
 @final
 class Streamed:
-    """A data set in the computer's memory whose examples are copied to a device in chunks.
+    """Examples in the computer's memory that are copied to a device in chunks.
 
     Args:
-        arrays: of the data set, by the inputs of the program.
+        arrays: of the data set, by the inputs of the program; or some of a stream's examples.
         stages: where chunks are.
         capacity: the examples in a chunk.
     """
@@ -38,31 +38,43 @@ class Streamed:
         self, arrays: Mapping[str, Array], stages: Sequence[Staging], capacity: int
     ) -> None:
         self._arrays, self._stages, self._capacity = arrays, stages, capacity
-        self._chunks: Iterator[Array] = iter(())
+        self._chunks: Iterator[tuple[Mapping[str, Array], Array]] = iter(())
         self._loaded: Array | None = None
         self._used = self._number = 0
 
     def begin(self, batches: Iterable[Array]) -> None:
         """States the batches that are run next, as arrays (batches, batch size) of examples."""
-        self._chunks = self._divided(batches)
+        self.begin_chunks((self._arrays, rows) for rows in batches)
+
+    def begin_chunks(self, chunks: Iterable[tuple[Mapping[str, Array], Array]]) -> None:
+        """States the arrays from which the next batches are taken, and the batches."""
+        self._chunks = self._divided(chunks)
         self._load()
 
-    def _divided(self, batches: Iterable[Array]) -> Iterator[Array]:
-        for rows in batches:
+    @property
+    def loaded(self) -> Array | None:
+        """The batches that are on the device and not yet run; None at the end."""
+        return None if self._loaded is None else self._loaded[self._used :]
+
+    def _divided(
+        self, chunks: Iterable[tuple[Mapping[str, Array], Array]]
+    ) -> Iterator[tuple[Mapping[str, Array], Array]]:
+        for arrays, rows in chunks:
             most = max(1, self._capacity // rows.shape[1])
             for start in range(0, len(rows), most):
-                yield rows[start : start + most]
+                yield arrays, rows[start : start + most]
 
     def _load(self) -> None:
         """Copies the next chunk to the stage that is not in use."""
-        self._loaded, self._used = next(self._chunks, None), 0
+        arrays, self._loaded = next(self._chunks, (self._arrays, None))
+        self._used = 0
         if self._loaded is None:
             return
         self._number = (self._number + 1) % _CHUNKS
         stage, examples = self._stages[self._number], self._loaded.reshape(-1)
-        sizes = dict.fromkeys(self._arrays, 0)
+        sizes = dict.fromkeys(arrays, 0)
         for name, target in stage.arrays.items():
-            source = self._arrays[name]
+            source = arrays[name]
             sizes[name] = len(examples) * source[:1].nbytes
             own = target[: sizes[name]].view(source.dtype)
             # The mode is the one in which NumPy writes to the result directly.
@@ -82,9 +94,11 @@ class Streamed:
             memories: Mapping[str, Memory] = self._stages[self._number].memories
             finish = executable.begin_many(memories, numbers[used : used + count], recorded)
             done, self._used = done + count, used + count
-            if self._used == len(chunk):
-                self._load()
-            found.append(finish())
+            try:
+                if self._used == len(chunk):
+                    self._load()
+            finally:
+                found.append(finish())
         return {name: np.concatenate([one[name] for one in found]) for name in recorded}
 
     def release(self) -> None:

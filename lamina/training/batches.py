@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lamina.data import Dataset
+from lamina.data.reader import Plan, Reader
 from lamina.derive import BatchGraph, default_targets
 from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
@@ -22,6 +23,7 @@ from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec, t
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.data_sets import Examples as Examples
 from lamina.runtime.data_sets import uploaded
+from lamina.runtime.feeds import Feed
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all
 from lamina.runtime.streaming import Streamed
@@ -190,14 +192,44 @@ class BatchRunner(Named):
     def uploaded(self, dataset: Dataset) -> Generator[Examples]:
         """Checks a data set, and makes it readable for the engine as long as the block runs."""
         self._require_alive()
-        arrays = self._converted(dataset.input_arrays, dataset.target_arrays)
-        names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
-        named = dict(zip(names, arrays, strict=True))
+        named = dict(zip(self._input_names(), self._arrays_of(dataset), strict=True))
         batch = min(self.batch_size, len(dataset))
         with uploaded(self._parameters.engine, named, batch) as examples:
             yield examples
 
-    def _in_order(self, resident: Examples, batches: Iterable[Array]) -> Iterable[Array]:
+    @contextmanager
+    def fed(
+        self,
+        reader: Reader,
+        sample: Dataset,
+        *,
+        drop_last: bool = False,
+        epochs: int | None = 1,
+    ) -> Generator[Feed]:
+        """The batches of a stream, where the engine can read them, as long as the block runs.
+
+        Args:
+            reader: of the stream; it is closed at the end of the block.
+            sample: its first batch.
+            drop_last: whether a smaller last batch of an epoch is omitted.
+            epochs: to read; None to read without an end.
+        """
+        self._require_alive()
+        plan = Plan(self._arrays_of, self.batch_size, drop_last, epochs)
+        named = dict(zip(self._input_names(), self._arrays_of(sample), strict=True))
+        feed = Feed(reader, plan, self._parameters.engine, named)
+        try:
+            yield feed
+        finally:
+            feed.close()
+
+    def _arrays_of(self, dataset: Dataset) -> list[Array]:
+        return self._converted(dataset.input_arrays, dataset.target_arrays)
+
+    def _input_names(self) -> list[str]:
+        return [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
+
+    def in_order(self, resident: Examples, batches: Iterable[Array]) -> Iterable[Array]:
         """The batches, which are run in this order; a stream is told."""
         if not isinstance(resident, Streamed):
             return batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +15,10 @@ from lamina.files.encode import encode
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.network import Network
 from lamina.protocols import Optimizer
+from lamina.records import cached_property, frozen_dataclass
 from lamina.runtime import Parameters
+from lamina.shapes import Array
+from lamina.training.batches import Recorded
 from lamina.training.callbacks.hooks import divided, together
 from lamina.training.history import History
 from lamina.training.optimizers import Averaging, ByPath
@@ -26,6 +30,24 @@ _OPTIONS = "terms"
 _CALLBACKS = "callback/"
 # The options of files of earlier versions, which do not name them.
 _EARLIER = {"precision": "float32", "micro_batch": None, "shuffle": True}
+# Begins the names of the tensors that hold what is recorded of an epoch.
+_RECORDED = "epoch/"
+
+
+@frozen_dataclass
+class Begun:
+    """What a checkpoint holds of an epoch that is not finished.
+
+    Attributes:
+        position: of a stream, as plain data; empty for a data set.
+        recorded: losses and metrics of the training steps of the epoch that are done; None if the
+            file was written after an epoch.
+        skipped: the training steps before the epoch that loss scaling skipped.
+    """
+
+    position: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    recorded: Recorded | None = None
+    skipped: int = 0
 
 
 @final
@@ -55,17 +77,48 @@ class Checkpoint:
         return Path(self._path).exists()
 
     def write(
-        self, training: Training, history: History, callbacks: Mapping[str, Mapping[str, Any]]
+        self,
+        training: Training,
+        history: History,
+        callbacks: Mapping[str, Mapping[str, Any]],
+        begun: Begun,
     ) -> None:
-        """Writes model, optimizer state, history and the states of callbacks atomically."""
+        """Writes model, optimizer state, history, the states of callbacks and the position."""
         values, state = training.snapshot()
         plain, arrays = divided(callbacks)
         state |= {_CALLBACKS + name: array for name, array in arrays.items()}
         notes = {"history": history.values, "seconds": history.seconds, _OPTIONS: self._options}
         notes["callbacks"] = plain
+        notes["position"] = dict(begun.position)
+        if begun.recorded is not None:
+            notes["epoch"] = {"summed": begun.recorded.summed, "skipped": begun.skipped}
+            state |= _tensors_of(begun.recorded)
         parameters = self._parameters
         network, precision, seed = parameters.network, parameters.precision, parameters.seed
         write_model(self._path, ModelFile(network, precision, seed, values, state, notes))
+
+    @cached_property
+    def _saved(self) -> ModelFile:
+        """The contents of the file when the fit begins."""
+        return read_model(self._path, classes_of(self._parameters.network))
+
+    def begun(self) -> Begun:
+        """The position of a stream, and the epoch that was not finished.
+
+        Raises:
+            FileFormatError: if the file is damaged.
+        """
+        notes, tensors = self._saved.notes, self._saved.extra
+        if f"{_RECORDED}losses" in tensors:
+            statistics = f"{_RECORDED}statistics/"
+            recorded = Recorded(
+                tensors[f"{_RECORDED}losses"],
+                tensors[f"{_RECORDED}examples"],
+                {n.removeprefix(statistics): v for n, v in tensors.items() if statistics in n},
+                summed=bool(notes["epoch"]["summed"]),
+            )
+            return Begun(notes["position"], recorded, int(notes["epoch"]["skipped"]))
+        return Begun(notes.get("position", {}))
 
     def resume(self, training: Training) -> tuple[History, dict[str, dict[str, Any]]]:
         """Restores the training from the file; returns the history and the states of callbacks.
@@ -75,7 +128,7 @@ class Checkpoint:
             DefinitionError: if it belongs to another network, or to a fit with other options.
         """
         network = self._parameters.network
-        saved = read_model(self._path, classes_of(network))
+        saved = self._saved
         notes = saved.notes
         if not {"history", "seconds"} <= notes.keys():
             raise FileFormatError(
@@ -92,9 +145,10 @@ class Checkpoint:
                 advice="Resume with the network it was made with, or take another file.",
             )
         self._require_same_options(notes.get(_OPTIONS, {}))
-        state = {k: v for k, v in saved.extra.items() if not k.startswith(_CALLBACKS)}
+        extra = {n: v for n, v in saved.extra.items() if not n.startswith(_RECORDED)}
+        state = {n: v for n, v in extra.items() if not n.startswith(_CALLBACKS)}
         training.restore(state, saved.values)
-        arrays = {k.removeprefix(_CALLBACKS): v for k, v in saved.extra.items() if k not in state}
+        arrays = {n.removeprefix(_CALLBACKS): v for n, v in extra.items() if n not in state}
         # Checkpoints of earlier versions have no callbacks.
         states = together(notes.get("callbacks", {}), arrays)
         return History(dict(notes["history"]), list(notes["seconds"])), states
@@ -113,6 +167,13 @@ class Checkpoint:
                 advice="Resume with the options in the file, or start a new fit from its "
                 f"parameters: lm.load(path{_converting(differing, options)}).",
             )
+
+
+def _tensors_of(recorded: Recorded) -> dict[str, Array]:
+    """What is recorded of an epoch as tensors of a file."""
+    tensors = {"losses": recorded.losses, "examples": recorded.examples}
+    tensors |= {f"statistics/{name}": value for name, value in recorded.statistics.items()}
+    return {f"{_RECORDED}{name}": value for name, value in tensors.items()}
 
 
 def _converting(differing: Collection[str], options: Mapping[str, Any]) -> str:

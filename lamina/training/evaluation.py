@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
 
-from lamina.data import Dataset
+from lamina.data import Dataset, Stream
+from lamina.data.reader import Reader
 from lamina.derive import GRADIENT_NORM, evaluation_graph
 from lamina.protocols import Loss, Metric
 from lamina.runtime import Parameters
+from lamina.runtime.feeds import Stopped
 from lamina.runtime.parameters import with_random_state
 from lamina.training.batches import BatchRunner, Examples, Recorded, batches_of_rows, joined
 
@@ -20,19 +23,53 @@ BATCH_SIZE = 256
 
 def evaluate(
     parameters: Parameters,
-    dataset: Dataset,
+    data: Dataset | Stream,
     loss: Loss,
     metrics: Sequence[Metric],
     batch_size: int = BATCH_SIZE,
 ) -> dict[str, Any]:
-    """Loss and metrics on a data set, by name: floats, or arrays such as a confusion matrix."""
-    evaluation = Evaluation(parameters, dataset, loss, metrics, batch_size)
+    """Loss and metrics on data, by name: floats, or arrays such as a confusion matrix."""
+    with evaluating(parameters, data, loss, metrics, batch_size) as measure:
+        return summary(measure(lambda: False), metrics)
+
+
+@contextmanager
+def evaluating(
+    parameters: Parameters,
+    data: Dataset | Stream,
+    loss: Loss,
+    metrics: Sequence[Metric],
+    batch_size: int = BATCH_SIZE,
+) -> Generator[Callable[[Stopped], Recorded]]:
+    """A function that evaluates a model on data, as often as it is called within the block.
+
+    It takes a function that returns whether to end early. A stream is read anew for each call.
+    """
+    first = Reader(data) if isinstance(data, Stream) else None
+    evaluation = None
     try:
-        with evaluation.uploaded(dataset) as resident:
-            recorded = evaluation.run(resident, len(dataset))
+        sample = data if isinstance(data, Dataset) else first.sample() if first else None
+        assert sample is not None
+        regrouped = isinstance(data, Dataset) or data.regroup
+        size = batch_size if regrouped else len(sample)
+        if isinstance(data, Dataset):
+            evaluation = Evaluation(parameters, data, loss, metrics, min(size, len(data)))
+            with evaluation.uploaded(data) as resident:
+                yield lambda stopped: evaluation.run(resident, len(data))
+            return
+        evaluation = Evaluation(parameters, sample, loss, metrics, size)
+        readers = [first]
+
+        def measure(stopped: Stopped) -> Recorded:
+            reader = (readers.pop() if readers else None) or Reader(data)
+            return evaluation.run_stream(reader, data.steps_per_epoch, stopped)
+
+        yield measure
     finally:
-        evaluation.release()
-    return summary(recorded, metrics)
+        if first is not None:
+            first.close()
+        if evaluation is not None:
+            evaluation.release()
 
 
 def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
@@ -77,7 +114,7 @@ class Evaluation(BatchRunner):
         metrics: Sequence[Metric],
         batch_size: int = BATCH_SIZE,
     ) -> None:
-        super().__init__(parameters, loss, dataset, min(batch_size, len(dataset)))
+        super().__init__(parameters, loss, dataset, batch_size)
         self._shared = with_random_state(parameters)
         self._graph = evaluation_graph(
             parameters.network,
@@ -92,5 +129,21 @@ class Evaluation(BatchRunner):
     def run(self, resident: Examples, examples: int) -> Recorded:
         """Evaluates all examples of an uploaded data set, in their order."""
         groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
-        groups = self._in_order(resident, groups)
+        groups = self.in_order(resident, groups)
         return joined([self._run_batches(resident, rows) for rows in groups])
+
+    def run_stream(self, reader: Reader, steps: int | None, stopped: Stopped) -> Recorded:
+        """Evaluates the examples of a stream, in their order, and closes its reader.
+
+        Args:
+            reader: of the stream.
+            steps: the most batches; None for all up to the end.
+            stopped: whether to end early.
+        """
+        try:
+            sample = reader.sample()
+            with self.fed(reader, sample) as feed:
+                groups = feed.groups(steps, stopped)
+                return joined([self._run_batches(resident, rows) for resident, rows in groups])
+        finally:
+            reader.close()

@@ -11,44 +11,27 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.data import Dataset
+from lamina.data import Dataset, Stream
 from lamina.derive import GRADIENT_NORM, RATE
-from lamina.errors import DefinitionError, EngineError, NonFiniteError
+from lamina.errors import DataError, DefinitionError, EngineError, NonFiniteError
 from lamina.loss_scaling import LEAST_SCALE
 from lamina.precision import Precision
 from lamina.protocols import TrainingOptions, check_callbacks
 from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
+from lamina.runtime.feeds import Stopped
 from lamina.shapes import float16
-from lamina.training.batches import Examples, Recorded, joined, no_whole_batch
+from lamina.training.batches import Recorded, joined, no_whole_batch
 from lamina.training.callbacks.callback import RunningFit
 from lamina.training.callbacks.hooks import AnyCallback, Hooks
-from lamina.training.checkpoints import Checkpoint, kind_of_optimizer
-from lamina.training.evaluation import Evaluation, summary
+from lamina.training.checkpoints import Begun, Checkpoint, kind_of_optimizer
+from lamina.training.epochs import Epochs, Opened, epochs_of, require_epochs
+from lamina.training.evaluation import evaluating, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.progress import Display, display
 from lamina.training.snapshot import Snapshot
 from lamina.training.training import Training
-
-
-@frozen_dataclass
-class _Epoch:
-    """An epoch while it runs.
-
-    Attributes:
-        fit: for callbacks.
-        hooks: of the callbacks.
-        resident: the data set.
-        shown: the progress bar.
-        are_finite: whether all parameters are finite.
-    """
-
-    fit: RunningFit
-    hooks: Hooks
-    resident: Examples
-    shown: Display
-    are_finite: Callable[[], bool]
 
 
 @final
@@ -60,9 +43,9 @@ class Fit:
         model: which is trained; callbacks get it.
         parameters: of the model.
         options: of each training step.
-        train, validation: the data sets.
+        train, validation: data sets or streams.
         epochs, batch_size, seed, drop_last, micro_batch, shuffle, record_rate, progress, callbacks,
-            checkpoint, resume: as in `Model.fit`.
+            checkpoint, checkpoint_steps, resume: as in `Model.fit`.
 
     Raises:
         DataError, DefinitionError: for invalid options.
@@ -71,8 +54,8 @@ class Fit:
     model: Any
     parameters: Parameters
     options: TrainingOptions
-    train: Dataset
-    validation: Dataset | None
+    train: Dataset | Stream
+    validation: Dataset | Stream | None
     epochs: int
     batch_size: int
     seed: int
@@ -83,12 +66,24 @@ class Fit:
     progress: bool | None
     callbacks: Sequence[AnyCallback]
     checkpoint: str | os.PathLike[str] | None
+    checkpoint_steps: int | None
     resume: bool
 
     def __post_init__(self) -> None:
         check_callbacks(self.callbacks)
-        if self.drop_last and len(self.train) < self.batch_size:
-            raise no_whole_batch(self.train, self.batch_size, where="fit")
+        train, size = self.train, self.batch_size
+        if self.drop_last and isinstance(train, Dataset) and len(train) < size:
+            raise no_whole_batch(train, size, where="fit")
+        require_epochs(self.train, self.epochs)
+        if self.validation is not None:
+            require_epochs(self.validation, self.epochs, "the validation data")
+        if self.checkpoint_steps is not None and self.checkpoint is None:
+            raise DefinitionError(
+                "there is no file for a checkpoint after so many training steps",
+                facts=(("expected", "checkpoint=PATH"), ("found", "None")),
+                where="fit",
+                advice="Name the file that the fit shall write.",
+            )
         if self.resume and self.checkpoint is None:
             raise DefinitionError(
                 "there is nothing to resume from",
@@ -112,23 +107,28 @@ class Fit:
         checkpoint = None
         if self.checkpoint is not None:
             checkpoint = Checkpoint(self.checkpoint, self.parameters, self._resume_options())
-        size = min(self.batch_size, len(self.train))
+        resumed = self.resume and checkpoint is not None and checkpoint.exists
+        begun = checkpoint.begun() if checkpoint is not None and resumed else Begun()
         hooks = Hooks(self.callbacks)
         options = replace(self.options, adjustable_rate=hooks.changes_rate)
-        how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
-        with Training(self.parameters, options, self.train, size, **how) as training:
-            history = self._begin(training, hooks, checkpoint)
-            history.measured = self._measured(hooks)
-            with held_interrupts() as interrupt:
-                fit = RunningFit(self.model, training, history, self.epochs, interrupt)
-                try:
-                    hooks.fit_begins(fit)
-                    with self._evaluation() as evaluation:
-                        self._run_epochs(fit, hooks, evaluation, interrupt, checkpoint)
-                    hooks.fit_ends(fit)
-                except BaseException as error:
-                    hooks.fit_fails(fit, error)
-                    raise
+        keeps_states = self.checkpoint is not None
+        with Opened(self.train, self.seed, begun.position, keeps_states=keeps_states) as opened:
+            size = opened.batch_size(self.batch_size)
+            how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
+            with Training(self.parameters, options, opened.sample, size, **how) as training:
+                history = self._begin(training, hooks, checkpoint)
+                history.measured = self._measured(hooks)
+                with held_interrupts() as interrupt:
+                    fit = RunningFit(self.model, training, history, self.epochs, interrupt)
+                    run = _Run(fit, hooks, interrupt, checkpoint)
+                    try:
+                        hooks.fit_begins(fit)
+                        with self._measure() as measure:
+                            self._run_epochs(run, opened, measure, begun)
+                        hooks.fit_ends(fit)
+                    except BaseException as error:
+                        hooks.fit_fails(fit, error)
+                        raise
         return history
 
     def _measured(self, hooks: Hooks) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ class Fit:
             return History()
         if not checkpoint.exists:
             # A fit that is interrupted in its first epoch is resumed from here.
-            checkpoint.write(training, History(), hooks.states())
+            checkpoint.write(training, History(), hooks.states(), Begun())
             return History()
         if not self.resume:
             return History()
@@ -172,59 +172,62 @@ class Fit:
         return history
 
     @contextmanager
-    def _evaluation(self) -> Generator[Evaluation | None]:
+    def _measure(self) -> Generator[Callable[[Stopped], Recorded] | None]:
+        """A function that evaluates the model on the validation data."""
         if self.validation is None:
             yield None
             return
         options = self.options
-        evaluation = Evaluation(self.parameters, self.validation, options.loss, options.metrics)
-        try:
-            yield evaluation
-        finally:
-            evaluation.release()
+        data, loss, metrics = self.validation, options.loss, options.metrics
+        with evaluating(self.parameters, data, loss, metrics) as measure:
+            yield measure
 
     def _run_epochs(
         self,
-        fit: RunningFit,
-        hooks: Hooks,
-        evaluation: Evaluation | None,
-        interrupt: Interrupt,
-        checkpoint: Checkpoint | None,
+        run: _Run,
+        opened: Opened,
+        measure: Callable[[Stopped], Recorded] | None,
+        begun: Begun,
     ) -> None:
+        fit, hooks, interrupt = run.fit, run.hooks, run.interrupt
         training, history = fit.training, fit.history
+        how: Any = {"drop_last": self.drop_last, "shuffled": self.shuffle, "epochs": self.epochs}
         with (
-            training.uploaded(self.train) as resident,
-            self._uploaded_validation(evaluation) as validation,
+            epochs_of(opened, training, seed=self.seed, **how) as epochs,
             display(self.progress) as shown,
             self._snapshot(training) as snapshot,
         ):
             variables = [self.parameters.memories[name] for name in self.parameters.variables]
             are_finite = self.parameters.engine.finite_check(variables)
-            for epoch in range(len(history), self.epochs):
+            for number in range(len(history), self.epochs):
                 if fit.is_stopping:
                     break
-                fit.epoch = epoch + 1
+                fit.epoch = number + 1
                 hooks.epoch_begins(fit)
-                started, skipped = time.perf_counter(), training.skipped_steps
-                scale = training.loss_scale
+                started, scale = time.perf_counter(), training.loss_scale
+                if begun.recorded is None:
+                    begun = Begun(skipped=training.skipped_steps)
                 rates = training.rates if self._records_rates(hooks) else {}
-                with _restored_after_errors(snapshot, epoch):
-                    running = _Epoch(fit, hooks, resident, shown, are_finite)
-                    recorded = self._epoch(running, interrupt)
-                    skipped = training.skipped_steps - skipped
-                    self._require_steps(len(recorded.losses) - skipped, scale, epoch)
+                epoch = _Epoch(number, epochs, run, begun, shown, are_finite)
+                begun = Begun()
+                with _restored_after_errors(snapshot, number):
+                    recorded = self._epoch(epoch)
+                    skipped = training.skipped_steps - epoch.begun.skipped
+                    self._require_steps(len(recorded.losses) - skipped, scale, number)
                 if interrupt.pressed:
                     break
                 row = summary(recorded, self.options.metrics) | rates
                 if training.scales_loss:
                     row["skipped_steps"] = skipped
-                if evaluation is not None and self.validation is not None:
-                    measured = evaluation.run(validation, len(self.validation))
+                if measure is not None:
+                    measured = measure(lambda: interrupt.pressed)
+                    if interrupt.pressed and isinstance(self.validation, Stream):
+                        break
                     found = summary(measured, self.options.metrics).items()
                     row |= {VALIDATION + name: value for name, value in found}
                 history.add(row, time.perf_counter() - started)
-                shown.epoch_ends(epoch + 1, self.epochs, row)
-                if self._ends_after(fit, hooks, checkpoint):
+                shown.epoch_ends(number + 1, self.epochs, row)
+                if self._ends_after(run, epochs):
                     break
             history.interrupted = interrupt.handle()
             _note_averages(training, history)
@@ -232,51 +235,47 @@ class Fit:
     def _records_rates(self, hooks: Hooks) -> bool:
         return self.record_rate or hooks.changes_rate
 
-    @contextmanager
-    def _uploaded_validation(self, evaluation: Evaluation | None) -> Generator[Examples]:
-        """The validation data in the engine's memory."""
-        if evaluation is None or self.validation is None:
-            yield {}
-            return
-        with evaluation.uploaded(self.validation) as resident:
-            yield resident
-
-    def _ends_after(self, fit: RunningFit, hooks: Hooks, checkpoint: Checkpoint | None) -> bool:
+    def _ends_after(self, run: _Run, epochs: Epochs) -> bool:
         """Runs the callbacks and writes the checkpoint; whether one of them ends the fit."""
+        fit, hooks = run.fit, run.hooks
         _note_averages(fit.training, fit.history)
         hooks.epoch_ends(fit)
-        if checkpoint is not None:
-            checkpoint.write(fit.training, fit.history, hooks.states())
+        run.save(Begun(epochs.notes()))
         return hooks.call_functions(fit.history) or fit.is_stopping
 
-    def _epoch(self, running: _Epoch, interrupt: Interrupt) -> Recorded:
+    def _epoch(self, epoch: _Epoch) -> Recorded:
         """One epoch, or its training steps before Ctrl-C."""
-        fit, shown = running.fit, running.shown
-        training, epoch = fit.training, fit.epoch - 1
-        batches = training.batches_of(
-            self.train, self.seed, epoch, drop_last=self.drop_last, shuffled=self.shuffle
-        )
-        steps = sum(len(rows) for rows in batches)
-        shown.epoch_begins(epoch + 1, self.epochs, steps)
-        pieces: list[Recorded] = []
-        done, before = 0, time.perf_counter()
-        for piece in training.pieces(running.resident, batches, interrupt):
+        run, epochs, shown = epoch.run, epoch.epochs, epoch.shown
+        interrupt, training = run.interrupt, run.fit.training
+        pieces = [epoch.begun.recorded] if epoch.begun.recorded is not None else []
+        done = sum(len(piece.losses) for piece in pieces)
+        saved, before = done, time.perf_counter()
+        groups = epochs.groups(epoch.number, done, lambda: interrupt.pressed)
+        shown.epoch_begins(epoch.number + 1, self.epochs, epochs.steps)
+        for piece in training.pieces(groups, interrupt):
             finite = np.isfinite(piece.losses)
             if not finite.all():
                 bad = int(np.flatnonzero(~finite)[0])
                 what = f"the loss became {piece.losses[bad]}"
-                raise self._non_finite(what, epoch, done + bad, steps)
+                raise self._non_finite(what, epoch, done + bad)
             pieces.append(piece)
             done += len(piece.losses)
+            epochs.advance(len(piece.losses))
             now = time.perf_counter()
             rate = float(piece.examples.sum()) / max(now - before, 1e-6)
             shown.advance(len(piece.losses), summary(piece, self.options.metrics), rate)
             before = now
-            running.hooks.steps_done(fit, len(piece.losses))
+            run.hooks.steps_done(run.fit, len(piece.losses))
+            if self.checkpoint_steps is not None and done - saved >= self.checkpoint_steps:
+                pieces = [joined(pieces)]
+                run.save(Begun(epochs.notes(), pieces[0], epoch.begun.skipped))
+                saved = done
+        if not done and not interrupt.pressed:
+            raise _no_steps(self.batch_size)
         # The loss of the last training step was computed before its update, which may overflow.
-        if not running.are_finite():
+        if not epoch.are_finite():
             what = f"the parameter {self._not_finite()!r} overflowed"
-            raise self._non_finite(what, epoch, done - 1, steps)
+            raise self._non_finite(what, epoch, done - 1)
         return joined(pieces)
 
     def _require_steps(self, steps: int, scale: float | None, epoch: int) -> None:
@@ -299,12 +298,16 @@ class Fit:
                 advice=_advice(self.parameters.precision),
             )
 
-    def _non_finite(self, what: str, epoch: int, step: int, steps: int) -> NonFiniteError:
+    def _non_finite(self, what: str, run: _Epoch, step: int) -> NonFiniteError:
+        steps, epoch = run.epochs.steps, run.number
+        number = f"training step {step + 1}"
         return NonFiniteError(
-            f"{what} in training step {epoch * steps + step + 1}",
+            f"{what} in {number} of epoch {epoch + 1}"
+            if steps is None
+            else f"{what} in training step {epoch * steps + step + 1}",
             facts=(
-                ("epoch", f"{epoch + 1}, training step {step + 1} of {steps}"),
-                ("data", _first_fault(self.train)),
+                ("epoch", f"{epoch + 1}, {number}" + (f" of {steps}" if steps else "")),
+                ("data", run.epochs.fault()),
                 ("model", "restored to its state before this epoch"),
             ),
             where="fit",
@@ -325,6 +328,50 @@ class Fit:
             yield snapshot
         finally:
             snapshot.release()
+
+
+@frozen_dataclass
+class _Run:
+    """What all epochs of a fit share.
+
+    Attributes:
+        fit: for callbacks.
+        hooks: of the callbacks.
+        interrupt: whether Ctrl-C was pressed.
+        checkpoint: the file that is written, if any.
+    """
+
+    fit: RunningFit
+    hooks: Hooks
+    interrupt: Interrupt
+    checkpoint: Checkpoint | None
+
+    def save(self, begun: Begun) -> None:
+        """Writes the checkpoint, if there is one; `begun` is the epoch that is not finished."""
+        if self.checkpoint is not None:
+            states = self.hooks.states()
+            self.checkpoint.write(self.fit.training, self.fit.history, states, begun)
+
+
+@frozen_dataclass
+class _Epoch:
+    """An epoch while it runs.
+
+    Attributes:
+        number: of the epoch.
+        epochs: of the fit.
+        run: the fit.
+        begun: what an interrupted fit has done of it.
+        shown: the progress bar.
+        are_finite: whether all parameters are finite.
+    """
+
+    number: int
+    epochs: Epochs
+    run: _Run
+    begun: Begun
+    shown: Display
+    are_finite: Callable[[], bool]
 
 
 @contextmanager
@@ -351,14 +398,14 @@ def _note_averages(training: Training, history: History) -> None:
         history.averaged_parameters = training.averaged_parameters()
 
 
-def _first_fault(dataset: Dataset) -> str:
-    """The first example with a value that is not finite, as text for the error."""
-    for role, arrays in (("input", dataset.input_arrays), ("target", dataset.target_arrays)):
-        for number, array in enumerate(arrays):
-            rows = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-            if rows.any():
-                return f"{role} {number} is not finite at example {int(rows.argmax())}"
-    return "all finite"
+def _no_steps(batch_size: int) -> DataError:
+    """The error for an epoch of a stream that has no batch."""
+    return DataError(
+        "an epoch of the stream has no training step",
+        facts=(("batch_size", str(batch_size)),),
+        where="fit",
+        advice="Leave drop_last out, or take a smaller batch_size.",
+    )
 
 
 def _advice(precision: Precision) -> str:

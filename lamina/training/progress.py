@@ -20,7 +20,9 @@ Item = TypeVar("Item")
 class Display(Protocol):
     """The events of a fit that are displayed."""
 
-    def epoch_begins(self, epoch: int, epochs: int, steps: int) -> None: ...
+    def epoch_begins(self, epoch: int, epochs: int, steps: int | None) -> None:
+        """An epoch of so many training steps begins; None if their number is not known."""
+        ...
 
     def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
         """Training steps are done; the row holds their loss and metrics."""
@@ -32,7 +34,7 @@ class Display(Protocol):
 class Quiet:
     """Displays nothing."""
 
-    def epoch_begins(self, epoch: int, epochs: int, steps: int) -> None:
+    def epoch_begins(self, epoch: int, epochs: int, steps: int | None) -> None:
         """An epoch begins."""
 
     def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
@@ -49,14 +51,18 @@ class Bar:
         self._progress = progress
         self._task: TaskID | None = None
 
-    def epoch_begins(self, epoch: int, epochs: int, steps: int) -> None:
+    def epoch_begins(self, epoch: int, epochs: int, steps: int | None) -> None:
         """An epoch begins."""
         description = f"epoch {epoch}/{epochs}"
+        left = None if steps is None else steps * (epochs - epoch + 1)
         if self._task is None:
-            total = steps * (epochs - epoch + 1)
-            self._task = self._progress.add_task(description, total=total, measured="")
-        else:
-            self._progress.update(self._task, description=description)
+            self._task = self._progress.add_task(description, total=left, measured="")
+            return
+        self._progress.update(self._task, description=description)
+        if left is not None and self._progress.tasks[self._task].total is None:
+            # The first epoch of a stream has shown its number of training steps.
+            done = self._progress.tasks[self._task].completed
+            self._progress.update(self._task, total=done + left)
 
     def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
         """Training steps are done."""

@@ -14,8 +14,9 @@ import numpy as np
 
 from lamina.bill import MemoryBill
 from lamina.calls import checked
-from lamina.data import Dataset, as_dataset
-from lamina.data.dataset import Data
+from lamina.data import Dataset, Stream
+from lamina.data.reader import Reader
+from lamina.data.stream import AnyData, as_data
 from lamina.derive import RATE, BatchGraph, training_graph
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
@@ -310,7 +311,7 @@ class Training(BatchRunner):
     @checked
     def run(
         self,
-        dataset: Data,
+        dataset: AnyData,
         steps: Annotated[int, Whole(0)],
         seed: int = 0,
         *,
@@ -322,14 +323,15 @@ class Training(BatchRunner):
         continues after the training steps done so far: two runs of 5 equal one of 10.
 
         Args:
-            dataset: a data set or a pair (x, y); it is copied to the device for the time of the
-                run.
+            dataset: a data set or a pair (x, y), which is on the device for the time of the run;
+                or a stream, which is read up to the training steps done so far first, unless its
+                source is an iterator.
             steps: the number of training steps, at least 0.
             seed: of the order of the examples.
             drop_last: omit a smaller last batch of each epoch.
 
         Returns:
-            The loss of each training step, shape (steps,).
+            The loss of each training step, shape (steps,); fewer if an iterator ends before.
 
         Raises:
             DefinitionError: if `steps` is not a whole number, or negative.
@@ -337,10 +339,32 @@ class Training(BatchRunner):
                 parameters trained so far.
         """
         self._require_alive()
-        dataset = as_dataset(dataset)
-        batches = self._next_batches(dataset, steps, seed, drop_last=drop_last)
-        with held_interrupts() as interrupt, self.uploaded(dataset) as resident:
-            pieces = list(self.pieces(resident, batches, interrupt))
+        data = as_data(dataset)
+        if isinstance(data, Stream):
+            return self._run_stream(data, steps, seed, drop_last=drop_last)
+        batches = self._next_batches(data, steps, seed, drop_last=drop_last)
+        with held_interrupts() as interrupt, self.uploaded(data) as resident:
+            groups = ((resident, rows) for rows in self.in_order(resident, batches))
+            pieces = list(self.pieces(groups, interrupt))
+        return joined(pieces).losses
+
+    def _run_stream(self, stream: Stream, steps: int, seed: int, *, drop_last: bool) -> Array:
+        """Trains on the batches of a stream after the training steps done so far."""
+        reader, omitted = Reader(stream, seed=seed), 0 if stream.is_one_shot else self.steps_done
+        epochs = 1 if stream.is_one_shot else None
+        try:
+            sample = reader.sample()
+        except BaseException:
+            reader.close()
+            raise
+        with (
+            held_interrupts() as interrupt,
+            self.fed(reader, sample, drop_last=drop_last, epochs=epochs) as feed,
+        ):
+            stopped = lambda: interrupt.pressed  # noqa: E731
+            for _ in feed.groups(omitted, stopped):
+                pass
+            pieces = list(self.pieces(feed.groups(steps, stopped), interrupt))
         return joined(pieces).losses
 
     def _next_batches(
@@ -402,15 +426,15 @@ class Training(BatchRunner):
         return groups
 
     def pieces(
-        self, resident: Examples, batches: Iterable[Array], interrupt: Interrupt
+        self, groups: Iterable[tuple[Examples, Array]], interrupt: Interrupt
     ) -> Iterator[Recorded]:
-        """Trains on rows of an uploaded data set, given as arrays (batches, batch size).
+        """Trains on rows of uploaded examples, given as arrays (batches, batch size).
 
         Yields about every 50 ms the losses and metrics of the batches since the last time. After
         Ctrl-C it ends early, between two training steps.
         """
         self._require_alive()
-        for rows in self._in_order(resident, batches):
+        for resident, rows in groups:
             done = 0
             while done < len(rows):
                 if interrupt.pressed:

@@ -16,7 +16,7 @@ import lamina as lm
 from lamina.data import Dataset
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.engine import GpuEngine
-from lamina.errors import DataError, EngineError
+from lamina.errors import DataError
 from lamina.runtime import data_sets, streaming
 from lamina.training.history import History
 
@@ -257,17 +257,20 @@ def test_other_data_is_checked_before_it_is_streamed(
         fit(model, (normal(10, 4), np.full(10, 7)))
 
 
-def test_engines_without_memory_of_their_own_refuse_what_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch, chunks: Callable[[int], None]
-) -> None:
-    chunks(2)
-    model = lm.Model(network())
-    kind = type(model._parameters.engine)
-    with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
-        monkeypatch.setattr(kind, "available_bytes", lambda _: 1 << 20)
-        examples = Dataset(np.zeros((1 << 16, 4), "float32"), np.zeros(1 << 16, "int64"))
-        with pytest.raises(EngineError, match="this data set needs more memory than there is"):
-            training.run(examples, steps=3)
+@pytest.mark.parametrize("name", ["cpu", "interpreter"])
+def test_engines_without_memory_of_their_own_copy_no_data_set(name: str) -> None:
+    model = lm.Model(network(), engine=name)
+    examples = data(50)
+    with (
+        model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training,
+        training.uploaded(examples) as resident,
+    ):
+        assert all(
+            np.shares_memory(memory.array, array)
+            for memory, array in zip(
+                resident.values(), (examples.inputs, examples.targets), strict=True
+            )
+        )
 
 
 # Devices that share the memory of the computer ---------------------------------------------------

@@ -768,13 +768,14 @@ ROWS |= {
         {"inputs": X},
         {"inputs": NOTHING, "others": NOTHING, "options": NOTHING},
         call=lambda *a, **o: model().predict(*a, **o),
+        words=("the function does not return batches",),
     ),
     "Model.predictor": Row({"batch_size": 2}, {}, call=lambda **o: model().predictor(**o)),
     "Model.evaluate": Row(
         {"data": (X, Y), "loss": lm.MSE()},
         DATA,
         call=lambda **o: model().evaluate(**o),
-        words=("the data has none",),
+        words=("the data has none", "the function does not return batches"),
     ),
     "Model.training": Row(
         {**STEP, "batch_size": 2},
@@ -798,13 +799,14 @@ ROWS |= {
             "shuffle": FLAG,
             "record": some("()"),
             "progress": OPTIONAL | FLAG,
+            "checkpoint_steps": OPTIONAL,
             "callbacks": some("()"),
             "checkpoint": OPTIONAL | PATH,
             # There is nothing to resume from.
             "resume": NOTHING,
         },
         call=fitted,
-        words=("the data has none",),
+        words=("the data has none", "the function does not return batches"),
     ),
     "Model.explain": Row({"batch_size": 2, **STEP}, HALF, call=lambda **o: model().explain(**o)),
     "Model.tune": Row({"batch_size": 2, **STEP}, HALF, call=lambda **o: refused_tuning(**o)),
@@ -887,7 +889,7 @@ ROWS |= {
         {"dataset": (X, Y), "steps": 2},
         {"dataset": NOTHING, "steps": FROM_ZERO},
         call=lambda **o: training().run(**o),
-        words=("number of targets",),
+        words=("number of targets", "the function does not return batches"),
     ),
     "Training.profile": Row(
         {"x": X[:2], "y": Y[:2], "seconds": 1e-3},
@@ -963,14 +965,33 @@ ROWS |= {
         lambda batches: list(batches),
         call=EIGHT.batches,
     ),
-    "data.as_dataset": Row({"value": X}, {"value": some("vector", "matrix")}),
+    "data.Stream": Row(
+        {"source": [(X, Y)]},
+        {
+            "source": some("[1, 2]", "lambda"),
+            "window": FROM_ZERO,
+            "seed": OPTIONAL | WHOLE,
+            "steps_per_epoch": OPTIONAL | COUNT,
+            "buffer_bytes": COUNT,
+            "regroup": FLAG,
+        },
+    ),
+    "data.as_dataset": Row(
+        {"value": X}, {"value": some("vector", "matrix", "near")}, words=("the inputs",)
+    ),
     "data.digits": Row(),
     # There are no such files.
     "data.mnist": Row({"folder": "x"}, {"folder": NOTHING}),
     "data.read_idx": Row({"path": "x"}, {"path": NOTHING}),
+    "data.in_chunks": Row(
+        {"path": "x.npy"},
+        {"path": NOTHING, "targets": OPTIONAL, "examples": OPTIONAL | COUNT},
+        call=lambda **o: (np.save("x.npy", X), lm.data.in_chunks(**o))[1],
+        words=("in a:",),
+    ),
     "data.load": Row(
         {"path": "x.npy"},
-        {"path": NOTHING, "targets": OPTIONAL, "dtype": OPTIONAL},
+        {"path": NOTHING, "targets": OPTIONAL, "dtype": OPTIONAL, "on_disk": OPTIONAL | FLAG},
         call=lambda **o: (np.save("x.npy", X), lm.data.load(**o))[1],
         # It names the file.
         words=("in a:",),
@@ -1082,6 +1103,8 @@ PROTOCOLS = {
     "with_rates",
 }
 INTERNAL = {
+    "BatchRunner.fed",
+    "BatchRunner.in_order",
     "BatchRunner.uploaded",
     "BatchRunner.release",
     "Model.from_file",

@@ -64,8 +64,8 @@ class CpuEngine:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype, self._changes)
 
-    def shared(self, array: Array) -> None:
-        return None
+    def shared(self, array: Array) -> HostMemory:
+        return HostMemory.of(array)
 
     def staging(self, sizes: Mapping[str, int]) -> None:
         return None

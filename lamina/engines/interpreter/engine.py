@@ -74,8 +74,8 @@ class InterpreterEngine:
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
         return HostMemory(shape, dtype)
 
-    def shared(self, array: Array) -> None:
-        return None
+    def shared(self, array: Array) -> HostMemory:
+        return HostMemory.of(array)
 
     def staging(self, sizes: Mapping[str, int]) -> None:
         return None

@@ -1,0 +1,116 @@
+"""Positions in a stream, from which it is continued; and the order of a window's examples."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, cast, final
+
+import numpy as np
+
+from lamina.data.dataset import permutations
+from lamina.errors import DataError
+from lamina.graph.kinds import shown
+from lamina.program.philox import WINDOW_STREAM, random_bits
+from lamina.records import frozen_dataclass
+from lamina.shapes import Array
+
+
+@frozen_dataclass
+class Position:
+    """Where a stream is continued: the beginning of a block, and the examples of it that are used.
+
+    Attributes:
+        epoch: its number.
+        batches: the number of the source's batches before the block.
+        examples: the number of examples in the next batch that are before the block.
+        block: its number in the epoch.
+        used: the number of examples, in the order of the block, that are done.
+        state: of the source before the batch in which the block begins; None if it has none.
+    """
+
+    epoch: int = 0
+    batches: int = 0
+    examples: int = 0
+    block: int = 0
+    used: int = 0
+    state: Any = None
+
+    def notes(self) -> dict[str, Any]:
+        """It as plain data, for a file."""
+        return dict(vars(self))
+
+    @staticmethod
+    def of(notes: Mapping[str, Any]) -> Position:
+        """The position of these notes."""
+        return Position(**notes)
+
+
+@final
+class WindowOrder:
+    """The blocks of an epoch, and the order of the examples in each.
+
+    Args:
+        window: the examples of a block, at least 1.
+        seed, epoch: of the order.
+    """
+
+    def __init__(self, window: int, seed: int, epoch: int) -> None:
+        self._window, self._seed = window, seed
+        # The numbers of the permutations of an epoch; the first one is for the length.
+        self._first = (epoch & 0x7FFFFFFF) << 32
+        word = random_bits(seed, self._first, np.zeros(1, np.int64), WINDOW_STREAM)
+        self._shorter = 1 + int(word[0]) % window
+
+    def length(self, block: int) -> int:
+        """The most examples of a block; the first one is shorter."""
+        return self._window if block else self._shorter
+
+    def permutation(self, block: int, count: int) -> Array:
+        """The order of the `count` examples of a block, int64."""
+        number = self._first + 1 + block
+        return permutations(count, self._seed, range(number, number + 1), WINDOW_STREAM)[0]
+
+
+_BYTES = "base64"
+
+
+def saved_state(owner: Any, iterator: Any) -> Any:
+    """The state of a source as plain data; None if it has none.
+
+    Args:
+        owner: the source, for example a loader with `state_dict`.
+        iterator: over its batches, for example one of grain with `get_state`.
+
+    Raises:
+        DataError: if the state is not plain data.
+    """
+    if is_stateful(owner):
+        state = owner.state_dict()
+    elif hasattr(iterator, "get_state") and hasattr(iterator, "set_state"):
+        state = iterator.get_state()
+    else:
+        return None
+    if isinstance(state, bytes):
+        return {_BYTES: base64.b64encode(state).decode()}
+    try:
+        return json.loads(json.dumps(state))
+    except (TypeError, ValueError):
+        raise DataError(
+            "the state of the source is not plain data",
+            facts=(("expected", "numbers, texts, lists and dictionaries"), ("found", shown(state))),
+            where=type(owner).__name__,
+            advice="Give a function with a parameter `skip`, which omits so many batches.",
+        ) from None
+
+
+def is_stateful(owner: Any) -> bool:
+    """Whether a source keeps its position itself."""
+    return hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
+
+
+def plain_state(state: Any) -> Any:
+    """The state as the source gave it."""
+    coded = cast(dict[str, Any], state) if isinstance(state, dict) else {}
+    return base64.b64decode(coded[_BYTES]) if list(coded) == [_BYTES] else cast(Any, state)

@@ -1,0 +1,567 @@
+"""The background reader of a stream: a thread that fills chunks of examples while others are used.
+
+The thread alone touches the source: it opens it, reads it, asks for its state and closes it. Its
+errors are raised where a chunk is taken.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, final
+
+import numpy as np
+
+from lamina.data.dataset import Dataset
+from lamina.data.positions import (
+    Position,
+    WindowOrder,
+    is_stateful,
+    plain_state,
+    saved_state,
+)
+from lamina.data.stream import Stream, as_batch, depends_on_epochs_before, opened
+from lamina.errors import DataError, LaminaError
+from lamina.records import frozen_dataclass
+from lamina.shapes import Array, size_of
+
+# The most bytes of a chunk of an unshuffled stream, unless a batch is larger. Larger chunks would
+# not be read faster.
+_CHUNK_BYTES = 4 << 20
+_LEAST_SLOTS, _MOST_SLOTS = 2, 16
+_ALIGNMENT_BYTES = 64
+# How often a thread that waits looks whether it should go on.
+_PAUSE_SECONDS = 0.1
+# How long `close` waits for a source that is reading.
+_PATIENCE_SECONDS = 5.0
+
+# Converts a batch of the source to the arrays that the program reads.
+Convert = Callable[[Dataset], Sequence[Array]]
+
+
+@frozen_dataclass
+class Plan:
+    """What a reader makes of the batches of a source.
+
+    Attributes:
+        convert: checks a batch, and converts it to the arrays of a program.
+        batch_size: of the program.
+        drop_last: whether a smaller last batch of an epoch is omitted.
+        epochs: the number of epochs of the whole fit; None to read without an end.
+    """
+
+    convert: Convert
+    batch_size: int
+    drop_last: bool = False
+    epochs: int | None = 1
+
+
+@frozen_dataclass(eq=False)
+class Chunk:
+    """Examples in the order in which they were read, and the batches made of them.
+
+    Attributes:
+        arrays: of the examples.
+        groups: the examples of the batches: int64 (batches, batch size) for each batch size.
+        slot: the number of its memory.
+        first: the number in the epoch of its first batch's first example.
+        starts: the blocks from which it can be read again: the number in the epoch of the first
+            example, and the position.
+        ends: whether it ends an epoch.
+    """
+
+    arrays: tuple[Array, ...]
+    groups: tuple[Array, ...]
+    slot: int
+    first: int
+    starts: tuple[tuple[int, Position], ...]
+    ends: bool
+
+    def position(self, used: int) -> Position:
+        """Where the stream is continued after the first `used` examples of the batches."""
+        number = self.first + used
+        if self.ends and used == sum(rows.size for rows in self.groups):
+            return Position(self.starts[0][1].epoch + 1)
+        start, position = max((one for one in self.starts if one[0] <= number), key=_number)
+        values = position.notes() | {"used": number - start + position.used}
+        return Position.of(values)
+
+
+def _number(start: tuple[int, Position]) -> int:
+    return start[0]
+
+
+@final
+class Reader:
+    """Reads a stream in a thread of its own.
+
+    Args:
+        stream: to read.
+        position: where it begins; by default at the beginning.
+        seed: of the order of the examples; None to read them in the order of the source.
+        resumes: whether another process has read it up to the position.
+        keeps_states: whether positions hold the state of the source, if it has one.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        position: Position | None = None,
+        *,
+        seed: int | None = None,
+        resumes: bool = False,
+        keeps_states: bool = False,
+    ) -> None:
+        self._seed = seed if seed is None or stream.seed is None else stream.seed
+        self._stream, self._position = stream, position or Position()
+        self._resumes = resumes
+        self._keeps_states = keeps_states
+        self._changed = threading.Condition()
+        self._sample: Dataset | None = None
+        self._plan: Plan | None = None
+        self._ready: deque[Chunk] = deque()
+        self._slots: list[list[Array]] = []
+        self._free: list[int] = []
+        self._most_slots = _LEAST_SLOTS
+        self._error: BaseException | None = None
+        self._done = self._closed = False
+        self._thread = threading.Thread(target=self._run, name="lamina reader", daemon=True)
+        self._thread.start()
+
+    # For the caller's thread ----------------------------------------------------------------------
+
+    def sample(self) -> Dataset:
+        """The first batch of the source."""
+        with self._changed:
+            while self._sample is None and not self._done:
+                self._changed.wait(_PAUSE_SECONDS)
+            if self._sample is None:
+                self._raise()
+            assert self._sample is not None
+            return self._sample
+
+    def begin(self, plan: Plan) -> None:
+        """Begins to fill chunks."""
+        with self._changed:
+            self._plan = plan
+            self._changed.notify_all()
+
+    def take(self, stopped: Callable[[], bool] = lambda: False) -> Chunk | None:
+        """The next chunk; None at the end, or as soon as `stopped` returns True.
+
+        Raises:
+            BaseException: that the source or the check of a batch has raised.
+        """
+        with self._changed:
+            while not self._ready:
+                if self._error is not None:
+                    self._raise()
+                if self._done or stopped():
+                    return None
+                self._changed.wait(_PAUSE_SECONDS)
+            return self._ready.popleft()
+
+    def give_back(self, chunk: Chunk) -> None:
+        """Lets the thread fill the memory of a chunk again."""
+        with self._changed:
+            self._free.append(chunk.slot)
+            self._changed.notify_all()
+
+    @property
+    def start(self) -> Position:
+        """Where it began."""
+        return self._position
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The most bytes of its chunks, unless two are larger."""
+        return self._stream.buffer_bytes
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its chunks."""
+        return sum(array.nbytes for slot in self._slots for array in slot)
+
+    def close(self) -> None:
+        """Ends the thread, which closes the source.
+
+        It does not wait longer than a few seconds for a source that is reading.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_PATIENCE_SECONDS)
+
+    def _raise(self) -> None:
+        assert self._error is not None
+        error, self._error = self._error, None
+        self._done = True
+        raise error
+
+    # For the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except _Closed:
+            pass
+        # Broad on purpose: whatever the source raises is raised in the caller's thread.
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._changed:
+                self._done = True
+                self._changed.notify_all()
+
+    def _read(self) -> None:
+        position, plan = self._position, None
+        while plan is None or plan.epochs is None or position.epoch < plan.epochs:
+            batches = _Batches(
+                self._stream.source,
+                position,
+                self._seed,
+                resumes=self._resumes,
+                keeps_states=self._keeps_states,
+            )
+            try:
+                first = batches.first()
+                plan = plan or self._plan_for(first)
+                self._read_epoch(batches, position, plan)
+            finally:
+                batches.close()
+            position, self._resumes = Position(position.epoch + 1), False
+
+    def _plan_for(self, sample: Dataset) -> Plan:
+        """Gives the first batch to the caller, and waits for the plan."""
+        with self._changed:
+            self._sample = sample
+            self._changed.notify_all()
+            while self._plan is None:
+                self._require_open()
+                self._changed.wait(_PAUSE_SECONDS)
+            return self._plan
+
+    def _read_epoch(self, batches: _Batches, position: Position, plan: Plan) -> None:
+        if self._stream.regroup:
+            examples = _Examples(batches, plan.convert, position.examples)
+            window = 0 if self._seed is None else self._stream.window
+            order = WindowOrder(window, self._seed or 0, position.epoch) if window else None
+            _Blocks(self, order, examples, position, plan).read()
+            return
+        examples = _Examples(batches, plan.convert, position.examples + position.used)
+        number = 0
+        while (size := examples.left()) > 0:
+            slot = self.slot(examples.arrays, size)
+            starts = ((number, examples.position(position.epoch, 0)),)
+            examples.fill(self._slots[slot], 0, size)
+            rows = np.arange(size, dtype=np.int64).reshape(1, size)
+            groups = () if plan.drop_last and size < plan.batch_size else (rows,)
+            self.give(Chunk(self._filled(slot, size), groups, slot, number, starts, ends=False))
+            number += size
+        slot = self.slot(examples.arrays, 0)
+        last = ((number, examples.position(position.epoch, 0)),)
+        self.give(Chunk(self._filled(slot, 0), (), slot, number, last, ends=True))
+
+    def slot(self, like: Sequence[Array], count: int) -> int:
+        """The number of a slot that is free, with room for so many examples."""
+        each = sum(array[:1].nbytes for array in like)
+        most = self._stream.buffer_bytes // max(1, each * count)
+        self._most_slots = min(max(_LEAST_SLOTS, most), _MOST_SLOTS)
+        with self._changed:
+            while not self._free and len(self._slots) >= self._most_slots:
+                self._require_open()
+                self._changed.wait(_PAUSE_SECONDS)
+            self._require_open()
+            number = self._free.pop() if self._free else len(self._slots)
+            if number == len(self._slots):
+                self._slots.append([])
+        slot = self._slots[number]
+        if not slot or len(slot[0]) < count:
+            slot[:] = [_room(count, array) for array in like]
+        return number
+
+    def arrays(self, slot: int) -> list[Array]:
+        """The memory of a slot."""
+        return self._slots[slot]
+
+    def _filled(self, slot: int, count: int) -> tuple[Array, ...]:
+        return tuple(array[:count] for array in self._slots[slot])
+
+    def give(self, chunk: Chunk) -> None:
+        """Passes a chunk to the caller."""
+        with self._changed:
+            self._require_open()
+            self._ready.append(chunk)
+            self._changed.notify_all()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise _Closed
+
+
+class _Closed(Exception):
+    """The reader was closed."""
+
+
+def _room(count: int, like: Array) -> Array:
+    """Memory for examples, from a cache line on."""
+    shape = (count, *like.shape[1:])
+    size = size_of(shape) * like.dtype.itemsize
+    block = np.empty(size + _ALIGNMENT_BYTES, np.uint8)
+    start = -block.ctypes.data % _ALIGNMENT_BYTES
+    return block[start : start + size].view(like.dtype).reshape(shape)
+
+
+@final
+class _Blocks:
+    """Makes chunks of an epoch: blocks of examples, each in an order of its own.
+
+    The examples that do not fill a batch are moved to the next chunk.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        order: WindowOrder | None,
+        examples: _Examples,
+        position: Position,
+        plan: Plan,
+    ) -> None:
+        self._reader, self._examples, self._plan = reader, examples, plan
+        self._epoch, self._block, self._used = position.epoch, position.block, position.used
+        self._order = order
+
+    def read(self) -> None:
+        """Reads the epoch to its end."""
+        plan, examples = self._plan, self._examples
+        carried: list[Array] = []
+        # The number in the epoch of the next example, after those before the first block.
+        number = 0
+        starts: deque[tuple[int, Position]] = deque()
+        ends = False
+        while not ends:
+            count = len(carried[0]) if carried else 0
+            length = self._length()
+            examples.left()
+            slot = self._reader.slot(examples.arrays, count + length)
+            target = self._reader.arrays(slot)
+            for array, values in zip(target, carried, strict=False):
+                array[:count] = values
+            position = examples.position(self._epoch, self._block, self._used)
+            starts.append((number + count, position))
+            found = examples.fill(target, count, length)
+            ends = found < length
+            rows = self._rows(count, found)
+            groups, rest = _batches(rows, plan.batch_size)
+            if ends and rest.size and not plan.drop_last:
+                groups.append(rest.reshape(1, -1))
+            carried = [] if ends else [array[rest] for array in target] if rest.size else []
+            while len(starts) > 1 and starts[1][0] <= number:
+                starts.popleft()
+            arrays = tuple(array[: count + found] for array in target)
+            chunk = Chunk(arrays, tuple(groups), slot, number, tuple(starts), ends)
+            self._reader.give(chunk)
+            number += sum(one.size for one in groups)
+            self._block, self._used = self._block + 1, 0
+
+    def _length(self) -> int:
+        """The most examples of the next block."""
+        if self._order is not None:
+            return self._order.length(self._block)
+        each = sum(array[:1].nbytes for array in self._examples.arrays)
+        most = min(_CHUNK_BYTES, self._reader.buffer_bytes // _LEAST_SLOTS)
+        batch = self._plan.batch_size
+        return max(1, most // max(1, each * batch)) * batch
+
+    def _rows(self, carried: int, found: int) -> Array:
+        """The examples of a chunk in the order in which they are used."""
+        before = np.arange(carried, dtype=np.int64)
+        if self._order is None or not found:
+            order = np.arange(found, dtype=np.int64)
+        else:
+            order = self._order.permutation(self._block, found)
+        return np.concatenate([before, carried + order[self._used :]])
+
+
+def _batches(rows: Array, size: int) -> tuple[list[Array], Array]:
+    """Whole batches, if there are any, and the examples that are left."""
+    whole = len(rows) // size * size
+    return ([rows[:whole].reshape(-1, size)] if whole else []), rows[whole:]
+
+
+@final
+class _Examples:
+    """The examples of an epoch one after the other, whatever the batches of the source.
+
+    Args:
+        batches: of the source.
+        convert: checks and converts a batch.
+        skip: the examples that are omitted at the beginning.
+    """
+
+    def __init__(self, batches: _Batches, convert: Convert, skip: int) -> None:
+        self._batches, self._convert = batches, convert
+        # Before the first batch, arrays are unknown.
+        self.arrays: Sequence[Array] = ()
+        self._used, self._state = skip, batches.state
+        self._load()
+        self.left()
+
+    def _load(self) -> bool:
+        """Reads the next batch; False at the end."""
+        batch = self._batches.next()
+        self._state = self._batches.state
+        if batch is None:
+            self.arrays = [array[:0] for array in self.arrays]
+            return False
+        try:
+            self.arrays = self._convert(batch)
+        except LaminaError as error:
+            raise error.at(f"batch {self._batches.read - 1} of the stream") from None
+        return True
+
+    def left(self) -> int:
+        """The examples of the present batch that are not used yet; 0 at the end."""
+        while self.arrays and len(self.arrays[0]) and self._used >= len(self.arrays[0]):
+            self._used -= len(self.arrays[0])
+            if not self._load():
+                break
+        return len(self.arrays[0]) - self._used if len(self.arrays[0]) else 0
+
+    def position(self, epoch: int, block: int, used: int = 0) -> Position:
+        """Where the next example is."""
+        read = self._batches.read - (1 if len(self.arrays[0]) else 0)
+        return Position(epoch, read, self._used, block, used, self._state)
+
+    def fill(self, targets: Sequence[Array], start: int, count: int) -> int:
+        """Copies the next examples; returns their number, which is smaller at the end."""
+        done = 0
+        while done < count:
+            left = self.left()
+            if not left:
+                break
+            some = min(left, count - done)
+            for target, source in zip(targets, self.arrays, strict=True):
+                _require_like(target, source, self._batches.read - 1)
+                where = slice(start + done, start + done + some)
+                target[where] = source[self._used : self._used + some]
+            self._used += some
+            done += some
+        return done
+
+
+def _require_like(target: Array, source: Array, number: int) -> None:
+    if target.shape[1:] != source.shape[1:] or target.dtype != source.dtype:
+        raise DataError(
+            "the batches of the stream differ",
+            facts=(
+                ("expected", f"{target.dtype}, each example {list(target.shape[1:])}"),
+                ("found", f"{source.dtype}, each example {list(source.shape[1:])}"),
+            ),
+            where=f"batch {number} of the stream",
+            advice="Give all batches one dtype and examples of one shape.",
+        )
+
+
+@final
+class _Batches:
+    """The batches of a source in one epoch, after a position.
+
+    Attributes:
+        read: the number of batches that were read or omitted.
+        state: of the source, before the next batch.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        position: Position,
+        seed: int | None,
+        *,
+        resumes: bool,
+        keeps_states: bool,
+    ) -> None:
+        self._source, self._seed, self._keeps_states = source, seed, keeps_states
+        self.read = 0
+        self._first: Dataset | None = None
+        stateful = position.state is not None
+        if stateful and is_stateful(source):
+            source.load_state_dict(plain_state(position.state))
+        elif resumes and depends_on_epochs_before(source):
+            self._replay(position.epoch)
+        self._iterator, omitted = opened(source, position.epoch, position.batches, seed)
+        if stateful and not is_stateful(source):
+            self._iterator.set_state(plain_state(position.state))
+        if stateful or omitted:
+            self.read = position.batches
+        while self.read < position.batches and self._next() is not _END:
+            pass
+        self.state = self._present_state()
+
+    def _replay(self, epochs: int) -> None:
+        """Reads the epochs before, so that a source that draws random numbers draws the next."""
+        for epoch in range(epochs):
+            iterator, _ = opened(self._source, epoch, 0, self._seed)
+            for _ in iterator:
+                pass
+            _close(iterator)
+
+    def _present_state(self) -> Any:
+        return saved_state(self._source, self._iterator) if self._keeps_states else None
+
+    def _next(self) -> Any:
+        found = next(self._iterator, _END)
+        self.read += found is not _END
+        return found
+
+    def first(self) -> Dataset:
+        """The first batch, which `next` returns again.
+
+        Raises:
+            DataError: if there is none.
+        """
+        self._first = self.next()
+        if self._first is None:
+            raise DataError(
+                "the stream has no batches",
+                facts=(("source", type(self._source).__name__),),
+                where="Stream",
+                advice="An iterator can be read once: give a generator function, or a list."
+                if self.read == 0
+                else "The source has fewer batches than when the fit was interrupted.",
+            )
+        self.read -= 1
+        return self._first
+
+    def next(self) -> Dataset | None:
+        """The next batch; None at the end."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            self.read += 1
+            return first
+        self.state = self._present_state()
+        found = self._next()
+        if found is _END:
+            return None
+        try:
+            return as_batch(found)
+        except LaminaError as error:
+            raise error.at(f"batch {self.read - 1} of the stream") from None
+
+    def close(self) -> None:
+        """Closes the source, so that its last lines run in this thread."""
+        _close(self._iterator)
+
+
+_END: Any = object()
+
+
+def _close(iterator: Any) -> None:
+    close = getattr(iterator, "close", None)
+    # An error while closing must not hide the one that ended the reading.
+    with suppress(Exception):
+        if close is not None:
+            close()

@@ -1,0 +1,276 @@
+"""`Stream`: examples from a source of batches that is read while the device computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY
+from inspect import Parameter, signature
+from typing import Annotated, Any, cast
+
+from lamina.calls import Called
+from lamina.data.archives import NAME_PAIRS
+from lamina.data.arrays import is_buffer
+from lamina.data.dataset import Dataset, as_dataset
+from lamina.errors import DataError
+from lamina.graph.kinds import Count, Kind, Operands, OrNone, Whole, shown
+from lamina.records import frozen_dataclass
+
+# Bytes of the examples that are read before they are needed.
+BUFFER_BYTES = 64 << 20
+
+Window = Annotated[int, Whole(0, 1 << 31)]
+
+
+class _Source(Kind):
+    """What can be read as batches, perhaps several times."""
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        if type(value) is list or is_stream(value):
+            source = cast(Any, value)
+            if not hasattr(source, "__iter__"):
+                _named_arguments(source)
+            return source
+        raise DataError(
+            "this is not a source of batches",
+            facts=(
+                ("expected", "a generator function, a data loader, or a list of batches"),
+                ("found", shown(value)),
+            ),
+            advice="A source gives batches (x, y) each time it is iterated, or called.",
+        )
+
+
+@frozen_dataclass(eq=False, repr=False)
+class Stream(metaclass=Called):
+    """Examples that a background thread reads in batches while the device computes.
+
+    `fit`, `evaluate`, `predict` and `Training.run` take it in place of a data set, and make one
+    of any source that they are given. A source is read once in each epoch:
+
+    - a generator function, or another function that returns an iterable. If it has a parameter
+      `epoch`, it gets the number of the epoch, from 0; if it has a parameter `skip`, it gets the
+      number of batches to omit at the beginning, which is not 0 in a resumed fit; if it has a
+      parameter `seed`, it gets the seed of the order, or None for the order in which the examples
+      are stored, as in evaluation and prediction;
+    - an object that can be iterated again: a list of batches, a `DataLoader` of PyTorch, a loader
+      of `grain`;
+    - an iterator, such as a running generator, for a single epoch.
+
+    A batch is `(x, y)`, or x alone; `{"x": x, "y": y}` and the other names that `load` knows; or a
+    `Dataset`. Its arrays are those of NumPy, tensors, buffers, and all else that a `Dataset` takes.
+
+    Args:
+        source: of the batches.
+        window: examples that are shuffled together. Each epoch is divided into blocks of so many
+            examples, in the order of the source, the first of which is shorter by a random number.
+            Each block is permuted. Lengths and permutations are functions of the seed and the
+            epoch, on every machine. Two blocks are in memory. 0 keeps the order of the source, as
+            evaluation and prediction always do.
+        seed: of the window; by default that of the fit.
+        steps_per_epoch: an epoch ends after so many training steps, and the next one continues
+            from there; a source that ends is read again. Needed for sources without an end.
+        regroup: whether to join and divide the batches of the source, so that all have the
+            `batch_size` of the fit. Otherwise they are taken as they are, and a program is compiled
+            for each size.
+        buffer_bytes: of the examples that are read before they are needed; at least two batches
+            or windows are.
+
+    Raises:
+        DataError: if the source cannot be iterated.
+
+    Example:
+        >>> import numpy as np, lamina as lm
+        >>> def batches(epoch):
+        ...     for number in range(3):
+        ...         x = np.random.default_rng([epoch, number]).normal(size=(10, 4))
+        ...         yield x.astype("float32"), x[:, :3].argmax(axis=1)
+        >>> data = lm.data.Stream(batches, window=20)
+        >>> model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
+        >>> history = model.fit(data, loss=lm.CrossEntropy(), optimizer=lm.Adam(), epochs=2)
+        >>> len(history)
+        2
+    """
+
+    source: Annotated[Any, _Source()]
+    _: KW_ONLY
+    window: Window = 0
+    seed: Annotated[int | None, OrNone(Whole())] = None
+    steps_per_epoch: Annotated[int | None, OrNone(Whole(1))] = None
+    regroup: bool = True
+    buffer_bytes: Count = BUFFER_BYTES
+
+    def __post_init__(self) -> None:
+        if self.window and not self.regroup:
+            raise DataError(
+                "a window shuffles examples, but the batches are taken as they are",
+                facts=(("window", str(self.window)), ("regroup", "False")),
+                where="Stream",
+                advice="Leave out regroup=False, or shuffle in the source.",
+            )
+
+    @property
+    def is_one_shot(self) -> bool:
+        """Whether the source is an iterator, which can be read once."""
+        return isinstance(self.source, Iterator)
+
+    def __repr__(self) -> str:
+        options = [f"window={self.window}"] * bool(self.window)
+        if self.steps_per_epoch is not None:
+            options.append(f"steps_per_epoch={self.steps_per_epoch}")
+        options += ["regroup=False"] * (not self.regroup)
+        return f"Stream({', '.join([_name(self.source), *options])})"
+
+
+def _is_source(value: object) -> bool:
+    """Whether a value can be read as batches."""
+    if isinstance(value, str | bytes | Mapping | type):
+        return False
+    return hasattr(value, "__iter__") or callable(value)
+
+
+def as_data(value: Any) -> Dataset | Stream:
+    """A data set or a stream, as it is; arrays as a data set; anything else as a stream.
+
+    Raises:
+        DataError: if it is neither data nor a source of batches.
+    """
+    if is_stream(value):
+        return value if isinstance(value, Stream) else Stream(value)
+    return as_dataset(value)
+
+
+_DATA: Any = (Dataset, tuple)
+
+
+def is_stream(value: Any) -> bool:
+    """Whether a value is a stream or a source of batches, not arrays or a mistake."""
+    if isinstance(value, Stream):
+        return True
+    if isinstance(value, list):
+        items = cast(list[Any], value)
+        return bool(items) and all(map(_is_batch, items))
+    framed = hasattr(value, "shape") or hasattr(value, "columns")
+    is_data = framed or is_buffer(value) or isinstance(value, _DATA)
+    return not is_data and _is_source(value)
+
+
+def _is_batch(value: Any) -> bool:
+    """Whether an item of a list is a batch."""
+    if isinstance(value, tuple | Mapping | Dataset):
+        return True
+    items = cast(list[Any], value) if isinstance(value, list) else []
+    return bool(items) and all(hasattr(item, "shape") for item in items)
+
+
+def as_batch(value: Any) -> Dataset:
+    """A batch of a source as a data set.
+
+    Raises:
+        DataError, DTypeError: if it is not a batch.
+    """
+    if isinstance(value, Dataset):
+        return value
+    if isinstance(value, Mapping):
+        return _named_batch(cast(Mapping[str, Any], value))
+    if isinstance(value, tuple | list):
+        fields: tuple[Any, ...] = tuple(cast(Any, value))
+        if not 1 <= len(fields) <= 2:
+            raise DataError(
+                "a batch is neither inputs nor a pair (inputs, targets)",
+                facts=(("expected", "(x, y)"), ("found", f"{len(fields)} values")),
+                advice="Several inputs make a tuple: ((a, b), y).",
+            )
+        return Dataset(*(_arrays(field) for field in fields))
+    return Dataset(value)
+
+
+def _arrays(value: Any) -> Any:
+    """A list of arrays, as data loaders make them, as a tuple."""
+    if isinstance(value, list):
+        items = cast(list[Any], value)
+        if items and all(hasattr(item, "shape") for item in items):
+            return tuple(items)
+    return cast(Any, value)
+
+
+def _named_batch(batch: Mapping[str, Any]) -> Dataset:
+    for inputs, targets in NAME_PAIRS:
+        if inputs in batch and set(batch) <= {inputs, targets}:
+            return Dataset(_arrays(batch[inputs]), _arrays(batch.get(targets)))
+    raise DataError(
+        "the names in a batch do not tell inputs from targets",
+        facts=(
+            ("expected", ", ".join(f"{inputs}/{targets}" for inputs, targets in NAME_PAIRS)),
+            ("found", ", ".join(map(str, batch)) or "no names"),
+        ),
+        advice="Give pairs: ((batch['a'], batch['b']), batch['c']) for batch in loader.",
+    )
+
+
+def opened(source: Any, epoch: int, skip: int, seed: int | None) -> tuple[Any, bool]:
+    """An iterator over the batches of an epoch, and whether it omits the first `skip` itself."""
+    if hasattr(source, "__iter__"):
+        return iter(source), not skip
+    names = _named_arguments(source)
+    values = {"epoch": epoch, "skip": skip, "seed": seed}
+    found = source(**{name: value for name, value in values.items() if name in names})
+    if not hasattr(found, "__iter__"):
+        raise DataError(
+            "the function does not return batches",
+            facts=(("expected", "an iterable of batches"), ("found", shown(found))),
+            where=_name(source),
+            advice="Write yield x, y in it, or return a list or a loader.",
+        )
+    return iter(found), "skip" in names or not skip
+
+
+def depends_on_epochs_before(source: Any) -> bool:
+    """Whether the batches of an epoch may depend on how often the source was read before.
+
+    A loader that shuffles draws the next random numbers of its generator in each epoch.
+    """
+    if isinstance(source, list | Iterator):
+        return False
+    return hasattr(source, "__iter__") or not _named_arguments(source)
+
+
+_ARGUMENTS = frozenset(("epoch", "skip", "seed"))
+
+
+def _named_arguments(function: Callable[..., Any]) -> frozenset[str]:
+    """Which of `epoch`, `skip` and `seed` a source takes.
+
+    Raises:
+        DataError: if it needs other arguments.
+    """
+    try:
+        parameters = signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function of another language
+        return frozenset()
+    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    ours = frozenset(p.name for p in parameters if p.kind in by_name) & _ARGUMENTS
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    for one in parameters:
+        if one.default is one.empty and one.name not in ours and one.kind not in variable:
+            raise DataError(
+                f"the function needs an argument {one.name!r}",
+                facts=(("expected", "no arguments, or epoch, skip and seed"),),
+                where=_name(function),
+                advice=f"Wrap it: lambda: {_name(function)}(...).",
+            )
+    return ours
+
+
+def _name(source: Any) -> str:
+    return getattr(source, "__name__", type(source).__name__)
+
+
+class _AnyData(Kind):
+    """An argument of `as_data`, converted to a `Dataset` or a `Stream`."""
+
+    def read(self, value: Any, operands: Operands = ()) -> Dataset | Stream:
+        return as_data(value)
+
+
+# Data sets, pairs of arrays, streams, and sources of batches.
+AnyData = Annotated[Any, _AnyData()]

@@ -1,0 +1,153 @@
+"""Feeds: the batches of a stream, where programs on an engine can read them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import final
+
+import numpy as np
+
+from lamina.data.positions import Position
+from lamina.data.reader import Chunk, Plan, Reader
+from lamina.engines.engine import Engine
+from lamina.runtime.data_sets import Examples, uploaded
+from lamina.runtime.streaming import Streamed, streamed
+from lamina.shapes import Array
+
+# Whether to end early.
+Stopped = Callable[[], bool]
+
+
+@final
+class Feed:
+    """Reads a stream from a position on, and counts the training steps that are done.
+
+    Args:
+        reader: of the stream; the feed closes it.
+        plan: of the chunks.
+        engine: runs programs on them.
+        inputs: for each input of the programs, one example or more of its dtype and shape.
+    """
+
+    def __init__(
+        self, reader: Reader, plan: Plan, engine: Engine, inputs: Mapping[str, Array]
+    ) -> None:
+        self._reader, self._engine, self._names = reader, engine, tuple(inputs)
+        self._batch = plan.batch_size
+        self._streamed = self._own_memory(inputs)
+        # A chunk of which batches are left at the end of an epoch, and the number of these.
+        self._left: tuple[Chunk, int] | None = None
+        # The chunks that were taken, and how many training steps of the first one are done.
+        self._taken: deque[Chunk] = deque()
+        self._done = 0
+        reader.begin(plan)
+
+    def _own_memory(self, inputs: Mapping[str, Array]) -> Streamed | None:
+        """Memory on a device that does not read the host's."""
+        probe = np.zeros(64, np.uint8)
+        shared = self._engine.shared(probe)
+        if shared is not None:
+            shared.release()
+            return None
+        return streamed(self._engine, inputs, self._batch)
+
+    def groups(self, steps: int | None, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
+        """Memories of examples, and the batches in them: int64 (batches, batch size).
+
+        Args:
+            steps: so many training steps; None for those up to the end of the epoch.
+            stopped: whether to end early.
+        """
+        if self._streamed is None:
+            for chunk, rows in self._chunks(steps, stopped):
+                arrays = dict(zip(self._names, chunk.arrays, strict=True))
+                with uploaded(self._engine, arrays, self._batch) as resident:
+                    yield resident, rows
+            return
+        stream = self._streamed
+        stream.begin_chunks(
+            (dict(zip(self._names, chunk.arrays, strict=True)), rows)
+            for chunk, rows in self._chunks(steps, stopped)
+        )
+        while (rows := stream.loaded) is not None:
+            yield stream, rows
+
+    def _chunks(self, steps: int | None, stopped: Stopped) -> Iterator[tuple[Chunk, Array]]:
+        while steps is None or steps > 0:
+            chunk, used = self._left or (self._reader.take(stopped), 0)
+            self._left = None
+            if chunk is None:
+                return
+            if not used:
+                self._taken.append(chunk)
+            for rows in _groups_after(chunk.groups, used):
+                some = rows if steps is None else rows[:steps]
+                used += len(some)
+                if len(some):
+                    yield chunk, some
+                if steps is not None:
+                    steps -= len(some)
+            if used < _steps_of(chunk):
+                self._left = chunk, used
+                return
+            self._reader.give_back(chunk)
+            if chunk.ends and steps is None:
+                return
+
+    def advance(self, steps: int) -> None:
+        """Counts training steps as done."""
+        self._done += steps
+        self._forget_done()
+
+    def _forget_done(self) -> None:
+        """Forgets the chunks of which all training steps are done, except the last one."""
+        while len(self._taken) > 1 and self._done >= _steps_of(self._taken[0]):
+            self._done -= _steps_of(self._taken.popleft())
+
+    @property
+    def position(self) -> Position:
+        """After the training steps that are done."""
+        self._forget_done()
+        if not self._taken:
+            return self._reader.start
+        chunk, used = self._taken[0], 0
+        for rows in _groups_before(chunk.groups, self._done):
+            used += rows.size
+        return chunk.position(used)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the chunks in the computer's memory."""
+        return self._reader.bytes
+
+    def arrays(self) -> Sequence[Array]:
+        """The examples of the chunk in use; empty before the first."""
+        return self._taken[0].arrays if self._taken else ()
+
+    def close(self) -> None:
+        """Ends the reader, and releases memory on the device."""
+        try:
+            self._reader.close()
+        finally:
+            if self._streamed is not None:
+                self._streamed.release()
+
+
+def _steps_of(chunk: Chunk) -> int:
+    return sum(map(len, chunk.groups))
+
+
+def _groups_after(groups: Sequence[Array], steps: int) -> Iterator[Array]:
+    """The batches after the first ones."""
+    for rows in groups:
+        if steps < len(rows):
+            yield rows[steps:]
+        steps = max(0, steps - len(rows))
+
+
+def _groups_before(groups: Sequence[Array], steps: int) -> Iterator[Array]:
+    """The first batches."""
+    for rows in groups:
+        yield rows[:steps]
+        steps = max(0, steps - len(rows))

@@ -1,0 +1,225 @@
+"""The epochs of a training: batches of a data set in shuffled order, or of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from lamina.data import Dataset, Stream
+from lamina.data.positions import Position
+from lamina.data.reader import Reader
+from lamina.errors import DataError
+from lamina.runtime.feeds import Feed, Stopped
+from lamina.shapes import Array
+from lamina.training.batches import Examples
+from lamina.training.training import Training
+
+
+class Epochs(Protocol):
+    """The batches of a fit, epoch by epoch."""
+
+    @property
+    def steps(self) -> int | None:
+        """The training steps of an epoch; None if that is not known yet."""
+        ...
+
+    def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
+        """Examples, and the batches in them: int64 (batches, batch size).
+
+        Args:
+            epoch: its number.
+            done: the training steps of the epoch that are omitted, because they are done.
+            stopped: whether to end early.
+        """
+        ...
+
+    def advance(self, steps: int) -> None:
+        """Counts training steps as done."""
+        ...
+
+    def notes(self) -> dict[str, Any]:
+        """Where the stream is, as plain data; empty for a data set."""
+        ...
+
+    def fault(self) -> str:
+        """The first example with a value that is not finite, as text for an error."""
+        ...
+
+
+class Opened:
+    """The data of a fit: a data set, or a stream whose first batch is read.
+
+    Args:
+        data: to open; use it in a `with` block.
+        seed: of the order of the examples.
+        notes: where a stream begins, from `Epochs.notes`; None for the beginning.
+        keeps_states: whether notes have the state of the source, if it has one.
+    """
+
+    def __init__(
+        self,
+        data: Dataset | Stream,
+        seed: int,
+        notes: Mapping[str, Any] | None = None,
+        *,
+        keeps_states: bool = False,
+    ) -> None:
+        self.data = data
+        self._reader: Reader | None = None
+        if isinstance(data, Stream):
+            position = Position.of(notes) if notes else None
+            resumes = position is not None
+            self._reader = Reader(
+                data, position, seed=seed, resumes=resumes, keeps_states=keeps_states
+            )
+
+    @property
+    def sample(self) -> Dataset:
+        """The data set, or the first batch of the stream.
+
+        Raises:
+            BaseException: that the source has raised.
+        """
+        return self.data if isinstance(self.data, Dataset) else self.reader.sample()
+
+    @property
+    def reader(self) -> Reader:
+        """Of the stream."""
+        assert self._reader is not None
+        return self._reader
+
+    def batch_size(self, wanted: int) -> int:
+        """The most examples of a training step."""
+        if isinstance(self.data, Dataset):
+            return min(wanted, len(self.data))
+        return wanted if self.data.regroup else len(self.sample)
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the training data") -> None:
+    """Raises DataError if data that can be read once is needed for several epochs."""
+    if isinstance(data, Stream) and data.is_one_shot and epochs > 1:
+        raise DataError(
+            f"{role} can be read once, and there are {epochs} epochs",
+            facts=(
+                ("expected", "a source that can be iterated again"),
+                ("found", f"an iterator ({type(data.source).__name__})"),
+            ),
+            where="fit",
+            advice="Give the generator function itself, without calling it, or a list of batches; "
+            "or train for one epoch.",
+        )
+
+
+@contextmanager
+def epochs_of(
+    opened: Opened, training: Training, *, seed: int, drop_last: bool, shuffled: bool, epochs: int
+) -> Generator[Epochs]:
+    """The epochs of a training; their memory is released after the block.
+
+    Args:
+        opened: the data.
+        training: runs the batches.
+        seed: of the order of a data set's examples.
+        drop_last: whether a smaller last batch of an epoch is omitted.
+        shuffled: whether each epoch has the examples of a data set in another order.
+        epochs: of the fit.
+    """
+    if isinstance(opened.data, Dataset):
+        with training.uploaded(opened.data) as resident:
+            how: Any = {"drop_last": drop_last, "shuffled": shuffled}
+            yield _OfDataset(opened.data, training, resident, seed, **how)
+        return
+    every = epochs if opened.data.steps_per_epoch is None else None
+    with training.fed(opened.reader, opened.sample, drop_last=drop_last, epochs=every) as feed:
+        yield _OfStream(opened.data, feed)
+
+
+@final
+class _OfDataset:
+    """The epochs of a data set."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        training: Training,
+        resident: Examples,
+        seed: int,
+        *,
+        drop_last: bool,
+        shuffled: bool,
+    ) -> None:
+        self._dataset, self._training, self._resident = dataset, training, resident
+        self._seed, self._drop_last, self._shuffled = seed, drop_last, shuffled
+
+    @property
+    def steps(self) -> int | None:
+        count, size = len(self._dataset), self._training.batch_size
+        return count // size if self._drop_last else -(-count // size)
+
+    def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
+        how: Any = {"drop_last": self._drop_last, "shuffled": self._shuffled}
+        batches = self._training.batches_of(self._dataset, self._seed, epoch, **how)
+        left: list[Array] = []
+        for rows in batches:
+            left += [rows[done:]] if done < len(rows) else []
+            done = max(0, done - len(rows))
+        for rows in self._training.in_order(self._resident, left):
+            yield self._resident, rows
+
+    def advance(self, steps: int) -> None:
+        pass
+
+    def notes(self) -> dict[str, Any]:
+        return {}
+
+    def fault(self) -> str:
+        dataset = self._dataset
+        named = (("input", dataset.input_arrays), ("target", dataset.target_arrays))
+        arrays = [(f"{role} {n}", one) for role, every in named for n, one in enumerate(every)]
+        return _first_fault(arrays)
+
+
+@final
+class _OfStream:
+    """The epochs of a stream."""
+
+    def __init__(self, stream: Stream, feed: Feed) -> None:
+        self._stream, self._feed = stream, feed
+        self.steps = stream.steps_per_epoch
+        self._done = 0
+
+    def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
+        each = self._stream.steps_per_epoch
+        self._done = done
+        yield from self._feed.groups(None if each is None else each - done, stopped)
+        if not stopped():
+            self.steps = self._done
+
+    def advance(self, steps: int) -> None:
+        self._done += steps
+        self._feed.advance(steps)
+
+    def notes(self) -> dict[str, Any]:
+        return self._feed.position.notes()
+
+    def fault(self) -> str:
+        arrays = self._feed.arrays()
+        return _first_fault([(f"array {n} of the batch", one) for n, one in enumerate(arrays)])
+
+
+def _first_fault(arrays: list[tuple[str, Array]]) -> str:
+    for name, array in arrays:
+        rows = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+        if rows.any():
+            return f"{name} is not finite at example {int(rows.argmax())}"
+    return "all finite"

@@ -1,0 +1,41 @@
+"""Helpers of the tests of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fit_cases import data, fit, network
+
+import lamina as lm
+from lamina.data import Dataset
+from lamina.errors import LaminaError
+from lamina.training.history import History
+
+TRAIN, TEST = data(90), data(41, seed=1)
+BATCH = 8
+
+
+def batches_of(dataset: Dataset, size: int) -> Callable[[], Iterator[Any]]:
+    """A generator function over a data set."""
+
+    def batches() -> Iterator[Any]:
+        for start in range(0, len(dataset), size):
+            yield dataset.inputs[start : start + size], dataset.targets[start : start + size]
+
+    return batches
+
+
+def trained(train: Any, engine: str = "cpu", **how: Any) -> tuple[dict[str, Any], History]:
+    model = lm.Model(network(), engine=engine, seed=3)
+    usual: dict[str, Any] = {"batch_size": BATCH, "metrics": [lm.Accuracy()], "progress": False}
+    history = fit(model, train, **(usual | how))
+    return model.parameters(), history
+
+
+def fault(source: Any, kind: type[LaminaError], **how: Any) -> str:
+    with pytest.raises(LaminaError) as caught:
+        trained(source, **how)
+    assert type(caught.value) is kind
+    return str(caught.value)

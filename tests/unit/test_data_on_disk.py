@@ -1,0 +1,197 @@
+"""Data that stays in its file: memory maps, and files that are read in chunks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fit_cases import network, same
+from stream_cases import TRAIN, trained
+
+import lamina as lm
+from lamina.data import Stream, in_chunks, load
+from lamina.errors import DataError, DTypeError, FileFormatError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def npy(tmp_path: Path) -> tuple[Path, Path]:
+    np.save(tmp_path / "x.npy", TRAIN.inputs)
+    np.save(tmp_path / "y.npy", TRAIN.targets)
+    return tmp_path / "x.npy", tmp_path / "y.npy"
+
+
+@pytest.fixture
+def hdf5(tmp_path: Path) -> Any:
+    h5py = pytest.importorskip("h5py")
+
+    def write(**options: Any) -> Path:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("x", data=TRAIN.inputs, **options)
+            file.create_dataset("y", data=TRAIN.targets)
+        return tmp_path / "a.h5"
+
+    return write
+
+
+# Memory maps -------------------------------------------------------------------------------------
+
+
+def test_an_npy_file_is_mapped_and_trains_to_the_same_bits(npy: tuple[Path, Path]) -> None:
+    x, y = npy
+    mapped = load(x, targets=y, on_disk=True)
+    assert isinstance(mapped.inputs, np.memmap)
+    assert same(trained(mapped)[0], trained(TRAIN)[0])
+
+
+def test_contiguous_hdf5_arrays_are_mapped(hdf5: Any) -> None:
+    mapped = load(hdf5(), on_disk=True)
+    assert isinstance(mapped.inputs, np.memmap)
+    assert isinstance(mapped.targets, np.memmap)
+    np.testing.assert_array_equal(mapped.inputs, TRAIN.inputs)
+    np.testing.assert_array_equal(mapped.targets, TRAIN.targets)
+
+
+def test_large_files_are_mapped_by_default(
+    npy: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not isinstance(load(npy[0]).inputs, np.memmap)
+    monkeypatch.setattr("lamina.data.readers.MAPPED_BYTES", 100)
+    assert isinstance(load(npy[0]).inputs, np.memmap)
+    assert not isinstance(load(npy[0], on_disk=False).inputs, np.memmap)
+    np.save(npy[0], np.asfortranarray(TRAIN.inputs))
+    assert not isinstance(load(npy[0]).inputs, np.memmap)
+
+
+@pytest.mark.parametrize("kind", ["chunked", "other bytes", "column-major", "csv"])
+def test_arrays_that_cannot_be_mapped_are_refused(kind: str, tmp_path: Path, hdf5: Any) -> None:
+    path = tmp_path / "a.npy"
+    if kind == "chunked":
+        path = hdf5(chunks=True)
+    elif kind == "other bytes":
+        np.save(path, TRAIN.inputs.astype(">f4"))
+    elif kind == "column-major":
+        np.save(path, np.asfortranarray(TRAIN.inputs))
+    else:
+        path = tmp_path / "a.csv"
+        np.savetxt(path, TRAIN.inputs, delimiter=",")
+    with pytest.raises(DataError) as caught:
+        load(path, on_disk=True)
+    found = {"chunked": "hdf5", "csv": "csv"}.get(kind, "npy")
+    assert str(caught.value) == (
+        f"in {path}: the arrays of this file cannot be mapped into memory\n"
+        "  expected  .npy, or HDF5 without compression and chunks\n"
+        f"  found     {found}, or another order of bytes or axes\n"
+        "  Read it in chunks: lm.data.Stream(lm.data.in_chunks(path)), or leave out on_disk=True."
+    )
+
+
+def test_a_short_file_is_not_mapped(npy: tuple[Path, Path]) -> None:
+    npy[0].write_bytes(npy[0].read_bytes()[:-5])
+    with pytest.raises(FileFormatError, match="does not match its header"):
+        load(npy[0], on_disk=True)
+    with pytest.raises(FileFormatError, match="does not match its header"):
+        in_chunks(npy[0])
+
+
+def test_pickles_are_neither_mapped_nor_read_in_chunks(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([print, {}], object), allow_pickle=True)
+    for call in (lambda path: load(path, on_disk=True), in_chunks):
+        with pytest.raises(DTypeError, match="does not hold plain numbers"):
+            call(tmp_path / "a.npy")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it reads /proc")
+def test_training_on_a_mapped_file_takes_no_memory_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.ones((30_000, 256), "float32"))
+    code = f"""
+        import sys
+        sys.path.insert(0, {str(ROOT)!r})
+        import numpy as np, lamina as lm
+        from pathlib import Path
+
+        def own():
+            lines = Path("/proc/self/status").read_text().splitlines()
+            fields = dict(line.split(":", 1) for line in lines)
+            return int(fields["RssAnon"].split()[0]) << 10
+
+        data = lm.data.load({str(path)!r}, on_disk=True)
+        data = lm.data.Dataset(data.inputs, np.zeros((30_000, 1), "float32"))
+        model = lm.Model(lm.Sequential(lm.Input(256), lm.Linear(1)))
+        fit = lambda data: model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(1e-4), batch_size=100)
+        fit(data.subset(0, 1000))
+        before = own()
+        fit(data)
+        print(own() - before)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) < 8 << 20  # the file has 30 MB
+
+
+# Chunks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (16, 2)}, {"compression": "gzip"}], ids=str)
+def test_hdf5_is_read_in_chunks(hdf5: Any, options: dict[str, Any]) -> None:
+    source = in_chunks(hdf5(**options))
+    assert len(source) == 90
+    # There is one chunk.
+    assert same(trained(source)[0], trained(lambda: [(TRAIN.inputs, TRAIN.targets)])[0])
+    model = lm.Model(network(), seed=3)
+    np.testing.assert_array_equal(model.predict(source), model.predict(TRAIN.inputs))
+
+
+def test_npy_is_read_in_chunks(npy: tuple[Path, Path]) -> None:
+    source = in_chunks(npy[0], targets=npy[1], examples=20)
+    parts = list(source(0, 0, None))
+    assert [len(x) for x, _ in parts] == [20, 20, 20, 20, 10]
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in parts]), TRAIN.inputs)
+    np.testing.assert_array_equal(np.concatenate([y for _, y in parts]), TRAIN.targets)
+    assert not any(isinstance(x, np.memmap) for x, _ in parts)
+
+
+def test_other_orders_of_bytes_are_read_in_chunks(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", TRAIN.inputs.astype(">f4"))
+    ((x, y),) = in_chunks(tmp_path / "x.npy")(0, 0, None)
+    assert x.dtype.isnative
+    np.testing.assert_array_equal(x, TRAIN.inputs)
+    assert y is None
+
+
+def test_chunks_are_shuffled_anew_in_each_epoch(npy: tuple[Path, Path]) -> None:
+    source = in_chunks(npy[0], examples=10)
+    orders = [[x.tobytes() for x, _ in source(epoch, 0, 7)] for epoch in range(3)]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(orders[2])
+    assert orders[0] != orders[1] != orders[2]
+    assert orders[1] == [x.tobytes() for x, _ in source(1, 0, 7)]
+    assert orders[1][3:] == [x.tobytes() for x, _ in source(1, 3, 7)]
+
+
+def test_a_window_over_chunks_trains(npy: tuple[Path, Path]) -> None:
+    stream = Stream(in_chunks(npy[0], targets=npy[1], examples=10), window=30)
+    assert len(trained(stream, epochs=3)[1]) == 3
+
+
+def test_faults_of_files_are_named(npy: tuple[Path, Path], tmp_path: Path) -> None:
+    np.save(npy[1], TRAIN.targets[:5])
+    with pytest.raises(DataError) as caught:
+        in_chunks(npy[0], targets=npy[1])
+    assert str(caught.value) == (
+        f"in {npy[0]}: the inputs and the targets differ in the number of examples\n"
+        "  inputs   90\n"
+        "  targets  5"
+    )
+    with pytest.raises(DataError, match="there is no such file"):
+        in_chunks(tmp_path / "none.npy")
+    np.save(npy[0], np.asfortranarray(TRAIN.inputs))
+    with pytest.raises(DataError, match="are not one after the other"):
+        in_chunks(npy[0])

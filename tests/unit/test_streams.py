@@ -1,0 +1,490 @@
+"""Streams: batches of a source, read by a thread while the device computes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fit_cases import fit, network, same
+from stream_cases import BATCH, TEST, TRAIN, batches_of, fault, trained
+
+import lamina as lm
+from lamina.data import Dataset, Stream
+from lamina.data.positions import WindowOrder
+from lamina.data.reader import Plan, Reader
+from lamina.engines.gpu.engine import GpuEngine
+from lamina.errors import DataError, DTypeError, ShapeError
+from lamina.runtime import streaming
+from lamina.training.history import History
+
+
+def expected(epochs: list[list[np.ndarray[Any, Any]]]) -> dict[str, Any]:
+    """The parameters after training steps on these examples of `TRAIN`."""
+    model = lm.Model(network(), seed=3)
+    with model.training(lm.CrossEntropy(), lm.Adam(0.01), BATCH) as training:
+        for rows in (rows for epoch in epochs for rows in epoch):
+            training.step(TRAIN.inputs[rows], TRAIN.targets[rows])
+    return model.parameters()
+
+
+def in_batches(order: Any) -> list[Any]:
+    return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+
+
+@pytest.fixture(autouse=True)
+def no_reader_stays() -> Iterator[None]:
+    yield
+    gc.collect()
+    names = [thread.name for thread in threading.enumerate()]
+    assert "lamina reader" not in names
+
+
+# What is read ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 33, 90, 200])
+def test_batches_of_any_size_are_regrouped(size: int) -> None:
+    parameters, history = trained(batches_of(TRAIN, size), epochs=2)
+    assert same(parameters, expected([in_batches(np.arange(90))] * 2))
+    assert len(history) == 2
+
+
+@pytest.mark.parametrize("engine", ["interpreter", "opencl"])
+def test_a_stream_gives_the_bits_of_single_steps_on_every_engine(
+    engine: str, request: pytest.FixtureRequest
+) -> None:
+    name = request.getfixturevalue("opencl_name") if engine == "opencl" else engine
+    parameters, _ = trained(batches_of(TRAIN, 33), name, epochs=1)
+    model = lm.Model(network(), engine=name, seed=3)
+    with model.training(lm.CrossEntropy(), lm.Adam(0.01), BATCH) as training:
+        for rows in in_batches(np.arange(90)):
+            training.step(TRAIN.inputs[rows], TRAIN.targets[rows])
+    assert same(parameters, model.parameters())
+
+
+class Loader:
+    """An object that can be iterated again."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return batches_of(TRAIN, 20)()
+
+
+SOURCES: dict[str, Any] = {
+    "generator function": batches_of(TRAIN, 20),
+    "list of pairs": [*batches_of(TRAIN, 20)()],
+    "list of data sets": [Dataset(x, y) for x, y in batches_of(TRAIN, 20)()],
+    "list of dictionaries": [{"x": x, "y": y} for x, y in batches_of(TRAIN, 20)()],
+    "other names": [{"images": x, "labels": y} for x, y in batches_of(TRAIN, 20)()],
+    "lists": [[x, y] for x, y in batches_of(TRAIN, 20)()],
+    "object": Loader(),
+    "a function that returns a list": lambda: [*batches_of(TRAIN, 20)()],
+    "Stream": Stream(batches_of(TRAIN, 20)),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
+def test_all_sources_are_read(source: Any) -> None:
+    parameters, history = trained(source, validation=source, epochs=2)
+    assert same(parameters, expected([in_batches(np.arange(90))] * 2))
+    model = lm.Model(network(), seed=3)
+    model.set_parameters(parameters)
+    whole = model.evaluate(TRAIN, lm.CrossEntropy(), [lm.Accuracy()])
+    assert history.values["validation_loss"][-1] == pytest.approx(whole["loss"], rel=1e-6)
+    assert model.evaluate(source, lm.CrossEntropy(), [lm.Accuracy()]) == whole
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_loaders_of_pytorch_are_read(workers: int) -> None:
+    torch = pytest.importorskip("torch")
+    pairs = torch.utils.data.TensorDataset(torch.tensor(TRAIN.inputs), torch.tensor(TRAIN.targets))
+    loader = torch.utils.data.DataLoader(pairs, batch_size=20, num_workers=workers)
+    parameters, _ = trained(loader, epochs=2)
+    assert same(parameters, expected([in_batches(np.arange(90))] * 2))
+
+
+def test_an_iterator_is_read_in_a_single_epoch_and_refused_for_more() -> None:
+    parameters, _ = trained(batches_of(TRAIN, 20)(), epochs=1)
+    assert same(parameters, expected([in_batches(np.arange(90))]))
+    with pytest.raises(DataError) as caught:
+        trained(batches_of(TRAIN, 20)(), epochs=2)
+    assert str(caught.value) == (
+        "in fit: the training data can be read once, and there are 2 epochs\n"
+        "  expected  a source that can be iterated again\n"
+        "  found     an iterator (generator)\n"
+        "  Give the generator function itself, without calling it, or a list of batches; "
+        "or train for one epoch."
+    )
+    with pytest.raises(DataError, match="the validation data can be read once"):
+        trained(TRAIN, validation=batches_of(TEST, 20)(), epochs=2)
+
+
+def test_predictions_of_a_stream_are_those_of_its_arrays() -> None:
+    model = lm.Model(network(), seed=3)
+    whole = model.predict(TRAIN.inputs)
+    np.testing.assert_array_equal(model.predict(batches_of(TRAIN, 33)), whole)
+    inputs = lambda: (x for x, _ in batches_of(TRAIN, 33)())  # noqa: E731
+    # They are not shuffled.
+    np.testing.assert_array_equal(model.predict(Stream(inputs, window=30)), whole)
+    kept = model.predict(Stream(batches_of(TRAIN, 33), regroup=False))
+    np.testing.assert_allclose(kept, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_several_inputs_and_targets_are_read() -> None:
+    a, b = lm.Input(2), lm.Input(3)
+    net = lm.Network([a, b], lm.Linear(3)(lm.concat([a, b])))
+    x, y = TRAIN.inputs[:, :2], np.ones((90, 3), "float32")
+
+    def batches() -> Iterator[Any]:
+        for start in range(0, 90, 7):
+            rows = slice(start, start + 7)
+            yield (x[rows], TRAIN.inputs[rows, :3]), TRAIN.targets[rows]
+
+    streamed, whole = lm.Model(net, seed=1), lm.Model(net, seed=1)
+    for model, source in ((streamed, batches), (whole, ((x, TRAIN.inputs[:, :3]), TRAIN.targets))):
+        with model.training(lm.CrossEntropy(), lm.SGD(0.1), 90) as training:
+            training.run(source, steps=1)
+    for name, value in whole.parameters().items():
+        np.testing.assert_allclose(streamed.parameters()[name], value, rtol=1e-5, atol=1e-6)
+    assert y.shape == (90, 3)
+
+
+def test_a_run_continues_after_the_training_steps_done() -> None:
+    def losses(counts: list[int]) -> list[float]:
+        model = lm.Model(network(), seed=3)
+        with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
+            return [
+                float(one)
+                for count in counts
+                for one in training.run(Stream(batches_of(TRAIN, 20), window=30), count, seed=5)
+            ]
+
+    assert losses([30]) == losses([4, 26]) == losses([12, 1, 17])
+
+
+# Epochs ------------------------------------------------------------------------------------------
+
+
+def test_the_last_batch_is_smaller_or_dropped() -> None:
+    rows = in_batches(np.arange(90))
+    assert same(trained(batches_of(TRAIN, 20), epochs=1)[0], expected([rows]))
+    dropped, _ = trained(batches_of(TRAIN, 20), epochs=1, drop_last=True)
+    assert same(dropped, expected([rows[:-1]]))
+
+
+def test_batches_are_taken_as_they_are() -> None:
+    sizes = [5, 1, 8, 12, 3]
+    ends = np.cumsum(sizes)
+    rows = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    source = [(TRAIN.inputs[one], TRAIN.targets[one]) for one in rows]
+    parameters, _ = trained(Stream(source, regroup=False), epochs=2)
+    model = lm.Model(network(), seed=3)
+    with model.training(lm.CrossEntropy(), lm.Adam(0.01), 12) as training:
+        for x, y in [*source, *source]:
+            training.step(x, y)
+    assert same(parameters, model.parameters())
+
+
+def test_an_epoch_of_so_many_steps_continues_the_stream() -> None:
+    order = np.arange(90)
+    rows = [*in_batches(order)] * 3
+    parameters, history = trained(Stream(batches_of(TRAIN, 20), steps_per_epoch=5), epochs=4)
+    assert same(parameters, expected([rows[:20]]))
+    assert len(history) == 4
+
+
+def test_a_source_without_an_end_is_read_for_so_many_steps() -> None:
+    def endless() -> Iterator[Any]:
+        while True:
+            yield from batches_of(TRAIN, 10)()
+
+    model = lm.Model(network(), seed=3)
+    history = fit(model, Stream(endless, steps_per_epoch=4), epochs=2)
+    assert len(history) == 2
+    score = model.evaluate(Stream(endless, steps_per_epoch=1), lm.CrossEntropy(), batch_size=90)
+    assert score == model.evaluate(TRAIN, lm.CrossEntropy(), batch_size=90)
+
+
+def test_functions_get_the_number_of_the_epoch() -> None:
+    seen: list[int] = []
+
+    def batches(epoch: int) -> Iterator[Any]:
+        seen.append(epoch)
+        return batches_of(TRAIN, 20)()
+
+    trained(batches, epochs=3)
+    assert seen == [0, 1, 2]
+
+
+def test_a_source_is_opened_once_for_each_epoch() -> None:
+    opened: list[str] = []
+
+    class Counted(Loader):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __iter__(self) -> Iterator[Any]:
+            opened.append(self.name)
+            return super().__iter__()
+
+    trained(Counted("train"), validation=Counted("validation"), epochs=3)
+    assert sorted(opened) == ["train"] * 3 + ["validation"] * 3
+
+
+# Windows -----------------------------------------------------------------------------------------
+
+
+def window_order(window: int, seed: int, epoch: int, count: int = 90) -> Any:
+    """The order of the examples, by the rule of `Stream`."""
+    order = WindowOrder(window, seed, epoch)
+    rows: list[int] = []
+    block = 0
+    while len(rows) < count:
+        size = min(order.length(block), count - len(rows))
+        rows += (len(rows) + order.permutation(block, size)).tolist()
+        block += 1
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("window", [1, 3, 20, 64, 1000])
+@pytest.mark.parametrize("size", [7, 90])
+def test_a_window_shuffles_by_its_rule(window: int, size: int) -> None:
+    stream = Stream(batches_of(TRAIN, size), window=window, seed=11)
+    orders = [window_order(window, 11, epoch) for epoch in range(2)]
+    assert same(trained(stream, epochs=2)[0], expected([in_batches(one) for one in orders]))
+
+
+def test_the_orders_of_a_window_are_permutations_that_differ() -> None:
+    orders = [window_order(40, seed, epoch) for seed in (0, 1) for epoch in range(3)]
+    assert all(sorted(one) == list(range(90)) for one in orders)
+    assert len({one.tobytes() for one in orders}) == 6
+    # Recorded, because the order must not depend on the machine or the version.
+    assert window_order(5, 0, 0, 12).tolist() == WINDOW_ORDER
+
+
+WINDOW_ORDER = [1, 0, 3, 5, 2, 6, 4, 9, 7, 11, 10, 8]
+
+
+def test_the_seed_of_the_fit_is_that_of_the_window() -> None:
+    source = batches_of(TRAIN, 20)
+    seeded, _ = trained(Stream(source, window=40, seed=7), seed=3)
+    fitted, _ = trained(Stream(source, window=40), seed=7)
+    other, _ = trained(Stream(source, window=40), seed=8)
+    # The seed of the fit also seeds dropout.
+    again, _ = trained(Stream(source, window=40, seed=7), seed=7)
+    assert same(fitted, again)
+    assert not same(fitted, other)
+    assert not same(seeded, again)
+
+
+def test_a_window_needs_examples() -> None:
+    with pytest.raises(DataError) as caught:
+        Stream([], window=3, regroup=False)
+    assert str(caught.value).startswith(
+        "in Stream: a window shuffles examples, but the batches are taken as they are"
+    )
+
+
+# The thread --------------------------------------------------------------------------------------
+
+
+def test_errors_of_the_source_arrive_with_their_traceback() -> None:
+    def broken() -> Iterator[Any]:
+        yield TRAIN.inputs, TRAIN.targets
+        raise ZeroDivisionError("in the middle")
+
+    for call in (
+        lambda: trained(broken),
+        lambda: trained(TRAIN, validation=broken),
+        lambda: lm.Model(network()).predict(broken),
+        lambda: lm.Model(network()).evaluate(broken, lm.CrossEntropy()),
+    ):
+        with pytest.raises(ZeroDivisionError, match="in the middle") as caught:
+            call()
+        lines = traceback.extract_tb(caught.value.__traceback__)
+        assert 'raise ZeroDivisionError("in the middle")' in [line.line for line in lines]
+
+
+def test_errors_name_the_batch() -> None:
+    good = (TRAIN.inputs[:10], TRAIN.targets[:10])
+    text = fault([good, good, (TRAIN.inputs[:10], TRAIN.targets[:10] + 5)], DataError)
+    assert "labels out of range" in text
+    text = fault([good, (TRAIN.inputs[:10, :3], TRAIN.targets[:10])], ShapeError)
+    assert text.startswith("in input 0: input 0 has another shape than the network expects")
+    text = fault([good, (TRAIN.inputs[:10], TRAIN.targets[:9])], DataError)
+    assert text == (
+        "in batch 1 of the stream: the inputs and the targets differ in the number of examples\n"
+        "  inputs   10 examples, float32[10, 4]\n"
+        "  targets  9 examples, int64[9]\n"
+        "  The first axis counts the examples; its extent must be the same in all arrays. "
+        "Pass several inputs as a tuple."
+    )
+    assert fault([good, (1, 2, 3, 4)], DataError) == (
+        "in batch 1 of the stream: a batch is neither inputs nor a pair (inputs, targets)\n"
+        "  expected  (x, y)\n"
+        "  found     4 values\n"
+        "  Several inputs make a tuple: ((a, b), y)."
+    )
+    assert fault([{"x": TRAIN.inputs, "z": TRAIN.targets}], DataError) == (
+        "in batch 0 of the stream: the names in a batch do not tell inputs from targets\n"
+        "  expected  x/y, inputs/targets, images/labels\n"
+        "  found     x, z\n"
+        "  Give pairs: ((batch['a'], batch['b']), batch['c']) for batch in loader."
+    )
+
+
+def test_batches_of_another_dtype_are_refused() -> None:
+    source = [
+        (TRAIN.inputs[:10].astype("uint8"), TRAIN.targets[:10]),
+        (TRAIN.inputs[:10], TRAIN.targets[:10]),
+    ]
+    assert "another dtype than the program was compiled for" in fault(source, DTypeError)
+    model = lm.Model(network())
+    with pytest.raises(DataError, match="the batches of the stream differ"):
+        model.predict(lambda: (x for x, _ in source))
+
+
+def test_sources_without_batches_are_refused() -> None:
+    def nothing() -> list[Any]:
+        return []
+
+    assert fault(nothing, DataError) == (
+        "in Stream: the stream has no batches\n"
+        "  source  function\n"
+        "  An iterator can be read once: give a generator function, or a list."
+    )
+    assert fault(Stream(iter([])), DataError, epochs=1).startswith("in Stream: the stream has no")
+    running = batches_of(TRAIN, 20)()
+    assert "the stream has no batches" in fault(lambda: running, DataError, epochs=2)
+    text = fault([(TRAIN.inputs[:3], TRAIN.targets[:3])], DataError, drop_last=True)
+    assert text == (
+        "in fit: an epoch of the stream has no training step\n"
+        "  batch_size  8\n"
+        "  Leave drop_last out, or take a smaller batch_size."
+    )
+
+
+def test_what_is_no_source_is_refused() -> None:
+    for value in ("text", 3, {"x": 1}, Dataset):
+        with pytest.raises(DataError, match="this is not a source of batches"):
+            Stream(value)
+    with pytest.raises(DataError) as caught:
+        Stream(lambda size: [])
+    assert str(caught.value).splitlines()[1:] == [
+        "  expected  no arguments, or epoch, skip and seed",
+        "  Wrap it: lambda: <lambda>(...).",
+    ]
+    assert "the function needs an argument 'size'" in str(caught.value)
+    assert "the function does not return batches" in fault(lambda: 3, DataError)
+
+
+def test_the_source_is_closed_in_its_thread() -> None:
+    threads: list[Any] = []
+
+    def noted() -> Iterator[Any]:
+        threads.append(threading.current_thread())
+        try:
+            yield from batches_of(TRAIN, 20)()
+            while True:
+                yield TRAIN.inputs, TRAIN.targets
+        finally:
+            threads.append(threading.current_thread())
+
+    trained(Stream(noted, steps_per_epoch=3), epochs=1)
+    opened, closed = threads
+    assert opened is closed is not threading.main_thread()
+
+
+def test_a_callback_that_ends_the_fit_ends_the_reader() -> None:
+    _, history = trained(batches_of(TRAIN, 1), epochs=100, callbacks=[lambda h: len(h) == 2])
+    assert len(history) == 2
+
+
+def test_an_error_in_a_callback_ends_the_reader() -> None:
+    def fail(_: History) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        trained(batches_of(TRAIN, 5), callbacks=[fail])
+
+
+def test_the_buffer_is_bounded() -> None:
+    given: list[int] = []
+
+    def counted() -> Iterator[Any]:
+        for number in range(10_000):
+            given.append(number)
+            yield TRAIN.inputs[:BATCH], TRAIN.targets[:BATCH]
+
+    each = TRAIN.inputs[:BATCH].nbytes + TRAIN.targets[:BATCH].nbytes
+    reader = Reader(Stream(counted, buffer_bytes=10 * each))
+    try:
+        reader.sample()
+        reader.begin(Plan(lambda batch: [*batch.input_arrays, *batch.target_arrays], BATCH))
+        first = reader.take()
+        assert first is not None
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert reader.bytes <= 11 * each
+        assert len(given) <= 12
+        reader.give_back(first)
+        assert reader.take() is not None
+    finally:
+        reader.close()
+
+
+def test_ctrl_c_ends_a_fit_whose_source_is_slow() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def slow() -> Iterator[Any]:
+        yield TRAIN.inputs[:BATCH], TRAIN.targets[:BATCH]
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(50):
+            time.sleep(0.05)
+            yield TRAIN.inputs[:0], TRAIN.targets[:0]
+
+    try:
+        started = time.perf_counter()
+        _, history = trained(slow, epochs=3)
+        assert history.interrupted
+        assert time.perf_counter() - started < 20
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_loss_that_is_not_finite_names_the_example() -> None:
+    x = TRAIN.inputs.copy()
+    x[40] = np.nan
+    text = fault(
+        [(x[:30], TRAIN.targets[:30]), (x[30:], TRAIN.targets[30:])], lm.errors.NonFiniteError
+    )
+    assert "the loss became nan in training step 6 of epoch 1" in text
+    assert "array 0 of the batch is not finite at example 40" in text
+
+
+# Devices with memory of their own ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+@pytest.mark.parametrize("options", [{}, {"window": 20}, {"steps_per_epoch": 5}], ids=str)
+def test_a_stream_is_copied_to_the_device_in_chunks(
+    opencl_name: str, monkeypatch: pytest.MonkeyPatch, count: int, options: dict[str, Any]
+) -> None:
+    source = batches_of(TRAIN, 20)
+    shared = trained(Stream(source, **options), opencl_name, validation=source)
+    monkeypatch.setattr(GpuEngine, "shared", lambda *_: None)
+    monkeypatch.setattr(streaming, "_CHUNK_BYTES", count * BATCH * (4 * 4 + 8))
+    copied = trained(Stream(source, **options), opencl_name, validation=source)
+    assert same(shared[0], copied[0])
+    assert shared[1].values == copied[1].values
+    with pytest.raises(ZeroDivisionError):
+        trained(Stream(lambda: [(TRAIN.inputs, TRAIN.targets), 1 / 0]), opencl_name)
