@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Never, NoReturn, final
+from typing import TYPE_CHECKING, Annotated, Any, Never, NoReturn, final
 
 from lamina.calls import checked
 from lamina.data import Dataset, Stream, as_dataset
 from lamina.data.arrays import rounded
 from lamina.data.dataset import Data
-from lamina.data.stream import AnyData, as_data, is_stream
+from lamina.data.stream import AnyData, as_data, as_inputs
 from lamina.elsewhere import Named
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError
@@ -55,6 +55,9 @@ from lamina.training.profile import profile
 from lamina.training.training import Training
 from lamina.weights import NamedArrays, Pairing, Patterns, StateDict, pair_by_name
 
+if TYPE_CHECKING:
+    from lamina.data import Coding
+
 _ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
 OfNetwork = Annotated[Network, Instance(Network, "a model is made of a network", _ADVICE)]
 OfFile = Annotated[DTypeLike | None, OrNone(ModelType())]
@@ -93,6 +96,8 @@ class Model(Named):
         (5, 2)
     """
 
+    _coding: Coding | None = None
+
     @checked
     def __init__(
         self,
@@ -129,6 +134,7 @@ class Model(Named):
             values = _rounded(values, precision.dtype)
         model._parameters = Parameters(saved.network, opened, precision, saved.seed, values)
         model._inference = Inference(model._parameters)
+        model._coding = saved.coding
         return model
 
     @checked
@@ -171,6 +177,11 @@ class Model(Named):
         return self._parameters.network
 
     @property
+    def coding(self) -> Coding | None:
+        """How the columns of a table become inputs, if the model was trained on a table."""
+        return self._coding
+
+    @property
     def seed(self) -> int:
         """The seed that the model was made with."""
         return self._parameters.seed
@@ -188,7 +199,8 @@ class Model(Named):
 
         Args:
             inputs: an array, batch first; a tuple of arrays for several inputs; a `Dataset`, or a
-                stream of batches (see `lm.data.Stream`), whose targets are ignored.
+                stream of batches (see `lm.data.Stream`), whose targets are ignored; or a data frame
+                like the one that the model was trained on.
 
         Returns:
             An array, batch first; a tuple for several outputs.
@@ -204,11 +216,9 @@ class Model(Named):
                 where=str(Origin("Model.predict", source_line())),
                 advice="It splits them into batches itself.",
             )
-        if isinstance(inputs, Dataset):
-            inputs = inputs.inputs
-        if is_stream(inputs):
-            stream = inputs if isinstance(inputs, Stream) else Stream(inputs)
-            outputs = self._inference.of_stream(stream)
+        inputs = as_inputs(inputs, self._coding)
+        if isinstance(inputs, Stream):
+            outputs = self._inference.of_stream(inputs)
         else:
             outputs = self._inference(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
@@ -352,8 +362,7 @@ class Model(Named):
                 after each epoch; a function that returns True ends the fit.
             checkpoint: a file that is written after each epoch; if it does not exist yet, also
                 before the first training step.
-            checkpoint_steps: write it within an epoch too, after so many training steps or a few
-                more.
+            checkpoint_steps: write it within an epoch too, after about so many training steps.
             resume: continue from that file if it exists: the result is the same, bit by bit, as
                 without the interruption. A fit that ended in its first epoch begins again with its
                 initial parameters.
@@ -371,13 +380,15 @@ class Model(Named):
             DefinitionError: for invalid options, before the first training step.
             EngineError: if a training step needs more memory than the device has.
         """
+        data = as_data(train)
+        self._coding = data.coding if isinstance(data, Dataset) else self._coding
         fit = Fit(
             self,
             self._parameters,
             TrainingOptions(
                 loss, optimizer, metrics, clip, frozen, gradient_norm="gradient_norm" in record
             ),
-            as_data(train),
+            data,
             None if validation is None else as_data(validation),
             epochs=epochs,
             batch_size=batch_size,
@@ -540,7 +551,9 @@ class Model(Named):
             DataError: if the file cannot be written.
         """
         values = self._parameters.read(list(self._parameters.memories))
-        write_model(path, ModelFile(self.network, self._parameters.precision, self.seed, values))
+        precision, coding = self._parameters.precision, self._coding
+        file = ModelFile(self.network, precision, self.seed, values, coding=coding)
+        write_model(path, file)
 
 
 @checked

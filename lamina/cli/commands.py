@@ -328,10 +328,15 @@ def predict(
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
     own = cli.read_layers(layers) if layers else ()
     loaded = lm.load(model, engine=engine, dtype=dtype, precision=precision, layers=own)
-    dataset = cli.load_data(data, targets, None, 0)[0]
-    # The last column of a table may be targets or an input; the model decides.
-    whole_table = targets is None and data.lower().endswith(".csv")
-    inputs = cli.with_last_column(loaded, dataset) if whole_table else dataset.inputs
+    table = data.lower().endswith(".csv")
+    inputs: Any
+    if table and loaded.coding is not None:
+        inputs = lm.data.read_table(data)
+    else:
+        dataset = cli.load_data(data, targets, None, 0)[0]
+        # The last column of a table may be targets or an input; the model decides.
+        whole_table = targets is None and table
+        inputs = cli.with_last_column(loaded, dataset) if whole_table else dataset.inputs
     outputs: Any = loaded.predict(inputs)
     listed: list[Array] = [outputs] if len(loaded.network.outputs) == 1 else list(outputs)
     if out is None:

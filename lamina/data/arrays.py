@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast, final
 
 import numpy as np
@@ -95,6 +95,17 @@ def is_buffer(value: object) -> bool:
     """Whether NumPy reads a value as an array: tensors, buffers, but no lists or numbers."""
     named = any(hasattr(value, name) for name in ("__array__", "__dlpack__", "__array_interface__"))
     return named or isinstance(value, memoryview | bytearray | array)
+
+
+def is_frame(value: object) -> bool:
+    """Whether a value is a data frame, or columns by name."""
+    is_array = isinstance(value, np.ndarray)
+    return isinstance(value, Mapping) or (hasattr(value, "columns") and not is_array)
+
+
+def is_sparse(value: object) -> bool:
+    """Whether a value is a sparse matrix or array of SciPy."""
+    return hasattr(value, "tocsr") and hasattr(value, "toarray")
 
 
 def _of_python(value: object) -> bool:

@@ -22,6 +22,8 @@ Arrays = Array | tuple[Array, ...]
 Floats = Annotated[DTypeLike, ElementType(("float",))]
 Batch = tuple[Arrays, Arrays | None]
 
+# The names of inputs and targets that are recognised, in pairs.
+NAME_PAIRS = (("x", "y"), ("inputs", "targets"), ("images", "labels"))
 # Random keys are drawn for so many examples at a time, because the generator needs scratch memory.
 _PIECE = 1 << 18
 _32 = np.uint64(32)
@@ -43,6 +45,15 @@ class _Positions(Kind):
                 advice="numpy.flatnonzero(mask) makes positions of a mask.",
             )
         return positions
+
+
+class _TableCoding(Kind):
+    """A `Coding`, or None."""
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        if value is None or (hasattr(value, "columns") and hasattr(value, "classes")):
+            return value
+        raise Misfit("a Coding", "the coding of a data set of lm.data.from_frame")
 
 
 class _Epochs(Kind):
@@ -87,6 +98,7 @@ class Dataset(Named, metaclass=Called):
             outputs, or None.
         dtype: a float type; arrays of floats are converted to it, others stay as they are. NumPy
             and pandas make float64, and most models compute with float32.
+        coding: the `Coding` of the table of which it was made, if any.
 
     Raises:
         DataError: if there are no examples, or the arrays differ in their number, or hold numbers
@@ -106,6 +118,7 @@ class Dataset(Named, metaclass=Called):
     targets: Arrays | None = None
     _: KW_ONLY
     dtype: Floats | None = None
+    coding: Annotated[Any, _TableCoding()] = None
 
     def __post_init__(self) -> None:
         for name, arrays in (("inputs", self.inputs), ("targets", self.targets)):
@@ -331,7 +344,7 @@ class Dataset(Named, metaclass=Called):
             yield self._rows(rows if order is None else order[rows])
 
     def _select(self, rows: slice | Array) -> Dataset:
-        return Dataset(*self._rows(rows))
+        return Dataset(*self._rows(rows), coding=self.coding)
 
     def _rows(self, rows: slice | Array) -> Batch:
         def taken(arrays: Arrays) -> Arrays:

@@ -9,10 +9,12 @@ from typing import Annotated
 from lamina.calls import checked
 from lamina.data.archives import read_hdf5, read_npy, read_npz
 from lamina.data.dataset import Dataset, Floats
+from lamina.data.frames import read_table
+from lamina.data.from_frame import from_frame
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
 from lamina.data.images import read_image_folder
 from lamina.data.on_disk import MAPPED_BYTES, mapped_hdf5, mapped_npy
-from lamina.data.tables import read_csv
+from lamina.data.tables import NotNumbers, read_csv
 from lamina.data.untrusted import PathLike, reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
@@ -57,6 +59,7 @@ def load(
     | `.npy` | the array | another such file, if given |
     | IDX, also `.gz` | uint8 images get a channel axis | the labels' file, if given; int64 |
     | `.csv` | the other columns, float32 | the last column, or the name or number given |
+    | `.csv` with words | the other columns, coded as by `from_frame` | the same |
     | folder | its pictures, uint8 | the number of their subfolder, int64 |
 
     Args:
@@ -78,6 +81,8 @@ def load(
     with reading(source, "a data set"):
         if source.is_dir():
             inputs, outputs = _read_folder(source, targets)
+        elif _kind(source) == "csv":
+            return _read_table(source, targets, dtype)
         else:
             inputs, outputs = _mapped(source, targets, on_disk) or _read_file(source, targets)
         return Dataset(inputs, outputs, dtype=dtype)
@@ -93,6 +98,18 @@ def _read_folder(folder: Path, targets: PathLike | int | None) -> tuple[Array, A
     if targets is not None:
         raise _useless_targets("a folder of pictures", targets)
     return read_image_folder(folder)
+
+
+def _read_table(path: Path, targets: PathLike | int | None, dtype: Floats | None) -> Dataset:
+    """A table of numbers, or of columns that are coded."""
+    name = os.fspath(targets) if isinstance(targets, os.PathLike) else targets
+    try:
+        return Dataset(*read_csv(path, name), dtype=dtype)
+    except NotNumbers:
+        table = read_table(path)
+    names = list(table)
+    chosen = names[name % len(names)] if isinstance(name, int) else name
+    return from_frame(table, names[-1] if chosen is None else chosen)
 
 
 def _mapped(
@@ -130,8 +147,6 @@ def _mapped(
 def _read_file(path: Path, targets: PathLike | int | None) -> tuple[Array, Array | None]:
     kind = _kind(path)
     name = os.fspath(targets) if isinstance(targets, os.PathLike) else targets
-    if kind == "csv":
-        return read_csv(path, name)
     if isinstance(name, int):
         raise _useless_targets("this kind of file", name)
     if kind == "npz":

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY
 from inspect import Parameter, signature
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from lamina.calls import Called
-from lamina.data.archives import NAME_PAIRS
-from lamina.data.arrays import is_buffer
-from lamina.data.dataset import Dataset, as_dataset
+from lamina.data.arrays import is_buffer, is_frame, is_sparse
+from lamina.data.dataset import NAME_PAIRS, Dataset, as_dataset
 from lamina.errors import DataError
 from lamina.graph.kinds import Count, Kind, Operands, OrNone, Whole, shown
 from lamina.records import frozen_dataclass
+
+if TYPE_CHECKING:
+    from lamina.data.coding import Coding
 
 # Bytes of the examples that are read before they are needed.
 BUFFER_BYTES = 64 << 20
@@ -136,7 +138,49 @@ def as_data(value: Any) -> Dataset | Stream:
     """
     if is_stream(value):
         return value if isinstance(value, Stream) else Stream(value)
-    return as_dataset(value)
+    if is_frame(value):
+        raise DataError(
+            "the columns of a data frame are not coded",
+            facts=(("expected", "a Dataset"), ("found", type(value).__name__)),
+            advice="Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
+            "model.coding.dataset(frame).",
+        )
+    sparse = _sparse_rows(value)
+    return as_dataset(value) if sparse is None else Stream(sparse)
+
+
+def as_inputs(value: Any, coding: Coding | None) -> Any:
+    """The inputs of a prediction: a stream, or arrays as they are given.
+
+    Args:
+        value: the argument of `predict`.
+        coding: of the tables that the model takes, if any.
+    """
+    if isinstance(value, Dataset):
+        return value.inputs
+    if is_frame(value):
+        if coding is None:
+            raise DataError(
+                "the model was not trained on a data frame",
+                facts=(("expected", "an array"), ("found", type(value).__name__)),
+                where="Model.predict",
+                advice="Train it on lm.data.from_frame(frame, target='NAME').",
+            )
+        return coding.inputs(value)
+    if is_sparse(value) or is_stream(value):
+        return as_data(value)
+    return value
+
+
+def _sparse_rows(value: Any) -> Any:
+    """A source of the rows of a sparse matrix, alone or with targets; None for other data."""
+    fields = cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value, None)
+    if len(fields) != 2 or not is_sparse(fields[0]):
+        return None
+    from lamina.data.sparse import SparseRows  # few trainings need it
+
+    inputs, targets = fields
+    return SparseRows(inputs, None if targets is None else Dataset(targets).input_arrays[0])
 
 
 _DATA: Any = (Dataset, tuple)
@@ -156,10 +200,10 @@ def is_stream(value: Any) -> bool:
 
 def _is_batch(value: Any) -> bool:
     """Whether an item of a list is a batch."""
-    if isinstance(value, tuple | Mapping | Dataset):
+    if isinstance(value, Mapping | Dataset):
         return True
-    items = cast(list[Any], value) if isinstance(value, list) else []
-    return bool(items) and all(hasattr(item, "shape") for item in items)
+    items: tuple[Any, ...] = tuple(cast(Any, value)) if isinstance(value, list | tuple) else ()
+    return any(hasattr(item, "shape") or isinstance(item, tuple) for item in items)
 
 
 def as_batch(value: Any) -> Dataset:

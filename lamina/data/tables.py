@@ -19,6 +19,10 @@ _DELIMITERS = ",;\t"
 _EXACT = 2.0**53
 
 
+class NotNumbers(FileFormatError):
+    """A table has words or empty entries."""
+
+
 def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
     """Inputs and targets from a table of numbers.
 
@@ -43,6 +47,30 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
         if whole and bool(np.all(np.abs(values) <= _EXACT)):
             return inputs, values.astype(np.int64)
         return inputs, values.astype(np.float32)[:, None]
+
+
+def read_texts(path: Path) -> dict[str, list[str]]:
+    """The entries of a table by column, without spaces around them.
+
+    Raises:
+        DataError: if there are no rows.
+        FileFormatError: if a row has another number of columns than the first.
+    """
+    delimiter, names, count = _read_layout(path)
+    names = [str(number) for number in range(count)] if names is None else names
+    columns: list[list[str]] = [[] for _ in names]
+    with _opened(path) as file:
+        rows = csv.reader(file, delimiter=delimiter)
+        for row in islice(rows, 0 if names[0] == "0" else 1, None):
+            if not row:
+                continue
+            if len(row) != count:
+                raise _uneven(rows.line_num, count, len(row))
+            for column, field in zip(columns, row, strict=True):
+                column.append(field.strip())
+    if not columns[0]:
+        raise _no_rows()
+    return dict(zip(names, columns, strict=True))
 
 
 def _read_layout(path: Path) -> tuple[str, list[str] | None, int]:
@@ -90,11 +118,7 @@ def _read_numbers(path: Path, delimiter: str, *, header: bool, columns: int) -> 
             lines = islice(file, 1 if header else 0, None)
             rows = [line for line in lines if line.strip()]
         if not rows:
-            raise DataError(
-                "the table has no rows",
-                facts=(("expected", "one row of numbers or more"), ("found", "only a header")),
-                advice="Check that the file was written to its end.",
-            )
+            raise _no_rows()
         table = np.loadtxt(
             rows, np.float64, comments=None, delimiter=delimiter, quotechar='"', ndmin=2
         )
@@ -113,19 +137,27 @@ def _first_fault(path: Path, delimiter: str, header: bool, columns: int) -> File
         rows = csv.reader(file, delimiter=delimiter)
         for row in islice(rows, 1 if header else 0, None):
             if row and len(row) != columns:
-                return FileFormatError(
-                    f"line {rows.line_num} has another number of columns than the first",
-                    facts=(("expected", str(columns)), ("found", str(len(row)))),
-                    advice="Correct that line; a truncated file ends in such a line.",
-                )
+                return _uneven(rows.line_num, columns, len(row))
             for index, field in enumerate(row):
                 if not _is_number(field):
-                    return FileFormatError(
-                        f"line {rows.line_num}, column {index + 1} is not a number",
-                        facts=(("expected", "a number"), ("found", repr(field[:40]))),
-                        advice="Fill in missing values, and give words numbers, before loading.",
-                    )
+                    return NotNumbers(f"line {rows.line_num}, column {index + 1} is not a number")
     return None
+
+
+def _uneven(line: int, expected: int, found: int) -> FileFormatError:
+    return FileFormatError(
+        f"line {line} has another number of columns than the first",
+        facts=(("expected", str(expected)), ("found", str(found))),
+        advice="Correct that line; a truncated file ends in such a line.",
+    )
+
+
+def _no_rows() -> DataError:
+    return DataError(
+        "the table has no rows",
+        facts=(("expected", "one row of numbers or more"), ("found", "only a header")),
+        advice="Check that the file was written to its end.",
+    )
 
 
 def _is_number(text: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from lamina import data
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError, LaminaError
 from lamina.files.atomic import write_atomically
@@ -39,6 +40,7 @@ class ModelFile:
         values: parameters and states, by name.
         extra: further tensors of a checkpoint, by name.
         notes: further JSON data of a checkpoint.
+        coding: of the table on which the model was trained, if any.
     """
 
     network: Network
@@ -47,6 +49,7 @@ class ModelFile:
     values: Mapping[str, Array]
     extra: Mapping[str, Array] = field(default_factory=dict[str, Array])
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    coding: data.Coding | None = None
 
 
 def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
@@ -70,6 +73,8 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
         "seed": str(model.seed),
         "notes": json.dumps(dict(model.notes)),
     }
+    if model.coding is not None:
+        metadata["coding"] = json.dumps(model.coding.notes())
     if model.precision.tf32:
         # Files of models without it can be read by earlier versions.
         metadata["precision"] = model.precision.products
@@ -226,9 +231,9 @@ def _assemble(
                 advice=ADVICE,
             )
     values = {name: values[name] for name in expected}
-    return ModelFile(
-        network, precision, seed, values, _with_prefix(tensors, "extra/"), cast(Any, notes)
-    )
+    coding = data.Coding.of(json.loads(metadata["coding"])) if "coding" in metadata else None
+    extra = _with_prefix(tensors, "extra/")
+    return ModelFile(network, precision, seed, values, extra, cast(Any, notes), coding)
 
 
 def _precision(name: str, products: str) -> Precision:

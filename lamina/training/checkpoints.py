@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.files.atomic import require_writable
@@ -23,6 +23,9 @@ from lamina.training.callbacks.hooks import divided, together
 from lamina.training.history import History
 from lamina.training.optimizers import Averaging, ByPath
 from lamina.training.training import Training
+
+if TYPE_CHECKING:
+    from lamina.data import Coding
 
 # The key of the options in the file. Files of earlier versions have it too.
 _OPTIONS = "terms"
@@ -58,18 +61,23 @@ class Checkpoint:
         path: of the file.
         parameters: of the model.
         options: they must be equal in a resumed fit and in the fit that wrote the file.
+        coding: of the table that is trained on, if any.
 
     Raises:
         DataError: if the file could not be written.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], parameters: Parameters, options: Mapping[str, Any]
+        self,
+        path: str | os.PathLike[str],
+        parameters: Parameters,
+        options: Mapping[str, Any],
+        coding: Coding | None = None,
     ) -> None:
         require_writable(path)
         self._path = path
         self._parameters = parameters
-        self._options = dict(options)
+        self._options, self._coding = dict(options), coding
 
     @property
     def exists(self) -> bool:
@@ -95,7 +103,8 @@ class Checkpoint:
             state |= _tensors_of(begun.recorded)
         parameters = self._parameters
         network, precision, seed = parameters.network, parameters.precision, parameters.seed
-        write_model(self._path, ModelFile(network, precision, seed, values, state, notes))
+        file = ModelFile(network, precision, seed, values, state, notes, self._coding)
+        write_model(self._path, file)
 
     @cached_property
     def _saved(self) -> ModelFile:

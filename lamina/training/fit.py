@@ -106,7 +106,9 @@ class Fit:
         """
         checkpoint = None
         if self.checkpoint is not None:
-            checkpoint = Checkpoint(self.checkpoint, self.parameters, self._resume_options())
+            coding = self.train.coding if isinstance(self.train, Dataset) else None
+            options = self._resume_options()
+            checkpoint = Checkpoint(self.checkpoint, self.parameters, options, coding)
         resumed = self.resume and checkpoint is not None and checkpoint.exists
         begun = checkpoint.begun() if checkpoint is not None and resumed else Begun()
         hooks = Hooks(self.callbacks)

@@ -8,7 +8,10 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["tour.md", "guide.md", "training.md", "networks.md", "ops.md"])
+PAGES = ["tour.md", "guide.md", "training.md", "data.md", "networks.md", "ops.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_examples_of_a_page_print_the_shown_results(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

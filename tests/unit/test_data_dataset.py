@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +32,40 @@ DTYPES = [
     "uint16",
     "bool",
 ]
+
+
+class Exported:
+    """An object that offers its memory by DLPack only."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: object) -> object:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [Exported, memoryview, lambda x: array("f", x.tolist())],
+    ids=["DLPack", "memoryview", "array.array"],
+)
+def test_buffers_are_arrays(made: Callable[[np.ndarray], object]) -> None:
+    values = np.arange(6, dtype="float32")
+    data = Dataset(made(values))
+    assert data.inputs.dtype == np.float32
+    np.testing.assert_array_equal(data.inputs, values)
+    np.testing.assert_array_equal(as_dataset(made(values)).inputs, values)
+
+
+def test_bytes_are_numbers_and_buffers_are_not_copied() -> None:
+    buffer = bytearray(b"\x01\x02")
+    data = Dataset(buffer, Exported(np.zeros(2)))
+    assert data.inputs.tolist() == [1, 2]
+    buffer[0] = 7
+    assert data.inputs.tolist() == [7, 2]
 
 
 class TestConstruction:

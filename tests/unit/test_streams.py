@@ -327,7 +327,7 @@ def test_errors_name_the_batch() -> None:
         "  The first axis counts the examples; its extent must be the same in all arrays. "
         "Pass several inputs as a tuple."
     )
-    assert fault([good, (1, 2, 3, 4)], DataError) == (
+    assert fault(Stream([good, (1, 2, 3, 4)]), DataError) == (
         "in batch 1 of the stream: a batch is neither inputs nor a pair (inputs, targets)\n"
         "  expected  (x, y)\n"
         "  found     4 values\n"

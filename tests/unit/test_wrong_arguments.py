@@ -937,12 +937,18 @@ def history() -> Any:
 # Data and reports ---------------------------------------------------------------------------------
 
 EIGHT = lm.data.Dataset(X, Y)
+CODING = lm.data.from_frame({"a": [1.0]}).coding
 # Rows of numbers are examples of one number each.
 ROWS_OF_NUMBERS = some("[1, 2]", "vector", "matrix", "near")
 ROWS |= {
     "data.Dataset": Row(
         {"inputs": np.ones(2)},
-        {"inputs": ROWS_OF_NUMBERS, "targets": OPTIONAL | ROWS_OF_NUMBERS, "dtype": OPTIONAL},
+        {
+            "inputs": ROWS_OF_NUMBERS,
+            "targets": OPTIONAL | ROWS_OF_NUMBERS,
+            "dtype": OPTIONAL,
+            "coding": OPTIONAL,
+        },
     ),
     "Dataset.from_arrays": Row(
         {"inputs": np.ones(2)},
@@ -983,6 +989,19 @@ ROWS |= {
     # There are no such files.
     "data.mnist": Row({"folder": "x"}, {"folder": NOTHING}),
     "data.read_idx": Row({"path": "x"}, {"path": NOTHING}),
+    "Coding.inputs": Row({"frame": {"a": [1.0]}}, {"frame": NOTHING}, call=CODING.inputs),
+    "Coding.dataset": Row({"frame": {"a": [1.0]}}, {"frame": NOTHING}, call=CODING.dataset),
+    "data.from_frame": Row(
+        {"frame": {"a": [1.0]}},
+        {
+            "frame": NOTHING,
+            "target": OPTIONAL,
+            "words": NOTHING,
+            "gaps": NUMBER,
+            "standardise": FLAG,
+        },
+    ),
+    "data.read_table": Row({"path": "x"}, {"path": NOTHING}),
     "data.in_chunks": Row(
         {"path": "x.npy"},
         {"path": NOTHING, "targets": OPTIONAL, "examples": OPTIONAL | COUNT},
@@ -1104,6 +1123,8 @@ PROTOCOLS = {
 }
 INTERNAL = {
     "BatchRunner.fed",
+    "Coding.notes",
+    "Coding.of",
     "BatchRunner.in_order",
     "BatchRunner.uploaded",
     "BatchRunner.release",
@@ -1118,7 +1139,7 @@ INTERNAL = {
     "Window.count",
 }
 # Objects that users get but do not make.
-MADE = {"Layer", "Tensor", "Scope", "Autoencoder", "Schedule", "Callback", "RunningFit"}
+MADE = {"Coding", "Layer", "Tensor", "Scope", "Autoencoder", "Schedule", "Callback", "RunningFit"}
 
 
 def reached() -> dict[str, Any]:

@@ -1,0 +1,61 @@
+"""`from_frame`: a table with named columns as a data set."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from lamina.calls import checked
+from lamina.data.coding import Coding, Words, coding_of
+from lamina.data.dataset import Dataset
+from lamina.data.frames import columns_of
+from lamina.graph.kinds import AnyOf, Number, Word
+
+Gaps = Annotated[str | float, AnyOf((Word(("error", "mean", "median", "indicator")), Number()))]
+
+
+@checked
+def from_frame(
+    frame: Any,
+    target: str | None = None,
+    *,
+    words: Words = "one-hot",
+    gaps: Gaps = "error",
+    standardise: bool = False,
+) -> Dataset:
+    """A data frame as a data set, whose `coding` codes further frames alike.
+
+    `fit` stores the coding with the model, so that `model.predict(frame)` takes such frames.
+
+    | column | becomes |
+    | --- | --- |
+    | numbers, bools | one float32 feature |
+    | dates | one float32 feature: days since 1970 |
+    | words, one-hot | a feature for each word, in sorted order; an unknown word is all zeros |
+    | words, index | an int64 index in a second input: 1, 2, ... in sorted order, 0 is unknown |
+    | target, whole numbers | int64 class numbers |
+    | target, other numbers | float32 of shape (n, 1) |
+    | target, words | int64 class numbers in sorted order: `coding.classes` |
+
+    Args:
+        frame: of pandas, Polars, PyArrow, or another that narwhals reads; or columns by name, such
+            as `read_table` returns.
+        target: the name of the column of targets.
+        words: `"one-hot"`, or `"index"` for `lm.Embedding`. A missing word is the word "".
+        gaps: what replaces missing numbers: `"mean"`, `"median"`, a number, or `"indicator"`, the
+            mean and a further feature that is 1 where a number is missing. `"error"` refuses them.
+        standardise: whether numbers and dates are shifted and scaled to mean 0 and deviation 1.
+
+    Raises:
+        DataError: if numbers or targets are missing, or a column cannot be coded.
+        MissingExtraError: if narwhals is not installed, unless columns are given by name.
+
+    Example:
+        >>> import lamina as lm
+        >>> data = lm.data.from_frame({"size": [30, 52], "town": ["Ulm", "Bonn"], "rent": [1.5, 2]},
+        ...                           target="rent")
+        >>> data.coding.features, data.inputs.tolist()
+        (('size', 'town=Bonn', 'town=Ulm'), [[30.0, 0.0, 1.0], [52.0, 1.0, 0.0]])
+    """
+    table = columns_of(frame)
+    coding: Coding = coding_of(table, target, words, gaps, standardise=standardise)
+    return coding.dataset(table)
