@@ -81,7 +81,7 @@ def load(
     with reading(source, "a data set"):
         if source.is_dir():
             inputs, outputs = _read_folder(source, targets)
-        elif _kind(source) == "csv":
+        elif not on_disk and _kind(source) == "csv":
             return _read_table(source, targets, dtype)
         else:
             inputs, outputs = _mapped(source, targets, on_disk) or _read_file(source, targets)
