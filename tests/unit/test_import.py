@@ -111,7 +111,8 @@ def test_a_first_training_loads_no_unused_modules(tmp_path: Path) -> None:
     loaded.cache_clear()  # the second time all is compiled already
     modules, _ = loaded(code, tmp_path)
     found = ours(modules)
-    assert len(found) < 190
+    # All files of ops are loaded, since each registers its records.
+    assert len([name for name in found if not name.startswith("lamina.ops.")]) < 156
     unused = (
         "lamina.layers.convolution",
         "lamina.networks",
