@@ -115,13 +115,13 @@ if not loaded_when_used(__name__):
     from lamina.layers import Upsample as Upsample
     from lamina.layers import concat as concat
     from lamina.layers import init as init
+    from lamina.loading import from_torch as from_torch
+    from lamina.loading import load as load
     from lamina.model import Model as Model
-    from lamina.model import compile as compile
-    from lamina.model import load as load
     from lamina.network import Network as Network
     from lamina.network import Sequential as Sequential
     from lamina.ops.differentiate import gradients as gradients
-    from lamina.pytorch import from_torch as from_torch
+    from lamina.runtime.function import compile as compile
     from lamina.training import callbacks as callbacks
     from lamina.training import schedules as schedules
     from lamina.training.callbacks import Callback as Callback

@@ -15,8 +15,8 @@ from lamina.elsewhere import Named
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError
 from lamina.explanation import Explanation, Profile, Tuning
-from lamina.files.model_file import ModelFile, read_arrays, read_model, write_model
-from lamina.graph import Origin, Tensor, source_line
+from lamina.files.model_file import ModelFile, read_arrays, write_model
+from lamina.graph import Origin, source_line
 from lamina.graph.kinds import (
     AnyOf,
     Count,
@@ -43,7 +43,7 @@ from lamina.protocols import (
     TrainingOptions,
     options_or_none,
 )
-from lamina.runtime import Function, Inference, Parameters
+from lamina.runtime import Inference, Parameters
 from lamina.runtime.predictor import Predictor
 from lamina.shapes import Array, DType, DTypeLike, as_dtype, float32
 from lamina.tf32_products import ProductPrecision, Products
@@ -556,63 +556,9 @@ class Model(Named):
         write_model(path, file)
 
 
-@checked
-def load(
-    path: str | os.PathLike[str],
-    engine: str = DEFAULT_ENGINE,
-    *,
-    dtype: OfFile = None,
-    precision: ProductsOfFile = None,
-    layers: Annotated[Sequence[type], Row(Instance(type), example="[MyLayer]")] = (),
-) -> Model:
-    """A model from a file; runs no code from it.
-
-    Args:
-        path: a file written by `Model.save`, or a checkpoint of `Model.fit`.
-        engine: of the model, as in `Model`.
-        dtype: the precision of the model, as in `Model`: parameters and states are rounded to it.
-            By default it is that of the file.
-        precision: of products of float32, as in `Model`; by default that of the file.
-        layers: the classes of your own layers, initializers and regularizers, if the network
-            contains any.
-
-    Raises:
-        FileFormatError: if the file is missing, truncated, damaged or of another format.
-        DataError: if a parameter is too large for float16.
-        DTypeError: for `precision="tf32"` if the dtype is not float32.
-    """
-    return Model.from_file(read_model(path, layers), engine, dtype, precision)
-
-
 def _rounded(values: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
     return {name: rounded(value, dtype, f"parameter {name!r}") for name, value in values.items()}
 
 
 def _is_float32(dtype: DTypeLike) -> bool:
     return dtype not in MIXED and as_dtype(dtype) == float32
-
-
-@checked
-def compile(
-    inputs: Tensor | Sequence[Tensor],
-    outputs: Tensor | Sequence[Tensor],
-    engine: str = DEFAULT_ENGINE,
-) -> Function:
-    """A graph of ops, compiled to a function of arrays.
-
-    Args:
-        inputs: one or several tensors made by `lamina.Input`.
-        outputs: one or several tensors computed from them.
-
-    Returns:
-        A function of arrays in the order of the inputs, batch first, that returns a tuple of
-        arrays.
-
-    Example:
-        >>> import lamina as lm
-        >>> x = lm.Input()
-        >>> square = lm.compile(inputs=[x], outputs=[x * x])
-        >>> square([1.0, 2.0])[0].tolist()
-        [1.0, 4.0]
-    """
-    return Function(inputs, outputs, open_engine(engine))

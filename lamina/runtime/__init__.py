@@ -6,6 +6,6 @@
 
 from lamina.runtime.arrays import target_specs as target_specs
 from lamina.runtime.compiled import compile_for_batch as compile_for_batch
-from lamina.runtime.inference import Function as Function
+from lamina.runtime.function import Function as Function
 from lamina.runtime.inference import Inference as Inference
 from lamina.runtime.parameters import Parameters as Parameters

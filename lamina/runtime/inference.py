@@ -10,11 +10,10 @@ import numpy as np
 from lamina.data import Dataset, Stream
 from lamina.data.reader import Plan, Reader
 from lamina.derive import BatchGraph, inference_graph
-from lamina.engines.engine import Engine, Memory
-from lamina.errors import DefinitionError, ShapeError
+from lamina.engines.engine import Memory
+from lamina.errors import ShapeError
 from lamina.explanation import Profile
 from lamina.graph import Tensor
-from lamina.network import Network
 from lamina.runtime.arrays import (
     ArrayType,
     as_arrays,
@@ -25,11 +24,10 @@ from lamina.runtime.arrays import (
     type_of,
 )
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
-from lamina.runtime.index_checks import check_indices, index_checks
-from lamina.runtime.model_lock import ModelLock
+from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.runtime.profile import profiled
-from lamina.shapes import BATCH, Array, DType, Shape, as_dtype, bind, float32, shape_text, size_of
+from lamina.shapes import BATCH, Array, DType, Shape, as_dtype, bind, shape_text, size_of
 
 # The batch size of predictions is a power of two between these bounds: the largest one with which
 # every tensor takes at most LARGEST_TENSOR_BYTES.
@@ -191,63 +189,6 @@ class Inference:
         return compile_for_batch(
             graph, batch, engine, shared, lock, arena, "inference", timed=timed
         )
-
-
-@final
-class Function:
-    """A compiled graph: a function from arrays to arrays. Made by `lamina.compile`."""
-
-    def __init__(
-        self,
-        inputs: Tensor | Sequence[Tensor],
-        outputs: Tensor | Sequence[Tensor],
-        engine: Engine,
-    ) -> None:
-        self._network = Network(inputs, outputs)
-        self._engine = engine
-        self._lock = ModelLock()
-        self._arena = engine.arena()
-        self._programs: RecentPrograms[int] = RecentPrograms()
-        # Every input keeps the dtype of its definition.
-        self._graph = inference_graph(
-            self._network, dtype=float32, input_dtypes=[t.dtype for t in self._network.inputs]
-        )
-        record = self._graph.trace.record
-        self._index_checks = index_checks(record.index_limits)
-        if record.parameters or record.states:
-            raise DefinitionError(
-                "a compiled function has no parameters, but its tensors come from layers",
-                facts=(("found", ", ".join((*record.parameters, *record.states))),),
-                where="compile",
-                advice="Make a network: lm.Model(lm.Network(inputs=..., outputs=...)).",
-            )
-
-    def __call__(self, *arrays: Any) -> tuple[Array, ...]:
-        """The outputs for one batch.
-
-        Args:
-            arrays: one for each input, batch first, all with the same number of examples.
-
-        Raises:
-            LaminaError: if an array does not fit its input.
-        """
-        specs = [(tensor.shape, tensor.dtype) for tensor in self._network.inputs]
-        names = [f"input {n}" for n in range(len(specs))]
-        given = as_arrays(arrays, len(specs), "input")
-        ready = [
-            convert(value, dtype, name).astype(dtype.numpy)
-            for value, (_, dtype), name in zip(given, specs, names, strict=True)
-        ]
-        batch = check_batch(ready, specs, names) if ready else 1
-        check_indices(self._index_checks, ready)
-        with self._lock.mutex:
-            compiled = self._programs.get(batch, self._compile)
-            compiled.run(ready)
-            return tuple(compiled.executable.output(name) for name, _ in compiled.program.outputs)
-
-    def _compile(self, batch: int) -> CompiledProgram:
-        lock, arena = self._lock, self._arena
-        return compile_for_batch(self._graph, batch, self._engine, {}, lock, arena, "function")
 
 
 def require_batch(shapes: Sequence[Shape]) -> None:

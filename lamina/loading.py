@@ -1,13 +1,46 @@
-"""`from_torch`: a model with the weights of a PyTorch module."""
+"""Models from files, and from the weights of PyTorch's modules."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from typing import Annotated
+
 from lamina.calls import checked
 from lamina.engines.discovery import DEFAULT_ENGINE
-from lamina.graph.kinds import FloatType
-from lamina.model import Model, OfNetwork
+from lamina.files.model_file import read_model
+from lamina.graph.kinds import FloatType, Instance, Row
+from lamina.model import Model, OfFile, OfNetwork, ProductsOfFile
 from lamina.tf32_products import Products
 from lamina.weights import NamedArrays, Names, Patterns, pair
+
+
+@checked
+def load(
+    path: str | os.PathLike[str],
+    engine: str = DEFAULT_ENGINE,
+    *,
+    dtype: OfFile = None,
+    precision: ProductsOfFile = None,
+    layers: Annotated[Sequence[type], Row(Instance(type), example="[MyLayer]")] = (),
+) -> Model:
+    """A model from a file; runs no code from it.
+
+    Args:
+        path: a file written by `Model.save`, or a checkpoint of `Model.fit`.
+        engine: of the model, as in `Model`.
+        dtype: the precision of the model, as in `Model`: parameters and states are rounded to it.
+            By default it is that of the file.
+        precision: of products of float32, as in `Model`; by default that of the file.
+        layers: the classes of your own layers, initializers and regularizers, if the network
+            contains any.
+
+    Raises:
+        FileFormatError: if the file is missing, truncated, damaged or of another format.
+        DataError: if a parameter is too large for float16.
+        DTypeError: for `precision="tf32"` if the dtype is not float32.
+    """
+    return Model.from_file(read_model(path, layers), engine, dtype, precision)
 
 
 @checked

@@ -1,0 +1,102 @@
+"""Functions of arrays, compiled from any graph of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from lamina.calls import checked
+from lamina.derive import inference_graph
+from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
+from lamina.engines.engine import Engine
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+from lamina.network import Network
+from lamina.runtime.arrays import as_arrays, check_batch, convert
+from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
+from lamina.runtime.index_checks import check_indices, index_checks
+from lamina.runtime.model_lock import ModelLock
+from lamina.shapes import Array, float32
+
+
+@final
+class Function:
+    """A compiled graph: a function from arrays to arrays. Made by `lamina.compile`."""
+
+    def __init__(
+        self,
+        inputs: Tensor | Sequence[Tensor],
+        outputs: Tensor | Sequence[Tensor],
+        engine: Engine,
+    ) -> None:
+        self._network = Network(inputs, outputs)
+        self._engine = engine
+        self._lock = ModelLock()
+        self._arena = engine.arena()
+        self._programs: RecentPrograms[int] = RecentPrograms()
+        # Every input keeps the dtype of its definition.
+        self._graph = inference_graph(
+            self._network, dtype=float32, input_dtypes=[t.dtype for t in self._network.inputs]
+        )
+        record = self._graph.trace.record
+        self._index_checks = index_checks(record.index_limits)
+        if record.parameters or record.states:
+            raise DefinitionError(
+                "a compiled function has no parameters, but its tensors come from layers",
+                facts=(("found", ", ".join((*record.parameters, *record.states))),),
+                where="compile",
+                advice="Make a network: lm.Model(lm.Network(inputs=..., outputs=...)).",
+            )
+
+    def __call__(self, *arrays: Any) -> tuple[Array, ...]:
+        """The outputs for one batch.
+
+        Args:
+            arrays: one for each input, batch first, all with the same number of examples.
+
+        Raises:
+            LaminaError: if an array does not fit its input.
+        """
+        specs = [(tensor.shape, tensor.dtype) for tensor in self._network.inputs]
+        names = [f"input {n}" for n in range(len(specs))]
+        given = as_arrays(arrays, len(specs), "input")
+        ready = [
+            convert(value, dtype, name).astype(dtype.numpy)
+            for value, (_, dtype), name in zip(given, specs, names, strict=True)
+        ]
+        batch = check_batch(ready, specs, names) if ready else 1
+        check_indices(self._index_checks, ready)
+        with self._lock.mutex:
+            compiled = self._programs.get(batch, self._compile)
+            compiled.run(ready)
+            return tuple(compiled.executable.output(name) for name, _ in compiled.program.outputs)
+
+    def _compile(self, batch: int) -> CompiledProgram:
+        lock, arena = self._lock, self._arena
+        return compile_for_batch(self._graph, batch, self._engine, {}, lock, arena, "function")
+
+
+@checked
+def compile(
+    inputs: Tensor | Sequence[Tensor],
+    outputs: Tensor | Sequence[Tensor],
+    engine: str = DEFAULT_ENGINE,
+) -> Function:
+    """A graph of ops, compiled to a function of arrays.
+
+    Args:
+        inputs: one or several tensors made by `lamina.Input`.
+        outputs: one or several tensors computed from them.
+
+    Returns:
+        A function of arrays in the order of the inputs, batch first, that returns a tuple of
+        arrays.
+
+    Example:
+        >>> import lamina as lm
+        >>> x = lm.Input()
+        >>> square = lm.compile(inputs=[x], outputs=[x * x])
+        >>> square([1.0, 2.0])[0].tolist()
+        [1.0, 4.0]
+    """
+    return Function(inputs, outputs, open_engine(engine))
