@@ -14,6 +14,8 @@ if not loaded_when_used(__name__):
     from lamina import networks as networks
     from lamina import ops as ops
     from lamina import training as training
+    from lamina.by_output import ByOutput as ByOutput
+    from lamina.by_output import FunctionMetric as FunctionMetric
     from lamina.engines.discovery import devices as devices
     from lamina.graph import Tensor as Tensor
     from lamina.layers import CELU as CELU
@@ -129,25 +131,56 @@ if not loaded_when_used(__name__):
     from lamina.training.clipping import ClipNorm as ClipNorm
     from lamina.training.clipping import ClipValue as ClipValue
     from lamina.training.losses import BCE as BCE
+    from lamina.training.losses import CTC as CTC
     from lamina.training.losses import MAE as MAE
+    from lamina.training.losses import MAPE as MAPE
     from lamina.training.losses import MSE as MSE
+    from lamina.training.losses import MSLE as MSLE
     from lamina.training.losses import NLL as NLL
     from lamina.training.losses import BCEWithLogits as BCEWithLogits
+    from lamina.training.losses import BinaryFocal as BinaryFocal
+    from lamina.training.losses import CategoricalHinge as CategoricalHinge
+    from lamina.training.losses import CosineEmbedding as CosineEmbedding
     from lamina.training.losses import CrossEntropy as CrossEntropy
+    from lamina.training.losses import Dice as Dice
     from lamina.training.losses import EvidenceLowerBound as EvidenceLowerBound
+    from lamina.training.losses import Focal as Focal
+    from lamina.training.losses import GaussianNLL as GaussianNLL
     from lamina.training.losses import Hinge as Hinge
+    from lamina.training.losses import HingeEmbedding as HingeEmbedding
     from lamina.training.losses import Huber as Huber
     from lamina.training.losses import KLDivergence as KLDivergence
+    from lamina.training.losses import LogCosh as LogCosh
+    from lamina.training.losses import MarginRanking as MarginRanking
+    from lamina.training.losses import MultiLabelMargin as MultiLabelMargin
+    from lamina.training.losses import MultiLabelSoftMargin as MultiLabelSoftMargin
+    from lamina.training.losses import MultiMargin as MultiMargin
+    from lamina.training.losses import NegativeCosine as NegativeCosine
+    from lamina.training.losses import PoissonNLL as PoissonNLL
+    from lamina.training.losses import Quantile as Quantile
+    from lamina.training.losses import SmoothL1 as SmoothL1
+    from lamina.training.losses import SoftMargin as SoftMargin
+    from lamina.training.losses import SquaredHinge as SquaredHinge
     from lamina.training.losses import Triplet as Triplet
+    from lamina.training.losses import TripletWithDistance as TripletWithDistance
+    from lamina.training.metrics import AUROC as AUROC
     from lamina.training.metrics import F1 as F1
     from lamina.training.metrics import R2 as R2
     from lamina.training.metrics import Accuracy as Accuracy
+    from lamina.training.metrics import AveragePrecision as AveragePrecision
     from lamina.training.metrics import BinaryAccuracy as BinaryAccuracy
+    from lamina.training.metrics import CalibrationError as CalibrationError
+    from lamina.training.metrics import CohenKappa as CohenKappa
     from lamina.training.metrics import ConfusionMatrix as ConfusionMatrix
+    from lamina.training.metrics import MatthewsCorrelation as MatthewsCorrelation
     from lamina.training.metrics import MeanAbsoluteError as MeanAbsoluteError
+    from lamina.training.metrics import MeanIoU as MeanIoU
     from lamina.training.metrics import MeanSquaredError as MeanSquaredError
+    from lamina.training.metrics import PearsonCorrelation as PearsonCorrelation
+    from lamina.training.metrics import Perplexity as Perplexity
     from lamina.training.metrics import Precision as Precision
     from lamina.training.metrics import Recall as Recall
+    from lamina.training.metrics import RootMeanSquaredError as RootMeanSquaredError
     from lamina.training.metrics import TopK as TopK
     from lamina.training.optimizers import EMA as EMA
     from lamina.training.optimizers import LAMB as LAMB

@@ -7,16 +7,18 @@ and new states. So the compiler optimises all of it together.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol, cast
 
 from lamina import ops
-from lamina.errors import DataError, DefinitionError, ShapeError
+from lamina.by_output import LossTerm
+from lamina.errors import DefinitionError
 from lamina.garbage import without_collections
-from lamina.graph import Graph, Origin, Tensor, described, labelled, leaf, topological, warn
+from lamina.graph import Graph, Origin, Tensor, labelled, leaf, topological
 from lamina.layers.scope import Variable
 from lamina.layers.tracing import Trace
 from lamina.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
+from lamina.objective import TERMS, Objective, default_specs, loss_dtype, objective
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.precision import Rounding, with_rounded_activations, with_rounded_products
 from lamina.protocols import (
@@ -28,19 +30,19 @@ from lamina.protocols import (
     RateFunction,
     Spec,
     TrainingOptions,
-    check_loss,
-    check_metrics,
-    check_outputs,
     matching,
     optimizers_by_name,
     with_rates,
 )
 from lamina.records import frozen_dataclass
-from lamina.shapes import DType, float16, float32, shape_text
+from lamina.shapes import DType, float16, float32
 
 
 class Traceable(Protocol):
     """The part of a network that this file needs."""
+
+    @property
+    def output_names(self) -> tuple[str, ...]: ...
 
     def trace(
         self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
@@ -52,19 +54,22 @@ class BatchGraph:
     """The graph of one batch, and the meaning of its leaves.
 
     Attributes:
-        graph: inputs are `"input0"`.. and `"target0"`..; outputs `"output0"`.. for inference,
-            `"loss"` and `"metric0.NAME"`.. otherwise.
+        graph: inputs are `"input0"`.., `"target0"`.. and `"weight0"`..; outputs `"output0"`.. for
+            inference, otherwise `"loss"`, those of the objective, and the `"penalty"` of layers if
+            the loss has terms or weights.
         trace: the trace of the network.
         slots: for each state of the optimizer, `"1.weight/momentum"`, and of loss scaling: its
             tensor and first value.
         untrained: parameters that are not updated: frozen ones, and those that the loss does not
             depend on.
+        objective: the losses and metrics; None for inference.
     """
 
     graph: Graph
     trace: Trace
     slots: Mapping[str, tuple[Tensor, float]]
     untrained: tuple[str, ...] = ()
+    objective: Objective | None = None
 
 
 def inference_graph(
@@ -117,6 +122,7 @@ def finished(
     trace: Trace,
     slots: Mapping[str, tuple[Tensor, float]] | None = None,
     untrained: tuple[str, ...] = (),
+    objective: Objective | None = None,
 ) -> BatchGraph:
     """The graph of a batch, in which the operands of products are rounded."""
     if rounding is not None and rounding.half is not None:
@@ -126,7 +132,7 @@ def finished(
         from lamina.tf32_products import with_tf32_products
 
         graph = with_tf32_products(graph)
-    return BatchGraph(graph, trace, slots or {}, untrained)
+    return BatchGraph(graph, trace, slots or {}, untrained, objective)
 
 
 def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec, ...]:
@@ -135,14 +141,15 @@ def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec,
     Returns:
         (shape with the batch, dtype) of each target; none for a loss without targets.
     """
+    return tuple(spec for _, specs in targets_of_terms(network, loss, dtype) for spec in specs)
+
+
+def targets_of_terms(
+    network: Traceable, loss: Loss, dtype: DType
+) -> list[tuple[LossTerm, tuple[Spec, ...]]]:
+    """The targets that each term of a loss expects, where there is no data yet."""
     trace = _compared(network.trace(dtype=dtype, training=False))
-    check_loss(loss)
-    check_outputs(loss, len(trace.outputs))
-    describe: Callable[[Any], Spec | None] | None = getattr(loss, "target", None)
-    if describe is None:
-        return tuple((tensor.shape, tensor.dtype) for tensor in trace.outputs)
-    spec = describe(_single(trace.outputs))
-    return () if spec is None else (spec,)
+    return default_specs(loss, trace.outputs, network.output_names)
 
 
 def evaluation_graph(
@@ -152,6 +159,7 @@ def evaluation_graph(
     *,
     dtype: DType,
     metrics: Sequence[Metric] = (),
+    weights: Sequence[Spec] = (),
     input_dtypes: Sequence[DType] | None = None,
     rounding: Rounding | None = None,
     training: bool = False,
@@ -159,17 +167,15 @@ def evaluation_graph(
     """The loss, without penalties, and the metrics of a batch; it updates nothing.
 
     Args:
+        weights: (shape with the batch, dtype) of the examples' weights, if they have any.
         training: trace the layers in training mode instead of inference mode.
     """
     trace = _traced(network, dtype, rounding, training=training, input_dtypes=input_dtypes)
     trace = _compared(trace)
-    check_loss(loss)
-    check_outputs(loss, len(trace.outputs))
-    check_metrics(metrics)
-    leaves, target = _targets(targets, loss, trace)
-    value = _loss_value(loss, trace, target)
-    outputs = (("loss", value), *_measured(metrics, trace, target))
-    return finished(Graph((*trace.inputs, *leaves), outputs), rounding, trace)
+    found = objective(loss, metrics, trace, network.output_names, targets, weights)
+    outputs = (("loss", found.loss), *found.outputs)
+    graph = Graph((*trace.inputs, *found.leaves), outputs)
+    return finished(graph, rounding, trace, objective=found)
 
 
 @without_collections
@@ -179,6 +185,7 @@ def training_graph(
     targets: Sequence[Spec],
     *,
     dtype: DType,
+    weights: Sequence[Spec] = (),
     input_dtypes: Sequence[DType] | None = None,
     rounding: Rounding | None = None,
 ) -> BatchGraph:
@@ -190,6 +197,7 @@ def training_graph(
     Args:
         targets: (shape with the batch, dtype) of each target.
         dtype: the float type of the model.
+        weights: (shape with the batch, dtype) of the examples' weights, if they have any.
         input_dtypes: of the data; by default the dtypes of the network's inputs.
         rounding: what is rounded; None for nothing.
 
@@ -197,10 +205,18 @@ def training_graph(
         DefinitionError: if there is nothing to train, or a pattern matches no parameter.
         ShapeError: if the loss is not a single number.
     """
-    how: Any = {"dtype": dtype, "input_dtypes": input_dtypes, "rounding": rounding}
-    found = differentiated(network, options, targets, **how, with_penalties=True)
+    found = differentiated(
+        network,
+        options,
+        targets,
+        dtype=dtype,
+        weights=weights,
+        input_dtypes=input_dtypes,
+        rounding=rounding,
+    )
     record, scale = found.trace.record, found.scale
-    flowing, finite = found.flowing, None
+    loss = penalised(found.objective.loss, record.penalties)
+    flowing, finite = found.flowing(loss), None
     if scale is not None:
         with labelled(Origin("loss_scale")):
             finite = all_finite(flowing)
@@ -214,10 +230,14 @@ def training_graph(
         slots |= scale.slots
     with labelled(Origin("step")):
         updates.append((record.step, ops.add(record.step, 1)))
-    inputs = (*found.trace.inputs, *found.leaves)
-    outputs = (("loss", found.loss), *found.measured, *norm_outputs(options, flowing))
-    graph = Graph(inputs, outputs, tuple(updates))
-    return finished(graph, rounding, found.trace, slots, found.untrained)
+    outputs = (
+        ("loss", loss),
+        *found.objective.outputs,
+        *penalty_outputs(found.objective, record.penalties),
+        *norm_outputs(options, flowing),
+    )
+    graph = Graph(found.inputs, outputs, tuple(updates))
+    return finished(graph, rounding, found.trace, slots, found.untrained, found.objective)
 
 
 # The name of the state that is a learning rate, or a factor of one.
@@ -245,36 +265,44 @@ class Rates:
 
 
 @frozen_dataclass
-class Gradients:
-    """The loss of a batch, and its gradients.
+class Differentiated:
+    """The loss of a batch, and what its gradients need.
 
     Attributes:
         trace: of the network, in training mode.
-        leaves: the targets.
-        loss: the reported loss.
-        measured: sums of metrics, by name.
+        objective: losses and metrics, without penalties.
         trained: the parameters that are trained.
         chosen: the optimizer of each parameter, by name.
-        flowing: the gradient of each trained parameter.
         scale: the state of loss scaling, if the loss is scaled.
         rates: the states of learning rates, with their first values, by name.
     """
 
     trace: Trace
-    leaves: tuple[Tensor, ...]
-    loss: Tensor
-    measured: tuple[tuple[str, Tensor], ...]
+    objective: Objective
     trained: Sequence[Variable]
     chosen: Mapping[str, Optimizer]
-    flowing: Sequence[Tensor]
     scale: LossScale | None
     rates: Mapping[str, tuple[Tensor, float]]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Inputs of the network, targets and weights."""
+        return (*self.trace.inputs, *self.objective.leaves)
 
     @property
     def untrained(self) -> tuple[str, ...]:
         """The names of the parameters that are not updated."""
         trained = {variable.name for variable in self.trained}
         return tuple(name for name in self.trace.record.parameters if name not in trained)
+
+    def flowing(self, loss: Tensor) -> Sequence[Tensor]:
+        """The gradient of a loss for each trained parameter."""
+        scale, trained = self.scale, [one.tensor for one in self.trained]
+        if scale is None:
+            return gradients(loss, trained)
+        found = gradients(loss * scale.scale, trained)
+        with labelled(Origin("loss_scale")):
+            return scale.unscaled(found)
 
 
 def differentiated(
@@ -283,39 +311,32 @@ def differentiated(
     targets: Sequence[Spec],
     *,
     dtype: DType,
+    weights: Sequence[Spec],
     input_dtypes: Sequence[DType] | None,
     rounding: Rounding | None,
-    with_penalties: bool,
-) -> Gradients:
-    """Loss and gradients of a batch.
-
-    Args:
-        network, options, targets, dtype, input_dtypes, rounding: as for `training_graph`.
-        with_penalties: whether the loss includes them.
-    """
+) -> Differentiated:
+    """The loss of a batch, and the parameters that are trained; arguments of `training_graph`."""
     trace = _compared(_traced(network, dtype, rounding, training=True, input_dtypes=input_dtypes))
-    check_outputs(options.loss, len(trace.outputs))
-    record = trace.record
-    names = list(record.parameters)
+    record, names = trace.record, list(trace.record.parameters)
     excluded = {name for one in options.frozen for name in matching(one, names, "frozen")}
-    rates = Rates(_loss_dtype(trace))
+    rates = Rates(loss_dtype(trace))
     optimizer = options.optimizer
     if options.adjustable_rate:
         optimizer = with_rates(optimizer, rates.adjustable, RATE)
     chosen = optimizers_by_name(optimizer, names)
-    leaves, target = _targets(targets, options.loss, trace)
-    value = _loss_value(options.loss, trace, target)
-    measured = _measured(options.metrics, trace, target)
-    whole = penalised(value, record.penalties)
+    found = objective(
+        options.loss,
+        options.metrics,
+        trace,
+        network.output_names,
+        targets,
+        weights,
+        options.class_weights,
+    )
+    whole = penalised(found.loss, record.penalties)
     trained = _trained(whole, record.parameters.values(), excluded, options.frozen)
-    value = whole if with_penalties else value
     scale = loss_scale() if rounding is not None and rounding.half == float16 else None
-    scaled = value if scale is None else value * scale.scale
-    flowing: Sequence[Tensor] = gradients(scaled, [one.tensor for one in trained])
-    if scale is not None:
-        with labelled(Origin("loss_scale")):
-            flowing = scale.unscaled(flowing)
-    return Gradients(trace, leaves, value, measured, trained, chosen, flowing, scale, rates.slots)
+    return Differentiated(trace, found, trained, chosen, scale, rates.slots)
 
 
 def penalised(loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
@@ -326,8 +347,17 @@ def penalised(loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
     return loss
 
 
+def penalty_outputs(
+    found: Objective, penalties: Sequence[Tensor]
+) -> tuple[tuple[str, Tensor], ...]:
+    """The penalties as an output, if the loss has terms or divisors, which do not have them."""
+    if not penalties or not any(name.startswith(TERMS) for name, _ in found.outputs):
+        return ()
+    return (("penalty", penalised(ops.zeros_like(found.loss), penalties)),)
+
+
 def parameter_updates(
-    found: Gradients,
+    found: Differentiated,
     options: TrainingOptions,
     flowing: Sequence[Tensor],
     slots: dict[str, tuple[Tensor, float]],
@@ -459,81 +489,3 @@ def _updated(
     )
     after = ((own[name], ops.cast(new_slots[name], parameter.dtype)) for name in own)
     return [(parameter, ops.cast(new, parameter.dtype)), *after]
-
-
-def _single(tensors: Sequence[Tensor]) -> Any:
-    """The tensor itself if there is one, a tuple of several."""
-    return tensors[0] if len(tensors) == 1 else tuple(tensors)
-
-
-def _targets(specs: Sequence[Spec], loss: Loss, trace: Trace) -> tuple[tuple[Tensor, ...], Any]:
-    """The target leaves, and the target for the loss: cast to floats if the loss needs floats."""
-    dtype = _loss_dtype(trace)
-    leaves = tuple(
-        leaf(f"target{number}", "input", shape, arriving)
-        for number, (shape, arriving) in enumerate(specs)
-    )
-    describe: Callable[[Any], Spec | None] | None = getattr(loss, "target", None)
-    wanted = describe(_single(trace.outputs)) if describe else None
-    if not leaves:
-        if wanted is not None:
-            raise DataError(
-                "the loss needs targets, and the data has none",
-                facts=(("expected", shape_text(*wanted)), ("found", "inputs only")),
-                where=type(loss).__name__,
-                advice="Give pairs (x, y), or a loss that needs no targets.",
-            )
-        return (), None
-    tensors = list(leaves)
-    for number, tensor in enumerate(tensors):
-        to_float = wanted is not None and wanted[1].is_float and not tensor.dtype.is_float
-        if to_float or tensor.dtype.is_float:
-            tensors[number] = ops.cast(tensor, dtype)
-    return leaves, _single(tensors)
-
-
-def _loss_dtype(trace: Trace) -> DType:
-    """The float type in which losses and metrics are computed."""
-    return float32 if trace.record.dtype.is_half else trace.record.dtype
-
-
-def _loss_value(loss: Loss, trace: Trace, target: Any) -> Tensor:
-    doubt: Callable[[Any], str] | None = getattr(loss, "doubt", None)
-    text = doubt(_single(trace.outputs)) if doubt else ""
-    if text:
-        origin = Origin(type(loss).__name__, getattr(loss, "source", ""))
-        warn(f"in {origin}: {text}")
-    with labelled(Origin("loss")):
-        value = loss(_single(trace.outputs), target)
-    given = cast(object, value)
-    if not isinstance(given, Tensor) or value.shape != () or not value.dtype.is_float:
-        found = described(given) if isinstance(given, Tensor) else type(given).__name__
-        raise ShapeError(
-            "a loss must be a single number",
-            facts=(
-                ("expected", f"a tensor {shape_text((), _loss_dtype(trace))}"),
-                ("found", found),
-            ),
-            where="loss",
-            advice="Average over the examples: ops.mean(...).",
-        )
-    return value
-
-
-def _measured(
-    metrics: Sequence[Metric], trace: Trace, target: Any
-) -> tuple[tuple[str, Tensor], ...]:
-    found: list[tuple[str, Tensor]] = []
-    single = len(trace.outputs) == 1 and isinstance(target, Tensor)
-    for number, metric in enumerate(metrics):
-        if not single and not getattr(metric, "takes_several", False):
-            raise DefinitionError(
-                "a metric compares one output with one target",
-                facts=(("outputs", str(len(trace.outputs))), ("target", repr(target))),
-                where=type(metric).__name__,
-                advice="Write a metric that takes tuples, with `takes_several = True`.",
-            )
-        with labelled(Origin(f"metric{number}")):
-            statistics = metric.statistics(_single(trace.outputs), target)
-        found += [(f"metric{number}.{name}", tensor) for name, tensor in statistics.items()]
-    return tuple(found)

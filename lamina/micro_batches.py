@@ -12,17 +12,20 @@ from lamina import ops
 from lamina.bill import GRADIENT_SUM
 from lamina.derive import (
     BatchGraph,
-    Gradients,
+    Differentiated,
     Traceable,
     differentiated,
     finished,
     norm_outputs,
     parameter_updates,
     penalised,
+    penalty_outputs,
 )
 from lamina.garbage import without_collections
-from lamina.graph import Graph, Origin, Tensor, labelled, leaf, rebuild, rewrite
+from lamina.graph import Graph, Origin, Tensor, labelled, leaf, rebuild, rewrite, topological
+from lamina.layers.scope import Variable
 from lamina.loss_scaling import all_finite, kept_unless
+from lamina.objective import Share, added
 from lamina.ops.differentiate import gradients
 from lamina.precision import Rounding
 from lamina.protocols import Spec, TrainingOptions
@@ -32,6 +35,8 @@ from lamina.shapes import DType, float32, int64
 # The names of states: the number of examples and the sum of losses of the micro-batches so far, and
 # the number of all finished micro-batches, which is the key of their random numbers.
 EXAMPLES, LOSS_SUM, MICRO_STEP = "examples", "loss_sum", "micro_step"
+# The sum of the divisors of a term of the loss that is not divided by the number of examples.
+DIVISOR_SUM = "divisor_sum"
 # The name of the program of the update, for people.
 UPDATE_NAME = "update"
 
@@ -52,56 +57,85 @@ class AccumulatingGraphs:
 
 @frozen_dataclass
 class _Sums:
-    """What the micro-batches of a batch are added up to.
+    """What a share of the loss is added up to over the micro-batches of a batch.
 
     Attributes:
-        examples: int64, their number; 0 before the first micro-batch. Then the other sums have old
-            values.
-        loss: of the losses.
-        gradients: of the gradients of the trained parameters.
-        is_mean: whether the loss is a mean: then losses and gradients are weighted by examples.
+        share: of the loss of a micro-batch.
+        loss: the sum of losses: of means, of the products with their divisors.
+        divisor: the sum of divisors: of examples, or of weights.
+        gradients: the sums of the gradients, by the names of the trained parameters on which the
+            share depends.
     """
 
-    examples: Tensor
+    share: Share
     loss: Tensor
-    gradients: tuple[Tensor, ...]
-    is_mean: bool
+    divisor: Tensor
+    gradients: Mapping[str, Tensor]
 
     @property
-    def slots(self) -> Mapping[str, tuple[Tensor, float]]:
-        """Each sum with its first value, by name."""
-        sums = (self.examples, self.loss, *self.gradients)
-        return {tensor.attributes["name"]: (tensor, 0.0) for tensor in sums}
+    def states(self) -> Sequence[Tensor]:
+        """The sums, without that of the divisors."""
+        return (self.loss, *self.gradients.values())
 
-    def updates(self, count: Tensor, found: Gradients) -> list[tuple[Tensor, Tensor]]:
-        """The sums after one more micro-batch of so many examples."""
-        is_first = ops.equal(self.examples, 0)
-        updates = [(self.examples, self.examples + count)]
-        terms = (found.loss, *found.flowing)
-        for total, term in zip((self.loss, *self.gradients), terms, strict=True):
+    def terms(self, count: Tensor, gradients: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        """The loss and the gradients of a micro-batch, of which sums are made.
+
+        Without elements, a mean is NaN; it does not count.
+        """
+        terms = (self.share.loss, *(gradients[name] for name in self.gradients))
+        if self.share.divisor is None:
+            return terms
+        return [ops.where(count > 0, term, 0.0) for term in terms]
+
+    def updates(
+        self, is_first: Tensor, count: Tensor, terms: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The sums after one more micro-batch.
+
+        Args:
+            is_first: whether the sums have old values.
+            count: of the examples, or the sum of their weights.
+            terms: of the micro-batch.
+        """
+        updates: list[tuple[Tensor, Tensor]] = []
+        for total, term in zip(self.states, terms, strict=True):
             new = ops.cast(term, total.dtype)
             weight = ops.cast(count, total.dtype)
-            first = new * weight if self.is_mean else new
-            later = ops.multiply_add(new, weight, total) if self.is_mean else total + new
+            summed = self.share.summed
+            first = new if summed else new * weight
+            later = total + new if summed else ops.multiply_add(new, weight, total)
             updates.append((total, ops.where(is_first, first, later)))
         return updates
 
     def of_batch(self, total: Tensor) -> Tensor:
         """Loss or gradient of the whole batch, from the sum."""
-        return total / ops.cast(self.examples, total.dtype) if self.is_mean else total
+        if self.share.summed:
+            return total
+        divisor = ops.cast(self.divisor, total.dtype)
+        if self.share.weighted and self.share.divisor is not None:
+            # A batch whose examples all have the weight 0 has no loss.
+            divisor = ops.where(ops.equal(divisor, 0.0), 1.0, divisor)
+        return total / divisor
 
 
-def _sums(found: Gradients, options: TrainingOptions) -> _Sums:
-    gradients: list[Tensor] = []
-    for variable in found.trained:
-        parameter = variable.tensor
-        wide = float32 if parameter.dtype.is_half else parameter.dtype
-        name = f"{variable.name}/{GRADIENT_SUM}"
-        gradients.append(leaf(name, "state", parameter.shape, wide))
-    examples = leaf(EXAMPLES, "state", (), int64)
-    loss = leaf(LOSS_SUM, "state", (), found.loss.dtype)
-    is_mean = getattr(options.loss, "reduction", "mean") != "sum"
-    return _Sums(examples, loss, tuple(gradients), is_mean)
+def _sums(found: Differentiated, examples: Tensor) -> list[_Sums]:
+    """The sums of each share of the loss."""
+    sums: list[_Sums] = []
+    for number, share in enumerate(found.objective.shares):
+        # Names without a number if there is one share: the usual case.
+        suffix = f"/{number}" if number else ""
+        reached = set(topological([share.loss]))
+        gradients: dict[str, Tensor] = {}
+        for variable in found.trained:
+            if variable.tensor in reached:
+                name, shape = f"{variable.name}{suffix}/{GRADIENT_SUM}", variable.tensor.shape
+                gradients[variable.name] = leaf(name, "state", shape, _wide(variable))
+        loss = leaf(f"{LOSS_SUM}{suffix}", "state", (), share.loss.dtype)
+        divisor = examples
+        if share.divisor is not None:
+            divisor = leaf(f"{DIVISOR_SUM}{suffix}", "state", (), share.divisor.dtype)
+        sums.append(_Sums(share, loss, divisor, gradients))
+    return sums
 
 
 @without_collections
@@ -111,16 +145,19 @@ def accumulating_graphs(
     targets: Sequence[Spec],
     *,
     dtype: DType,
+    weights: Sequence[Spec] = (),
     input_dtypes: Sequence[DType] | None = None,
     rounding: Rounding | None = None,
 ) -> AccumulatingGraphs:
     """The graphs of a training step whose batch is divided into micro-batches.
 
-    If the loss is a mean, the gradients of micro-batches are weighted by their numbers of examples;
-    if it is a sum, they are added. Penalties count once.
+    If a term of the loss is a mean, its gradients of micro-batches are weighted by their numbers of
+    examples, or by the sums of weights by which it is divided; if it is a sum, they are added.
+    Penalties count once.
 
     Args:
-        network, options, targets, dtype, input_dtypes, rounding: as for `derive.training_graph`.
+        network, options, targets, dtype, weights, input_dtypes, rounding: as for
+            `derive.training_graph`.
 
     Raises:
         DefinitionError, ShapeError: as `derive.training_graph`.
@@ -130,43 +167,67 @@ def accumulating_graphs(
         options,
         targets,
         dtype=dtype,
+        weights=weights,
         input_dtypes=input_dtypes,
         rounding=rounding,
-        with_penalties=False,
     )
-    sums = _sums(found, options)
-    micro = _micro_graph(found, sums, rounding)
-    return AccumulatingGraphs(micro, _update_graph(found, sums, options, rounding))
+    examples = leaf(EXAMPLES, "state", (), int64)
+    sums = _sums(found, examples)
+    micro = _micro_graph(found, examples, sums, rounding)
+    return AccumulatingGraphs(micro, _update_graph(found, examples, sums, options, rounding))
 
 
-def _micro_graph(found: Gradients, sums: _Sums, rounding: Rounding | None) -> BatchGraph:
-    record = found.trace.record
+def _micro_graph(
+    found: Differentiated, examples: Tensor, sums: Sequence[_Sums], rounding: Rounding | None
+) -> BatchGraph:
+    record, names = found.trace.record, [variable.name for variable in found.trained]
+    flows = [dict(zip(names, found.flowing(one.share.loss), strict=True)) for one in sums]
     micro_step = leaf(MICRO_STEP, "state", (), int64)
     with labelled(Origin("accumulation")):
         count = ops.element_count(found.trace.inputs[0], (0,), int64)
-        updates = sums.updates(count, found)
+        is_first = ops.equal(examples, 0)
+        updates = [(examples, examples + count)]
+        finite: list[Tensor] = []
+        for one, gradients_of in zip(sums, flows, strict=True):
+            own = one.share.divisor
+            terms = one.terms(count if own is None else own, gradients_of)
+            finite += terms[1:]
+            updates += one.updates(is_first, count if own is None else own, terms)
+            if own is not None:
+                updates.append((one.divisor, ops.where(is_first, own, one.divisor + own)))
         changed = [(record.states[name].tensor, new) for name, new in record.updates.items()]
-        if found.scale is not None:
-            changed = kept_unless(all_finite(found.flowing), changed)
+        if found.scale is not None and finite:
+            changed = kept_unless(all_finite(finite), changed)
         updates += [*changed, (micro_step, ops.add(micro_step, 1))]
-    inputs = (*found.trace.inputs, *found.leaves)
-    graph = Graph(inputs, (("loss", found.loss), *found.measured), tuple(updates))
+    outputs = (("loss", found.objective.loss), *found.objective.outputs)
+    graph = Graph(found.inputs, outputs, tuple(updates))
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         # Each micro-batch draws random numbers of its own.
         return micro_step if node is record.step else rebuild(node, operands)
 
-    slots = {**sums.slots, MICRO_STEP: (micro_step, 0.0)}
-    return finished(rewrite(graph, rule), rounding, found.trace, slots, found.untrained)
+    states = [
+        examples,
+        *(state for one in sums for state in (*one.states, one.divisor)),
+        micro_step,
+    ]
+    slots = {state.attributes["name"]: (state, 0.0) for state in states}
+    whole = rewrite(graph, rule)
+    return finished(whole, rounding, found.trace, slots, found.untrained, found.objective)
 
 
 def _update_graph(
-    found: Gradients, sums: _Sums, options: TrainingOptions, rounding: Rounding | None
+    found: Differentiated,
+    examples: Tensor,
+    sums: Sequence[_Sums],
+    options: TrainingOptions,
+    rounding: Rounding | None,
 ) -> BatchGraph:
     record, scale = found.trace.record, found.scale
     with labelled(Origin("accumulation")):
-        loss = sums.of_batch(sums.loss)
-        flowing = [sums.of_batch(total) for total in sums.gradients]
+        loss = added([one.of_batch(one.loss) for one in sums])
+        flowing = [_gradient_of_batch(variable, sums) for variable in found.trained]
+    penalties = penalty_outputs(found.objective, record.penalties)
     trained = [variable.tensor for variable in found.trained]
     if record.penalties:
         penalty = penalised(ops.zeros_like(loss), record.penalties)
@@ -183,7 +244,21 @@ def _update_graph(
         slots |= scale.slots
     with labelled(Origin("step")):
         updates.append((record.step, ops.add(record.step, 1)))
-        updates.append((sums.examples, ops.zeros_like(sums.examples)))
-    outputs = (("loss", loss), *norm_outputs(options, flowing))
+        updates.append((examples, ops.zeros_like(examples)))
+    outputs = (("loss", loss), *penalties, *norm_outputs(options, flowing))
     graph = Graph((), outputs, tuple(updates))
     return finished(graph, rounding, found.trace, slots, found.untrained)
+
+
+def _gradient_of_batch(variable: Variable, sums: Sequence[_Sums]) -> Tensor:
+    """The gradient of the loss of the whole batch, without penalties."""
+    found = [
+        one.of_batch(one.gradients[variable.name]) for one in sums if variable.name in one.gradients
+    ]
+    zeros = ops.cast(ops.zeros_like(variable.tensor), _wide(variable))
+    return added(found) if found else zeros
+
+
+def _wide(variable: Variable) -> DType:
+    """The dtype of sums of a parameter's gradients."""
+    return float32 if variable.tensor.dtype.is_half else variable.tensor.dtype

@@ -1,11 +1,14 @@
 """`Model`: a network with its parameters on an engine, to train, run and save."""
 
+# Long because its methods explain their options.
+
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Never, NoReturn, final
 
+from lamina.by_output import Losses, Metrics, as_loss, as_metrics, options_of
 from lamina.calls import checked
 from lamina.data import Dataset, Stream, as_dataset
 from lamina.data.arrays import rounded
@@ -36,12 +39,9 @@ from lamina.precision import MIXED, precision_of
 from lamina.protocols import (
     BatchSize,
     Clip,
-    Loss,
-    Metric,
     MicroBatch,
     Optimizer,
     TrainingOptions,
-    options_or_none,
 )
 from lamina.runtime import Inference, Parameters
 from lamina.runtime.predictor import Predictor
@@ -53,6 +53,7 @@ from lamina.training.fit import Fit
 from lamina.training.history import History
 from lamina.training.profile import profile
 from lamina.training.training import Training
+from lamina.weighting import ClassWeightsKind, WeightsOfClasses, numbers_of
 from lamina.weights import NamedArrays, Pairing, Patterns, StateDict, pair_by_name
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ OfNetwork = Annotated[Network, Instance(Network, "a model is made of a network",
 OfFile = Annotated[DTypeLike | None, OrNone(ModelType())]
 ProductsOfFile = Annotated[str | None, OrNone(ProductPrecision())]
 FileOrArrays = Annotated[str | os.PathLike[str] | NamedArrays, AnyOf((FilePath(), StateDict()))]
+GivenClassWeights = Annotated[WeightsOfClasses | None, ClassWeightsKind()]
 Seconds = Annotated[float, Number("(0, 86400]")]
 
 
@@ -254,27 +256,37 @@ class Model(Named):
     def evaluate(
         self,
         data: AnyData,
-        loss: Loss,
-        metrics: Sequence[Metric] = (),
+        loss: Losses,
+        metrics: Metrics = (),
         batch_size: BatchSize = BATCH_SIZE,
     ) -> dict[str, Any]:
         """Loss and metrics on a data set or a stream, in inference mode.
 
+        Args:
+            data: a data set, (x, y), or (x, y, weights) of the examples. Weights count in the loss
+                and in all metrics.
+            loss: a loss; a dict or a list of losses for the outputs of the network.
+            metrics: a list of metrics and of functions of prediction and target, or a dict of them
+                by the outputs of the network.
+            batch_size: the largest number of examples in a batch.
+
         Returns:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
-        return evaluate(self._parameters, as_data(data), loss, metrics, batch_size)
+        found = as_metrics(metrics)
+        return evaluate(self._parameters, as_data(data), as_loss(loss), found, batch_size)
 
     @checked
     def training(
         self,
-        loss: Loss,
+        loss: Losses,
         optimizer: Optimizer,
         batch_size: BatchSize,
         *,
-        metrics: Sequence[Metric] = (),
+        metrics: Metrics = (),
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
+        class_weights: GivenClassWeights = None,
         seed: int | None = None,
         data: Data | None = None,
         micro_batch: MicroBatch = None,
@@ -283,17 +295,23 @@ class Model(Named):
         """Creates a training of this model, which changes its parameters; compiles immediately.
 
         Args:
-            loss: a loss, or any function of (prediction, target) tensors.
+            loss: a loss, or any function of (prediction, target) tensors; for a network with
+                several outputs a dict of losses by their names, or a list (`lm.ByOutput`).
             optimizer: updates the parameters from their gradients.
             batch_size: the largest number of examples of a training step.
-            metrics: measured by `fit`.
+            metrics: measured by `fit`: a list of metrics, or of functions of (prediction, target)
+                tensors; a dict of them by the names of the network's outputs.
             clip: `lm.ClipGlobalNorm(1.0)` and the like.
             frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
                 They keep their values, their gradients are not computed, and they have no state
                 in the optimizer. `network.names_of(part)` gives the names in a sub-network.
+            class_weights: of the classes in the loss of training: one for each class, a dict by
+                class numbers (others have 1), or `"balanced"`, so that all classes count equally.
+                They multiply the weights of the examples; metrics and validation do not use them.
             seed: of dropout and other random layers; the model's own by default.
             data: a sample of the data, needed if its dtypes are not the default ones: uint8
-                images, for example, or soft targets.
+                images, for example, or soft targets; if the examples have weights; and for
+                `class_weights="balanced"`, all of it.
             micro_batch: divide each batch into micro-batches of so many examples, which are
                 computed one after the other: a large batch in the memory of a small one. Their
                 gradients are added up, and the parameters change once. See docs/memory.md.
@@ -306,12 +324,20 @@ class Model(Named):
         Raises:
             DefinitionError: if there is nothing to train, or a pattern fits no parameter.
         """
+        dataset = None if data is None else as_dataset(data)
+        targets = None if dataset is None else dataset.target_arrays
         return Training(
             self._parameters,
             TrainingOptions(
-                loss, optimizer, metrics, clip, frozen, adjustable_rate=adjustable_rate
+                as_loss(loss),
+                optimizer,
+                as_metrics(metrics),
+                clip,
+                frozen,
+                numbers_of(class_weights, targets),
+                adjustable_rate=adjustable_rate,
             ),
-            None if data is None else as_dataset(data),
+            dataset,
             batch_size,
             seed=self.seed if seed is None else seed,
             micro_batch=micro_batch,
@@ -323,14 +349,15 @@ class Model(Named):
         # Long because it explains its options.
         train: AnyData,
         *,
-        loss: Loss,
+        loss: Losses,
         optimizer: Optimizer,
         validation: AnyData | None = None,
         epochs: Count = 1,
         batch_size: BatchSize = 32,
-        metrics: Sequence[Metric] = (),
+        metrics: Metrics = (),
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
+        class_weights: GivenClassWeights = None,
         seed: int | None = None,
         drop_last: bool = False,
         micro_batch: MicroBatch = None,
@@ -345,9 +372,10 @@ class Model(Named):
         """Trains for some epochs.
 
         Args:
-            train, validation: data sets, pairs (x, y) of arrays, or streams: generator functions,
-                data loaders, lists of batches (see `lm.data.Stream` and docs/data.md).
-            loss, optimizer, metrics, clip, frozen: as in `training`.
+            train, validation: data sets, pairs (x, y) of arrays, or (x, y, weights): the weights
+                of the examples count in the loss and in all metrics; or streams: generator
+                functions, data loaders, lists of batches (see `lm.data.Stream` and docs/data.md).
+            loss, optimizer, metrics, clip, frozen, class_weights: as in `training`.
             epochs: the number of epochs in total, including those of a resumed checkpoint.
             batch_size: examples in a training step; the last batch of an epoch may be smaller.
             seed: of the order of the examples and of random layers; the model's own by default.
@@ -382,11 +410,18 @@ class Model(Named):
         """
         data = as_data(train)
         self._coding = data.coding if isinstance(data, Dataset) else self._coding
+        targets = data.target_arrays if isinstance(data, Dataset) else None
         fit = Fit(
             self,
             self._parameters,
             TrainingOptions(
-                loss, optimizer, metrics, clip, frozen, gradient_norm="gradient_norm" in record
+                as_loss(loss),
+                optimizer,
+                as_metrics(metrics),
+                clip,
+                frozen,
+                numbers_of(class_weights, targets),
+                gradient_norm="gradient_norm" in record,
             ),
             data,
             None if validation is None else as_data(validation),
@@ -409,7 +444,7 @@ class Model(Named):
     def explain(
         self,
         batch_size: BatchSize = 1,
-        loss: Loss | None = None,
+        loss: Losses | None = None,
         optimizer: Optimizer | None = None,
         *,
         clip: Clip | None = None,
@@ -430,7 +465,7 @@ class Model(Named):
             >>> model.explain(batch_size=8).costs[0].operations  # 8 * 2 * (2 * 3 + 1)
             112
         """
-        options = options_or_none(loss, optimizer, clip, frozen, "explain")
+        options = options_of(loss, optimizer, clip, frozen, "explain")
         return self._explained(batch_size, options)
 
     def _explained(self, batch_size: int, options: TrainingOptions | None) -> Explanation:
@@ -444,7 +479,7 @@ class Model(Named):
     def tune(
         self,
         batch_size: BatchSize = 32,
-        loss: Loss | None = None,
+        loss: Losses | None = None,
         optimizer: Optimizer | None = None,
         *,
         clip: Clip | None = None,
@@ -463,14 +498,14 @@ class Model(Named):
         Raises:
             EngineError: if the engine does not tune: only the opencl and cuda engines do.
         """
-        options = options_or_none(loss, optimizer, clip, frozen, "tune")
+        options = options_of(loss, optimizer, clip, frozen, "tune")
         return self._explained(batch_size, options).tuning()
 
     @checked
     def profile(
         self,
         batch_size: BatchSize = 32,
-        loss: Loss | None = None,
+        loss: Losses | None = None,
         optimizer: Optimizer | None = None,
         *,
         clip: Clip | None = None,
@@ -492,7 +527,7 @@ class Model(Named):
         Raises:
             DataError: if random examples cannot be made, because an input takes integers.
         """
-        options = options_or_none(loss, optimizer, clip, frozen, "profile")
+        options = options_of(loss, optimizer, clip, frozen, "profile")
         dataset = None if data is None else as_dataset(data).subset(0, batch_size)
         return profile(self._parameters, options, dataset, batch_size, seconds)
 

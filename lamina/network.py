@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
 from lamina.bill import Memory, MemoryBill, largest_batch
+from lamina.by_output import Losses, options_of
 from lamina.calls import checked
-from lamina.compiler.expand import expand
 from lamina.elsewhere import Named
-from lamina.engines import DEFAULT_ENGINE, DEFAULT_TARGET
+from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
 from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
 from lamina.errors import (
     DefinitionError,
     EngineError,
-    LaminaError,
     LargestBlockError,
     ShapeError,
     UnknownNameError,
 )
+from lamina.flops import flops_of
 from lamina.graph import (
     LEAF,
     Graph,
     Origin,
     Tensor,
     apply,
-    bind_batch,
     described,
     source_line,
     topological,
@@ -40,26 +39,11 @@ from lamina.layers.names import OwnName
 from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, shared_names
 from lamina.layers.tracing import Trace, dtype_in_model, trace
-from lamina.ops.lowering_rules import (
-    Contracting,
-    Elementwise,
-    Reduction,
-    Repeating,
-    iteration_of,
-    loop_key,
-)
 from lamina.planning import bill_of
 from lamina.precision import precision_of
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.protocols import (
-    BatchSize,
-    Clip,
-    Loss,
-    MicroBatch,
-    Optimizer,
-    options_or_none,
-)
+from lamina.protocols import BatchSize, Clip, MicroBatch, Optimizer
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, float32, shape_text, size_of, static
 from lamina.tf32_products import Products
@@ -75,7 +59,8 @@ class Network(Named):
 
     Args:
         inputs: tensors from `lamina.Input`, in the order of the data.
-        outputs: tensors computed from them; one or several.
+        outputs: tensors computed from them; one or several, or a dict of several by name, in this
+            order. Losses and metrics of single outputs are given by these names.
         name: if another network applies this one, the names of its layers begin with this name
             there: `"encoder.1.weight"`.
 
@@ -95,12 +80,16 @@ class Network(Named):
     def __init__(
         self,
         inputs: Tensor | Sequence[Tensor],
-        outputs: Tensor | Sequence[Tensor],
+        outputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
         *,
         name: OwnName = None,
     ) -> None:
         self.name = name
         self.inputs: tuple[Tensor, ...] = _as_tuple(inputs)
+        self._output_names: tuple[str, ...] | None = None
+        if isinstance(outputs, Mapping):
+            self._output_names = _checked_names(tuple(outputs))
+            outputs = tuple(outputs.values())
         self.outputs: tuple[Tensor, ...] = _as_tuple(outputs)
         self.nodes: tuple[Tensor, ...] = tuple(
             sorted(topological((*self.inputs, *self.outputs)), key=lambda node: node.number)
@@ -114,17 +103,29 @@ class Network(Named):
             self.trace(dtype=float32, training=True)
 
     def __getstate__(self) -> tuple[Graph, str | None]:
-        # A graph is pickled as flat rows, without recursion.
-        outputs = tuple((str(n), tensor) for n, tensor in enumerate(self.outputs))
-        return Graph(self.inputs, outputs), self.name
+        # A graph is pickled as flat rows, without recursion. Numbers are no names of outputs.
+        names = self._output_names or map(str, range(len(self.outputs)))
+        return Graph(self.inputs, tuple(zip(names, self.outputs, strict=True))), self.name
 
     def __setstate__(self, state: tuple[Graph, str | None]) -> None:
         graph, self.name = state
         self.inputs = graph.inputs
         self.outputs = tuple(tensor for _, tensor in graph.outputs)
+        names = tuple(name for name, _ in graph.outputs)
+        self._output_names = None if names[0].isdecimal() else names
         self.nodes = tuple(sorted(graph.nodes(), key=lambda node: node.number))
         self._names = names_of(self.nodes)
         self._traces = {}
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs; `"output0"`, `"output1"`, ... if they were given none."""
+        return self._output_names or tuple(f"output{n}" for n in range(len(self.outputs)))
+
+    @property
+    def has_output_names(self) -> bool:
+        """Whether the outputs were given names."""
+        return self._output_names is not None
 
     def _check(self) -> None:
         where = str(Origin("Network", source_line()))
@@ -278,7 +279,7 @@ class Network(Named):
             layer = variable.tensor.origin.path.split("/")[1]
             size = size_of(static(variable.tensor.shape))
             parameters[layer] = parameters.get(layer, 0) + size
-        flops = _flops(
+        flops = flops_of(
             Graph(traced.inputs, tuple((str(n), t) for n, t in enumerate(traced.outputs)))
         )
         rows = [
@@ -298,7 +299,7 @@ class Network(Named):
     def plan(
         self,
         batch_size: BatchSize,
-        loss: Loss | None = None,
+        loss: Losses | None = None,
         optimizer: Optimizer | None = None,
         *,
         dtype: FloatType = "float32",
@@ -327,7 +328,7 @@ class Network(Named):
             >>> net.plan(8).parameter_bytes
             40
         """
-        options = options_or_none(loss, optimizer, clip, frozen, "plan")
+        options = options_of(loss, optimizer, clip, frozen, "plan")
         device = partial(device_of, engine)
         wanted = precision_of(dtype, device, precision)
         micro = None if micro_batch is None or micro_batch >= batch_size else micro_batch
@@ -337,7 +338,7 @@ class Network(Named):
     def max_batch_size(
         self,
         memory: Memory | None = None,
-        loss: Loss | None = None,
+        loss: Losses | None = None,
         optimizer: Optimizer | None = None,
         *,
         dtype: FloatType = "float32",
@@ -357,7 +358,7 @@ class Network(Named):
         Raises:
             EngineError: if not even one example fits, or there is no such engine.
         """
-        options = options_or_none(loss, optimizer, clip, frozen, "max_batch_size")
+        options = options_of(loss, optimizer, clip, frozen, "max_batch_size")
         device = partial(device_of, engine)
         wanted, target = precision_of(dtype, device, precision), target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
@@ -499,45 +500,13 @@ def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     return listed
 
 
-def _flops(graph: Graph) -> dict[str, int]:
-    """Arithmetic operations for one example, by the path of the layer that needs them.
-
-    A multiplication and an addition count as two, any other elementwise primitive as one.
-    """
-    try:
-        return _counted(bind_batch(graph, 1))
-    except LaminaError:
-        return {}
-
-
-def _counted(graph: Graph) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    loops: dict[object, list[Tensor]] = {}
-
-    def add(node: Tensor, count: int) -> None:
-        path = "/".join(node.origin.path.split("/")[:2])
-        counts[path] = counts.get(path, 0) + count
-
-    for node in expand(graph, DEFAULT_TARGET).nodes():
-        lowering = node.op.lowering
-        if isinstance(lowering, Repeating):
-            loops.setdefault(loop_key(node), []).append(node)
-            continue
-        if isinstance(lowering, Contracting):
-            names: tuple[str, ...] = node.attributes["left"]
-            kept: tuple[str, ...] = node.attributes["output"]
-            sizes = zip(names, static(node.operands[0].shape), strict=True)
-            k_extent = size_of([size for name, size in sizes if name not in kept])
-            count = 2 * size_of(static(node.shape)) * k_extent
-        elif isinstance(lowering, Reduction):
-            count = size_of(static(node.operands[0].shape))
-        elif isinstance(lowering, Elementwise):
-            count = size_of(static(node.shape))
-        else:
-            continue
-        add(node, count)
-    for results in loops.values():
-        states: int = results[0].attributes["states"]
-        (length,) = static(results[0].operands[states].shape[:1])
-        add(results[0], length * sum(_counted(iteration_of(results)).values()))
-    return counts
+def _checked_names(names: tuple[Any, ...]) -> tuple[str, ...]:
+    """The names of outputs, which are words."""
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise DefinitionError(
+                "the name of an output is a word of letters, digits and underscores",
+                facts=(("expected", "outputs={'boxes': boxes}"), ("found", repr(name))),
+                where=str(Origin("Network", source_line())),
+            )
+    return names

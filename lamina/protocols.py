@@ -77,6 +77,7 @@ class TrainingOptions:
         metrics: measured on each batch.
         clip: clips the gradients, if it is not None.
         frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
+        class_weights: of each class in the loss: a row, or by the number of the class.
         adjustable_rate: whether learning rates are states that can be set between training steps.
         gradient_norm: whether the norm of all gradients is an output.
 
@@ -89,6 +90,7 @@ class TrainingOptions:
     metrics: Sequence[Metric] = ()
     clip: Clip | None = None
     frozen: Sequence[str] = ()
+    class_weights: Mapping[int, float] | Sequence[float] | None = None
     adjustable_rate: bool = False
     gradient_norm: bool = False
 
@@ -150,11 +152,12 @@ BatchSize = Annotated[int, _BatchSize()]
 MicroBatch = Annotated[int | None, OrNone(_BatchSize())]
 
 
-def check_loss(loss: object) -> None:
+def check_loss(loss: object, where: str = "loss") -> None:
     """Raises DefinitionError if it is not a loss."""
-    if isinstance(loss, type) or not callable(loss):
+    # Losses by output have terms.
+    if isinstance(loss, type) or not (callable(loss) or hasattr(loss, "terms")):
         expected = "lm.CrossEntropy(), or a function of (prediction, target)"
-        raise _wrong_argument("loss", "a loss", expected, loss)
+        raise _wrong_argument(where, "a loss", expected, loss)
 
 
 def check_outputs(loss: object, outputs: int) -> None:
@@ -165,8 +168,8 @@ def check_outputs(loss: object, outputs: int) -> None:
             "this loss compares one output with one target",
             facts=(("outputs", str(outputs)), ("loss", repr(loss))),
             where="loss",
-            advice="Write a function: lambda outputs, targets: lm.MSE()(outputs[0], targets[0]) "
-            "+ lm.MSE()(outputs[1], targets[1]).",
+            advice="Give a loss for each output: loss=[lm.MSE(), lm.CrossEntropy()], or a dict by "
+            "the names of the outputs.",
         )
 
 

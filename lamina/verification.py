@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from lamina import shapes
+from lamina.by_output import Losses, as_loss
 from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
@@ -112,7 +113,7 @@ class Report:
 @checked
 def verify(
     network: Annotated[Network, _NETWORK],
-    loss: Loss,
+    loss: Losses,
     *,
     data: Data | None = None,
     batch_size: BatchSize = 8,
@@ -141,6 +142,7 @@ def verify(
         >>> lm.verify(net, loss=lm.CrossEntropy()).passed
         True
     """
+    loss = as_loss(loss)
     dataset = (
         as_dataset(data)
         if data is not None

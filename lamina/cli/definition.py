@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import click
 
+from lamina.by_output import ByOutput, as_loss, as_metrics
 from lamina.cli.errors import USER_FILE
 from lamina.errors import DefinitionError, DTypeError
 from lamina.graph.kinds import Misfit, ModelType, refusal
 from lamina.layers.layer import Layer
 from lamina.network import Network
-from lamina.protocols import Loss, Optimizer
+from lamina.protocols import Loss, Metric, Optimizer
 from lamina.records import frozen_dataclass
 from lamina.shapes import DTypeLike
 from lamina.tf32_products import ProductPrecision
-from lamina.training.metrics import Metric
 from lamina.training.optimizers import Adam
 
 BATCH_SIZE = 32
@@ -145,9 +145,15 @@ def _kind(value: object) -> str:
 
 
 def _loss(path: str, value: Any) -> Loss | None:
-    if value is not None and (isinstance(value, type) or not callable(value)):
+    if isinstance(value, dict | list):
+        value = as_loss(value)
+    if value is not None and (isinstance(value, type) or not _is_loss(value)):
         raise _wrong(path, "loss", cast(object, value), "lm.CrossEntropy()")
     return cast(Loss | None, value)
+
+
+def _is_loss(value: object) -> bool:
+    return callable(value) or isinstance(value, ByOutput)
 
 
 def _optimizer(path: str, value: Any) -> Optimizer:
@@ -161,9 +167,16 @@ def _optimizer(path: str, value: Any) -> Optimizer:
 def _metrics(path: str, value: Any) -> tuple[Metric, ...]:
     if isinstance(value, list | tuple):
         found = tuple(cast(list[Any], value))
-        if all(hasattr(one, "statistics") and not isinstance(one, type) for one in found):
-            return found
+        if all(_is_metric(one) for one in found):
+            return as_metrics(found)
+    if isinstance(value, dict):
+        return as_metrics(value)
     raise _wrong(path, "metrics", cast(object, value), "[lm.Accuracy()]")
+
+
+def _is_metric(value: object) -> bool:
+    """Whether it is a metric, or a function that can be one."""
+    return not isinstance(value, type) and (hasattr(value, "statistics") or callable(value))
 
 
 def _precision(path: str, value: Any) -> DTypeLike:

@@ -20,7 +20,8 @@ from lamina.shapes import PUBLIC_DTYPES, Array, DType, DTypeLike, as_dtype, shap
 
 Arrays = Array | tuple[Array, ...]
 Floats = Annotated[DTypeLike, ElementType(("float",))]
-Batch = tuple[Arrays, Arrays | None]
+# Inputs, targets, and the weights of the examples if there are any.
+Batch = tuple[Any, ...]
 
 # The names of inputs and targets that are recognised, in pairs.
 NAME_PAIRS = (("x", "y"), ("inputs", "targets"), ("images", "labels"))
@@ -99,6 +100,9 @@ class Dataset(Named, metaclass=Called):
         dtype: a float type; arrays of floats are converted to it, others stay as they are. NumPy
             and pandas make float64, and most models compute with float32.
         coding: the `Coding` of the table of which it was made, if any.
+        weights: of the examples in losses and metrics: an array [examples], or with a number for
+            each element of a target, 0 or more; a tuple of them, one for each loss, for a network
+            with several outputs; or None. Means are divided by the sum of the weights.
 
     Raises:
         DataError: if there are no examples, or the arrays differ in their number, or hold numbers
@@ -119,15 +123,18 @@ class Dataset(Named, metaclass=Called):
     _: KW_ONLY
     dtype: Floats | None = None
     coding: Annotated[Any, _TableCoding()] = None
+    weights: Arrays | None = None
 
     def __post_init__(self) -> None:
-        for name, arrays in (("inputs", self.inputs), ("targets", self.targets)):
-            object.__setattr__(self, name, _as_arrays(name, arrays))
+        roles = ("inputs", "targets", "weights")
+        for role in roles:
+            object.__setattr__(self, role, _as_arrays(role, getattr(self, role)))
         for name, value in self._named_arrays():
             _check(name, value)
         if self.dtype is not None:
-            for name, arrays in (("inputs", self.inputs), ("targets", self.targets)):
-                object.__setattr__(self, name, _in_dtype(name, arrays, as_dtype(self.dtype)))
+            for role in roles:
+                arrays = _in_dtype(role, getattr(self, role), as_dtype(self.dtype))
+                object.__setattr__(self, role, arrays)
         named = self._named_arrays()
         (first_name, first), *others = named
         for name, value in others:
@@ -187,6 +194,11 @@ class Dataset(Named, metaclass=Called):
         return tuple(as_dtype(array.dtype) for array in self.target_arrays)
 
     @property
+    def weight_arrays(self) -> tuple[Array, ...]:
+        """The weights as a tuple, even if there is only one array, or none."""
+        return _as_tuple(self.weights)
+
+    @property
     def classes(self) -> int:
         """The number of classes: one more than the largest label.
 
@@ -223,7 +235,8 @@ class Dataset(Named, metaclass=Called):
 
     def __repr__(self) -> str:
         fields: list[str] = []
-        for letter, arrays in (("x", self.input_arrays), ("y", self.target_arrays)):
+        roles = ("x", self.input_arrays), ("y", self.target_arrays), ("weights", self.weight_arrays)
+        for letter, arrays in roles:
             for number, array in enumerate(arrays):
                 name = letter if len(arrays) == 1 else f"{letter}{number}"
                 fields.append(f"{name} {_example_text(array)}")
@@ -310,6 +323,8 @@ class Dataset(Named, metaclass=Called):
     ) -> Iterator[Batch]:
         """Pairs (x, y) of one epoch; x is a tuple if the inputs are, y is None without targets.
 
+        If the examples have weights, the batches are (x, y, weights).
+
         Args:
             batch_size: examples in a batch; the last may have fewer.
             seed: shuffles by `order(seed, epoch)`; None keeps the stored order, and the batches
@@ -344,17 +359,22 @@ class Dataset(Named, metaclass=Called):
             yield self._rows(rows if order is None else order[rows])
 
     def _select(self, rows: slice | Array) -> Dataset:
-        return Dataset(*self._rows(rows), coding=self.coding)
+        inputs, targets, *weights = self._rows(rows)
+        own = weights[0] if weights else None
+        return Dataset(inputs, targets, weights=own, coding=self.coding)
 
     def _rows(self, rows: slice | Array) -> Batch:
         def taken(arrays: Arrays) -> Arrays:
             return tuple(a[rows] for a in arrays) if isinstance(arrays, tuple) else arrays[rows]
 
-        return taken(self.inputs), None if self.targets is None else taken(self.targets)
+        pair = taken(self.inputs), None if self.targets is None else taken(self.targets)
+        return pair if self.weights is None else (*pair, taken(self.weights))
 
     def _named_arrays(self) -> list[tuple[str, Array]]:
         named = _named("inputs", self.inputs)
-        return named if self.targets is None else [*named, *_named("targets", self.targets)]
+        for role, arrays in (("targets", self.targets), ("weights", self.weights)):
+            named += [] if arrays is None else _named(role, arrays)
+        return named
 
 
 def _as_tuple(arrays: Arrays | None) -> tuple[Array, ...]:
@@ -375,8 +395,8 @@ def _named(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
     return [(f"{role}[{index}]", array) for index, array in enumerate(arrays)]
 
 
-def as_dataset(value: Dataset | tuple[Arrays, Arrays | None] | Array) -> Dataset:
-    """A `Dataset` from a data set, a pair (x, y) of arrays, or an array of inputs alone.
+def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
+    """A `Dataset` from a data set, (x, y) or (x, y, weights), or an array of inputs alone.
 
     >>> as_dataset((np.zeros((2, 5), np.float32), np.ones((2, 1), np.float32)))
     2 examples: x f32[5], y f32[1]
@@ -386,9 +406,9 @@ def as_dataset(value: Dataset | tuple[Arrays, Arrays | None] | Array) -> Dataset
         return given
     if is_buffer(given) and not isinstance(given, np.generic):
         return Dataset(cast(Array, given))
-    if isinstance(given, tuple) and len(cast(tuple[object, ...], given)) == 2:
-        inputs, targets = cast(tuple[Any, Any], given)
-        return Dataset(inputs, targets)
+    if isinstance(given, tuple) and len(cast(tuple[object, ...], given)) in (2, 3):
+        inputs, targets, *weights = cast(tuple[Any, ...], given)
+        return Dataset(inputs, targets, weights=weights[0] if weights else None)
     raise DataError(
         "this is not a data set",
         facts=(
@@ -406,7 +426,7 @@ class _Examples(Kind):
         return as_dataset(value)
 
 
-Data = Annotated[Dataset | tuple[Any, Any], _Examples()]
+Data = Annotated[Dataset | tuple[Any, Any] | tuple[Any, Any, Any], _Examples()]
 
 
 def permutations(count: int, seed: int, numbers: range, stream: int) -> npt.NDArray[np.int64]:

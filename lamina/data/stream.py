@@ -58,8 +58,9 @@ class Stream(metaclass=Called):
       of `grain`;
     - an iterator, such as a running generator, for a single epoch.
 
-    A batch is `(x, y)`, or x alone; `{"x": x, "y": y}` and the other names that `load` knows; or a
-    `Dataset`. Its arrays are those of NumPy, tensors, buffers, and all else that a `Dataset` takes.
+    A batch is `(x, y)`, x alone, or `(x, y, weights)` with the weights of the examples;
+    `{"x": x, "y": y}` and the other names that `load` knows; or a `Dataset`. Its arrays are those
+    of NumPy, tensors, buffers, and all else that a `Dataset` takes.
 
     Args:
         source: of the batches.
@@ -218,13 +219,15 @@ def as_batch(value: Any) -> Dataset:
         return _named_batch(cast(Mapping[str, Any], value))
     if isinstance(value, tuple | list):
         fields: tuple[Any, ...] = tuple(cast(Any, value))
-        if not 1 <= len(fields) <= 2:
+        if not 1 <= len(fields) <= 3:
             raise DataError(
                 "a batch is neither inputs nor a pair (inputs, targets)",
                 facts=(("expected", "(x, y)"), ("found", f"{len(fields)} values")),
                 advice="Several inputs make a tuple: ((a, b), y).",
             )
-        return Dataset(*(_arrays(field) for field in fields))
+        inputs, *others = map(_arrays, fields)
+        targets, weights = (*others, None, None)[:2]
+        return Dataset(inputs, targets, weights=weights)
     return Dataset(value)
 
 

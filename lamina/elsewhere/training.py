@@ -6,7 +6,7 @@ LOSSES: dict[str, str] = {
     "MSELoss MeanSquaredErrorLoss": "lm.MSE()",
     "L1Loss": "lm.MAE()",
     "HuberLoss": "lm.Huber()",
-    "SmoothL1Loss": "lm.Huber() is the same; for another beta, lm.Huber(delta=beta) / beta.",
+    "SmoothL1Loss": "lm.SmoothL1()",
     "CrossEntropyLoss CategoricalCrossentropy SparseCategoricalCrossentropy": (
         "lm.CrossEntropy() takes raw scores, and class numbers or shares as targets."
     ),
@@ -20,20 +20,24 @@ LOSSES: dict[str, str] = {
         "lm.BCE() takes probabilities, lm.BCEWithLogits() takes raw scores (from_logits=True)."
     ),
     "KLDivLoss KLDivergenceLoss": "lm.KLDivergence()",
-    "CategoricalHinge": "There is no such loss; lm.Hinge() comes nearest.",
-    "HingeEmbeddingLoss MultiMarginLoss MultiLabelMarginLoss SquaredHinge": (
-        "There is no such loss; lm.Hinge() comes nearest."
-    ),
-    "SoftMarginLoss": "There is no such loss; lm.BCEWithLogits() is the same with targets 0 and 1.",
-    "MultiLabelSoftMarginLoss": (
-        "There is no such loss; lm.BCEWithLogits() is the same with equal weights."
-    ),
-    "TripletMarginLoss TripletMarginWithDistanceLoss": "lm.Triplet()",
-    "MarginRankingLoss CosineEmbeddingLoss": "There is no such loss; lm.Triplet() comes nearest.",
-    "LogCosh": "There is no such loss; lm.Huber() comes nearest.",
-    "PoissonNLLLoss Poisson GaussianNLLLoss CTCLoss CTC AdaptiveLogSoftmaxWithLoss Dice "
-    "Tversky Circle CategoricalFocalCrossentropy BinaryFocalCrossentropy "
-    "CategoricalGeneralizedCrossEntropy MeanAbsolutePercentageError MeanSquaredLogarithmicError": (
+    "HingeEmbeddingLoss": "lm.HingeEmbedding()",
+    "MultiMarginLoss": "lm.MultiMargin()",
+    "MultiLabelMarginLoss": "lm.MultiLabelMargin()",
+    "SoftMarginLoss": "lm.SoftMargin()",
+    "MultiLabelSoftMarginLoss": "lm.MultiLabelSoftMargin()",
+    "TripletMarginLoss": "lm.Triplet()",
+    "TripletMarginWithDistanceLoss": "lm.TripletWithDistance(distance)",
+    "MarginRankingLoss": "lm.MarginRanking()",
+    "CosineEmbeddingLoss": "lm.CosineEmbedding()",
+    "PoissonNLLLoss": "lm.PoissonNLL()",
+    "Poisson": "lm.PoissonNLL(log_input=False)",
+    "GaussianNLLLoss": "lm.GaussianNLL()",
+    "CTCLoss": "lm.CTC() takes logarithms of probabilities, [batch, time, classes].",
+    "CategoricalFocalCrossentropy": "lm.Focal() takes raw scores, and class numbers as targets.",
+    "BinaryFocalCrossentropy": "lm.BinaryFocal() takes raw scores (from_logits=True).",
+    "MeanAbsolutePercentageError": "lm.MAPE()",
+    "MeanSquaredLogarithmicError": "lm.MSLE()",
+    "AdaptiveLogSoftmaxWithLoss Tversky Circle CategoricalGeneralizedCrossEntropy": (
         "There is no such loss; a loss may be any function of two tensors, made of lm.ops."
     ),
 }
@@ -55,10 +59,12 @@ METRICS: dict[str, str] = {
     "TopKCategoricalAccuracy SparseTopKCategoricalAccuracy": "lm.TopK(k)",
     "F1Score FBetaScore": "lm.F1()",
     "R2Score": "lm.R2()",
-    "AUC RootMeanSquaredError PrecisionAtRecall RecallAtPrecision SensitivityAtSpecificity "
-    "SpecificityAtSensitivity IoU MeanIoU BinaryIoU OneHotIoU OneHotMeanIoU TruePositives "
-    "TrueNegatives FalsePositives FalseNegatives ConcordanceCorrelation LogCoshError Mean "
-    "MeanMetricWrapper PearsonCorrelation Sum": (
+    "AUC": 'lm.AUROC(), or lm.AveragePrecision() for curve="PR"',
+    "IoU BinaryIoU OneHotIoU OneHotMeanIoU": "lm.MeanIoU()",
+    "LogCoshError": "Losses are metrics too: metrics=[lm.LogCosh()].",
+    "Mean MeanMetricWrapper": "A function is a metric: metrics=[function].",
+    "PrecisionAtRecall RecallAtPrecision SensitivityAtSpecificity SpecificityAtSensitivity "
+    "TruePositives TrueNegatives FalsePositives FalseNegatives ConcordanceCorrelation Sum": (
         "There is no such metric; lm.ConfusionMatrix() counts, and model.predict gives the scores."
     ),
 }

@@ -64,11 +64,13 @@ class _Decoder:
         for number, entry in enumerate(_list(whole, "nodes")):
             with _rebuilding("node", number, entry, "op"):
                 nodes.append(self._node(_table(entry), nodes))
-        return Network(
-            [_earlier(nodes, number) for number in _list(whole, "inputs")],
-            [_earlier(nodes, number) for number in _list(whole, "outputs")],
-            name=whole.get("name"),
-        )
+        outputs = [_earlier(nodes, number) for number in _list(whole, "outputs")]
+        inputs = [_earlier(nodes, number) for number in _list(whole, "inputs")]
+        name = whole.get("name")
+        if "output_names" not in whole:
+            return Network(inputs, outputs, name=name)
+        names = _list(whole, "output_names")
+        return Network(inputs, dict(zip(names, outputs, strict=True)), name=name)
 
     def _graph(self, table: Mapping[str, Any]) -> Graph:
         made: list[Tensor] = []

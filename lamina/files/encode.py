@@ -52,13 +52,16 @@ class _Encoder:
         """The whole definition."""
         positions = {node: number for number, node in enumerate(network.nodes)}
         nodes = [self._node(network, node, positions) for node in network.nodes]
+        names = {"output_names": list(network.output_names)} if network.has_output_names else {}
         return {
             "layers": self._layers,
             "graphs": self._graphs,
             "nodes": nodes,
             "inputs": [positions[tensor] for tensor in network.inputs],
             "outputs": [positions[tensor] for tensor in network.outputs],
-        } | _named(network.name)
+            **names,
+            **_named(network.name),
+        }
 
     def _node(self, network: Network, node: Tensor, positions: Mapping[Tensor, int]) -> Json:
         if node.op is LEAF:

@@ -186,6 +186,12 @@ def input_spec(tensor: Tensor, dtype: DType) -> Spec:
     return tensor.shape, dtype if tensor.dtype == float32 else tensor.dtype
 
 
+def weight_specs(dataset: Dataset | None, dtype: DType) -> tuple[Spec, ...]:
+    """The shapes, with a symbolic batch, of a data set's weights, which become this float type."""
+    arrays = () if dataset is None else dataset.weight_arrays
+    return tuple(((BATCH, *array.shape[1:]), dtype) for array in arrays)
+
+
 def target_specs(dataset: Dataset) -> tuple[Spec, ...]:
     """The shapes, with a symbolic batch, and dtypes of a data set's targets."""
     shapes, dtypes = dataset.target_shapes, dataset.target_dtypes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lamina.data import Dataset
-from lamina.derive import default_targets
+from lamina.derive import targets_of_terms
 from lamina.errors import DataError
 from lamina.network import Network
 from lamina.program.philox import VERIFICATION_STREAM, random_bits
@@ -45,12 +45,13 @@ def random_examples(
         noise = random_normal(bind(tensor.shape, batch), seed, number)
         inputs.append(noise.astype(dtype.numpy))
     targets: list[Array] = []
-    specs = () if loss is None else default_targets(network, loss, dtype)
-    # Lamina's losses make their own targets; a plain function gets the noise itself.
-    suited = getattr(loss, "example_targets", None)
-    for number, (shape, kind) in enumerate(specs):
-        noise = random_normal(bind(shape, batch), seed, 1000 + number)
-        if suited is not None:
-            noise = suited(noise, bind(network.outputs[number].shape, batch))
-        targets.append(noise.astype(kind.numpy))
+    for term, specs in [] if loss is None else targets_of_terms(network, loss, dtype):
+        # Lamina's losses make their own targets; a plain function gets the noise itself.
+        suited = getattr(term.loss, "example_targets", None)
+        compared = network.outputs[term.output or 0]
+        for shape, kind in specs:
+            noise = random_normal(bind(shape, batch), seed, 1000 + len(targets))
+            if suited is not None:
+                noise = suited(noise, bind(compared.shape, batch))
+            targets.append(noise.astype(kind.numpy))
     return Dataset(tuple(inputs), tuple(targets) or None)

@@ -56,14 +56,7 @@ class Accumulation:
                 self.update.run([])
                 executable = self.update.executable
                 whole = {name: executable.scalar(name) for name, _ in self.update.program.outputs}
-            micro = joined(pieces)
-            sums = {
-                name: values.sum(axis=0, keepdims=True, dtype=values.dtype)
-                for name, values in micro.statistics.items()
-            }
-            losses = np.full(1, whole.pop("loss"), micro.losses.dtype)
-            sums |= {name: np.full(1, value) for name, value in whole.items()}
-            found.append(Recorded(losses, np.full(1, len(batch)), sums, summed=micro.summed))
+            found.append(_whole(joined(pieces), len(batch), whole))
         return joined(found)
 
     @contextmanager
@@ -75,3 +68,26 @@ class Accumulation:
             with suppress(EngineError):
                 self._examples.write(np.zeros((), np.int64))
             raise
+
+
+def _whole(micro: Recorded, examples: int, update: Mapping[str, float]) -> Recorded:
+    """The record of a batch.
+
+    Args:
+        micro: of its micro-batches.
+        examples: their number.
+        update: the outputs of the update: the loss and others.
+    """
+    statistics = {
+        name: values
+        if name in micro.kept
+        else values.sum(axis=0, keepdims=True, dtype=values.dtype)
+        for name, values in micro.statistics.items()
+    }
+    # Losses by output are means of those of micro-batches, or their sums.
+    for name, value in micro.losses_by_output.items():
+        loss = f"loss.{name.removesuffix('_loss')}"
+        statistics[loss] = np.full(1, value, statistics[loss].dtype)
+    statistics |= {name: np.full(1, value) for name, value in update.items() if name != "loss"}
+    losses = np.full(1, update["loss"], micro.losses.dtype)
+    return Recorded(losses, np.full(1, examples), statistics, micro.terms, micro.kept)

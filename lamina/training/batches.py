@@ -6,20 +6,30 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import tee
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from lamina.by_output import LossTerm
 from lamina.data import Dataset
+from lamina.data.arrays import rounded, to_array
 from lamina.data.reader import Plan, Reader
 from lamina.derive import BatchGraph, default_targets
 from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
-from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError
+from lamina.errors import DataError, DefinitionError, DTypeError, InternalError, ReleasedError
+from lamina.objective import TERMS, Objective
 from lamina.program.program import Program
 from lamina.protocols import Loss, Spec
 from lamina.records import frozen_dataclass
-from lamina.runtime.arrays import as_arrays, check_batch, convert, input_spec, target_specs
+from lamina.runtime.arrays import (
+    as_arrays,
+    check_batch,
+    convert,
+    input_spec,
+    target_specs,
+    weight_specs,
+)
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.data_sets import Examples as Examples
 from lamina.runtime.data_sets import uploaded
@@ -28,6 +38,7 @@ from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all
 from lamina.runtime.streaming import Streamed
 from lamina.shapes import Array, DType, as_dtype, float32
+from lamina.weighting import check_weights
 
 
 @frozen_dataclass
@@ -37,21 +48,55 @@ class Recorded:
     Attributes:
         losses: of each batch, shape (batches,).
         examples: the number of examples in each batch, shape (batches,).
-        statistics: the sums of each metric, by the name of its output, shape (batches, ...).
-        summed: whether losses are sums over the examples of a batch; otherwise means.
+        statistics: by the name of the output: the sums of each metric, shape (batches, ...); the
+            values of terms of the loss and their divisors, shape (batches,); the rows of metrics
+            that keep examples, shape (all examples, ...).
+        terms: of the loss.
+        kept: the names of the statistics with a row for each example.
     """
 
     losses: Array
     examples: Array
     statistics: Mapping[str, Array]
-    summed: bool = False
+    terms: tuple[LossTerm, ...] = ()
+    kept: frozenset[str] = frozenset()
 
     @property
     def loss(self) -> float:
-        """The loss over all examples: their mean, or their sum if `summed`."""
-        if self.summed:
-            return float(self.losses.sum())
-        return float((self.losses * self.examples).sum() / self.examples.sum())
+        """The loss over all examples: the mean of the batches, by what each was divided by."""
+        if not any(name.startswith(TERMS) for name in self.statistics):
+            return self._over_batches(self.losses, self.terms[0])
+        penalties = self.statistics.get("penalty")
+        total = 0.0 if penalties is None else _mean(penalties, self.examples)
+        if not self.terms[0].name:
+            own = self.losses if penalties is None else self.losses - penalties
+            return total + self._over_batches(own, self.terms[0])
+        return total + sum(
+            term.factor * self.losses_by_output[f"{term.name}_loss"] for term in self.terms
+        )
+
+    @property
+    def losses_by_output(self) -> dict[str, float]:
+        """The loss of each output, `"boxes_loss"`, if there are losses by output."""
+        return {
+            f"{term.name}_loss": self._over_batches(self.statistics[f"loss.{term.name}"], term)
+            for term in self.terms
+            if term.name
+        }
+
+    def _over_batches(self, values: Array, term: LossTerm) -> float:
+        """A term of the loss over all batches: the mean over all elements, or the sum."""
+        if term.summed:
+            return float(values.sum(dtype=np.float64))
+        return _mean(values, self.statistics.get(f"divisor.{term.name}", self.examples))
+
+
+def _mean(values: Array, divisors: Array) -> float:
+    """The mean of means, each weighted by its divisor; batches without elements do not count."""
+    weights = divisors.astype(np.float64)
+    total = weights.sum()
+    counted = np.where(weights > 0, values * weights, 0.0).sum() if total else np.nan
+    return float(counted / total)
 
 
 def joined(pieces: Sequence[Recorded]) -> Recorded:
@@ -65,7 +110,8 @@ def joined(pieces: Sequence[Recorded]) -> Recorded:
         together([piece.losses for piece in pieces]),
         together([piece.examples for piece in pieces]),
         {name: together([piece.statistics[name] for piece in pieces]) for name in names},
-        summed=any(piece.summed for piece in pieces),
+        pieces[0].terms if pieces else (),
+        pieces[0].kept if pieces else frozenset(),
     )
 
 
@@ -76,7 +122,7 @@ class BatchRunner(Named):
         parameters: of the model.
         loss: decides which targets there are, and checks their values.
         dataset: has the dtypes of the inputs and the shapes and dtypes of the targets; without one
-            network and loss decide them.
+            network and loss decide them. If its examples have weights, those of all batches do.
         batch_size: the largest number of examples in a batch.
     """
 
@@ -104,6 +150,7 @@ class BatchRunner(Named):
         # Losses are computed in float32 if the model has floats of 16 bits.
         widest = float32 if dtype.is_half else dtype
         self._targets = tuple((shape, _narrowed(widest, found)) for shape, found in specs)
+        self._weights = weight_specs(dataset, widest)
         self._shared: dict[str, Memory] = dict(parameters.memories)
         self._programs: RecentPrograms[int] = RecentPrograms()
         self._released = False
@@ -140,14 +187,14 @@ class BatchRunner(Named):
 
     def _specs(self) -> list[Spec]:
         shapes = [shape for shape, _ in self._wanted_inputs]
-        return [*zip(shapes, self._input_dtypes, strict=True), *self._targets]
+        return [*zip(shapes, self._input_dtypes, strict=True), *self._targets, *self._weights]
 
     def _names(self) -> list[str]:
-        inputs, targets = len(self._wanted_inputs), len(self._targets)
-        return [f"input {n}" for n in range(inputs)] + [f"target {n}" for n in range(targets)]
+        roles = ("input", self._wanted_inputs), ("target", self._targets), ("weight", self._weights)
+        return [f"{role} {n}" for role, specs in roles for n in range(len(specs))]
 
-    def _converted(self, x: Any, y: Any) -> list[Array]:
-        """Inputs and targets, checked, in the dtypes that the program was compiled for.
+    def _converted(self, x: Any, y: Any, weights: Any = None) -> list[Array]:
+        """Inputs, targets and weights, checked, in the dtypes the program was compiled for.
 
         Raises:
             LaminaError: naming the array and its fault.
@@ -155,10 +202,11 @@ class BatchRunner(Named):
         given = (
             *as_arrays(x, len(self._wanted_inputs), "input"),
             *as_arrays(y, len(self._targets), "target"),
+            *self._weight_arrays(weights),
         )
         arrays: list[Array] = []
         specs, names = self._specs(), self._names()
-        wanted = [dtype for _, dtype in (*self._wanted_inputs, *self._targets)]
+        wanted = [dtype for _, dtype in (*self._wanted_inputs, *self._targets, *self._weights)]
         for value, (_, compiled), dtype, name in zip(given, specs, wanted, names, strict=True):
             array = convert(value, dtype, name)
             if as_dtype(array.dtype) != compiled:
@@ -172,21 +220,54 @@ class BatchRunner(Named):
             arrays.append(array)
         check_batch(arrays, specs, names)
         check_indices(self._parameters.index_checks, arrays)
-        check = self._target_check()
-        if check is not None:
-            check(arrays[-1])
+        for position, check in self._target_checks():
+            check(arrays[len(self._wanted_inputs) + position])
+        for number in range(len(self._weights)):
+            position = len(arrays) - len(self._weights) + number
+            check_weights(arrays[position], names[position])
         return arrays
 
-    def _target_check(self) -> Callable[[Array], None] | None:
-        """The loss's check of target values, which raises DataError; None if it has none.
+    def _weight_arrays(self, weights: Any) -> list[Array]:
+        """The weights of examples, in the dtype of the loss: they lose no more than a rounding.
 
-        Only losses of one output and one target have a check.
+        Raises:
+            DataError: if there are none, or more than the program takes; for numbers that the dtype
+                cannot hold.
         """
-        check = getattr(self._loss, "check_target", None)
+        count = len(self._weights)
+        several = isinstance(weights, tuple)
+        given = cast(tuple[Any, ...], weights) if several else (weights,) * (weights is not None)
+        if len(given) != count:
+            raise DataError(
+                "the examples need weights" if count else "the examples have weights here only",
+                facts=(("expected", f"{count} arrays of weights"), ("found", str(len(given)))),
+                where="weights",
+                advice="A training is made for weights by data=lm.data.Dataset(x, y, weights=...); "
+                "all of its batches have them then.",
+            )
+        arrays: list[Array] = []
+        for number, (one, (_, dtype)) in enumerate(zip(given, self._weights, strict=True)):
+            array = to_array(one, "the weights cannot be converted to an array")
+            if array.dtype.kind == "f":
+                array = rounded(array, dtype, f"weight {number}")
+            arrays.append(array.astype(dtype.numpy) if array.dtype.kind in "iub" else array)
+        return arrays
+
+    def _target_checks(self) -> list[tuple[int, Callable[[Array], None]]]:
+        """The losses' checks of target values, which raise DataError, with the target's number.
+
+        Only losses of one target have a check.
+        """
+        objective, found = self._graph.objective, list[tuple[int, Callable[[Array], None]]]()
+        if objective is None:
+            return found
         outputs = self._graph.trace.outputs
-        if check is None or len(self._targets) != 1 or len(outputs) != 1:
-            return None
-        return partial(check, prediction_shape=outputs[0].shape)
+        for term, numbers in zip(objective.terms, objective.targets, strict=True):
+            check = getattr(term.loss, "check_target", None)
+            if check is not None and len(numbers) == 1:
+                shape = outputs[term.output or 0].shape
+                found.append((numbers[0], partial(check, prediction_shape=shape)))
+        return found
 
     @contextmanager
     def uploaded(self, dataset: Dataset) -> Generator[Examples]:
@@ -224,7 +305,8 @@ class BatchRunner(Named):
             feed.close()
 
     def _arrays_of(self, dataset: Dataset) -> list[Array]:
-        return self._converted(dataset.input_arrays, dataset.target_arrays)
+        weights = dataset.weight_arrays or None
+        return self._converted(dataset.input_arrays, dataset.target_arrays, weights)
 
     def _input_names(self) -> list[str]:
         return [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
@@ -255,8 +337,21 @@ class BatchRunner(Named):
             found = compiled.run_many(resident, rows, names)
         examples = np.full(len(rows), rows.shape[1], np.int64)
         losses = found.pop("loss")
-        summed = getattr(self._loss, "reduction", "mean") == "sum"
-        return Recorded(losses, examples, found, summed=summed)
+        objective = self._objective()
+        for name in objective.kept:
+            found[name] = found[name].reshape(-1, *found[name].shape[2:])
+        return Recorded(losses, examples, found, objective.terms, objective.kept)
+
+    @property
+    def terms(self) -> tuple[LossTerm, ...]:
+        """The losses of which the loss consists."""
+        return self._objective().terms
+
+    def _objective(self) -> Objective:
+        objective = self._graph.objective
+        if objective is None:
+            raise InternalError("only graphs with a loss are run over a data set")
+        return objective
 
     def release(self) -> None:
         """Releases all memory that the model does not own; using this object is an error then."""

@@ -99,7 +99,8 @@ class Checkpoint:
         notes["callbacks"] = plain
         notes["position"] = dict(begun.position)
         if begun.recorded is not None:
-            notes["epoch"] = {"summed": begun.recorded.summed, "skipped": begun.skipped}
+            kept = sorted(begun.recorded.kept)
+            notes["epoch"] = {"kept": kept, "skipped": begun.skipped}
             state |= _tensors_of(begun.recorded)
         parameters = self._parameters
         network, precision, seed = parameters.network, parameters.precision, parameters.seed
@@ -112,7 +113,7 @@ class Checkpoint:
         return read_model(self._path, classes_of(self._parameters.network))
 
     def begun(self) -> Begun:
-        """The position of a stream, and the epoch that was not finished.
+        """The position of a stream, and the epoch that was not finished, without its terms.
 
         Raises:
             FileFormatError: if the file is damaged.
@@ -124,7 +125,7 @@ class Checkpoint:
                 tensors[f"{_RECORDED}losses"],
                 tensors[f"{_RECORDED}examples"],
                 {n.removeprefix(statistics): v for n, v in tensors.items() if statistics in n},
-                summed=bool(notes["epoch"]["summed"]),
+                kept=frozenset(map(str, notes["epoch"]["kept"])),
             )
             return Begun(notes["position"], recorded, int(notes["epoch"]["skipped"]))
         return Begun(notes.get("position", {}))

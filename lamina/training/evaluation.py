@@ -77,11 +77,13 @@ def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
 
     The norm of gradients is the mean over batches.
     """
-    row: dict[str, Any] = {"loss": recorded.loss}
+    row: dict[str, Any] = {"loss": recorded.loss, **recorded.losses_by_output}
     for number, metric in enumerate(metrics):
         prefix = f"metric{number}."
         sums = {
-            name.removeprefix(prefix): values.sum(axis=0, dtype=np.float64)
+            name.removeprefix(prefix): values
+            if name in recorded.kept
+            else values.sum(axis=0, dtype=np.float64)
             for name, values in recorded.statistics.items()
             if name.startswith(prefix)
         }
@@ -99,7 +101,7 @@ class Evaluation(BatchRunner):
 
     Args:
         parameters: of the model.
-        dataset: has the dtypes of the inputs and the shapes and dtypes of the targets.
+        dataset: has the dtypes of the inputs, the shapes and dtypes of the targets and weights.
         loss, metrics: to compute.
         batch_size: the largest number of examples in a batch.
     """
@@ -123,6 +125,7 @@ class Evaluation(BatchRunner):
             dtype=parameters.dtype,
             rounding=parameters.rounding,
             metrics=metrics,
+            weights=self._weights,
             input_dtypes=self._input_dtypes,
         )
 

@@ -249,7 +249,8 @@ class Fit:
         """One epoch, or its training steps before Ctrl-C."""
         run, epochs, shown = epoch.run, epoch.epochs, epoch.shown
         interrupt, training = run.interrupt, run.fit.training
-        pieces = [epoch.begun.recorded] if epoch.begun.recorded is not None else []
+        begun = epoch.begun.recorded
+        pieces = [] if begun is None else [replace(begun, terms=training.terms)]
         done = sum(len(piece.losses) for piece in pieces)
         saved, before = done, time.perf_counter()
         groups = epochs.groups(epoch.number, done, lambda: interrupt.pressed)

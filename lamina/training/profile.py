@@ -34,4 +34,4 @@ def profile(
     if options is None:
         return Inference(copy).profile(dataset.inputs, seconds)
     with Training(copy, options, dataset, batch_size, seed=seed) as training:
-        return training.profile(dataset.inputs, dataset.targets, seconds)
+        return training.profile(dataset.inputs, dataset.targets, seconds, weights=dataset.weights)

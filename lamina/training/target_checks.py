@@ -81,15 +81,30 @@ def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
     return ops.equal(ops.expand_dims(ops.cast(target, "int64"), 1), numbers)
 
 
-def known_classes(each: Tensor, target: Tensor, classes: int) -> Tensor:
+def known_classes(each: Tensor, target: Tensor, classes: int, ignored: int | None = None) -> Tensor:
     """The losses of the examples, [batch, 1, ...], NaN where the class number is out of range.
+
+    It is not NaN where the class number is that of targets that do not count.
 
     Usually targets are checked before they reach the device. A loss inside a function of the
     user's has no such check, and a class out of range would give a small loss.
     """
     numbers = ops.expand_dims(ops.cast(target, "int64"), 1)
     known = ops.logical_and(numbers >= 0, numbers < classes)
+    if ignored is not None:
+        known = ops.logical_or(known, ops.equal(numbers, ignored))
     return ops.where(known, each, float("nan"))
+
+
+def counted(
+    each: Tensor, weights: Tensor | None, target: Tensor, ignored: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Losses [batch, 1, ...] and their weights, both 0 where the target does not count."""
+    if ignored is None:
+        return each, weights
+    counts = ops.not_equal(ops.expand_dims(ops.cast(target, "int64"), 1), ignored)
+    weights = ops.ones_like(each) if weights is None else weights
+    return ops.where(counts, each, 0.0), ops.where(counts, weights, 0.0)
 
 
 def _require_float(loss: object, prediction: Tensor) -> None:
@@ -147,8 +162,10 @@ def check_values(
     )
 
 
-def check_labels(loss: object, array: Array, prediction_shape: Shape) -> None:
-    """Raises DataError for class numbers that are out of range."""
+def check_labels(
+    loss: object, array: Array, prediction_shape: Shape, ignored: int | None = None
+) -> None:
+    """Raises DataError for class numbers that are out of range, except the ignored one."""
     classes = prediction_shape[1]
     if not isinstance(classes, int) or are_indices(array, classes):
         return
@@ -156,14 +173,14 @@ def check_labels(loss: object, array: Array, prediction_shape: Shape) -> None:
     check_values(
         loss,
         array,
-        (array >= 0) & (array < classes),
+        ((array >= 0) & (array < classes)) | (array == ignored if ignored is not None else False),
         problem="labels out of range",
         expected=f"0..{classes - 1}",
         advice=f"The network has {classes} outputs: number the classes from 0, "
         + (
             f"or give its last layer {largest + 1} features."
             if largest >= classes
-            else "and leave out examples that have no class."
+            else "and leave out examples that have no class, or name their number: ignore_index=-1."
         ),
     )
 

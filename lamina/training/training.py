@@ -1,5 +1,7 @@
 """Training: changes the parameters of a model, and owns the optimizer state and the seed."""
 
+# Long because a training step of a small network needs a path of its own, without checks.
+
 from __future__ import annotations
 
 import math
@@ -95,6 +97,7 @@ class Training(BatchRunner):
         how: Any = {
             "dtype": parameters.dtype,
             "rounding": parameters.rounding,
+            "weights": self._weights,
             "input_dtypes": self._input_dtypes,
         }
         micro = batch_size if micro_batch is None else min(micro_batch, batch_size)
@@ -225,12 +228,13 @@ class Training(BatchRunner):
         """Whether the loss is scaled: in mixed precision with float16."""
         return SKIPPED in self._slots
 
-    def step(self, x: Any, y: Any = None) -> DeferredLoss:
+    def step(self, x: Any, y: Any = None, weights: Any = None) -> DeferredLoss:
         """One training step on a batch of at most `batch_size` examples.
 
         Args:
             x: inputs, batch first; a tuple of arrays for several inputs.
             y: targets; a tuple for several, None for a loss without targets.
+            weights: of the examples, if the training was made with data that has them.
 
         Returns:
             The loss before the update; `float(loss)` waits for the device.
@@ -241,7 +245,8 @@ class Training(BatchRunner):
         """
         if self._released:
             self._require_alive()
-        arrays = self._as_compiled(x, y) or self._converted(x, y)
+        arrays = self._as_compiled(x, y) if weights is None else None
+        arrays = arrays or self._converted(x, y, weights)
         count = len(arrays[0])
         if count > self.batch_size:
             raise ShapeError(
@@ -299,11 +304,12 @@ class Training(BatchRunner):
     def _exact_arrays(self) -> _Exact | None:
         """The types that `_as_compiled` expects; None unless there is one input and one target."""
         specs = self._specs()
-        if len(self._wanted_inputs) != 1 or len(specs) != 2:
+        if len(self._wanted_inputs) != 1 or len(self._targets) != 1 or len(specs) != 2:
             return None
         (x, x_dtype), (y, y_dtype) = specs
         size = self.batch_size
-        check = self._target_check()
+        checks = self._target_checks()
+        check = checks[0][1] if checks else None
         arrays = (np.ndarray, bind(x, size), x_dtype.numpy)
         targets = (np.ndarray, bind(y, size), y_dtype.numpy)
         return (*arrays, *targets), check
@@ -462,16 +468,21 @@ class Training(BatchRunner):
 
     @checked
     def profile(
-        self, x: Any, y: Any = None, seconds: Annotated[float, Number("(0, 86400]")] = 0.5
+        self,
+        x: Any,
+        y: Any = None,
+        seconds: Annotated[float, Number("(0, 86400]")] = 0.5,
+        *,
+        weights: Any = None,
     ) -> Profile:
         """The time of each step of the program; trains on these examples repeatedly.
 
         Args:
-            x, y: one batch, as for `step`; of several micro-batches, the first one is run.
+            x, y, weights: one batch, as for `step`; of several micro-batches, the first one is run.
             seconds: about how long to run the program untimed, and again with timers.
         """
         self._require_alive()
-        arrays = self._converted(x, y)
+        arrays = self._converted(x, y, weights)
         if self._accumulation is not None:
             arrays = [array[: self._accumulation.size] for array in arrays]
         return profiled(

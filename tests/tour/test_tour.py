@@ -8,7 +8,15 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-PAGES = ["tour.md", "guide.md", "training.md", "data.md", "networks.md", "ops.md"]
+PAGES = [
+    "tour.md",
+    "guide.md",
+    "training.md",
+    "losses.md",
+    "data.md",
+    "networks.md",
+    "ops.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

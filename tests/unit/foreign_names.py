@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # Classes of Lamina that neither framework has, so that there is no call to compare.
 OWN = """
-TiedLinear GaussianSample LearnedPositions SinusoidalPositions
+TiedLinear GaussianSample LearnedPositions SinusoidalPositions ByOutput FunctionMetric Quantile
+AUROC AveragePrecision CalibrationError CohenKappa MatthewsCorrelation Perplexity
 """
 
 TORCH_MODULES = """

@@ -235,3 +235,125 @@ def test_an_error_within_a_batch_leaves_no_sums(monkeypatch: pytest.MonkeyPatch)
 def test_foreign_names_are_explained() -> None:
     with pytest.raises(DefinitionError, match="micro_batch"):
         fitted(None, gradient_accumulation_steps=4)
+
+
+# Of each example, with micro-batches whose examples all count nothing.
+WEIGHTS = np.where(np.arange(50) % 10 < 4, 0.0, np.linspace(0.1, 3.0, 50)).astype("float32")
+IGNORED = np.where(np.arange(50) % 10 < 4, -1, Y)
+
+
+def two_outputs() -> lm.Network:
+    x = lm.Input(6)
+    hidden = lm.Tanh()(lm.Linear(9, weight_regularizer=lm.L2(1e-2))(x))
+    return lm.Network(x, {"boxes": lm.Linear(4)(hidden), "classes": lm.Linear(3)(hidden)})
+
+
+BOXES = normal(50, 4)
+WEIGHTED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "examples": (network, (X, Y, WEIGHTS), {"loss": lm.CrossEntropy()}),
+    "float64 examples": (network, (X, Y, WEIGHTS.astype("float64")), {"loss": lm.CrossEntropy()}),
+    "sum": (network, (X, Y, WEIGHTS), {"loss": lm.CrossEntropy(reduction="sum")}),
+    "classes": (network, (X, Y), {"loss": lm.CrossEntropy(), "class_weights": [0.2, 1.0, 5.0]}),
+    "balanced": (network, (X, Y), {"loss": lm.CrossEntropy(), "class_weights": "balanced"}),
+    "both": (network, (X, Y, WEIGHTS), {"loss": lm.CrossEntropy(), "class_weights": {1: 4.0}}),
+    "of the loss": (network, (X, Y), {"loss": lm.CrossEntropy(class_weights=[0.2, 1.0, 5.0])}),
+    "ignored": (network, (X, IGNORED), {"loss": lm.CrossEntropy(ignore_index=-1)}),
+    "outputs": (
+        two_outputs,
+        (X, (BOXES, Y)),
+        {
+            "loss": lm.ByOutput(
+                {"boxes": lm.MSE(reduction="sum"), "classes": lm.CrossEntropy()},
+                factors={"boxes": 0.01},
+            )
+        },
+    ),
+    "weighted outputs": (
+        two_outputs,
+        (X, (BOXES, IGNORED), WEIGHTS),
+        {"loss": lm.ByOutput([lm.MSE(), lm.CrossEntropy(ignore_index=-1)], factors=[0.5, 2.0])},
+    ),
+    "weights of each output": (
+        two_outputs,
+        (X, (BOXES, Y), (WEIGHTS, WEIGHTS[::-1].copy())),
+        {"loss": [lm.MAE(), lm.CrossEntropy()]},
+    ),
+    "one output": (
+        two_outputs,
+        (X, IGNORED),
+        {"loss": {"classes": lm.CrossEntropy(ignore_index=-1)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("micro", [1, 3, 8])
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_count_in_a_divided_batch_as_in_the_whole_one(name: str, micro: int) -> None:
+    """The unshuffled micro-batches of 1 and 3 examples include some without any weight."""
+    made, data, how = WEIGHTED[name]
+    metrics: Any = {"classes": [lm.Accuracy(ignore_index=-1)]}
+    if made is network:
+        metrics = [lm.Accuracy(ignore_index=-1), lm.AUROC()]
+        metrics = metrics[:1] if name == "ignored" else metrics
+    found: list[Any] = []
+    for size in (None, micro):
+        model = lm.Model(made(), seed=1)
+        history = model.fit(
+            data,
+            optimizer=lm.SGD(0.1, momentum=0.9),
+            batch_size=16,
+            epochs=3,
+            shuffle=False,
+            metrics=metrics,
+            micro_batch=size,
+            record=["gradient_norm"],
+            **how,
+        )
+        found.append((history.values, model.parameters()))
+    (expected, parameters), (values, divided) = found
+    assert values.keys() == expected.keys()
+    for key, numbers in expected.items():
+        if key != "seconds":
+            np.testing.assert_allclose(values[key], numbers, rtol=1e-5, err_msg=key)
+    for key, value in parameters.items():
+        np.testing.assert_allclose(divided[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+def test_a_batch_without_weights_trains_nothing_and_has_no_loss() -> None:
+    data = lm.data.Dataset(X[:8], Y[:8], weights=np.zeros(8, "float32"))
+    for micro in (None, 3):
+        model = lm.Model(lm.Sequential(lm.Input(6), lm.Linear(3)), seed=1)
+        before = model.parameters()
+        with model.training(
+            lm.CrossEntropy(), lm.SGD(0.1), 8, micro_batch=micro, data=data
+        ) as training:
+            assert float(training.step(X[:8], Y[:8], np.zeros(8, "float32"))) == 0.0
+        for name, value in model.parameters().items():
+            np.testing.assert_array_equal(value, before[name])
+
+
+def test_examples_that_do_not_count_in_half_precision_leave_the_scale() -> None:
+    """The loss of a micro-batch without elements is NaN: no overflow."""
+    model = lm.Model(network(), seed=1, dtype="mixed-float16")
+    loss = lm.CrossEntropy(ignore_index=-1)
+    y = np.array([-1, -1, 0, 1], "int64")
+    with model.training(loss, lm.SGD(0.1), 4, micro_batch=2) as training:
+        assert np.isfinite(float(training.step(X[:4], y)))
+        assert training.skipped_steps == 0
+
+
+def test_the_weights_of_steps_are_those_of_a_run() -> None:
+    data = lm.data.Dataset(X[:32], Y[:32], weights=WEIGHTS[:32])
+    losses: list[list[float]] = []
+    for run in (True, False):
+        model = lm.Model(network(), seed=1)
+        with model.training(
+            lm.CrossEntropy(), lm.Adam(0.01), 16, micro_batch=6, data=data
+        ) as training:
+            if run:
+                losses.append([float(one) for one in training.run(data, steps=2, seed=5)])
+            else:
+                order = data.order(5, 0).reshape(2, 16)
+                steps = [training.step(X[rows], Y[rows], WEIGHTS[rows]) for rows in order]
+                losses.append([float(one) for one in steps])
+    assert losses[0] == losses[1]

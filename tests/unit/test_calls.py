@@ -66,6 +66,12 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         (lm.networks.lenet, {"in_channels": 3}, "Here it is called input."),
         (lm.networks.lstm_classifier, {"input_size": 3}, "Here it is called inputs."),
         (lm.Model.fit, {"verbose": 0}, "Here it is called progress."),
+        (lm.Model.fit, {"sample_weight": [1.0]}, "are given with them: (x, y, weights)."),
+        (lm.Model.fit, {"loss_weights": [1.0]}, "lm.ByOutput(losses, factors=...)."),
+        (lm.Model.fit, {"class_weight": {0: 2.0}}, "Here it is called class_weights."),
+        (lm.CTC, {"zero_inf": True}, "Did you mean zero_infinity?"),
+        (lm.CrossEntropy, {"weight": [1.0]}, "Here it is called class_weights."),
+        (lm.CalibrationError, {"n_bins": 3}, "Here it is called bins."),
         (lm.Model.fit, {"validation_split": 0.1}, "= lm.data.Dataset(x, y).split(0.9)."),
         (lm.networks.resnet, {"num_classes": 3}, "Here it is called classes."),
         (lm.networks.mlp, {"hidden": 3}, "Here it is called widths."),
@@ -95,7 +101,7 @@ def test_advice_for_other_callables_is_not_given(
 
 
 def test_every_name_from_other_frameworks_maps_to_an_existing_option() -> None:
-    packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops)
+    packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops, lm.data)
     public = [getattr(package, name) for package in packages for name in dir(package)]
     public += vars(lm.Model).values()
     known = {"", *(name for one in public if callable(one) for name in names_of(one))}

@@ -215,7 +215,7 @@ class TestAsDataset:
         assert as_dataset((x, None)).targets is None
         assert as_dataset(x).targets is None
 
-    @pytest.mark.parametrize("value", [None, 3, "digits", [1, 2], (1, 2, 3), {}])
+    @pytest.mark.parametrize("value", [None, 3, "digits", [1, 2], (1, 2, 3, 4), {}])
     def test_other_values_are_refused(self, value: Any) -> None:
         with pytest.raises(DataError) as caught:
             as_dataset(value)

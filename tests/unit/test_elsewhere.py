@@ -89,6 +89,7 @@ def test_calls_in_the_texts_are_accepted(owner: str) -> None:
         "rates": [0.1, 0.2],
         "then": 0.1,
         "optimizer": lm.SGD(0.1),
+        "distance": lambda a, b: lm.ops.sum(abs(a - b), 1),
     }
     for text in TABLES[owner].values():
         for call in re.findall(r"lm(?:\.schedules|\.init)?\.[A-Z]\w*\([\w=., \"]*\)", text):

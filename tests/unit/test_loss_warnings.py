@@ -40,6 +40,12 @@ WRONG = [
     (lm.CrossEntropy, [lm.Linear(3), lm.LogSoftmax()], "logarithms of", "Leave the layer before"),
     (lm.CrossEntropy, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer before"),
     (lm.BCEWithLogits, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer before"),
+    (lm.BinaryFocal, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer before"),
+    (lm.SoftMargin, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer before"),
+    (lm.MultiLabelSoftMargin, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer"),
+    (lm.Focal, [lm.Linear(3), lm.LogSoftmax()], "logarithms of", "Leave the layer before"),
+    (lm.Dice, [lm.Linear(3)], "raw scores", "End in lm.Sigmoid(), or in lm.Softmax(axis=1)"),
+    (lm.CTC, [lm.Reshape(2, 2), lm.Linear(3)], "raw scores", "End in lm.LogSoftmax()."),
 ]
 
 
@@ -54,6 +60,16 @@ def test_a_prediction_of_a_wrong_kind_is_named_with_both_lines(
     assert f"the prediction is {kind}" in text
     assert " of net/" in text
     assert advice in text
+
+
+def test_a_warning_names_the_output_of_a_loss() -> None:
+    x = lm.Input(4)
+    boxes, classes = lm.Linear(2)(x), lm.Softmax()(lm.Linear(3)(x))
+    loss: Any = {"boxes": lm.MSE(), "classes": lm.CrossEntropy()}
+    (one,) = shown_by(lm.Network(x, {"boxes": boxes, "classes": classes}), loss)
+    text = str(one.message)
+    assert text.startswith("in CrossEntropy (test_loss_warnings.py:")
+    assert "), for output 'classes': the prediction is probabilities of net/" in text
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,8 @@ RIGHT = [
     (lm.CrossEntropy(), [lm.Linear(6), lm.Reshape(3, 2), lm.Softmax()]),
     (lm.BCEWithLogits(), [lm.Linear(3)]),
     (lm.MSE(), [lm.Linear(3), lm.Sigmoid()]),
+    (lm.Dice(), [lm.Linear(3), lm.Sigmoid()]),
+    (lm.CTC(), [lm.Reshape(2, 2), lm.Linear(3), lm.LogSoftmax()]),
     (lambda p, t: lm.ops.mean(p * t), [lm.Linear(3), lm.Softmax()]),
 ]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.ops.differentiate import gradients
 from lamina.shapes import BATCH, as_dtype, bool_, float32, float64, int64
-from lamina.training import losses
+from lamina.training import losses, metrics
 
 generator = np.random.default_rng(0)
 SCORES = generator.normal(size=(6, 4))
@@ -134,98 +136,6 @@ def test_loss_has_the_value_of_its_formula(
 ) -> None:
     value, _ = run(loss, prediction, target)
     np.testing.assert_allclose(value, formula(), rtol=1e-12)
-
-
-@pytest.mark.torch
-@pytest.mark.filterwarnings("ignore:reduction:UserWarning")
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_losses_agree_with_pytorch(reduction: Any) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    how: dict[str, Any] = {"reduction": reduction}
-    f = torch.nn.functional
-    weights = torch.tensor(WEIGHTS, dtype=torch.float64)
-    weighted = {"weight": weights}
-    log_scores, log_images = _log_softmax(SCORES), _log_softmax(IMAGES)
-    soft_images = np.exp(_log_softmax(IMAGES[::-1]))
-    zeros = np.where(SHARES > 0.2, SHARES, 0)
-    cases: list[tuple[losses.Loss, np.ndarray, np.ndarray, Any, dict[str, Any]]] = [
-        (losses.MSE(**how), SCORES, OTHERS, f.mse_loss, {}),
-        (losses.MAE(**how), SCORES, OTHERS, f.l1_loss, {}),
-        (losses.MAE(**how), SCORES, SCORES, f.l1_loss, {}),
-        (losses.Huber(delta=0.7, **how), SCORES, OTHERS, f.huber_loss, {"delta": 0.7}),
-        (losses.NLL(**how), log_scores, LABELS, f.nll_loss, {}),
-        (losses.NLL(class_weights=WEIGHTS, **how), log_images, PIXELS, f.nll_loss, weighted),
-        (losses.BCE(**how), PROBABILITIES, BITS, f.binary_cross_entropy, {}),
-        (losses.KLDivergence(**how), log_scores, zeros, f.kl_div, {}),
-        (
-            losses.BCEWithLogits(**how),
-            SCORES * 50,
-            SHARES,
-            f.binary_cross_entropy_with_logits,
-            {},
-        ),
-        (
-            losses.BCEWithLogits(positive_weight=3.0, **how),
-            SCORES,
-            SHARES,
-            f.binary_cross_entropy_with_logits,
-            {"pos_weight": torch.tensor(3.0, dtype=torch.float64)},
-        ),
-        (
-            losses.BCEWithLogits(positive_weight=WEIGHTS, **how),
-            SCORES,
-            SHARES,
-            f.binary_cross_entropy_with_logits,
-            {"pos_weight": weights},
-        ),
-    ]
-    for smoothing in (0.0, 0.3):
-        for weight in (None, WEIGHTS):
-            options = {
-                "label_smoothing": smoothing,
-                "weight": None if weight is None else weights,
-            }
-            loss = losses.CrossEntropy(label_smoothing=smoothing, class_weights=weight, **how)
-            cases += [
-                (loss, SCORES, LABELS, f.cross_entropy, options),
-                (loss, SCORES * 1e4, LABELS, f.cross_entropy, options),
-                (loss, SCORES, SHARES, f.cross_entropy, options),
-                (loss, IMAGES, PIXELS, f.cross_entropy, options),
-                (loss, IMAGES, soft_images, f.cross_entropy, options),
-            ]
-    for loss, prediction, target, function, options in cases:
-        x = torch.tensor(prediction.copy(), requires_grad=True)
-        expected = function(x, torch.tensor(target.copy()), reduction=reduction, **options)
-        expected.backward()
-        value, gradient = run(loss, prediction, target)
-        np.testing.assert_allclose(value, expected.item(), rtol=1e-12, err_msg=repr(loss))
-        wanted = x.grad.numpy()
-        if isinstance(loss, losses.BCE):  # where the logarithm is clamped, the gradient is 0 here
-            inner = (prediction > 1e-11) & (prediction < 1 - 1e-11)
-            gradient, wanted = gradient[inner], wanted[inner]
-        np.testing.assert_allclose(gradient, wanted, rtol=1e-10, atol=1e-13, err_msg=repr(loss))
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_triplet_agrees_with_pytorch(swap: bool, reduction: Any) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    arrays = [generator.normal(size=(6, 4)) for _ in range(3)]
-    x = [torch.tensor(array, requires_grad=True) for array in arrays]
-    expected = torch.nn.functional.triplet_margin_loss(
-        *x, margin=0.5, swap=swap, reduction=reduction
-    )
-    expected.backward()
-    leaves = [leaf_for(f"x{n}", array) for n, array in enumerate(arrays)]
-    value = losses.Triplet(margin=0.5, swap=swap, reduction=reduction)(leaves)
-    outputs = [("value", value)]
-    outputs += [(f"g{n}", g) for n, g in enumerate(gradients(value, leaves))]
-    graph = bind_batch(Graph(tuple(leaves), tuple(outputs)), 6)
-    found, _ = evaluate(graph, {f"x{n}": array for n, array in enumerate(arrays)})
-    np.testing.assert_allclose(found["value"], expected.item(), rtol=1e-12)
-    for n, tensor in enumerate(x):
-        np.testing.assert_allclose(found[f"g{n}"], tensor.grad.numpy(), rtol=1e-10, atol=1e-13)
 
 
 def test_triplet_is_the_margin_where_all_are_equal() -> None:
@@ -403,7 +313,7 @@ def test_the_evidence_lower_bound_needs_three_predictions() -> None:
 
 
 def test_hyper_parameters_are_checked() -> None:
-    text = error_text(DefinitionError, lambda: losses.MSE(reduction="none"))
+    text = error_text(DefinitionError, lambda: losses.MSE(reduction="median"))
     assert text.startswith("in MSE (test_losses.py:")
     assert "reduction must be one of 'mean', 'sum'" in text
     text = error_text(DefinitionError, lambda: losses.CrossEntropy(class_weights=[1.0, -1.0]))
@@ -466,3 +376,203 @@ def test_values_out_of_range_are_found_with_their_example() -> None:
     )
     assert "expected  0 or more" in text
     losses.MSE().check_target(wrong, (BATCH, 2))
+
+
+# Options, and losses that PyTorch lacks -----------------------------------------------------------
+
+
+def test_targets_of_the_ignored_class_do_not_count() -> None:
+    labels = np.array([0, -1, 1, 1, -1, 3])
+    kept = labels >= 0
+    for loss in (losses.CrossEntropy(ignore_index=-1), losses.Focal(ignore_index=-1)):
+        loss.check_target(labels, (BATCH, 4))
+        value, gradient = run(loss, SCORES, labels)
+        plain = type(loss)()
+        expected, slopes = run(plain, SCORES[kept], labels[kept])
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+        np.testing.assert_allclose(gradient[kept], slopes, rtol=1e-12)
+        assert not gradient[~kept].any()
+    nothing, _ = run(losses.CrossEntropy(ignore_index=-1), SCORES, np.full(6, -1))
+    assert np.isnan(nothing)  # as in PyTorch
+    text = error_text(
+        DataError, lambda: losses.NLL(ignore_index=-1).check_target(labels - 1, (BATCH, 4))
+    )
+    assert "found     -2 at example 1" in text
+    assert "or name their number: ignore_index=-1" in error_text(
+        DataError, lambda: losses.NLL().check_target(labels, (BATCH, 4))
+    )
+
+
+def test_without_a_reduction_there_is_a_loss_for_each_element() -> None:
+    for loss, target, shape in (
+        (losses.CrossEntropy, LABELS, (6,)),
+        (losses.MSE, OTHERS, (6, 4)),
+        (losses.Dice, SHARES, (6, 4)),
+    ):
+        x, y = leaf_for("x", SCORES), leaf_for("y", target)
+        each = loss(reduction="none")(x, y)
+        graph = bind_batch(Graph((x, y), (("each", each),)), 6)
+        found = evaluate(graph, {"x": SCORES, "y": target})[0]["each"]
+        assert found.shape == shape
+        np.testing.assert_allclose(found.mean(), run(loss(), SCORES, target)[0], rtol=1e-12)
+
+
+def test_losses_of_keras_have_the_values_of_their_formulas() -> None:
+    x, y = SCORES, OTHERS
+    unit = [a / np.sqrt((a * a).sum(1, keepdims=True)) for a in (x, y)]
+    others = np.where(np.eye(4)[LABELS] > 0, 0.0, x)
+    right = x[np.arange(6), LABELS]
+    cases = [
+        (losses.LogCosh(), y, np.log(np.cosh(x - y)).mean()),
+        (losses.MAPE(), y, 100 * (abs(x - y) / abs(y)).mean()),
+        (
+            losses.MSLE(),
+            abs(y),
+            ((np.log1p(np.maximum(x, 1e-7)) - np.log1p(abs(y))) ** 2).mean(),
+        ),
+        (losses.NegativeCosine(), y, -(unit[0] * unit[1]).sum(1).mean()),
+        (losses.SquaredHinge(), np.sign(y), (np.maximum(0, 1 - np.sign(y) * x) ** 2).mean()),
+        (losses.CategoricalHinge(), LABELS, np.maximum(0, 1 - right + others.max(1)).mean()),
+    ]
+    for loss, target, expected in cases:
+        value, gradient = run(loss, x, target)
+        np.testing.assert_allclose(value, expected, rtol=1e-10, err_msg=repr(loss))
+        assert np.isfinite(gradient).all()
+
+
+def test_log_cosh_does_not_overflow() -> None:
+    value, gradient = run(losses.LogCosh(), np.array([[1e6, -1e6]]), np.zeros((1, 2)))
+    np.testing.assert_allclose(value, 1e6 - np.log(2))
+    np.testing.assert_allclose(gradient, [[0.5, -0.5]])
+
+
+def test_the_quantile_loss_is_least_at_the_quantile() -> None:
+    numbers = np.arange(101.0)
+    for quantile in (0.1, 0.5, 0.9):
+        found = [
+            run(losses.Quantile(quantile), np.full(101, float(c)), numbers)[0]
+            for c in (0, 10, 50, 90, 100)
+        ]
+        assert np.argmin(found) == [0.1, 0.5, 0.9].index(quantile) + 1
+    several = losses.Quantile([0.1, 0.5, 0.9])
+    assert several.target(lm.Input(7, 3)) == ((BATCH, 7), float32)
+    value, _ = run(several, np.full((101, 3), 50.0), numbers)
+    single = [run(losses.Quantile(q), np.full(101, 50.0), numbers)[0] for q in (0.1, 0.5, 0.9)]
+    np.testing.assert_allclose(value, np.mean(single), rtol=1e-12)
+    text = error_text(ShapeError, lambda: several(lm.Input(2), lm.Input()))
+    assert "the last axis of the prediction has one number for each quantile" in text
+
+
+def test_focal_loss_without_focus_is_cross_entropy() -> None:
+    plain, _ = run(losses.CrossEntropy(), IMAGES, PIXELS)
+    np.testing.assert_allclose(run(losses.Focal(focus=0), IMAGES, PIXELS)[0], plain, rtol=1e-12)
+    logarithm = _picked(_log_softmax(SCORES))
+    expected = -((1 - np.exp(logarithm)) ** 2 * logarithm * np.take(WEIGHTS, LABELS)).mean()
+    found, _ = run(losses.Focal(class_weights=WEIGHTS), SCORES, LABELS)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    extreme, gradient = run(losses.Focal(), np.array([[1e4, -1e4], [-1e4, 1e4]]), np.array([0, 0]))
+    assert np.isfinite(extreme)
+    assert np.isfinite(gradient).all()
+
+
+def test_dice_compares_regions_of_each_class() -> None:
+    p = np.exp(_log_softmax(IMAGES))
+    one_hot = np.moveaxis(np.eye(4)[PIXELS], -1, 1)
+    shared = 2 * (p * one_hot).sum((2, 3))
+    for squared, both in (
+        (False, (p + one_hot).sum((2, 3))),
+        (True, (p**2 + one_hot**2).sum((2, 3))),
+    ):
+        loss = losses.Dice(squared=squared, smoothing=0.0)
+        expected = (1 - shared / both).mean()
+        for target in (one_hot, PIXELS):
+            np.testing.assert_allclose(run(loss, p, target)[0], expected, rtol=1e-10)
+    empty = np.zeros((2, 3, 4))
+    value, gradient = run(losses.Dice(smoothing=0.0), empty, empty)
+    assert value == 0
+    assert np.isfinite(gradient).all()
+
+
+# Several outputs, and sequences -------------------------------------------------------------------
+
+
+def test_losses_of_pairs_need_two_outputs() -> None:
+    x = lm.Input(4)
+    for loss, names in (
+        (losses.MarginRanking(), "first, second"),
+        (losses.CosineEmbedding(), "first, second"),
+        (losses.GaussianNLL(), "mean, variance"),
+    ):
+        text = error_text(DefinitionError, lambda loss=loss: loss(x, x))
+        assert f"{type(loss).__name__} compares 2 outputs of a network" in text
+        assert f"expected  ({names})" in text
+        assert "found     1 output" in text
+    text = error_text(ShapeError, lambda: losses.CosineEmbedding()((x, x), x))
+    assert "There is one target, 1 or -1, for each pair of vectors." in text
+    text = error_text(ShapeError, lambda: losses.GaussianNLL()((x, lm.Input(3)), x))
+    assert "the variance does not fit the mean" in text
+
+
+def test_ctc_of_one_time_is_the_cross_entropy_of_its_label() -> None:
+    x, y = leaf_for("x", _log_softmax(SCORES)[:, None]), leaf_for("y", LABELS[:, None])
+    value = losses.CTC(blank=0, reduction="none")(x, y)
+    graph = bind_batch(Graph((x, y), (("value", value),)), 6)
+    feeds = {"x": _log_softmax(SCORES)[:, None], "y": LABELS[:, None]}
+    found = evaluate(graph, feeds)[0]["value"]
+    expected = -_picked(_log_softmax(SCORES))
+    np.testing.assert_allclose(found[LABELS > 0], expected[LABELS > 0], rtol=1e-12)
+
+
+def test_ctc_adds_up_all_alignments() -> None:
+    # Labels a, a need a blank between them: in four times there are 5 alignments of probability
+    # 1/3 each time: a-a., a-.a and the like.
+    shares = np.log(np.full((1, 4, 3), 1 / 3))
+    labels = np.array([[1, 1, -1]])
+    x, y = leaf_for("x", shares), leaf_for("y", labels)
+    graph = bind_batch(Graph((x, y), (("value", losses.CTC(reduction="sum")(x, y)),)), 1)
+    found = evaluate(graph, {"x": shares, "y": labels})[0]["value"]
+    letters = np.array(np.meshgrid(*[range(3)] * 4)).reshape(4, -1).T
+    count = 0
+    for word in letters:
+        merged = [one for n, one in enumerate(word) if n == 0 or one != word[n - 1]]
+        count += [one for one in merged if one] == [1, 1]
+    np.testing.assert_allclose(found, -np.log(count / 3**4), rtol=1e-12)
+
+
+def test_ctc_explains_targets_that_do_not_fit() -> None:
+    scores, labels = lm.Input(7, 4), lm.Input(3, dtype="int64")
+    text = error_text(ShapeError, lambda: losses.CTC()(lm.Input(7), labels))
+    assert "the labels do not fit the prediction" in text
+    assert "Fill the labels up with -1 to the longest" in text
+    text = error_text(DTypeError, lambda: losses.CTC()(scores, lm.Input(3)))
+    assert "labels and lengths are integers" in text
+    wrong = np.array([[1, 2, -1], [3, 0, -1]])
+    text = error_text(DataError, lambda: losses.CTC().check_target(wrong, (BATCH, 7, 4)))
+    assert "found     0 at example 1" in text
+    assert "The blank is no label" in text
+
+
+def test_a_network_learns_sequences_without_alignment() -> None:
+    import lamina
+
+    random = np.random.default_rng(0)
+    labels = random.integers(1, 4, (12, 2))
+    # Each label is shown for some times; the network must name them in order.
+    shown = np.repeat(labels, 4, axis=1)
+    x = np.eye(4, dtype="float32")[shown]
+    net = lamina.Sequential(lamina.Input(8, 4), lamina.Linear(5), lamina.LogSoftmax())
+    model = lamina.Model(net, engine="cpu", seed=0)
+    how: dict[str, Any] = {"optimizer": lamina.Adam(0.05), "batch_size": 12, "epochs": 150}
+    history = model.fit((x, (labels, np.full(12, 8))), loss=lamina.CTC(blank=4), **how)
+    assert history["loss"][0] > 3 > 1.5 > history["loss"][-1]
+    again = lamina.Model(net, engine="cpu", seed=0).fit(
+        (x, labels), loss=lamina.CTC(blank=4), **how
+    )
+    np.testing.assert_allclose(again["loss"], history["loss"], rtol=1e-5)
+
+
+def test_the_page_of_losses_lists_every_loss_and_metric() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "losses.md").read_text()
+    words = set(re.findall(r"\w+", page))
+    public = {*losses.__all__, *metrics.__all__} - {"Loss", "Metric", "Elements"}
+    assert not public - words

@@ -205,3 +205,338 @@ def test_hyper_parameters_are_checked() -> None:
 def test_a_single_score_is_no_choice_of_classes(metric: metrics.Metric) -> None:
     with pytest.raises(ShapeError, match="no axis of at least two classes"):
         metric.statistics(lm.Input(1), leaf("y", "input", (BATCH,), int64))
+
+
+# Weights, and metrics of all examples -------------------------------------------------------------
+
+
+def measured(
+    metric: metrics.Metric,
+    prediction: np.ndarray,
+    target: np.ndarray,
+    weights: np.ndarray | None = None,
+) -> Any:
+    """The metric over batches of 7 examples: sums are added, rows are kept."""
+    arrays = {"x": prediction, "y": target} | (
+        {} if weights is None else {"w": weights.astype(prediction.dtype)}
+    )
+    leaves = {
+        name: leaf(name, "input", (BATCH, *a.shape[1:]), as_dtype(a.dtype))
+        for name, a in arrays.items()
+    }
+    given = {} if weights is None else {"weights": leaves["w"]}
+    statistics = metric.statistics(leaves["x"], leaves["y"], **given)
+    graph = Graph(tuple(leaves.values()), tuple(statistics.items()))
+    found: dict[str, list[np.ndarray]] = {name: [] for name in statistics}
+    for start in range(0, len(prediction), 7):
+        piece = {name: a[start : start + 7] for name, a in arrays.items()}
+        outputs, _ = evaluate(bind_batch(graph, len(piece["x"])), piece)
+        for name in found:
+            found[name].append(outputs[name].astype(np.float64))
+    rows = {name for name, tensor in statistics.items() if tensor.shape[:1] == (BATCH,)}
+    return metric.result(
+        {name: np.concatenate(a) if name in rows else sum(a) for name, a in found.items()}
+    )
+
+
+SHARES = np.exp(SCORES) / np.exp(SCORES).sum(1, keepdims=True)
+WEIGHTS = np.random.default_rng(3).random(60)
+GUESSES = np.round(np.random.default_rng(4).random(60), 1)  # with equal scores
+COIN = np.random.default_rng(5).integers(0, 2, 60)
+
+
+# Values of scikit-learn 1.9, without and with sample_weight: roc_auc_score,
+# average_precision_score, jaccard_score, matthews_corrcoef, cohen_kappa_score.
+RECORDED = [
+    (metrics.AUROC(), (0.40178571428571425, 0.401057636699771)),
+    (metrics.AveragePrecision(), (0.40114084269481515, 0.4048425382307927)),
+    (metrics.MeanIoU(), (0.05592314118629908, 0.04931579381361227)),
+    (metrics.MatthewsCorrelation(), (-0.07335130933967147, -0.0789522881875826)),
+    (metrics.CohenKappa(), (-0.06630211893369786, -0.07054488920647484)),
+]
+
+
+@pytest.mark.parametrize(("metric", "expected"), RECORDED, ids=lambda one: repr(one)[:40])
+def test_metrics_have_recorded_values(
+    metric: metrics.Metric, expected: tuple[float, float]
+) -> None:
+    ranking = isinstance(metric, metrics.AUROC | metrics.AveragePrecision)
+    scores, wanted = (GUESSES, COIN) if ranking else (SCORES, LABELS)
+    for weights, value in zip((None, WEIGHTS), expected, strict=True):
+        np.testing.assert_allclose(measured(metric, scores, wanted, weights), value, rtol=1e-6)
+
+
+EACH = LABELS.copy()
+EACH[:5] = range(5)  # each class occurs
+FOUND, ONE_HOT = SCORES.argmax(1), np.eye(5, dtype=np.float32)[EACH]
+Cases = list[tuple[metrics.Metric, np.ndarray, np.ndarray, Any]]
+
+
+def rankings(sk: Any, how: dict[str, Any]) -> Cases:
+    return [
+        (metrics.AUROC(), GUESSES, COIN, sk.roc_auc_score(COIN, GUESSES, **how)),
+        (metrics.AUROC(), SHARES, EACH, sk.roc_auc_score(ONE_HOT, SHARES, **how)),
+        (metrics.AUROC(logits=True), SCORES, EACH, sk.roc_auc_score(ONE_HOT, SHARES, **how)),
+        (
+            metrics.AUROC(average="micro"),
+            SHARES,
+            ONE_HOT,
+            sk.roc_auc_score(ONE_HOT, SHARES, average="micro", **how),
+        ),
+        (
+            metrics.AUROC(average="none"),
+            SHARES,
+            ONE_HOT,
+            sk.roc_auc_score(ONE_HOT, SHARES, average=None, **how),
+        ),
+        (
+            metrics.AveragePrecision(),
+            GUESSES,
+            COIN,
+            sk.average_precision_score(COIN, GUESSES, **how),
+        ),
+        (
+            metrics.AveragePrecision(),
+            SHARES,
+            EACH,
+            sk.average_precision_score(ONE_HOT, SHARES, **how),
+        ),
+    ]
+
+
+def of_classes_and_numbers(sk: Any, how: dict[str, Any]) -> Cases:
+    return [
+        (metrics.Accuracy(), SCORES, EACH, sk.accuracy_score(EACH, FOUND, **how)),
+        (
+            metrics.TopK(2),
+            SCORES,
+            EACH,
+            sk.top_k_accuracy_score(EACH, SCORES, k=2, **how),
+        ),
+        (
+            metrics.Precision(),
+            SCORES,
+            EACH,
+            sk.precision_score(EACH, FOUND, average="macro", zero_division=0, **how),
+        ),
+        (metrics.Recall(), SCORES, EACH, sk.recall_score(EACH, FOUND, average="macro", **how)),
+        (metrics.F1(), SCORES, EACH, sk.f1_score(EACH, FOUND, average="macro", **how)),
+        (
+            metrics.F1(average="binary"),
+            GUESSES,
+            COIN,
+            sk.f1_score(COIN, GUESSES > 0.5, **how),
+        ),
+        (
+            metrics.MeanIoU(),
+            SCORES,
+            EACH,
+            sk.jaccard_score(EACH, FOUND, average="macro", **how),
+        ),
+        (metrics.MatthewsCorrelation(), SCORES, EACH, sk.matthews_corrcoef(EACH, FOUND, **how)),
+        (
+            metrics.MatthewsCorrelation(),
+            GUESSES,
+            COIN,
+            sk.matthews_corrcoef(COIN, GUESSES > 0.5, **how),
+        ),
+        (metrics.CohenKappa(), SCORES, EACH, sk.cohen_kappa_score(EACH, FOUND, **how)),
+        (metrics.ConfusionMatrix(), SCORES, EACH, sk.confusion_matrix(EACH, FOUND, **how)),
+        (metrics.Perplexity(), SCORES, EACH, np.exp(sk.log_loss(EACH, SHARES, **how))),
+        (metrics.R2(), GUESSES, COIN, sk.r2_score(COIN, GUESSES, **how)),
+        (
+            metrics.MeanAbsoluteError(),
+            GUESSES,
+            COIN,
+            sk.mean_absolute_error(COIN, GUESSES, **how),
+        ),
+        (
+            metrics.RootMeanSquaredError(),
+            GUESSES,
+            COIN,
+            np.sqrt(sk.mean_squared_error(COIN, GUESSES, **how)),
+        ),
+    ]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("cases", [rankings, of_classes_and_numbers])
+def test_metrics_agree_with_scikit_learn(cases: Any, weighted: bool) -> None:
+    sk = pytest.importorskip("sklearn.metrics")
+    weights = WEIGHTS if weighted else None
+    for metric, prediction, target, expected in cases(sk, {"sample_weight": weights}):
+        value = measured(metric, prediction, target, weights)
+        np.testing.assert_allclose(value, expected, rtol=2e-5, err_msg=repr(metric))
+
+
+def test_the_auroc_is_the_share_of_pairs_in_order() -> None:
+    positive, negative = GUESSES[COIN == 1], GUESSES[COIN == 0]
+    differences = positive[:, None] - negative
+    expected = ((differences > 0) + 0.5 * (differences == 0)).mean()
+    np.testing.assert_allclose(measured(metrics.AUROC(), GUESSES, COIN), expected, rtol=1e-12)
+    perfect = measured(metrics.AUROC(), COIN.astype(float), COIN)
+    assert (perfect, measured(metrics.AUROC(), -COIN.astype(float), COIN)) == (1.0, 0.0)
+    assert np.isnan(measured(metrics.AUROC(), GUESSES, np.ones(60, np.int64)))
+
+
+def test_average_precision_of_a_ranking_by_hand() -> None:
+    scores, wanted = np.array([0.9, 0.8, 0.7, 0.6]), np.array([1, 0, 1, 0])
+    # Precision 1 at the first positive, 2/3 at the second.
+    found = measured(metrics.AveragePrecision(), scores, wanted)
+    np.testing.assert_allclose(found, (1 + 2 / 3) / 2, rtol=1e-12)
+    assert np.isnan(measured(metrics.AveragePrecision(), scores, np.zeros(4, np.int64)))
+
+
+def test_the_calibration_error_is_the_mean_difference_over_bins() -> None:
+    confidence, right = np.array([0.05, 0.15, 0.65, 0.75, 1.0]), np.array([0, 1, 1, 0, 1])
+    # Bins of 1/2: [0.05, 0.15] against 1/2, and [0.65, 0.75, 1] against 2/3.
+    gaps = np.array([abs(0.1 - 0.5), abs(0.8 - 2 / 3)])
+    shares = np.array([2, 3]) / 5
+    for norm, expected in (
+        ("mean", gaps @ shares),
+        ("square", np.sqrt(gaps**2 @ shares)),
+        ("max", gaps.max()),
+    ):
+        metric = metrics.CalibrationError(bins=2, norm=norm)
+        np.testing.assert_allclose(measured(metric, confidence, right), expected, rtol=1e-12)
+    own = SHARES.max(1)
+    whole = abs(own.mean() - (SHARES.argmax(1) == LABELS).mean())
+    for metric, scores in (
+        (metrics.CalibrationError(bins=1), SHARES),
+        (metrics.CalibrationError(bins=1, logits=True), SCORES),
+    ):
+        np.testing.assert_allclose(measured(metric, scores, LABELS), whole, rtol=1e-4)
+
+
+def test_pearson_correlation_is_that_of_numpy() -> None:
+    x, y = IMAGES[:, 0, :, 0], IMAGES[:, 1, :, 1]
+    expected = np.mean([np.corrcoef(x[:, n], y[:, n])[0, 1] for n in range(4)])
+    np.testing.assert_allclose(measured(metrics.PearsonCorrelation(), x, y), expected, rtol=1e-12)
+    weights = np.array([1, 2, 1, 0, 3, 1, 1, 2])
+    repeated = np.repeat(np.arange(8), weights)
+    np.testing.assert_allclose(
+        measured(metrics.PearsonCorrelation(), x, y, weights.astype(float)),
+        measured(metrics.PearsonCorrelation(), x[repeated], y[repeated]),
+        rtol=1e-10,
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        metrics.Accuracy,
+        metrics.TopK,
+        metrics.Precision,
+        metrics.Recall,
+        metrics.F1,
+        metrics.ConfusionMatrix,
+        metrics.MeanIoU,
+        metrics.MatthewsCorrelation,
+        metrics.CohenKappa,
+        metrics.Perplexity,
+    ],
+)
+def test_targets_of_the_ignored_class_do_not_count(make: Any) -> None:
+    options = {"k": 2} if make is metrics.TopK else {}
+    for scores, labels in ((SCORES, LABELS), (IMAGES, PIXELS)):
+        ignored = labels.copy()
+        ignored[labels == 2] = -1
+        found = measured(make(**options, ignore_index=-1), scores, ignored)
+        pixels = np.moveaxis(scores, 1, -1).reshape(-1, scores.shape[1])
+        kept = labels.ravel() != 2
+        expected = measured(make(**options), pixels[kept], labels.ravel()[kept])
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        metrics.Accuracy(),
+        metrics.BinaryAccuracy(),
+        metrics.TopK(2),
+        metrics.Precision(),
+        metrics.F1(average="binary"),
+        metrics.ConfusionMatrix(),
+        metrics.MeanIoU(),
+        metrics.CalibrationError(bins=4, logits=True),
+        metrics.Perplexity(),
+        metrics.AUROC(),
+        metrics.AveragePrecision(),
+        metrics.MeanAbsoluteError(),
+        metrics.MeanSquaredError(),
+        metrics.R2(),
+        metrics.PearsonCorrelation(),
+    ],
+    ids=repr,
+)
+def test_a_weight_of_two_counts_an_example_twice(metric: metrics.Metric) -> None:
+    weights = np.random.default_rng(6).integers(0, 3, 60)
+    of_numbers = (
+        isinstance(
+            metric,
+            metrics.BinaryAccuracy
+            | metrics.MeanAbsoluteError
+            | metrics.MeanSquaredError
+            | metrics.R2
+            | metrics.PearsonCorrelation,
+        )
+        or getattr(metric, "average", "") == "binary"
+    )
+    scores, wanted = (GUESSES, COIN) if of_numbers else (SCORES, LABELS)
+    rows = np.repeat(np.arange(60), weights)
+    np.testing.assert_allclose(
+        measured(metric, scores, wanted, weights.astype(scores.dtype)),
+        measured(metric, scores[rows], wanted[rows]),
+        rtol=1e-5,
+    )
+
+
+# Functions ----------------------------------------------------------------------------------------
+
+
+def test_functions_and_losses_are_metrics() -> None:
+    import lamina
+
+    def largest(prediction: lamina.Tensor, target: lamina.Tensor) -> lamina.Tensor:
+        return lamina.ops.max(abs(prediction - target), 1)
+
+    def bias(prediction: lamina.Tensor, target: lamina.Tensor) -> lamina.Tensor:
+        return lamina.ops.mean(prediction - target)
+
+    net = lamina.Sequential(lamina.Input(3), lamina.Linear(2))
+    model = lamina.Model(net, engine="interpreter")
+    x, y = generator.normal(size=(2, 50, 3)).astype(np.float32)
+    y = y[:, :2]
+    own = lamina.FunctionMetric(lambda p, t: abs(p - t), name="own")
+    several = [largest, bias, own, lamina.MAPE(), lamina.MAE(reduction="sum")]
+    found = model.evaluate((x, y), lamina.MSE(), several, batch_size=16)
+    difference = model.predict(x) - y
+    expected = {
+        "largest": abs(difference).max(1).mean(),
+        "bias": difference.mean(),
+        "own": abs(difference).mean(),
+        "mape": 100 * (abs(difference) / abs(y)).mean(),
+        "mae": abs(difference).sum(),
+    }
+    assert list(found) == ["loss", *expected]
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, err_msg=name)
+    weights = generator.random(50)
+    found = model.evaluate((x, y, weights), lamina.MSE(), [largest, lamina.MSE()], batch_size=16)
+    largest_errors = np.average(abs(difference).max(1), weights=weights)
+    np.testing.assert_allclose(found["largest"], largest_errors, rtol=1e-5)
+    np.testing.assert_allclose(found["mse"], found["loss"], rtol=1e-6)
+    text = error_text(ShapeError, lambda: model.evaluate((x, y, weights), lamina.MSE(), [bias]))
+    assert "the examples have weights, and the metric 'bias' gives one number" in text
+    assert "Return a number for each example." in text
+
+
+def test_functions_without_a_name_or_a_tensor_are_refused() -> None:
+    import lamina
+
+    text = error_text(DefinitionError, lambda: lamina.FunctionMetric(lambda p, t: p))
+    assert "a metric of a function without a name needs one" in text
+    wrong = lamina.FunctionMetric(lambda p, t: 3, name="three")
+    x = lm.Input(2)
+    text = error_text(ShapeError, lambda: wrong.statistics(x, x))
+    assert "the metric 'three' gives no tensor" in text

@@ -213,7 +213,7 @@ def test_a_loss_for_one_output_is_refused_for_several_outputs() -> None:
     with pytest.raises(DefinitionError) as error:
         model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=2)
     assert "this loss compares one output with one target" in str(error.value)
-    assert "Write a function" in str(error.value)
+    assert "Give a loss for each output: loss=[lm.MSE(), lm.CrossEntropy()]" in str(error.value)
 
 
 def test_one_array_for_a_network_of_two_inputs_is_refused() -> None:

@@ -131,6 +131,7 @@ USUAL: dict[str, Accepted] = {
     "ceil_mode": FLAG,
     "channels": COUNT,
     "class_weights": OPTIONAL | NUMBERS,
+    "weights": OPTIONAL,
     "classes": COUNT,
     "clip": OPTIONAL,
     "count": COUNT,
@@ -161,7 +162,7 @@ USUAL: dict[str, Accepted] = {
     "limit": POSITIVE,
     "loss": NOTHING,
     "mean": NUMBER,
-    "metrics": some("()"),
+    "metrics": some("()", "{}"),
     "mode": NOTHING,
     "momentum": NOT_NEGATIVE,
     "name": OPTIONAL | some("text"),
@@ -430,54 +431,84 @@ ROWS["ops.Window"] = Row(
 TWO, NUMBERS_OF_CLASSES = (2,), ((), "int64")
 SAME = with_targets(TWO, target=(TWO, "float32"))
 CLASSES = with_targets(TWO, target=NUMBERS_OF_CLASSES)
+SCALAR = ((), "float32")
+IGNORING = {"ignore_index": OPTIONAL | WHOLE}
+PAIR = with_targets(TWO, TWO, target=(TWO, "float32"))
+MARGIN = {"margin": NUMBER}
+for name in ("MSE", "MAE", "LogCosh", "Hinge", "SquaredHinge", "SoftMargin", "NegativeCosine"):
+    ROWS[name] = Row(use=SAME)
+for name in ("MAPE", "MultiLabelSoftMargin", "BCE"):
+    ROWS[name] = Row({}, {"epsilon": POSITIVE}, SAME)
 ROWS |= {
-    "MSE": Row(use=SAME),
-    "MAE": Row(use=SAME),
     "Huber": Row(use=SAME),
-    "CrossEntropy": Row(use=CLASSES),
-    "NLL": Row(use=CLASSES),
-    "BCE": Row(use=SAME),
+    "SmoothL1": Row({}, {"beta": NOT_NEGATIVE}, SAME),
+    "Quantile": Row({}, {"quantiles": some("half")}, SAME),
+    "MSLE": Row(use=SAME),
+    "CrossEntropy": Row({}, IGNORING, CLASSES),
+    "NLL": Row({}, IGNORING, CLASSES),
+    "Focal": Row({}, {**IGNORING, "focus": NOT_NEGATIVE}, CLASSES),
+    "BinaryFocal": Row({}, {"focus": NOT_NEGATIVE, "balance": OPTIONAL | FRACTION}, SAME),
     "BCEWithLogits": Row({}, {"positive_weight": OPTIONAL | NOT_NEGATIVE | NUMBERS}, SAME),
-    "Hinge": Row(use=SAME),
-    "KLDivergence": Row(use=SAME),
+    "HingeEmbedding": Row({}, MARGIN, SAME),
+    "MarginRanking": Row({}, MARGIN, PAIR),
+    "MultiMargin": Row({}, {**MARGIN, "power": COUNT}, CLASSES),
+    "CategoricalHinge": Row(use=CLASSES),
+    "MultiLabelMargin": Row(use=with_targets(TWO, target=(TWO, "int64"))),
+    "KLDivergence": Row({}, {"log_target": FLAG}, SAME),
+    "GaussianNLL": Row({}, {"full": FLAG, "epsilon": POSITIVE}, PAIR),
+    "PoissonNLL": Row({}, {"full": FLAG, "log_input": FLAG}, SAME),
     "Triplet": Row(
         {}, {"margin": NOT_NEGATIVE, "swap": FLAG}, with_targets(TWO, TWO, TWO, target=None)
+    ),
+    "TripletWithDistance": Row(
+        {"distance": lambda a, b: ops.max(abs(a - b), -1)},
+        {"distance": FUNCTION, "margin": NOT_NEGATIVE, "swap": FLAG},
+        with_targets(TWO, TWO, TWO, target=None),
+    ),
+    "CosineEmbedding": Row(
+        {}, {"margin": UNIT | some("-1")}, with_targets(TWO, TWO, target=SCALAR)
+    ),
+    "Dice": Row({}, {"smoothing": NOT_NEGATIVE, "squared": FLAG}, SAME),
+    "CTC": Row(
+        {},
+        {"blank": FROM_ZERO, "zero_infinity": FLAG},
+        with_targets((5, 3), target=((2,), "int64")),
     ),
     "EvidenceLowerBound": Row(
         {},
         {"divergence": NOT_NEGATIVE},
         with_targets((3,), TWO, TWO, target=((3,), "float32")),
     ),
+    "ByOutput": Row(
+        {"losses": {"a": lm.MSE()}}, {"losses": NOTHING, "factors": OPTIONAL | some("{}")}
+    ),
+    "FunctionMetric": Row(
+        {"function": lambda prediction, target: prediction, "name": "own"},
+        {"function": FUNCTION, "name": some("text")},
+    ),
 }
 A_PREDICTION = Made(lambda: lm.Input(2))
-THREE = Made(lambda: (lm.Input(2), lm.Input(2), lm.Input(2)))
-for name in ("MSE", "MAE", "Huber", "BCE", "BCEWithLogits", "Hinge", "KLDivergence"):
-    ROWS[f"{name}.__call__"] = Row(
-        {"prediction": A_PREDICTION, "target": A_PREDICTION},
-        {"prediction": NOTHING, "target": NOTHING},
-        call=getattr(lm, name)(),
-    )
-for name in ("CrossEntropy", "NLL"):
-    ROWS[f"{name}.__call__"] = Row(
-        {"prediction": A_PREDICTION, "target": Made(lambda: lm.Input(dtype="int64"))},
-        {"prediction": NOTHING, "target": NOTHING},
-        call=getattr(lm, name)(),
-    )
-ROWS["Triplet.__call__"] = Row(
-    {"prediction": THREE}, {"prediction": NOTHING, "target": OPTIONAL}, call=lm.Triplet()
+ROWS["Loss.__call__"] = Row(
+    {"prediction": A_PREDICTION, "target": A_PREDICTION},
+    {"prediction": NOTHING, "target": NOTHING, "weights": OPTIONAL},
+    call=lm.MSE(),
+    words=("MSE",),
 )
-ROWS["EvidenceLowerBound.__call__"] = Row(
-    {"prediction": THREE, "target": A_PREDICTION},
-    {"prediction": NOTHING, "target": NOTHING},
-    call=lm.EvidenceLowerBound(),
-)
-for name in ("Accuracy", "ConfusionMatrix", "MeanAbsoluteError", "MeanSquaredError", "R2"):
+for name in ("MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError", "R2"):
     ROWS[name] = Row()
+for name in ("Accuracy", "ConfusionMatrix", "Perplexity"):
+    ROWS[name] = Row({}, IGNORING)
+for name in ("MeanIoU", "MatthewsCorrelation", "CohenKappa"):
+    ROWS[name] = Row({}, {"logits": FLAG, **IGNORING})
 for name in ("Precision", "Recall", "F1"):
+    ROWS[name] = Row({}, {"average": NOTHING, "logits": FLAG, **IGNORING})
+for name in ("AUROC", "AveragePrecision"):
     ROWS[name] = Row({}, {"average": NOTHING, "logits": FLAG})
 ROWS |= {
+    "PearsonCorrelation": Row(),
+    "CalibrationError": Row({}, {"bins": COUNT, "norm": NOTHING, "logits": FLAG}),
     "BinaryAccuracy": Row({}, {"threshold": NUMBER}),
-    "TopK": Row(),
+    "TopK": Row({}, IGNORING),
     "ClipValue": Row({"limit": 1.0}, {}, clipped),
     "ClipNorm": Row({"limit": 1.0}, {}, clipped),
     "ClipGlobalNorm": Row({"limit": 1.0}, {}, clipped),
@@ -757,6 +788,8 @@ def fitted(**options: Any) -> Any:
     return model().fit(**{"train": (X, Y), **STEP, **options})
 
 
+# There are two classes of 0 and 1 in targets of floats.
+OF_CLASSES = {"class_weights": OPTIONAL | (NUMBERS - some("()", "(1.0,)"))}
 DATA = {"train": NOTHING, "data": NOTHING, "validation": OPTIONAL}
 ROWS |= {
     "Model": Row({"network": Made(net), "engine": "interpreter"}),
@@ -781,6 +814,7 @@ ROWS |= {
         {**STEP, "batch_size": 2},
         {
             **DATA,
+            **OF_CLASSES,
             "data": OPTIONAL,
             "seed": OPTIONAL | WHOLE,
             "micro_batch": OPTIONAL | COUNT,
@@ -793,6 +827,7 @@ ROWS |= {
         {"train": (X, Y), **STEP, "batch_size": 4},
         {
             **DATA,
+            **OF_CLASSES,
             "epochs": COUNT,
             "seed": OPTIONAL | WHOLE,
             "micro_batch": OPTIONAL | COUNT,
@@ -881,7 +916,7 @@ ROWS |= {
     "devices": Row(),
     "Training.step": Row(
         {"x": X[:2], "y": Y[:2]},
-        {"x": NOTHING, "y": some("matrix")},
+        {"x": NOTHING, "y": some("matrix"), "weights": OPTIONAL | some("()")},
         call=lambda **o: training().step(**o),
         words=("input 0", "target 0", "number of inputs", "number of targets"),
     ),
@@ -893,7 +928,12 @@ ROWS |= {
     ),
     "Training.profile": Row(
         {"x": X[:2], "y": Y[:2], "seconds": 1e-3},
-        {"x": NOTHING, "y": some("matrix"), "seconds": POSITIVE - some("huge")},
+        {
+            "x": NOTHING,
+            "y": some("matrix"),
+            "seconds": POSITIVE - some("huge"),
+            "weights": OPTIONAL | some("()"),
+        },
         call=lambda **o: training().profile(**o),
         words=("input 0", "target 0", "number of inputs", "number of targets"),
         long=("seconds",),
@@ -948,6 +988,7 @@ ROWS |= {
             "targets": OPTIONAL | ROWS_OF_NUMBERS,
             "dtype": OPTIONAL,
             "coding": OPTIONAL,
+            "weights": OPTIONAL | ROWS_OF_NUMBERS,
         },
     ),
     "Dataset.from_arrays": Row(
@@ -1111,9 +1152,12 @@ PROTOCOLS = {
     "average",
     "check_target",
     "doubt",
+    "elements",
     "example_targets",
     "for_parameters",
     "forward",
+    "measured",
+    "terms",
     "result",
     "slots",
     "statistics",

@@ -1,8 +1,7 @@
-"""Losses of classes: cross-entropy from scores, log-probabilities and probabilities; hinge."""
+"""Losses of one class among several: cross-entropy, from scores and from log-probabilities."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
@@ -10,26 +9,16 @@ import numpy as np
 
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.graph.kinds import Either, Number, Row
+from lamina.graph.kinds import NotNegative, Number
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64
-from lamina.training.losses.loss import (
-    WEIGHT,
-    Loss,
-    Reduction,
-    Target,
-    log,
-    log1m,
-    reduced,
-    weighted,
-)
-from lamina.training.losses.scores import SCORES, doubt
+from lamina.training.losses.loss import Elements, Loss, Reduction, Target
+from lamina.training.losses.scores import SCORES, doubt, not_scores
 from lamina.training.target_checks import (
     Weights,
     check_labels,
-    check_probabilities,
-    check_values,
     class_count,
+    counted,
     hits,
     known_classes,
     label_shape,
@@ -51,7 +40,9 @@ class CrossEntropy(Loss):
             et al.: Rethinking the Inception architecture (2016), section 7.
         class_weights: one number for each class. With class numbers the mean is divided by the
             weights of the targets, as in PyTorch.
-        reduction: `"mean"` or `"sum"` over the examples.
+        ignore_index: the class number of targets that do not count, or None. They pass the check of
+            class numbers; the mean is divided by what is left, and is NaN if nothing is.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Raises:
         DefinitionError: for a smoothing outside [0, 1], or a negative weight.
@@ -65,6 +56,7 @@ class CrossEntropy(Loss):
     _: KW_ONLY
     label_smoothing: Annotated[float, Number("[0, 1]")] = 0.0
     class_weights: Weights | None = None
+    ignore_index: int | None = None
     reduction: Reduction = "mean"
 
     def target(self, prediction: Tensor) -> Target:
@@ -79,15 +71,14 @@ class CrossEntropy(Loss):
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for class numbers that are out of range."""
         if array.dtype.kind in "iu":
-            check_labels(self, array, prediction_shape)
+            check_labels(self, array, prediction_shape, self.ignore_index)
 
     def doubt(self, prediction: Any) -> str:
         """Of probabilities and their logarithms: the loss has a softmax inside."""
-        wrong = "probabilities", "logarithms of probabilities"
-        return doubt(prediction, wrong, SCORES, "Leave the layer before the loss out.")
+        return not_scores(prediction)
 
-    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Builds the loss; ShapeError and DTypeError as for all losses."""
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
         weights = weight_tensor(self, self.class_weights, prediction, axis=1)
         # The logarithm of softmax is shifted - normaliser. The two are kept apart: the gradient of
@@ -102,11 +93,10 @@ class CrossEntropy(Loss):
                 shares = shares * (1 - smoothing) + smoothing / classes
             if weights is not None:
                 shares = shares * weights
-            each = ops.sum(shares * (normaliser - shifted), 1)
-            return reduced(each, self.reduction)
+            return Elements(ops.sum(shares * (normaliser - shifted), 1))
         hit = hits(self, prediction, target)
         each = normaliser - ops.sum(ops.where(hit, shifted, 0.0), 1, keepdims=True)
-        each = known_classes(each, target, classes)
+        each = known_classes(each, target, classes, self.ignore_index)
         of_target = None
         if weights is not None:
             of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
@@ -115,7 +105,8 @@ class CrossEntropy(Loss):
             every = normaliser - shifted if weights is None else (normaliser - shifted) * weights
             spread = ops.sum(every, 1, keepdims=True)
             each = each * (1 - smoothing) + spread * (smoothing / classes)
-        return weighted(each, of_target, self.reduction)
+        each, of_target = counted(each, of_target, target, self.ignore_index)
+        return Elements(each, of_target, axis=1)
 
 
 @frozen_dataclass
@@ -128,7 +119,9 @@ class NLL(Loss):
     Args:
         class_weights: one number for each class; the mean is divided by the weights of the
             targets, as in PyTorch.
-        reduction: `"mean"` or `"sum"` over the examples.
+        ignore_index: the class number of targets that do not count, or None. They pass the check of
+            class numbers; the mean is divided by what is left, and is NaN if nothing is.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Raises:
         DefinitionError: for a negative weight.
@@ -141,6 +134,7 @@ class NLL(Loss):
 
     _: KW_ONLY
     class_weights: Weights | None = None
+    ignore_index: int | None = None
     reduction: Reduction = "mean"
 
     def target(self, prediction: Tensor) -> Target:
@@ -154,7 +148,7 @@ class NLL(Loss):
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for class numbers that are out of range."""
-        check_labels(self, array, prediction_shape)
+        check_labels(self, array, prediction_shape, self.ignore_index)
 
     def doubt(self, prediction: Any) -> str:
         """Of raw scores and probabilities."""
@@ -162,142 +156,78 @@ class NLL(Loss):
         wanted = "logarithms of probabilities"
         return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
 
-    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Builds the loss; ShapeError and DTypeError as for all losses."""
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
         weights = weight_tensor(self, self.class_weights, prediction, axis=1)
         hit = hits(self, prediction, target)
         each = -ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
-        each = known_classes(each, target, classes)
+        each = known_classes(each, target, classes, self.ignore_index)
         of_target = None
         if weights is not None:
             of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
             each = each * of_target
-        return weighted(each, of_target, self.reduction)
+        each, of_target = counted(each, of_target, target, self.ignore_index)
+        return Elements(each, of_target, axis=1)
 
 
 @frozen_dataclass
-class BCE(Loss):
-    """-(t log p + (1 - t) log(1 - p)) for probabilities p and targets t between 0 and 1.
+class Focal(Loss):
+    """-(1 - p)^focus log(p), for the probability p that softmax gives to the correct class.
 
-    Takes p f32 or f64 of any shape, as `Sigmoid` gives it, and targets of the same shape. The
-    logarithms are not less than -100, as in PyTorch; where one would be, the gradient is 0.
-    `BCEWithLogits` is more accurate.
+    From Lin et al.: Focal loss for dense object detection (2017): easy examples count little. Takes
+    raw scores, f32 or f64 [batch, classes, ...], and class numbers, integers [batch, ...].
 
     Args:
-        reduction: `"mean"` over all elements, or `"sum"`.
+        focus: the exponent, "gamma"; with 0 the loss is `CrossEntropy`.
+        class_weights: one number for each class, "alpha"; the mean is divided by the number of
+            targets, not by their weights.
+        ignore_index: the class number of targets that do not count, or None.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Raises:
-        DefinitionError: for another reduction.
+        DefinitionError: if the focus is negative.
 
     Example:
         >>> import lamina as lm
-        >>> lm.BCE()(lm.Sigmoid()(lm.Input(1)), lm.Input(1)).shape
+        >>> lm.Focal()(lm.Input(10), lm.Input(dtype="int64")).shape
         ()
     """
 
     _: KW_ONLY
+    focus: NotNegative = 2.0
+    class_weights: Weights | None = None
+    ignore_index: int | None = None
     reduction: Reduction = "mean"
 
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets outside 0 to 1."""
-        check_probabilities(self, array)
-
-    def doubt(self, prediction: Any) -> str:
-        """Of raw scores and logarithms."""
-        advice = "Write lm.BCEWithLogits() for raw scores, or end in lm.Sigmoid()."
-        return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
-
-    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Builds the loss; ShapeError and DTypeError as for all losses."""
-        wanted = matched(self, prediction, target)
-        each = wanted * log(prediction) + (1.0 - wanted) * log1m(prediction)
-        return -reduced(each, self.reduction)
-
-
-@frozen_dataclass
-class BCEWithLogits(Loss):
-    """Binary cross entropy of sigmoid(x), computed from the scores x without overflow.
-
-    Takes raw scores, f32 or f64 of any shape, and targets between 0 and 1 of the same shape.
-
-    Args:
-        positive_weight: a factor for targets of 1: one number, or one for each index of the last
-            axis.
-        reduction: `"mean"` over all elements, or `"sum"`.
-
-    Raises:
-        DefinitionError: for a negative weight.
-
-    Example:
-        >>> import lamina as lm
-        >>> lm.BCEWithLogits(positive_weight=3.0)(lm.Input(1), lm.Input(1)).shape
-        ()
-    """
-
-    _: KW_ONLY
-    positive_weight: Annotated[float | Sequence[float], Either(WEIGHT, Row(WEIGHT))] | None = None
-    reduction: Reduction = "mean"
-
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets outside 0 to 1."""
-        check_probabilities(self, array)
-
-    def doubt(self, prediction: Any) -> str:
-        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
-        wrong = "probabilities", "logarithms of probabilities"
-        return doubt(prediction, wrong, SCORES, "Leave the layer before the loss out.")
-
-    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Builds the loss; ShapeError and DTypeError as for all losses."""
-        wanted = matched(self, prediction, target)
-        # -log sigmoid(x) = softplus(-x), and -log(1 - sigmoid(x)) = softplus(-x) + x.
-        negative = ops.softplus(-prediction)
-        weight = self.positive_weight
-        if weight is not None and not isinstance(weight, int | float):
-            weight = weight_tensor(self, weight, prediction, axis=-1)
-        if weight is not None:
-            negative = negative * (wanted * (weight - 1.0) + 1.0)
-        return reduced((1.0 - wanted) * prediction + negative, self.reduction)
-
-
-@frozen_dataclass
-class Hinge(Loss):
-    """max(0, 1 - t x) for scores x and targets t of -1 or 1: the loss of a support vector machine.
-
-    From Cortes, Vapnik: Support-vector networks (1995). Takes scores f32 or f64 of any shape and
-    targets of the same shape. The gradient where t x = 1 is 0.
-
-    Args:
-        reduction: `"mean"` over all elements, or `"sum"`.
-
-    Raises:
-        DefinitionError: for another reduction.
-
-    Example:
-        >>> import lamina as lm
-        >>> lm.Hinge()(lm.Input(1), lm.Input(1)).shape
-        ()
-    """
-
-    _: KW_ONLY
-    reduction: Reduction = "mean"
+    def target(self, prediction: Tensor) -> Target:
+        """Class numbers: int64, the prediction's shape without the classes."""
+        class_count(self, prediction)
+        return label_shape(prediction), int64
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """-1 and +1."""
-        return np.where(noise < 0, -1.0, 1.0)
+        """Class numbers, spread over the classes."""
+        return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets other than -1 and 1."""
-        check_values(
-            self,
-            array,
-            np.equal(array, 1) | (np.equal(array, -1)),
-            expected="-1 or 1",
-            advice="Convert targets of 0 and 1 by 2 * y - 1, in a signed dtype.",
-        )
+        """Raises DataError for class numbers that are out of range."""
+        check_labels(self, array, prediction_shape, self.ignore_index)
 
-    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Builds the loss; ShapeError and DTypeError as for all losses."""
-        wanted = matched(self, prediction, target)
-        return reduced(ops.relu(1.0 - wanted * prediction), self.reduction)
+    def doubt(self, prediction: Any) -> str:
+        """Of probabilities and their logarithms: the loss has a softmax inside."""
+        return not_scores(prediction)
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
+        classes = class_count(self, prediction)
+        weights = weight_tensor(self, self.class_weights, prediction, axis=1)
+        hit = hits(self, prediction, target)
+        logarithms = ops.log_softmax(prediction, 1)
+        each = -ops.sum(ops.where(hit, logarithms, 0.0), 1, keepdims=True)
+        if self.focus:
+            each = each * (1.0 - ops.exp(-each)) ** self.focus
+        each = known_classes(each, target, classes, self.ignore_index)
+        if weights is not None:
+            each = each * ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
+        each, counts = counted(each, None, target, self.ignore_index)
+        return Elements(each, counts, axis=1)

@@ -1,7 +1,8 @@
-"""Losses of distributions and embeddings: Kullback-Leibler, evidence lower bound, triplets."""
+"""Losses of distributions: Kullback-Leibler, Gauss, Poisson, and the evidence lower bound."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import ClassVar, Literal
@@ -9,13 +10,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lamina import ops
-from lamina.errors import DefinitionError
-from lamina.graph import Tensor
-from lamina.graph.kinds import NotNegative
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.graph.kinds import NotNegative, Positive
 from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape
-from lamina.training.losses.loss import Loss, Reduction, Target, count_of, reduced
+from lamina.training.losses.loss import Elements, Loss, Reduction, Target, count_of, several
 from lamina.training.target_checks import check_values, matched
 
 
@@ -27,8 +28,10 @@ class KLDivergence(Loss):
     shape, as `LogSoftmax` gives it, and targets of the same shape.
 
     Args:
+        log_target: whether targets are logarithms of probabilities too.
         reduction: `"mean"` over all elements as PyTorch's default, `"batchmean"` for the sum over
-            each example and the mean over the batch, which is the divergence itself, or `"sum"`.
+            each example and the mean over the batch, which is the divergence itself, `"sum"`, or
+            `"none"` for the summand of each element.
 
     Raises:
         DefinitionError: for another reduction.
@@ -41,95 +44,150 @@ class KLDivergence(Loss):
     """
 
     _: KW_ONLY
-    reduction: Literal["mean", "sum", "batchmean"] = "mean"
+    log_target: bool = False
+    reduction: Literal["mean", "sum", "batchmean", "none"] = "mean"
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Probabilities that sum to 1 along the last axis."""
-        return np.exp(noise) / np.exp(noise).sum(axis=-1, keepdims=True)
+        """Probabilities that sum to 1 along the last axis, or their logarithms."""
+        probabilities = np.exp(noise) / np.exp(noise).sum(axis=-1, keepdims=True)
+        return np.log(probabilities) if self.log_target else probabilities
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for negative targets."""
+        """Raises DataError for negative targets, unless they are logarithms."""
+        if self.log_target:
+            return
         check_values(
             self,
             array,
             array >= 0,
             expected="0 or more",
-            advice="Targets are probabilities, not their logarithms.",
+            advice="Targets are probabilities; of their logarithms say log_target=True.",
         )
 
-    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Builds the loss; ShapeError and DTypeError as for all losses."""
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
-        positive = ops.where(wanted > 0, wanted, 1.0)
-        each = wanted * (ops.log(positive) - prediction)
-        if self.reduction == "batchmean":
-            return ops.mean(ops.sum(each, tuple(range(1, each.rank))) if each.rank > 1 else each)
-        return reduced(each, self.reduction)
+        if self.log_target:
+            each = ops.exp(wanted) * (wanted - prediction)
+        else:
+            positive = ops.where(wanted > 0, wanted, 1.0)
+            each = wanted * (ops.log(positive) - prediction)
+        if self.reduction == "batchmean" and each.rank > 1:
+            each = ops.sum(each, tuple(range(1, each.rank)))
+        return Elements(each)
 
 
 @frozen_dataclass
-class Triplet(Loss):
-    """max(0, margin + |a - p| - |a - n|) for an anchor a, a positive p and a negative n.
+class GaussianNLL(Loss):
+    """(log(v) + (target - mean)^2 / v) / 2: -log of the density of a normal distribution.
 
-    From Schroff, Kalenichenko, Philbin: FaceNet (2015), and Balntas et al.: Learning local feature
-    descriptors with triplets (2016). The prediction is a tuple of three tensors of one shape, f32
-    or f64 [batch, ..., features]; there is no target.
+    From Nix, Weigend: Estimating the mean and variance of the target probability distribution
+    (1994). The prediction is a tuple of the mean, f32 or f64 of any shape, and of the variance v in
+    the same shape, or with a last axis of extent 1. The target has the shape of the mean. A
+    variance below epsilon counts as epsilon, and its gradient passes as if it were not, as in
+    PyTorch; PyTorch refuses negative ones.
 
     Args:
-        margin: how much nearer the positive must be.
-        epsilon: added to the differences, so that the distance has a gradient at 0.
-        swap: uses the distance from positive to negative where that is smaller.
-        reduction: `"mean"` or `"sum"`.
+        full: also adds the constant log(2 pi) / 2.
+        epsilon: the least variance.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Raises:
-        DefinitionError: if the margin or epsilon is negative.
+        DefinitionError: unless epsilon is above zero.
 
     Example:
         >>> import lamina as lm
-        >>> lm.Triplet()((lm.Input(8), lm.Input(8), lm.Input(8))).shape
+        >>> lm.GaussianNLL()((lm.Input(3), lm.Softplus()(lm.Input(3))), lm.Input(3)).shape
         ()
     """
 
     takes_several: ClassVar[bool] = True
 
     _: KW_ONLY
-    margin: NotNegative = 1.0
-    epsilon: NotNegative = 1e-6
-    swap: bool = False
+    full: bool = False
+    epsilon: Positive = 1e-6
     reduction: Reduction = "mean"
 
-    def target(self, prediction: Sequence[Tensor]) -> None:
-        """None: the loss takes no target."""
-        return
+    def target(self, prediction: Sequence[Tensor]) -> Target:
+        """The shape and dtype of the mean."""
+        mean, _ = several(self, prediction, 2, "mean, variance")
+        return mean.shape, mean.dtype
 
-    def __call__(self, prediction: Sequence[Tensor], target: Tensor | None = None) -> Tensor:
-        """Builds the loss.
+    def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
+        """Builds the loss of each element.
 
         Raises:
-            DefinitionError: if there are not three predictions, or there is a target.
-            ShapeError, DTypeError: if the three differ.
+            DefinitionError: if there are not two outputs.
+            ShapeError, DTypeError: if they, or the target, do not fit each other.
         """
-        outputs = count_of(prediction)
-        if outputs != 3 or target is not None:
-            raise DefinitionError(
-                "Triplet compares three predictions and takes no target",
-                facts=(
-                    ("expected", "(anchor, positive, negative), None"),
-                    ("found", f"{outputs} outputs, {'no' if target is None else 'a'} target"),
-                ),
+        mean, variance = several(self, prediction, 2, "mean, variance")
+        wanted = matched(self, mean, target)
+        if variance.shape not in (mean.shape, (*mean.shape[:-1], 1)):
+            raise ShapeError(
+                "the variance does not fit the mean",
+                facts=(("mean", described(mean)), ("variance", described(variance))),
                 where=origin_text(self),
-                advice="Give the network three outputs: outputs=[anchor, positive, negative].",
+                advice="Give it the shape of the mean, or a last axis of extent 1.",
             )
-        anchor, positive, negative = prediction
-        near = self._distance(anchor, matched(self, anchor, positive))
-        far = self._distance(anchor, matched(self, anchor, negative))
-        if self.swap:
-            far = ops.minimum(far, self._distance(positive, negative))
-        return reduced(ops.clip(near - far + self.margin, low=0.0), self.reduction)
+        raised = variance + ops.stop_gradient(ops.relu(self.epsilon - variance))
+        difference = mean - wanted
+        each = 0.5 * (ops.log(raised) + difference * difference / raised)
+        return Elements(each + 0.5 * math.log(2 * math.pi) if self.full else each)
 
-    def _distance(self, left: Tensor, right: Tensor) -> Tensor:
-        difference = left - right + self.epsilon
-        return ops.sqrt(ops.sum(difference * difference, -1))
+
+@frozen_dataclass
+class PoissonNLL(Loss):
+    """exp(x) - t x for the logarithm x of the mean of a Poisson distribution, and counts t.
+
+    -log of the probability of t, without log(t!). Takes a prediction f32 or f64 of any shape and a
+    target of the same shape.
+
+    Args:
+        log_input: whether x is the logarithm of the mean; otherwise it is the mean, and the loss is
+            x - t log(x + epsilon), as Keras' `Poisson`.
+        full: also adds an approximation of log(t!), Stirling's t log(t) - t + log(2 pi t) / 2,
+            where t > 1.
+        epsilon: keeps the logarithm finite.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: if epsilon is negative.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.PoissonNLL()(lm.Input(3), lm.Input(3)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    log_input: bool = True
+    full: bool = False
+    epsilon: NotNegative = 1e-8
+    reduction: Reduction = "mean"
+
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """Counts."""
+        return np.floor(np.abs(noise) * 3)
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for negative targets."""
+        check_values(
+            self, array, array >= 0, expected="0 or more", advice="Targets are counts of events."
+        )
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        wanted = matched(self, prediction, target)
+        if self.log_input:
+            each = ops.exp(prediction) - wanted * prediction
+        else:
+            each = prediction - wanted * ops.log(prediction + self.epsilon)
+        if self.full:
+            count = ops.where(wanted > 1, wanted, 1.0)
+            logarithm = ops.log(count)
+            stirling = count * logarithm - count + 0.5 * (logarithm + math.log(2 * math.pi))
+            each = each + ops.where(wanted > 1, stirling, 0.0)
+        return Elements(each)
 
 
 @frozen_dataclass
@@ -166,8 +224,8 @@ class EvidenceLowerBound(Loss):
         logits, _, _ = self._outputs(prediction)
         return logits.shape, logits.dtype
 
-    def __call__(self, prediction: Sequence[Tensor], target: Tensor) -> Tensor:
-        """Builds the loss.
+    def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
+        """Builds the loss of each example.
 
         Raises:
             DefinitionError: if there are not three predictions.
@@ -179,7 +237,7 @@ class EvidenceLowerBound(Loss):
         squares = mean * mean + ops.exp(log_variance) - 1 - log_variance
         divergence = 0.5 * ops.sum(squares, tuple(range(1, squares.rank)))
         missed = ops.sum(each, tuple(range(1, each.rank)))
-        return ops.mean(missed + self.divergence * divergence)
+        return Elements(missed + self.divergence * divergence)
 
     def _outputs(self, prediction: Sequence[Tensor]) -> Sequence[Tensor]:
         outputs = count_of(prediction)

@@ -2,50 +2,135 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast, final
 
 import numpy as np
 
 from lamina import ops
+from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import Number
-from lamina.layers.checks import Sourced
+from lamina.layers.checks import Sourced, origin_text
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape
+from lamina.weighting import aligned, called
 
-Reduction = Literal["mean", "sum"]
+Reduction = Literal["mean", "sum", "none"]
 WEIGHT = Number("[0, inf)")
 Target = tuple[Shape, DType]
+
+
+@final
+@frozen_dataclass
+class Elements:
+    """The losses of the elements of a batch, before the reduction.
+
+    Attributes:
+        each: [batch, ...], already multiplied by `counts`.
+        counts: the weights of the elements by which a mean is divided, in a shape that broadcasts
+            over `each`; None where each counts 1.
+        axis: an axis of extent 1 that `each` and `counts` have for the classes; None if they have
+            none.
+    """
+
+    each: Tensor
+    counts: Tensor | None = None
+    axis: int | None = None
 
 
 class Loss(Sourced, ABC):
     """The base of all losses. A subclass is a frozen dataclass.
 
+    It defines `elements`, and has a `reduction` then. A subclass may define `__call__` instead; its
+    examples cannot have weights, unless `__call__` has a third parameter `weights`.
+
     Example:
         >>> from dataclasses import dataclass
         >>> import lamina as lm
+        >>> from lamina.training.losses import Elements
         >>> @dataclass(frozen=True)
-        ... class LogCosh(lm.training.losses.Loss):
-        ...     def __call__(self, prediction, target):
-        ...         difference = prediction - target
-        ...         return lm.ops.mean(lm.ops.softplus(difference * 2) - difference)
+        ... class Quartic(lm.training.losses.Loss):
+        ...     reduction: str = "mean"
+        ...     def elements(self, prediction, target):
+        ...         return Elements((prediction - target) ** 4)
+        >>> Quartic()(lm.Input(3), lm.Input(3)).shape
+        ()
     """
 
-    @abstractmethod
-    def __call__(self, prediction: Any, target: Any) -> Tensor:
-        """Builds the loss.
+    def elements(self, prediction: Any, target: Any) -> Elements:
+        """Builds the losses of the elements.
 
         Args:
             prediction: the network's output, batch first; a tuple for several outputs.
             target: the expected output.
 
-        Returns:
-            A tensor without axes, in the prediction's dtype.
-
         Raises:
             ShapeError, DTypeError: if the target does not fit the prediction.
         """
+        raise DefinitionError(
+            "the loss defines neither elements nor __call__",
+            facts=(("found", type(self).__name__),),
+            where=origin_text(self),
+            advice="Write `def elements(self, prediction, target)`, which returns Elements(each).",
+        )
+
+    def __call__(
+        self, prediction: Any, target: Any = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """Builds the loss.
+
+        Args:
+            prediction: the network's output, batch first; a tuple for several outputs.
+            target: the expected output; None for a loss without targets.
+            weights: of the examples, [batch], or of the elements of the loss.
+
+        Returns:
+            A tensor without axes, in the prediction's dtype; with `reduction="none"` the loss of
+            each element, [batch, ...].
+
+        Raises:
+            ShapeError, DTypeError: if target or weights do not fit the prediction.
+        """
+        return self._reduced(prediction, target, weights)[0]
+
+    def measured(
+        self, prediction: Any, target: Any, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The loss, and the sum of weights by which a mean is divided.
+
+        The latter is None if that is the number of elements, or for a sum.
+        """
+        if type(self).__call__ is not Loss.__call__:
+            return called(self, prediction, target, weights, origin_text(self)), None
+        return self._reduced(prediction, target, weights)
+
+    def _reduced(
+        self, prediction: Any, target: Any, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        found = self.elements(prediction, target)
+        each, counts = found.each, found.counts
+        how: str = getattr(self, "reduction", "mean")
+        if found.axis is not None and (weights is not None or how == "none"):
+            each = ops.squeeze(each, found.axis)
+            counts = None if counts is None else ops.squeeze(counts, found.axis)
+        if weights is not None:
+            own = aligned(ops.cast(weights, each.dtype), each, origin_text(self))
+            each = each * own
+            counts = own if counts is None else counts * own
+        if how == "none":
+            return each, None
+        if how == "sum":
+            return ops.sum(each), None
+        if counts is None:
+            return ops.mean(each), None
+        divisor = ops.sum(ops.broadcast_to(counts, each.shape))
+        if weights is None:
+            return ops.sum(each) / divisor, divisor
+        # A batch whose examples all have the weight 0 has no loss.
+        empty = ops.equal(divisor, 0.0)
+        return ops.sum(each) / ops.where(empty, 1.0, divisor), divisor
 
     # Whether the prediction is a tuple, for networks with several outputs.
     takes_several: ClassVar[bool] = False
@@ -55,8 +140,11 @@ class Loss(Sourced, ABC):
         del prediction
         return ""
 
-    def target(self, prediction: Any) -> Target | None:
-        """The shape and dtype of a target for this prediction; None for a loss without targets."""
+    def target(self, prediction: Any) -> Target | Sequence[Target] | None:
+        """The shape and dtype of a target for this prediction, or of each of several targets.
+
+        None for a loss without targets.
+        """
         return prediction.shape, prediction.dtype
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
@@ -76,24 +164,29 @@ class Loss(Sourced, ABC):
         """
 
 
+def several(loss: object, prediction: Any, count: int, names: str) -> Sequence[Tensor]:
+    """The tensors of a prediction that is a tuple.
+
+    Raises:
+        DefinitionError: if it is not one of `count` tensors.
+    """
+    found = count_of(prediction)
+    if not isinstance(prediction, list | tuple) or found != count:
+        raise DefinitionError(
+            f"{type(loss).__name__} compares {count} outputs of a network",
+            facts=(("expected", f"({names})"), ("found", f"{found} output{'s' * (found != 1)}")),
+            where=origin_text(loss),
+            advice=f"Give the network as many outputs: outputs=[{names}].",
+        )
+    return cast(Sequence[Tensor], prediction)
+
+
 def count_of(prediction: object) -> int:
     """The number of tensors in a prediction; 0 for any other value."""
     if isinstance(prediction, list | tuple):
-        several = cast(Sequence[object], prediction)
-        return len(several) if all(isinstance(one, Tensor) for one in several) else 0
+        listed = cast(Sequence[object], prediction)
+        return len(listed) if all(isinstance(one, Tensor) for one in listed) else 0
     return int(isinstance(prediction, Tensor))
-
-
-def reduced(each: Tensor, reduction: str) -> Tensor:
-    """The mean, or the sum."""
-    return ops.mean(each) if reduction == "mean" else ops.sum(each)
-
-
-def weighted(each: Tensor, weights: Tensor | None, reduction: Reduction) -> Tensor:
-    """The sum of losses that are weighted already; for the mean, divided by the sum of weights."""
-    if weights is None or reduction == "sum":
-        return reduced(each, reduction)
-    return ops.sum(each) / ops.sum(weights)
 
 
 def log(p: Tensor) -> Tensor:

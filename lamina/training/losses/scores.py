@@ -53,6 +53,12 @@ def doubt(prediction: object, wrong: tuple[str, ...], wanted: str, advice: str) 
     return f"the prediction is {kind} of {made.origin}, and the loss takes {wanted}. {advice}"
 
 
+def not_scores(prediction: object) -> str:
+    """As `doubt`, for a loss of raw scores that has a sigmoid or a softmax inside."""
+    wrong = "probabilities", "logarithms of probabilities"
+    return doubt(prediction, wrong, SCORES, "Leave the layer before the loss out.")
+
+
 def _is_of_scores(one: Tensor) -> bool:
     layer = one.origin.path.rpartition("/")[2].rpartition(":")[2].rstrip("0123456789d")
     return one.op.name in _LINEAR and layer in _LAYERS

@@ -1,0 +1,171 @@
+"""The base of metrics, and what they share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+
+from lamina import ops
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import Sourced, origin_text
+from lamina.shapes import Array, Shape, int64, shape_text
+from lamina.weighting import aligned, weighted_sum
+
+
+class Metric(Sourced, ABC):
+    """The base of all metrics. A subclass is a frozen dataclass.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import lamina as lm
+        >>> @dataclass(frozen=True)
+        ... class LargestError(lm.training.metrics.Metric):
+        ...     name = "mean_largest_error"
+        ...     def statistics(self, prediction, target, weights=None):
+        ...         error = lm.ops.max(abs(prediction - target), 1)
+        ...         weights = lm.ops.ones_like(error) if weights is None else weights
+        ...         return {"sum": lm.ops.sum(error * weights), "count": lm.ops.sum(weights)}
+        ...     def result(self, sums):
+        ...         return float(sums["sum"] / sums["count"])
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its key in the result of `Model.evaluate` and in the history."""
+
+    @abstractmethod
+    def statistics(
+        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Builds sums over the batch.
+
+        Args:
+            prediction: the network's output, f32 or f64, batch first.
+            target: the expected output.
+            weights: of the examples, if the data has them. A metric without this parameter cannot
+                be used with such data.
+
+        Returns:
+            Float tensors by name. Those whose shape does not depend on the batch are summed over
+            the batches of a data set; the rows [batch, ...] of others are kept for all examples.
+
+        Raises:
+            ShapeError, DTypeError: if the target does not fit the prediction.
+        """
+
+    @abstractmethod
+    def result(self, sums: Mapping[str, Array]) -> float | Array:
+        """The metric, from the sums over all batches, and the rows of all examples."""
+
+
+# Helpers ------------------------------------------------------------------------------------------
+
+
+def ratio(part: Array, whole: Array) -> float:
+    """Part / whole; 0 if the whole is 0."""
+    return float(part / whole) if whole else 0.0
+
+
+def share(part: Array, whole: Array) -> Array:
+    """Part / whole, elementwise; 0 where the whole is 0."""
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1), 0.0)
+
+
+def summed(values: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
+    """The `sum` of values [batch, ...], and their `count`: both weighted."""
+    total, count = weighted_sum(values, weights, "weights")
+    return {"sum": total, "count": count}
+
+
+def counted(
+    correct: Tensor, prediction: Tensor, weights: Tensor | None, kept: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The weights of `correct` elements, and of all that are kept: their `count`."""
+    hits = ops.cast(correct, prediction.dtype)
+    own = element_weights(hits, weights, kept)
+    total, count = weighted_sum(hits, own, "weights")
+    return {"correct": total, "count": count}
+
+
+def element_weights(values: Tensor, weights: Tensor | None, kept: Tensor | None) -> Tensor | None:
+    """The weight of each element, 0 where it is not kept; None if each counts 1."""
+    if kept is None:
+        return weights
+    chosen = ops.cast(kept, values.dtype)
+    if weights is None:
+        return chosen
+    return ops.broadcast_to(aligned(weights, values, "weights"), values.shape) * chosen
+
+
+def full_weights(metric: Metric, values: Tensor, weights: Tensor | None) -> Tensor:
+    """The weight of each element; 1 without weights."""
+    if weights is None:
+        return ops.ones_like(values)
+    return ops.broadcast_to(aligned(weights, values, origin_text(metric)), values.shape)
+
+
+def kept_labels(labels: Tensor, ignored: int | None) -> Tensor | None:
+    """Where class numbers are not the ignored one; None if none is."""
+    return None if ignored is None else ops.not_equal(labels, ignored)
+
+
+def class_count(metric: Metric, prediction: Tensor) -> int:
+    """The number of classes: the extent of the prediction's axis 1."""
+    classes = prediction.shape[1] if prediction.rank > 1 else None
+    if not isinstance(classes, int) or classes < 2:
+        raise ShapeError(
+            "the prediction has no axis of at least two classes",
+            facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
+            where=origin_text(metric),
+            advice="For two classes as one number use BinaryAccuracy, or average='binary'.",
+        )
+    return classes
+
+
+def class_numbers(metric: Metric, prediction: Tensor) -> Tensor:
+    """0, 1, ... along axis 1, int64, in a shape that broadcasts over the prediction."""
+    classes = class_count(metric, prediction)
+    return ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
+
+
+def labels(metric: Metric, prediction: Tensor, target: Tensor) -> Tensor:
+    """Class numbers, int64, in the prediction's shape without the classes."""
+    class_count(metric, prediction)
+    expected = prediction.shape[:1] + prediction.shape[2:]
+    if target.shape == prediction.shape and target.rank != len(expected):
+        return ops.argmax(target, 1)
+    if target.shape != expected:
+        raise _unfit(metric, prediction, target, expected)
+    if target.dtype.kind != "int":
+        raise DTypeError(
+            "class numbers must be integers",
+            facts=(("expected", shape_text(expected, int64)), ("found", described(target))),
+            where=origin_text(metric),
+            advice="Convert the targets: y.astype('int64').",
+        )
+    return ops.cast(target, "int64")
+
+
+def same_shape(metric: Metric, prediction: Tensor, target: Tensor) -> Tensor:
+    """The target in the prediction's dtype."""
+    if target.shape != prediction.shape:
+        raise _unfit(metric, prediction, target, prediction.shape)
+    return ops.cast(target, prediction.dtype)
+
+
+def _unfit(metric: Metric, prediction: Tensor, target: Tensor, expected: Shape) -> ShapeError:
+    return ShapeError(
+        "the target does not fit the prediction",
+        facts=(
+            ("prediction", described(prediction)),
+            ("expected", shape_text(expected)),
+            ("found", described(target)),
+        ),
+        where=origin_text(metric),
+        advice="Reshape the targets, or use another metric: Accuracy takes class numbers, "
+        "BinaryAccuracy targets in the shape of the prediction.",
+    )

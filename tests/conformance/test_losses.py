@@ -1,0 +1,114 @@
+"""Every loss on the engine under test: weighted value, gradient, and statistics of metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Leaves, check
+
+import lamina as lm
+from lamina import ops
+from lamina.engines.engine import Engine
+from lamina.ops.differentiate import gradients
+from lamina.shapes import Array
+from lamina.training import losses, metrics
+
+generator = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Array:
+    return generator.normal(size=shape).astype("float32")
+
+
+SCORES, OTHERS, THIRD = (normal(7, 5) for _ in range(3))
+SHARES = np.exp(SCORES) / np.exp(SCORES).sum(1, keepdims=True)
+LABELS = generator.integers(0, 5, 7)
+SIGNS = np.where(OTHERS < 0, -1, 1).astype("float32")
+TIMES = np.log(generator.dirichlet(np.ones(4), (7, 6))).astype("float32")
+SEQUENCES = generator.integers(1, 4, (7, 3))
+SEQUENCES[::2, 1:] = -1
+
+# Predictions, and the target.
+CASES: dict[str, tuple[losses.Loss, list[Array], Array | None]] = {
+    "MSE": (lm.MSE(), [SCORES], OTHERS),
+    "MAE": (lm.MAE(), [SCORES], OTHERS),
+    "Huber": (lm.Huber(delta=0.5), [SCORES], OTHERS),
+    "SmoothL1": (lm.SmoothL1(beta=0.5), [SCORES], OTHERS),
+    "LogCosh": (lm.LogCosh(), [SCORES], OTHERS),
+    "MAPE": (lm.MAPE(), [SCORES], OTHERS),
+    "MSLE": (lm.MSLE(), [SHARES], np.abs(OTHERS)),
+    "Quantile": (lm.Quantile([0.1, 0.3, 0.5, 0.7, 0.9]), [SCORES], OTHERS[:, 0]),
+    "CrossEntropy": (lm.CrossEntropy(ignore_index=2), [SCORES], LABELS),
+    "NLL": (lm.NLL(class_weights=[1, 2, 3, 4, 5]), [np.log(SHARES)], LABELS),
+    "Focal": (lm.Focal(), [SCORES], LABELS),
+    "BCE": (lm.BCE(), [SHARES], (OTHERS > 0).astype("float32")),
+    "BCEWithLogits": (lm.BCEWithLogits(positive_weight=2.0), [SCORES], SHARES),
+    "BinaryFocal": (lm.BinaryFocal(), [SCORES], (OTHERS > 0).astype("float32")),
+    "KLDivergence": (lm.KLDivergence(reduction="batchmean"), [np.log(SHARES)], SHARES[::-1]),
+    "GaussianNLL": (lm.GaussianNLL(full=True), [SCORES, SHARES], OTHERS),
+    "PoissonNLL": (lm.PoissonNLL(full=True), [SCORES], np.floor(np.abs(OTHERS) * 3)),
+    "EvidenceLowerBound": (lm.EvidenceLowerBound(), [SCORES, OTHERS, THIRD], SHARES),
+    "Hinge": (lm.Hinge(), [SCORES], SIGNS),
+    "SquaredHinge": (lm.SquaredHinge(), [SCORES], SIGNS),
+    "SoftMargin": (lm.SoftMargin(), [SCORES], SIGNS),
+    "HingeEmbedding": (lm.HingeEmbedding(), [SCORES], SIGNS),
+    "MarginRanking": (lm.MarginRanking(margin=0.3), [SCORES, THIRD], SIGNS),
+    "MultiMargin": (lm.MultiMargin(power=2), [SCORES], LABELS),
+    "CategoricalHinge": (lm.CategoricalHinge(), [SCORES], LABELS),
+    "MultiLabelMargin": (
+        lm.MultiLabelMargin(),
+        [SCORES],
+        np.where(np.arange(5) < 2, generator.integers(0, 5, (7, 5)), -1),
+    ),
+    "MultiLabelSoftMargin": (lm.MultiLabelSoftMargin(), [SCORES], (OTHERS > 0).astype("float32")),
+    "Triplet": (lm.Triplet(swap=True), [SCORES, OTHERS, THIRD], None),
+    "TripletWithDistance": (
+        lm.TripletWithDistance(lambda a, b: ops.sum(abs(a - b), -1)),
+        [SCORES, OTHERS, THIRD],
+        None,
+    ),
+    "CosineEmbedding": (lm.CosineEmbedding(margin=0.1), [SCORES, THIRD], SIGNS[:, 0]),
+    "NegativeCosine": (lm.NegativeCosine(), [SCORES], OTHERS),
+    "Dice": (lm.Dice(), [SHARES], LABELS),
+    "CTC": (lm.CTC(), [TIMES], SEQUENCES),
+}
+
+
+def test_every_loss_has_a_case() -> None:
+    every = {name for name in losses.__all__ if name not in ("Loss", "Elements")}
+    assert every == CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weighted_losses_and_gradients_agree_with_numpy(name: str, engine: Engine) -> None:
+    loss, predictions, target = CASES[name]
+    leaves = Leaves()
+    x = [leaves.add(one.astype("float32")) for one in predictions]
+    y = None if target is None else leaves.add(target)
+    weights = leaves.add(generator.random(7).astype("float32"))
+    value = loss(x if len(x) > 1 else x[0], y, weights)
+    check(leaves.graph([value, *gradients(value, x)]), engine, leaves.feeds)
+
+
+METRICS: dict[str, tuple[Any, Array, Array]] = {
+    "MeanIoU": (metrics.MeanIoU(), SCORES, LABELS),
+    "MatthewsCorrelation": (metrics.MatthewsCorrelation(), SHARES[:, 0], (SIGNS[:, 0] > 0) * 1.0),
+    "CalibrationError": (metrics.CalibrationError(bins=5, logits=True), SCORES, LABELS),
+    "Perplexity": (metrics.Perplexity(ignore_index=1), SCORES, LABELS),
+    "F1": (metrics.F1(ignore_index=1), SCORES, LABELS),
+    "TopK": (metrics.TopK(2), SCORES, LABELS),
+    "AUROC": (metrics.AUROC(logits=True), SCORES, LABELS),
+    "R2": (metrics.R2(), SCORES, OTHERS),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_weighted_statistics_agree_with_numpy(name: str, engine: Engine) -> None:
+    metric, prediction, target = METRICS[name]
+    leaves = Leaves()
+    x, y = leaves.add(prediction), leaves.add(np.asarray(target, target.dtype))
+    weights = leaves.add(generator.random(7).astype("float32"))
+    statistics = metric.statistics(x, y, weights=weights)
+    check(leaves.graph(list(statistics.values())), engine, leaves.feeds)
