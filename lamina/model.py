@@ -1,7 +1,5 @@
 """`Model`: a network with its parameters on an engine, to train, run and save."""
 
-# Long because its methods explain their options.
-
 from __future__ import annotations
 
 import os

@@ -13,7 +13,8 @@ from lamina.errors import EngineError
 from lamina.micro_batches import EXAMPLES
 from lamina.runtime.compiled import CompiledProgram
 from lamina.shapes import Array
-from lamina.training.batches import Recorded, batches_of_rows, joined
+from lamina.training.batches import Recorded, joined
+from lamina.training.order import batches_of_rows
 
 
 @final

@@ -377,20 +377,3 @@ class BatchRunner(Named):
 def _narrowed(model: DType, found: DType) -> DType:
     """The dtype of data in the program: at most the model's float type."""
     return model if found.is_float and found.rank >= model.rank else found
-
-
-def batches_of_rows(rows: Array, size: int) -> list[Array]:
-    """Rows split into batches, in order: arrays (batches, batch size), a smaller last one apart."""
-    whole = len(rows) // size * size
-    groups = [rows[:whole].reshape(-1, size), rows[whole:].reshape(1, -1)]
-    return [group for group in groups if group.size]
-
-
-def no_whole_batch(dataset: Dataset, batch_size: int, where: str = "") -> DataError:
-    """The error for fewer examples than a batch holds, where smaller batches are dropped."""
-    return DataError(
-        "there are fewer examples than a batch holds, and the last one is dropped",
-        facts=(("examples", str(len(dataset))), ("batch", str(batch_size))),
-        where=where,
-        advice="Leave drop_last out, or take a smaller batch_size.",
-    )

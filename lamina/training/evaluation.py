@@ -15,7 +15,8 @@ from lamina.protocols import Loss, Metric
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped
 from lamina.runtime.parameters import with_random_state
-from lamina.training.batches import BatchRunner, Examples, Recorded, batches_of_rows, joined
+from lamina.training.batches import BatchRunner, Examples, Recorded, joined
+from lamina.training.order import batches_of_rows
 
 # The default number of examples in a batch.
 BATCH_SIZE = 256

@@ -21,7 +21,7 @@ from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped
 from lamina.shapes import float16
-from lamina.training.batches import Recorded, joined, no_whole_batch
+from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit
 from lamina.training.callbacks.hooks import AnyCallback, Hooks
 from lamina.training.checkpoints import Begun, Checkpoint, kind_of_optimizer
@@ -29,6 +29,7 @@ from lamina.training.epochs import Epochs, Opened, epochs_of, require_epochs
 from lamina.training.evaluation import evaluating, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
+from lamina.training.order import no_whole_batch
 from lamina.training.progress import Display, display
 from lamina.training.snapshot import Snapshot
 from lamina.training.training import Training

@@ -1,7 +1,5 @@
 """Training: changes the parameters of a model, and owns the optimizer state and the seed."""
 
-# Long because a training step of a small network needs a path of its own, without checks.
-
 from __future__ import annotations
 
 import math
@@ -45,18 +43,15 @@ from lamina.training.batches import (
     BatchRunner,
     Examples,
     Recorded,
-    batches_of_rows,
     joined,
-    no_whole_batch,
 )
 from lamina.training.deferred import DeferredLoss
 from lamina.training.interrupt import Interrupt, held_interrupts
+from lamina.training.order import batches_after, batches_of_rows
 from lamina.training.rates import LearningRates
 
 # The native loop returns after about this time, to show progress and notice Ctrl-C.
 PIECE_SECONDS = 0.05
-# Several epochs of a small data set are shuffled and run in one call, of about this many examples.
-EXAMPLES_AT_ONCE = 1 << 15
 
 
 # Type, shape and dtype of the input and of the target, and the check of the target's values.
@@ -348,7 +343,8 @@ class Training(BatchRunner):
         data = as_data(dataset)
         if isinstance(data, Stream):
             return self._run_stream(data, steps, seed, drop_last=drop_last)
-        batches = self._next_batches(data, steps, seed, drop_last=drop_last)
+        size, done = self.batch_size, self.steps_done
+        batches = batches_after(data, size, done, steps, seed, drop_last=drop_last)
         with held_interrupts() as interrupt, self.uploaded(data) as resident:
             groups = ((resident, rows) for rows in self.in_order(resident, batches))
             pieces = list(self.pieces(groups, interrupt))
@@ -372,45 +368,6 @@ class Training(BatchRunner):
                 pass
             pieces = list(self.pieces(feed.groups(steps, stopped), interrupt))
         return joined(pieces).losses
-
-    def _next_batches(
-        self, dataset: Dataset, steps: int, seed: int, *, drop_last: bool
-    ) -> Iterator[Array]:
-        """The batches after the training steps done so far: rows, arrays (batches, batch size)."""
-        each = _steps_in(self.batches_of(dataset, seed, 0, drop_last=drop_last))
-        if not each:
-            raise no_whole_batch(dataset, self.batch_size)
-        epoch, skipped = divmod(self.steps_done, each)
-        return self._batches_from(dataset, steps, seed, epoch, skipped, drop_last=drop_last)
-
-    def _batches_from(
-        self,
-        dataset: Dataset,
-        steps: int,
-        seed: int,
-        epoch: int,
-        skipped: int,
-        *,
-        drop_last: bool,
-    ) -> Iterator[Array]:
-        """The batches of `steps` training steps, after the first `skipped` ones of `epoch`."""
-        size = min(self.batch_size, len(dataset))
-        whole = len(dataset) // size * size
-        used = whole if drop_last else len(dataset)
-        at_once = max(1, EXAMPLES_AT_ONCE // len(dataset))
-        while steps:
-            needed = -(-(skipped + steps) // -(-used // size))
-            epochs = range(epoch, epoch + min(at_once, needed))
-            orders = dataset.orders(seed, epochs)[:, :used]
-            # If all batches have one size, the batches of several epochs are run at once.
-            for order in [orders.reshape(-1)] if used == whole else orders:
-                for rows in batches_of_rows(order, size):
-                    taken = rows[skipped : skipped + steps]
-                    skipped = max(skipped - len(rows), 0)
-                    steps -= len(taken)
-                    if len(taken):
-                        yield taken
-            epoch = epochs.stop
 
     def batches_of(
         self,
@@ -606,7 +563,3 @@ class Training(BatchRunner):
     ) -> None:
         if not self._released:
             self.release()
-
-
-def _steps_in(batches: Sequence[Array]) -> int:
-    return sum(len(rows) for rows in batches)

@@ -18,10 +18,10 @@ from random_arrays import normal
 from training_cases import DATA, Array, X, Y, labels, losses_of, network, training
 
 import lamina as lm
-import lamina.model
 from lamina.data import Dataset
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, ReleasedError
+from lamina.training.order import batches_after
 
 # Memory -------------------------------------------------------------------------------------------
 
@@ -159,7 +159,8 @@ class CountingEngine:
 def counting(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     """The engine of all models that a test makes."""
     engine = CountingEngine()
-    monkeypatch.setattr(lamina.model, "open_engine", lambda name: engine)
+    for opener in ("lamina.model.open_engine", "lamina.runtime.function.open_engine"):
+        monkeypatch.setattr(opener, lambda name: engine)
     return engine
 
 
@@ -505,9 +506,10 @@ class TestSmallDataSets:
                 [rows.tolist() for rows in chain.from_iterable(batches)]
                 for batches in (one.batches_of(data, 3, e, drop_last=drop_last) for e in range(30))
             ]
-            skipped = len(epochs[0]) - 1
-            found = one._batches_from(data, 20, 3, 2, skipped, drop_last=drop_last)
-            taken = [rows.tolist() for rows in chain.from_iterable(found)]
+        skipped = len(epochs[0]) - 1
+        done = 2 * len(epochs[0]) + skipped
+        found = batches_after(data, size, done, 20, 3, drop_last=drop_last)
+        taken = [rows.tolist() for rows in chain.from_iterable(found)]
         assert taken == list(chain.from_iterable(epochs[2:]))[skipped : skipped + 20]
 
     def test_many_epochs_of_a_small_data_set_are_one_call(

@@ -1,0 +1,72 @@
+"""The order of the examples of a data set in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lamina.data import Dataset
+from lamina.errors import DataError
+from lamina.shapes import Array
+
+# Several epochs of a small data set are shuffled and run in one call, of about this many examples.
+EXAMPLES_AT_ONCE = 1 << 15
+
+
+def batches_of_rows(rows: Array, size: int) -> list[Array]:
+    """Rows split into batches, in order: arrays (batches, batch size), a smaller last one apart."""
+    whole = len(rows) // size * size
+    groups = [rows[:whole].reshape(-1, size), rows[whole:].reshape(1, -1)]
+    return [group for group in groups if group.size]
+
+
+def batches_after(
+    dataset: Dataset, batch_size: int, done: int, steps: int, seed: int, *, drop_last: bool
+) -> Iterator[Array]:
+    """The batches of `steps` training steps after those that are done: rows (batches, batch size).
+
+    Args:
+        dataset: whose examples are shuffled in each epoch.
+        batch_size: the most examples of a batch.
+        done: the training steps before, from the first epoch on.
+        steps: their number.
+        seed: of the order.
+        drop_last: whether a smaller last batch of an epoch is omitted.
+
+    Raises:
+        DataError: if there is no batch in an epoch.
+    """
+    size = min(batch_size, len(dataset))
+    whole = len(dataset) // batch_size * batch_size if drop_last else len(dataset)
+    if not whole:
+        raise no_whole_batch(dataset, batch_size)
+    return _batches_from(dataset, size, whole, steps, seed, *divmod(done, -(-whole // size)))
+
+
+def _batches_from(
+    dataset: Dataset, size: int, used: int, steps: int, seed: int, epoch: int, skipped: int
+) -> Iterator[Array]:
+    """The batches after the first `skipped` ones of `epoch`, of `used` examples in each epoch."""
+    at_once = max(1, EXAMPLES_AT_ONCE // len(dataset))
+    while steps:
+        needed = -(-(skipped + steps) // -(-used // size))
+        epochs = range(epoch, epoch + min(at_once, needed))
+        orders = dataset.orders(seed, epochs)[:, :used]
+        # If all batches have one size, the batches of several epochs are run at once.
+        for order in orders if used % size else [orders.reshape(-1)]:
+            for rows in batches_of_rows(order, size):
+                taken = rows[skipped : skipped + steps]
+                skipped = max(skipped - len(rows), 0)
+                steps -= len(taken)
+                if len(taken):
+                    yield taken
+        epoch = epochs.stop
+
+
+def no_whole_batch(dataset: Dataset, batch_size: int, where: str = "") -> DataError:
+    """The error for fewer examples than a batch holds, where smaller batches are dropped."""
+    return DataError(
+        "there are fewer examples than a batch holds, and the last one is dropped",
+        facts=(("examples", str(len(dataset))), ("batch", str(batch_size))),
+        where=where,
+        advice="Leave drop_last out, or take a smaller batch_size.",
+    )
