@@ -72,7 +72,8 @@ class LaminaOnGpu:
         size = min(count, inference._largest_batch())
         dtypes = (as_dtype(runner._x.dtype),)
         starts = range(0, count, size)
-        return [inference._program(min(size, count - start), dtypes) for start in starts]
+        sizes = [min(size, count - start) for start in starts]
+        return [inference._programs.get((one, dtypes), inference._compile) for one in sizes]
 
     def notes(self) -> dict[str, Any]:
         """The seconds of tuning, and the bytes of the program."""

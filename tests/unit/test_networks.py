@@ -414,7 +414,10 @@ def test_a_deep_network_agrees_with_pytorch(twin: Twin) -> None:
 
     def in_order(values: dict[str, Array]) -> list[str]:
         """The names in the order in which the layers were made."""
-        return sorted(values, key=lambda name: int(name.split(".")[0]))
+        network = model.network
+        paths = [network.path(node) for node in network.nodes]
+        order = {path.split(":")[0].removeprefix("net/"): n for n, path in enumerate(paths)}
+        return sorted(values, key=lambda name: order[name.rpartition(".")[0]])
 
     names, states = in_order(model.parameters()), in_order(model.states())
     running = [buffer for buffer in other.buffers() if buffer.is_floating_point()]

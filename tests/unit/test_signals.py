@@ -18,6 +18,7 @@ import pytest
 
 import lamina as lm
 from lamina.engines.cpu import llvm
+from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.machine_code import assemble, listing
 from lamina.engines.cpu.native import jobs
 from lamina.engines.cpu.processor import host
@@ -367,6 +368,8 @@ def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_training_s
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
     before, y = model.parameters(), X[:, :3]
     monkeypatch.setattr(HostMemory, "write", write)
+    # As on a device with memory of its own.
+    monkeypatch.setattr(CpuEngine, "shared", lambda *_: None)
     history = model.fit((X, y), loss=lm.MSE(), optimizer=lm.SGD(0.1), progress=False)
     assert history.interrupted
     assert len(history) == 0

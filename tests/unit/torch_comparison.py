@@ -151,7 +151,7 @@ def network_of(case: Case) -> lm.Network:
 
 def _short(name: str) -> str:
     """`"1.weight"` -> `"weight"`: there is one layer."""
-    return name.split(".", 1)[1]
+    return name.split(".", 1)[-1]
 
 
 def pytorch() -> Any:
