@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         metavar="N",
         help="run one in N of the conformance tests that take an engine and of the tests that are "
-        "marked as sampled (default: all with --engine; else one in 16, and one in 64 of those "
+        "marked as sampled (default: all with --engine; else one in 32, and one in 128 of those "
         "that are sampled or on OpenCL, where drivers take a quarter of a second to compile each)",
     )
     parser.addoption(
@@ -70,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--sample",
         action="store_true",
         help="run one case of each op, gradient and layer, and the tests of the engine itself: for "
-        "engines on which all conformance tests take hours",
+        "engines on which all conformance tests take hours; with --share N one in N of them",
     )
     parser.addoption(
         "--pocl-cache",
@@ -137,7 +137,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             key = _sample_key(item)
             is_first = bool(key) and key not in sampled
             sampled.add(key)
-            return is_first
+            wanted = config.getoption("--share")
+            return is_first and (not wanted or crc32(key.encode()) % wanted == part)
         share = _share_of(item, config)
         name = item.nodeid.replace(_engine_of(item), "")
         return crc32(name.encode()) % share == part % share
@@ -184,11 +185,13 @@ def _share_of(item: pytest.Item, config: pytest.Config) -> int:
     """N, where one in N of the tests of this kind is run."""
     chosen, engine = config.getoption("--share"), _engine_of(item)
     takes_long = engine.startswith("opencl") or item.get_closest_marker("sampled")
-    if not takes_long and not (engine and "conformance" in item.path.parts):
+    # Comparisons of layers with PyTorch on each engine take a while; trajectories always run.
+    compared = engine and chosen and item.get_closest_marker("torch")
+    if not takes_long and not compared and not (engine and "conformance" in item.path.parts):
         return 1
     if chosen or config.getoption("--engine"):
         return chosen or 1
-    return 64 if takes_long else 16
+    return 128 if takes_long else 32
 
 
 @pytest.hookimpl(wrapper=True)
