@@ -38,6 +38,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import BatchNorm as BatchNorm
     from lamina.layers import Bilinear as Bilinear
     from lamina.layers import ChannelShuffle as ChannelShuffle
+    from lamina.layers import ColourJitter as ColourJitter
     from lamina.layers import Concat as Concat
     from lamina.layers import Conv1d as Conv1d
     from lamina.layers import Conv2d as Conv2d
@@ -47,6 +48,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import ConvTranspose3d as ConvTranspose3d
     from lamina.layers import CosineSimilarity as CosineSimilarity
     from lamina.layers import Crop as Crop
+    from lamina.layers import CutMix as CutMix
     from lamina.layers import Dropout as Dropout
     from lamina.layers import DropPath as DropPath
     from lamina.layers import Embedding as Embedding
@@ -82,6 +84,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import MaxPool3d as MaxPool3d
     from lamina.layers import MaxUnpool as MaxUnpool
     from lamina.layers import Mish as Mish
+    from lamina.layers import Mixup as Mixup
     from lamina.layers import MultiHeadAttention as MultiHeadAttention
     from lamina.layers import Multiply as Multiply
     from lamina.layers import OneHot as OneHot
@@ -90,6 +93,13 @@ if not loaded_when_used(__name__):
     from lamina.layers import PixelShuffle as PixelShuffle
     from lamina.layers import PixelUnshuffle as PixelUnshuffle
     from lamina.layers import PReLU as PReLU
+    from lamina.layers import RandomAffine as RandomAffine
+    from lamina.layers import RandomCrop as RandomCrop
+    from lamina.layers import RandomErasing as RandomErasing
+    from lamina.layers import RandomFlip as RandomFlip
+    from lamina.layers import RandomGreyscale as RandomGreyscale
+    from lamina.layers import RandomRotation as RandomRotation
+    from lamina.layers import RandomShift as RandomShift
     from lamina.layers import Recompute as Recompute
     from lamina.layers import ReLU as ReLU
     from lamina.layers import ReLU6 as ReLU6

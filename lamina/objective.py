@@ -9,6 +9,7 @@ from lamina import ops
 from lamina.by_output import LossTerm, OfOutput, terms_of
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Origin, Tensor, described, labelled, leaf, warn
+from lamina.layers.mixture import partners
 from lamina.layers.tracing import Trace
 from lamina.protocols import Loss, Metric, Spec, check_loss, check_metrics, check_outputs
 from lamina.records import frozen_dataclass
@@ -277,12 +278,7 @@ def _value(
     """The loss, and the sum of weights by which it is divided if that is not the batch."""
     prediction = _prediction(term, trace.outputs)
     _warn_of_doubt(term, prediction)
-    measure: Callable[..., Any] | None = getattr(term.loss, "measured", None)
-    with labelled(Origin(f"loss/{term.name}" if term.name else "loss")):
-        if measure is None:
-            value, divisor = called(term.loss, prediction, target, weights, "loss"), None
-        else:
-            value, divisor = measure(prediction, target, weights)
+    value, divisor = _computed(term, prediction, target, weights)
     given = cast(object, value)
     if not isinstance(given, Tensor) or given.shape != () or not given.dtype.is_float:
         advice = "Average over the examples: ops.mean(...)."
@@ -297,7 +293,39 @@ def _value(
             where="loss",
             advice=advice,
         )
-    return given, divisor
+    return _of_mixed_examples(given, term, trace, target, weights), divisor
+
+
+def _computed(
+    term: LossTerm, prediction: Any, target: Any, weights: Tensor | None
+) -> tuple[Any, Tensor | None]:
+    measure: Callable[..., Any] | None = getattr(term.loss, "measured", None)
+    with labelled(Origin(f"loss/{term.name}" if term.name else "loss")):
+        if measure is None:
+            return called(term.loss, prediction, target, weights, "loss"), None
+        return measure(prediction, target, weights)
+
+
+def _of_mixed_examples(
+    own: Tensor, term: LossTerm, trace: Trace, target: Any, weights: Tensor | None
+) -> Tensor:
+    """The loss of a batch, if its examples are mixed: of their own and their partners' targets.
+
+    A partner's target keeps its weight. The sum of the weights is the same.
+
+    Args:
+        own: the loss with the examples' own targets.
+        term, trace, target, weights: as for `_value`.
+    """
+    mixture = trace.record.mixture
+    if mixture is None or target is None:
+        return own
+    targets = cast(tuple[Tensor, ...], target if isinstance(target, tuple) else (target,))
+    others = _single([partners(one) for one in targets])
+    moved = None if weights is None else partners(weights)
+    other, _ = _computed(term, _prediction(term, trace.outputs), others, moved)
+    share = ops.cast(mixture.share, own.dtype)
+    return share * own + (1 - share) * other
 
 
 def _warn_of_doubt(term: LossTerm, prediction: Any) -> None:

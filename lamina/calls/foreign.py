@@ -97,6 +97,11 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
         "| learning_rate rho momentum epsilon centered",
     ),
     "RNN": ("input_size hidden_size | num_layers nonlinearity bias batch_first dropout",),
+    "RandomAffine": ("degrees | translate scale shear interpolation fill",),
+    "RandomCrop": ("size | padding pad_if_needed fill padding_mode",),
+    "RandomErasing": ("| p scale ratio value inplace",),
+    **dict.fromkeys(("RandomFlip", "RandomGreyscale"), ("| p",)),
+    **dict.fromkeys(("Mixup", "CutMix"), ("| alpha num_classes labels_getter",)),
     "Rprop": ("params | lr etas step_sizes",),
     "SGD": (
         "params | lr momentum dampening weight_decay nesterov",
@@ -115,6 +120,7 @@ LEFT_OUT: dict[str, str] = {
     "key_dim": "the input's features are inferred, leave them out",
     "in_channels num_channels": "the input's channels are inferred, leave them out",
     "in_features input_size": "the input's features are inferred, leave them out",
+    "num_classes labels_getter": "the loss of the training step takes both targets",
     "inplace": "memory is planned, so there is no in-place variant",
     "num_features": "the input's size is inferred, leave it out",
     "params": "fit and training know the parameters, leave them out",
@@ -135,6 +141,7 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "end_dim": (-1,),
     "max_norm": (None,),
     "norm_type": (2.0,),
+    "pad_if_needed": (False,),
     "reduce": (None,),
     "return_indices": (False,),
     "scale_grad_by_freq": (False,),
@@ -176,6 +183,16 @@ def _params(value: Any) -> dict[str, Any]:
     return {}
 
 
+def _shift(value: Any) -> dict[str, Any]:
+    """One share for both axes."""
+    if not isinstance(value, list | tuple):
+        raise _Unfit
+    shares = set(cast(Sequence[Any], value))
+    if len(shares) != 1:
+        raise _Unfit
+    return {"shift": shares.pop()}
+
+
 # Activations that Keras names in a layer, as layers.
 ACTIVATIONS = {
     "elu": "ELU",
@@ -205,6 +222,7 @@ _CONVERTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "step_sizes": _pair(("shortest", "longest")),
     "normalized_shape": _normalized,
     "params": _params,
+    "translate": _shift,
     "return_sequences": lambda value: {"returns": "all" if value is True else "last"},
 }
 _BETWEEN: dict[str, str] = {

@@ -7,8 +7,8 @@ _WRAPPER = (
 )
 _CELL = "The cells are lm.RNNCell(features), lm.LSTMCell(features) and lm.GRUCell(features)."
 _IMAGES = (
-    "There are no layers that change training images; change the arrays of each batch before "
-    "training.step, or those of the data set before fit."
+    "There is no such layer; lm.RandomCrop(size), lm.RandomAffine() and lm.ColourJitter() change "
+    "training images."
 )
 _TEXT = (
     "There are no layers for text or categories; make indices first, and give them to lm.OneHot or"
@@ -175,11 +175,21 @@ LAYERS: dict[str, str] = {
         "There is no counterpart; an lm.Model runs on one device."
     ),
     # Preparation of data
-    "AugMix AutoContrast CutMix Equalization MaxNumBoundingBoxes MixUp RandAugment "
-    "RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast RandomCrop "
-    "RandomElasticTransform RandomErasing RandomFlip RandomGaussianBlur RandomGrayscale RandomHue "
-    "RandomInvert RandomPerspective RandomPosterization RandomRotation RandomSaturation "
-    "RandomSharpness RandomShear RandomTranslation RandomZoom Solarization": _IMAGES,
+    "RandomHorizontalFlip": "lm.RandomFlip()",
+    "RandomVerticalFlip": "lm.RandomFlip(axis=-2)",
+    "RandomTranslation": "lm.RandomShift(2), in whole pixels, or lm.RandomAffine(shift=0.1).",
+    "RandomZoom": "lm.RandomAffine(scale=(0.8, 1.2))",
+    "RandomShear": "lm.RandomAffine(shear=10.0)",
+    "ColorJitter RandomColorJitter": "lm.ColourJitter(brightness=0.2, contrast=0.2)",
+    "RandomBrightness": "lm.ColourJitter(brightness=0.2)",
+    "RandomContrast": "lm.ColourJitter(contrast=0.2)",
+    "RandomSaturation": "lm.ColourJitter(saturation=0.2)",
+    "RandomHue": "lm.ColourJitter(hue=0.1)",
+    "RandomGrayscale": "lm.RandomGreyscale()",
+    "MixUp": "lm.Mixup(alpha=1.0)",
+    "AugMix AutoContrast Equalization MaxNumBoundingBoxes RandAugment RandomColorDegeneration "
+    "RandomElasticTransform RandomGaussianBlur GaussianBlur RandomInvert RandomPerspective "
+    "RandomPosterization RandomSharpness RandomResizedCrop Solarization": _IMAGES,
     "CategoryEncoding Discretization HashedCrossing Hashing IntegerLookup StringLookup "
     "TextVectorization": _TEXT,
     "MelSpectrogram STFTSpectrogram": "There is no such layer; make the spectra before training.",

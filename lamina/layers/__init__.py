@@ -16,12 +16,20 @@ if not loaded_when_used(__name__):
     from lamina.layers.activation import Softsign as Softsign
     from lamina.layers.activation import Tanh as Tanh
     from lamina.layers.activation import Tanhshrink as Tanhshrink
+    from lamina.layers.affine import RandomAffine as RandomAffine
+    from lamina.layers.affine import RandomRotation as RandomRotation
     from lamina.layers.attention import MultiHeadAttention as MultiHeadAttention
     from lamina.layers.attention import TransformerDecoderBlock as TransformerDecoderBlock
     from lamina.layers.attention import TransformerEncoderBlock as TransformerEncoderBlock
+    from lamina.layers.augmentation import RandomCrop as RandomCrop
+    from lamina.layers.augmentation import RandomErasing as RandomErasing
+    from lamina.layers.augmentation import RandomFlip as RandomFlip
+    from lamina.layers.augmentation import RandomShift as RandomShift
     from lamina.layers.cells import GRUCell as GRUCell
     from lamina.layers.cells import LSTMCell as LSTMCell
     from lamina.layers.cells import RNNCell as RNNCell
+    from lamina.layers.colours import ColourJitter as ColourJitter
+    from lamina.layers.colours import RandomGreyscale as RandomGreyscale
     from lamina.layers.convolution import Conv1d as Conv1d
     from lamina.layers.convolution import Conv2d as Conv2d
     from lamina.layers.convolution import Conv3d as Conv3d
@@ -51,6 +59,8 @@ if not loaded_when_used(__name__):
     from lamina.layers.layer import Input as Input
     from lamina.layers.layer import Layer as Layer
     from lamina.layers.linear import Linear as Linear
+    from lamina.layers.mixing import CutMix as CutMix
+    from lamina.layers.mixing import Mixup as Mixup
     from lamina.layers.normalization import BatchNorm as BatchNorm
     from lamina.layers.normalization import GroupNorm as GroupNorm
     from lamina.layers.normalization import InstanceNorm as InstanceNorm

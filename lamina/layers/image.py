@@ -224,7 +224,7 @@ class Pad(Layer):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the larger tensor."""
-        return ops.pad_with(x, _pairs(self, self.widths, x), self.mode, self.value)
+        return ops.pad_with(x, pairs_of_widths(self, self.widths, x), self.mode, self.value)
 
 
 @frozen_dataclass
@@ -253,7 +253,7 @@ class Crop(Layer):
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the smaller tensor."""
         key: list[slice] = []
-        for dim, (front, end) in zip(x.shape, _pairs(self, self.widths, x), strict=True):
+        for dim, (front, end) in zip(x.shape, pairs_of_widths(self, self.widths, x), strict=True):
             if isinstance(dim, int) and front + end >= dim:
                 raise ShapeError(
                     "a cropped axis would be empty",
@@ -279,7 +279,7 @@ def _image(layer: Layer, x: Tensor) -> tuple[Dim, int, int, int]:
     return x.shape[0], channels, height, width
 
 
-def _pairs(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:
+def pairs_of_widths(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:
     """The widths for all axes; those of the batch are 0.
 
     Raises:

@@ -26,15 +26,17 @@ from lamina.graph.kinds import (
     Function,
     Kind,
     Misfit,
+    ModelType,
     NotNegative,
     Number,
     Operands,
     OrNone,
     Row,
 )
+from lamina.layers.mixture import Mixture
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, Shape, shape_text, static
+from lamina.shapes import Array, DType, DTypeLike, Shape, shape_text, static
 
 
 class Initializer(Protocol):
@@ -198,6 +200,7 @@ class Record:
         seed, step: int64 leaves, the keys of random numbers; used if `random_streams` is above 0.
         random_streams: the number of random tensors; each has its own stream.
         activations: the results of layers, and of ops between layers.
+        mixture: how the examples of the batch are mixed with each other, if they are.
         operands: of the layer, while the shape of its result is inferred; empty while tracing.
     """
 
@@ -214,6 +217,7 @@ class Record:
     step: Tensor = field(default_factory=lambda: leaf("step", "state", (), shapes.int64))
     random_streams: int = 0
     activations: list[Tensor] = field(default_factory=list[Tensor])
+    mixture: Mixture | None = None
     operands: tuple[Tensor, ...] = ()
 
 
@@ -424,9 +428,22 @@ class Scope:
         self._record.index_limits.append(limit)
 
     @checked
-    def uniform(self, shape: Dimensions, low: float = 0.0, high: float = 1.0) -> Tensor:
-        """Random numbers from low (included) to high, new in every training step."""
-        numbers = ops.uniform(shape, *self._key(), dtype=self.dtype)
+    def uniform(
+        self,
+        shape: Dimensions,
+        low: float = 0.0,
+        high: float = 1.0,
+        *,
+        dtype: Annotated[DTypeLike | None, OrNone(ModelType())] = None,
+    ) -> Tensor:
+        """Random numbers from low (included) to high, new in every training step.
+
+        Args:
+            shape: of the result.
+            low, high: the interval.
+            dtype: of the numbers; by default that of the model.
+        """
+        numbers = ops.uniform(shape, *self._key(), dtype=dtype or self.dtype)
         return numbers if (low, high) == (0.0, 1.0) else numbers * (high - low) + low
 
     @checked
@@ -440,6 +457,34 @@ class Scope:
     ) -> Tensor:
         """1 with the given probability, else 0; new in every training step."""
         return ops.bernoulli(shape, probability, *self._key(), dtype=self.dtype)
+
+    @checked
+    def mix(self, share: Tensor) -> None:
+        """Declares that each example now contains its partner, the example before it in the batch.
+
+        The loss of a training step is then share * loss(prediction, target) + (1 - share) *
+        loss(prediction, target of the partner). `lm.ops.roll(x, 1, 0)` has the partners.
+
+        Args:
+            share: the share of an example's own target, a number for the whole batch.
+
+        Raises:
+            DefinitionError: if the batch is mixed already.
+            ShapeError: if the share is not one number.
+        """
+        if not share.dtype.is_float or share.shape:
+            raise ShapeError(
+                "the share of an example in a mixture is one number for the batch",
+                facts=(("expected", "f32[]"), ("found", described(share))),
+                advice="Draw it without axes: scope.uniform(()).",
+            )
+        if self._record.mixture is not None:
+            raise DefinitionError(
+                "the examples of the batch are mixed already",
+                facts=(("first", self._record.mixture.origin), ("now", str(current_origin()))),
+                advice="Let one layer of the network mix them: lm.Mixup() or lm.CutMix().",
+            )
+        self._record.mixture = Mixture(share, str(current_origin()))
 
     def _key(self) -> tuple[Tensor, Tensor, int]:
         self._record.random_streams += 1

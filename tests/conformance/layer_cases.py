@@ -20,6 +20,7 @@ from lamina.shapes import Array, static
 BATCH = 8
 # Extents without the batch.
 FEATURES, SEQUENCE, IMAGE, VOLUME = (24,), (7, 8), (4, 8, 6), (2, 4, 4, 4)
+COLOURS = (3, 5, 4)
 TOKENS = 11
 
 
@@ -184,6 +185,21 @@ LAYERS: Mapping[str, LayerCase] = {
     "GaussianNoise": _features(lm.GaussianNoise(0.5)),
     "GaussianSample": LayerCase(lm.GaussianSample(), (FEATURES, FEATURES)),
     "SpatialDropout": _image(lm.SpatialDropout(0.4)),
+    # Augmentation
+    "RandomFlip": _image(lm.RandomFlip()),
+    "RandomCrop": _image(lm.RandomCrop((6, 6), padding=1)),
+    "RandomShift": _image(lm.RandomShift(2, mode="reflect")),
+    "RandomErasing": _image(lm.RandomErasing(probability=0.8)),
+    "ColourJitter": LayerCase(
+        lm.ColourJitter(brightness=0.3, contrast=0.3, saturation=0.3, high=2.0),
+        (COLOURS,),
+        steps=True,
+    ),
+    "RandomGreyscale": LayerCase(lm.RandomGreyscale(probability=0.5), (COLOURS,)),
+    "RandomAffine": _image(lm.RandomAffine(degrees=10, shift=0.1, scale=(0.9, 1.1), shear=10)),
+    "RandomRotation": _image(lm.RandomRotation(20)),
+    "Mixup": _features(lm.Mixup()),
+    "CutMix": _image(lm.CutMix()),
     # Images, shapes and joins
     "Crop": _image(lm.Crop(1)),
     "Pad": _image(lm.Pad(1, mode="reflect")),

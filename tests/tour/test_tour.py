@@ -16,6 +16,7 @@ PAGES = [
     "data.md",
     "networks.md",
     "ops.md",
+    "augmentation.md",
 ]
 
 

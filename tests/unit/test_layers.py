@@ -407,7 +407,7 @@ def test_the_page_of_layers_lists_every_layer_with_its_options() -> None:
     found = [name for name, *_ in rows_of_the_page()]
     assert sorted(found) == sorted(layers())
     for name, options, _, _ in rows_of_the_page():
-        shown = dict(re.findall(r"(\w+)(?:=([^,]+))?(?:, |$)", options.replace("*", "")))
+        shown = dict(re.findall(r"(\w+)(?:=(\([^)]*\)|[^,]+))?(?:, |$)", options.replace("*", "")))
         fields = [one for one in dataclasses.fields(layers()[name]) if one.name != "name"]
         if name == "Reshape":
             assert shown == {"dimensions": ""}

@@ -278,7 +278,8 @@ def unused(_: object) -> None:
 # Layers -------------------------------------------------------------------------------------------
 
 FEATURES, SEQUENCE, IMAGE = applied(6), applied(4, 6), applied(4, 6, 6)
-INDICES = applied(4, dtype="int64")
+INDICES, COLOURS = applied(4, dtype="int64"), applied(3, 6, 6)
+SIDES, PAIR = FROM_ZERO | some("[1, 2]"), some("[1, 2]", "vector", "near")
 
 # Of attention.
 GROUPED = {"key_heads": OPTIONAL | COUNT, "rotary": OPTIONAL | POSITIVE}
@@ -326,6 +327,47 @@ ROWS |= {
     "DropPath": Row({"probability": 0.5}, {}, FEATURES),
     "GaussianNoise": Row({"deviation": 0.5}, {}, FEATURES),
     "GaussianSample": Row(use=applied(6, times=2)),
+    "RandomFlip": Row({"axis": 2}, {"axis": COUNT | some("-1"), "probability": UNIT}, IMAGE),
+    "RandomCrop": Row(
+        {"size": 2},
+        {
+            "size": COUNT | some("[1, 2]"),
+            "padding": SIDES,
+            "padding_mode": NOTHING,
+            "value": NUMBER,
+        },
+        IMAGE,
+    ),
+    "RandomShift": Row({"most": 2}, {"most": SIDES, "value": NUMBER}, IMAGE),
+    "RandomErasing": Row(
+        {"area": (0.1, 0.2)},
+        {"area": NOTHING, "ratio": PAIR, "probability": UNIT, "value": NUMBER},
+        IMAGE,
+    ),
+    "ColourJitter": Row(
+        {},
+        {
+            **dict.fromkeys(("brightness", "contrast", "saturation"), NOT_NEGATIVE),
+            "hue": FRACTION,
+            "high": POSITIVE,
+        },
+        COLOURS,
+    ),
+    "RandomGreyscale": Row({}, {"probability": UNIT}, COLOURS),
+    "RandomAffine": Row(
+        {},
+        {
+            "degrees": NOT_NEGATIVE,
+            "shift": NOT_NEGATIVE,
+            "scale": PAIR,
+            "shear": NOT_NEGATIVE - some("huge"),
+            "padding": NOTHING,
+        },
+        IMAGE,
+    ),
+    "RandomRotation": Row({"degrees": 10.0}, {"degrees": NOT_NEGATIVE, "padding": NOTHING}, IMAGE),
+    "Mixup": Row({}, {"alpha": POSITIVE}, FEATURES),
+    "CutMix": Row({}, {"alpha": POSITIVE}, IMAGE),
     "Embedding": Row({"count": 5, "features": 2}, {"padding": OPTIONAL | FROM_ZERO}, INDICES),
     "OneHot": Row({"classes": 3}, {}, INDICES),
     "SinusoidalPositions": Row(use=SEQUENCE),
@@ -1115,7 +1157,12 @@ ROWS |= {
         call=in_a_layer("state"),
     ),
     "Scope.uniform": Row(
-        {"shape": (2,)}, {"shape": SHAPE, "low": NUMBER, "high": NUMBER}, call=in_a_layer("uniform")
+        {"shape": (2,)},
+        {"shape": SHAPE, "low": NUMBER, "high": NUMBER, "dtype": OPTIONAL},
+        call=in_a_layer("uniform"),
+    ),
+    "Scope.mix": Row(
+        {"share": Made(lambda: lm.ops.constant(0.5))}, {"share": NOTHING}, call=in_a_layer("mix")
     ),
     "Scope.normal": Row({"shape": (2,)}, {"shape": SHAPE}, call=in_a_layer("normal")),
     "Scope.bernoulli": Row(

@@ -1,0 +1,134 @@
+"""Layers that rotate, move, scale and shear training images at random, in training mode only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY
+from typing import Annotated, Literal
+
+import numpy as np
+
+from lamina import ops
+from lamina.graph import Tensor
+from lamina.graph.kinds import NotNegative, Number
+from lamina.layers.augmentation import Ordered, image_extents
+from lamina.layers.checks import require_float
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Scope
+from lamina.records import frozen_dataclass
+from lamina.shapes import Dim, float32
+
+_Mode = Literal["nearest", "bilinear", "bicubic"]
+_Padding = Literal["zeros", "border", "reflect"]
+
+
+@frozen_dataclass
+class RandomAffine(Layer):
+    """Rotates, scales, shears and moves each image at random; does nothing in inference.
+
+    Takes f32 or f64 [batch, channels, height, width]. About its centre an image is sheared, scaled
+    and rotated, and then moved, as by torchvision's `RandomAffine`; all numbers are uniform. Pixels
+    are read by `lm.ops.grid_sample`.
+
+    Args:
+        degrees: the greatest angle of rotation, in both directions.
+        shift: the greatest distance along each axis, as a share of the axis; may be a fraction.
+        scale: the least and the greatest factor of the image's size.
+        shear: the greatest angle by which columns are slanted, in degrees.
+        mode: `"bilinear"`, `"nearest"` or `"bicubic"`: how pixels are read between pixels.
+        padding: pixels from outside the image: `"zeros"`, `"border"` or `"reflect"`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to another rank.
+        DTypeError: when applied to integers: `Rescale` comes before it.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.RandomAffine(degrees=10, shift=0.1, scale=(0.9, 1.1))(lm.Input(3, 32, 32))
+    """
+
+    _: KW_ONLY
+    degrees: NotNegative = 0.0
+    shift: NotNegative = 0.0
+    scale: Annotated[tuple[float, float], Ordered(Number("(0, inf)"), "(0.9, 1.1)")] = (1.0, 1.0)
+    shear: Annotated[float, Number("[0, 90)")] = 0.0
+    mode: _Mode = "bilinear"
+    padding: _Padding = "zeros"
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the image read through an affine map, or x alone in inference mode."""
+        return _changed(self, scope, x, self)
+
+
+@frozen_dataclass
+class RandomRotation(Layer):
+    """Rotates each image about its centre by a random angle; does nothing in inference.
+
+    Takes f32 or f64 [batch, channels, height, width]. As `RandomRotation` of torchvision, which
+    reads the nearest pixel by default; here pixels are interpolated.
+
+    Args:
+        degrees: the greatest angle, in both directions.
+        mode, padding: as for `RandomAffine`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to another rank.
+        DTypeError: when applied to integers: `Rescale` comes before it.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.RandomRotation(15)(lm.Input(1, 28, 28))
+    """
+
+    degrees: NotNegative
+    _: KW_ONLY
+    mode: _Mode = "bilinear"
+    padding: _Padding = "zeros"
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the rotated image, or x alone in inference mode."""
+        same = RandomAffine(degrees=self.degrees, mode=self.mode, padding=self.padding)
+        return _changed(self, scope, x, same)
+
+
+def _changed(layer: Layer, scope: Scope, x: Tensor, options: RandomAffine) -> Tensor:
+    """The image read through an affine map, or x alone in inference mode."""
+    height, width = image_extents(layer, x)
+    require_float(layer, x, "Put lm.Rescale(1 / 255) before it.")
+    if not scope.training:
+        return x
+    grid = _grid(options, scope, x.shape[0], height, width)
+    # With 8 or 11 bits, positions would be too coarse.
+    wide = float32 if x.dtype.is_half else x.dtype
+    read = ops.grid_sample(ops.cast(x, wide), ops.cast(grid, wide), options.mode, options.padding)
+    return ops.cast(read, x.dtype)
+
+
+def _grid(options: RandomAffine, scope: Scope, batch: Dim, height: int, width: int) -> Tensor:
+    """The positions in the image of the pixels of the result, f32[batch, height, width, 2].
+
+    They are from -1 to 1 along both axes, the horizontal one first.
+    """
+
+    def drawn(low: float, high: float) -> Tensor:
+        return scope.uniform((batch, 1, 1), low, high, dtype=float32)
+
+    radians = math.radians(options.degrees)
+    angle, factor = drawn(-radians, radians), drawn(*options.scale)
+    slant = ops.tan(drawn(-math.radians(options.shear), math.radians(options.shear)))
+    # In pixels from the centre, moved back. These are no matrix products, since mixed precision
+    # would round their operands.
+    across = _from_centre(width) - drawn(-options.shift, options.shift) * width
+    along = _from_centre(height)[:, None] - drawn(-options.shift, options.shift) * height
+    # Rotated and scaled back, then sheared back.
+    cosine, sine = ops.cos(angle) / factor, ops.sin(angle) / factor
+    across, along = cosine * across + sine * along, cosine * along - sine * across
+    across = across - slant * along
+    return ops.stack([across * (2 / width), along * (2 / height)], 3)
+
+
+def _from_centre(extent: int) -> Tensor:
+    """The positions of pixels, 0 for the centre of the image."""
+    return ops.constant(np.arange(extent) - (extent - 1) / 2, float32)

@@ -1,0 +1,317 @@
+"""Layers that change training images at random by whole pixels: flips, crops, shifts, erasing.
+
+They act in training mode only. Each example has its own random numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated, Any, final
+
+from lamina import ops
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.graph.kinds import (
+    Kind,
+    Misfit,
+    Number,
+    Operands,
+    entries_of,
+    read_each,
+)
+from lamina.layers.checks import axis_within_example, origin_text
+from lamina.layers.convolution import ForEachAxis, Numbers, numbers_of
+from lamina.layers.image import Widths, pairs_of_widths
+from lamina.layers.layer import Layer
+from lamina.layers.scope import Scope
+from lamina.ops.padding import PadMode
+from lamina.records import frozen_dataclass
+from lamina.shapes import Dim, Shape, float32, int64, static
+
+
+@final
+@frozen_dataclass
+class Ordered(Kind):
+    """Two numbers, the lower one first, or twice the same.
+
+    Attributes:
+        number: the kind of each.
+        example: of a right value.
+    """
+
+    number: Number
+    example: str = "(0.5, 1.0)"
+
+    def read(self, value: Any, operands: Operands = ()) -> tuple[float, float]:
+        ends = read_each(self.number, entries_of(value) or ())
+        if len(ends) != 2 or ends[0] > ends[1]:
+            raise Misfit("two numbers, the lower one first", f"{{name}}={self.example}")
+        return ends[0], ends[1]
+
+
+# Of an event that may be certain.
+Probability = Annotated[float, Number("[0, 1]")]
+_Area = Annotated[tuple[float, float], Ordered(Number("(0, 1]"), "(0.02, 0.33)")]
+_Ratio = Annotated[tuple[float, float], Ordered(Number("(0, inf)"), "(0.3, 3.3)")]
+
+
+@frozen_dataclass
+class RandomFlip(Layer):
+    """Reverses an axis of some examples while training; does nothing in inference.
+
+    Takes any dtype [batch, ...]. As `RandomHorizontalFlip` and `RandomVerticalFlip` of torchvision.
+
+    Args:
+        axis: -1 exchanges left and right, -2 above and below.
+        probability: of an example to be reversed.
+
+    Raises:
+        DefinitionError: unless 0 <= probability <= 1.
+        ShapeError: if there is no such axis, or it is the batch.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.RandomFlip()(lm.Input(3, 32, 32))
+    """
+
+    _: KW_ONLY
+    axis: int = -1
+    probability: Probability = 0.5
+
+    def __post_init__(self) -> None:
+        if self.axis == 0:
+            raise DefinitionError(
+                "axis 0 is the batch, of which no example is reversed alone",
+                facts=(("found", "axis=0"),),
+                where=origin_text(self),
+                advice="Name an axis of the example: -1 exchanges left and right.",
+            )
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the choice between x and its reverse, or x alone in inference mode."""
+        axis = axis_within_example(self, self.axis, x)
+        if not scope.training or not self.probability:
+            return x
+        return ops.where(chosen(scope, x, self.probability), ops.flip(x, axis), x)
+
+
+@frozen_dataclass
+class RandomCrop(Layer):
+    """A part of each example, at a random position while training; the centre in inference.
+
+    Takes any dtype [batch, channels, ...] with one to three further axes, and gives
+    [batch, channels, *size]. As `RandomCrop` of torchvision; where an axis is an odd number of
+    elements too long, the centre has one more of them after it than before it.
+
+    Args:
+        size: of the part, a number or one for each further axis.
+        padding: elements that are added first: a number for both sides of all further axes, or for
+            each of them a pair (before, after) or one number.
+        padding_mode: `"constant"`, `"reflect"`, `"replicate"` or `"circular"`, as for `Pad`.
+        value: of the new elements in padding mode `"constant"`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to another rank, or if the padded axes are shorter than the size.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.RandomCrop(28, padding=2)(lm.Input(3, 32, 32)).shape
+        (Size(coefficient=1, offset=0), 3, 28, 28)
+    """
+
+    size: Numbers
+    _: KW_ONLY
+    padding: Widths = 0
+    padding_mode: PadMode = "constant"
+    value: float = 0.0
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the part at a random position, or at the centre in inference mode."""
+        sizes = numbers_of(self, "size", self.size, _further_axes(self, x))
+        widths = pairs_of_widths(self, self.padding, x)
+        x = ops.pad_with(x, widths, self.padding_mode, self.value)
+        extents = static(x.shape[2:])
+        if any(size > extent for size, extent in zip(sizes, extents, strict=True)):
+            raise ShapeError(
+                "the image is smaller than the crop",
+                facts=(("size", str(tuple(sizes))), ("found", described(x))),
+                advice="Choose a smaller size, or more padding.",
+            )
+        if scope.training:
+            return _cropped(scope, x, sizes)
+        starts = [(extent - size) // 2 for size, extent in zip(sizes, extents, strict=True)]
+        inner = [slice(at, at + size) for at, size in zip(starts, sizes, strict=True)]
+        return x[(slice(None), slice(None), *inner)]
+
+
+@frozen_dataclass
+class RandomShift(Layer):
+    """Moves each example by whole elements while training; does nothing in inference.
+
+    Takes any dtype [batch, channels, ...] with one to three further axes. All shifts up to `most`
+    in both directions are equally likely.
+
+    Args:
+        most: elements by which an axis is moved at most, a number or one for each further axis.
+        mode: elements that move in: `"constant"`: `value`; `"reflect"`: the example mirrored at its
+            border; `"replicate"`: its border; `"circular"`: elements that moved out.
+        value: of the elements that move in, in mode `"constant"`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to another rank, or to too few elements for the mode.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.RandomShift(2)(lm.Input(1, 28, 28))
+    """
+
+    most: Annotated[int | tuple[int, ...], ForEachAxis(0)]
+    _: KW_ONLY
+    mode: PadMode = "constant"
+    value: float = 0.0
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds a random part of the padded example, or x alone in inference mode."""
+        widths = numbers_of(self, "most", self.most, _further_axes(self, x))
+        wider = ops.pad_with(x, (0, 0, *widths), self.mode, self.value)
+        return _cropped(scope, wider, static(x.shape[2:])) if scope.training else x
+
+
+@frozen_dataclass
+class RandomErasing(Layer):
+    """Replaces a rectangle of some images by one value while training; nothing in inference.
+
+    Takes any dtype [batch, channels, height, width]. Area and ratio of sides are drawn until the
+    rectangle is smaller than the image, but ten times at most; then the image stays as it is. So
+    does torchvision's `RandomErasing`. After Zhong, Zheng, Kang, Li, Yang: Random erasing data
+    augmentation (2017).
+
+    Args:
+        probability: of an image to be changed.
+        area: the least and the greatest area of the rectangle, as shares of the image's.
+        ratio: the least and the greatest ratio of height to width; its logarithm is uniform.
+        value: of the elements in the rectangle.
+
+    Raises:
+        DefinitionError: for a number out of range.
+        ShapeError: when applied to another rank.
+
+    Example:
+        >>> import lamina as lm
+        >>> y = lm.RandomErasing()(lm.Input(3, 32, 32))
+    """
+
+    _: KW_ONLY
+    probability: Probability = 0.5
+    area: _Area = (0.02, 0.33)
+    ratio: _Ratio = (0.3, 3.3)
+    value: float = 0.0
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        """Builds the image with a rectangle, or x alone in inference mode."""
+        height, width = image_extents(self, x)
+        if not scope.training or not self.probability:
+            return x
+        sides, erased = self._rectangle(scope, x.shape[0], (height, width))
+        erased = ops.logical_and(erased, scope.bernoulli((x.shape[0], 1), self.probability) > 0)
+        erased = ops.reshape(erased, each(x))
+        for axis, side, extent in zip((2, 3), sides, (height, width), strict=True):
+            start = ops.reshape(below(scope, (x.shape[0], 1), extent - side + 1), each(x))
+            end = start + ops.reshape(ops.cast(side, int64), each(x))
+            at = positions(x, axis)
+            erased = ops.logical_and(erased, ops.logical_and(at >= start, at < end))
+        return ops.where(erased, ops.constant(self.value, x.dtype), x)
+
+    def _rectangle(
+        self, scope: Scope, batch: Dim, extents: tuple[int, int]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Height and width of a rectangle for each image, and whether it is smaller."""
+        height, width = extents
+        tries = (batch, _TRIES)
+        least, most = (share * height * width for share in self.area)
+        area = scope.uniform(tries, least, most, dtype=float32)
+        low, high = map(math.log, self.ratio)
+        ratio = ops.exp(scope.uniform(tries, low, high, dtype=float32))
+        heights, widths = ops.round(ops.sqrt(area * ratio)), ops.round(ops.sqrt(area / ratio))
+        smaller = ops.logical_and(heights < height, widths < width)
+        first = ops.argmax(ops.cast(smaller, int64), 1, keepdims=True)
+        sides = [ops.take_along_axis(one, first, 1) for one in (heights, widths)]
+        return sides, ops.any(smaller, 1, keepdims=True)
+
+
+# How often a rectangle is drawn at most.
+_TRIES = 10
+
+
+# Shared by layers of augmentation -----------------------------------------------------------------
+
+
+def each(x: Tensor) -> Shape:
+    """The shape of one number for each example, which broadcasts to x."""
+    return (x.shape[0], *(1,) * (x.rank - 1))
+
+
+def chosen(scope: Scope, x: Tensor, probability: float) -> Tensor:
+    """True for some examples, bool [batch, 1, ...]."""
+    return scope.bernoulli(each(x), probability) > 0
+
+
+def below(scope: Scope, shape: Shape, count: int | Tensor) -> Tensor:
+    """Random whole numbers from 0 to count - 1, int64; the count is float32 if it is a tensor."""
+    return ops.cast(scope.uniform(shape, dtype=float32) * count, int64)
+
+
+def positions(x: Tensor, axis: int, count: int | None = None) -> Tensor:
+    """0, 1, ... along an axis, as many as it has or `count`: [1, ..., count, ..., 1]."""
+    (extent,) = static(x.shape[axis : axis + 1])
+    count = extent if count is None else count
+    return ops.reshape(
+        ops.arange(count, int64), tuple(count if n == axis else 1 for n in range(x.rank))
+    )
+
+
+def _cropped(scope: Scope, x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """A part of each example at a random position along the axes after the channels."""
+    for axis, size in enumerate(sizes, 2):
+        (extent,) = static(x.shape[axis : axis + 1])
+        if size < extent:
+            shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+            start = below(scope, each(x), extent - size + 1)
+            found = ops.broadcast_to(start + positions(x, axis, size), shape)
+            x = ops.take_along_axis(x, found, axis)
+    return x
+
+
+def image_extents(layer: Layer, x: Tensor) -> tuple[int, int]:
+    """Height and width of [batch, channels, height, width].
+
+    Raises:
+        ShapeError: for another rank.
+    """
+    if x.rank != 4:
+        raise _no_images(layer, x)
+    height, width = static(x.shape[2:])
+    return height, width
+
+
+def _further_axes(layer: Layer, x: Tensor) -> int:
+    """The number of axes after the channels.
+
+    Raises:
+        ShapeError: unless it is 1, 2 or 3.
+    """
+    if x.rank not in (3, 4, 5):
+        raise _no_images(layer, x)
+    return x.rank - 2
+
+
+def _no_images(layer: Layer, x: Tensor) -> ShapeError:
+    return ShapeError(
+        f"{type(layer).__name__} takes images",
+        facts=(("expected", "[batch, channels, height, width]"), ("found", described(x))),
+        advice="Bring the tensor into this shape with lm.Reshape.",
+    )

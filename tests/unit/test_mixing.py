@@ -1,0 +1,284 @@
+"""Layers that mix the examples of a batch: values, the distribution of shares, and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from layer_values import run, traced
+from random_arrays import normal64
+
+import lamina as lm
+from lamina import ops
+from lamina.derive import evaluation_graph, training_graph
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.graph import Graph, Tensor, bind_batch, constant, evaluate
+from lamina.layers.layer import Layer
+from lamina.layers.mixing import beta_quantiles
+from lamina.protocols import TrainingOptions
+from lamina.shapes import Array, Shape, float64, int64
+
+KEYS = {"seed": np.int64(1), "step": np.int64(2)}
+
+
+def drawn(stream: int, step: int = 2) -> float:
+    keys = (constant(1, int64), constant(step, int64))
+    found, _ = evaluate(Graph((), (("y", ops.uniform((), *keys, stream=stream)),)), {})
+    return float(found["y"])
+
+
+def share_of(layer: Layer, *shape: int, step: int = 2) -> float:
+    """The share that the layer tells its scope."""
+    return shares_of(layer, *shape, steps=[step])[0]
+
+
+def shares_of(layer: Layer, *shape: int, steps: Iterable[int]) -> list[float]:
+    """The shares of several steps."""
+    x = lm.Input(*shape)
+    mixture = traced([x], layer(x), training=True).record.mixture
+    assert mixture is not None
+    graph, seed = Graph((), (("share", mixture.share),)), np.int64(1)
+    return [
+        float(evaluate(graph, {"seed": seed, "step": np.int64(step)})[0]["share"]) for step in steps
+    ]
+
+
+# The distribution of shares -----------------------------------------------------------------------
+
+
+def test_quantiles_of_distributions_with_a_formula() -> None:
+    probability = np.linspace(0, 1, 1025)
+    np.testing.assert_allclose(beta_quantiles(1.0, 1024), probability, atol=1e-15)
+    arcsine = np.sin(np.pi / 2 * probability) ** 2
+    np.testing.assert_allclose(beta_quantiles(0.5, 1024), arcsine, atol=1e-8)
+    x = beta_quantiles(2.0, 1024)
+    np.testing.assert_allclose(3 * x**2 - 2 * x**3, probability, atol=1e-8)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.2, 0.9, 1.5, 30.0])
+def test_quantiles_have_the_variance_of_the_distribution(alpha: float) -> None:
+    x = beta_quantiles(alpha, 4096)
+    assert (np.diff(x) >= 0).all()
+    np.testing.assert_allclose(x + x[::-1], 1.0, atol=1e-15)
+    middles = (x[1:] + x[:-1]) / 2
+    np.testing.assert_allclose(middles.var(), 1 / (4 * (2 * alpha + 1)), rtol=0.01)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e300])
+def test_quantiles_at_the_ends_of_the_range_are_finite(alpha: float) -> None:
+    x = beta_quantiles(alpha, 8)
+    assert np.isfinite(x).all()
+    assert set(x[1:-1].round(3)) == ({0.0, 0.5, 1.0} if alpha < 1 else {0.5})
+
+
+def test_shares_over_many_steps_are_beta_distributed() -> None:
+    shares = shares_of(lm.Mixup(alpha=0.5), 1, steps=range(400))
+    probability = np.linspace(0.1, 0.9, 9)
+    found = np.quantile(shares, probability)
+    # Kolmogorov's 0.1% bound of the distribution function.
+    back = np.arcsin(np.sqrt(found)) * 2 / np.pi
+    assert np.abs(back - probability).max() < 1.95 / np.sqrt(400)
+
+
+# Values -------------------------------------------------------------------------------------------
+
+
+def test_mixup_takes_means_with_the_example_before() -> None:
+    x = normal64(5, 3, 2)
+    share = share_of(lm.Mixup(alpha=0.5), 3, 2)
+    np.testing.assert_allclose(share, np.sin(np.pi / 2 * drawn(0)) ** 2, atol=1e-5)
+    y = run(lm.Mixup(alpha=0.5), x, training=True)
+    np.testing.assert_allclose(y, share * x + (1 - share) * np.roll(x, 1, 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_cutmix_takes_a_rectangle_of_the_example_before(step: int) -> None:
+    x = np.random.default_rng(0).random((5, 2, 9, 13))
+    image = lm.Input(2, 9, 13)
+    result = traced([image], lm.CutMix()(image), training=True)
+    graph = bind_batch(Graph(result.inputs, (("y", result.outputs[0]),)), 5)
+    found, _ = evaluate(graph, {"input0": x, "seed": np.int64(1), "step": np.int64(step)})
+    root = np.sqrt(np.float32(1 - drawn(0, step)))
+    mask = np.zeros((9, 13), bool)
+    (top, bottom), (left, right) = (
+        (max(centre - half, 0), min(centre + half, extent))
+        for extent, stream in ((9, 1), (13, 2))
+        for centre, half in [(int(drawn(stream, step) * extent), int(root * extent) // 2)]
+    )
+    mask[top:bottom, left:right] = True
+    np.testing.assert_array_equal(found["y"], np.where(mask, np.roll(x, 1, 0), x))
+    share = share_of(lm.CutMix(), 2, 9, 13, step=step)
+    np.testing.assert_allclose(share, 1 - mask.mean(), rtol=1e-6)
+
+
+def test_a_batch_of_one_is_its_own_partner() -> None:
+    x = normal64(1, 3, 4, 4)
+    np.testing.assert_allclose(run(lm.Mixup(), x, training=True), x, rtol=1e-6)
+    np.testing.assert_array_equal(run(lm.CutMix(alpha=9.0), x, training=True), x)
+
+
+# The loss -----------------------------------------------------------------------------------------
+
+
+def trained(
+    layer: Layer | None, loss: Any, target: tuple[Shape, Any], feeds: dict[str, Array]
+) -> dict[str, Array]:
+    """Loss, metrics and new weights of a training step of a linear network."""
+    layers = [] if layer is None else [layer]
+    network = lm.Sequential(lm.Input(4), *layers, lm.Linear(3, bias=False))
+    metrics = (lm.Accuracy(),) if target[1] == int64 else ()
+    options = TrainingOptions(loss, lm.SGD(1.0), metrics=metrics)
+    graph = training_graph(network, options, [target], dtype=float64).graph
+    weight = "2.weight" if layers else "1.weight"
+    fed = {**KEYS, **{weight if n == "weight" else n: a for n, a in feeds.items()}}
+    outputs, after = evaluate(bind_batch(graph, 6), fed)
+    return {**outputs, "weight": after[weight]}
+
+
+@pytest.mark.parametrize(
+    ("loss", "classes"),
+    [(lm.CrossEntropy(), True), (lm.CrossEntropy(reduction="sum"), True), (lm.MAE(), False)],
+    ids=repr,
+)
+def test_the_loss_takes_both_targets_by_their_shares(loss: Any, classes: bool) -> None:
+    x, weight = normal64(6, 4), normal64(3, 4)
+    target = np.array([0, 2, 1, 1, 0, 2]) if classes else normal64(6, 3)
+    spec: tuple[Shape, Any] = (
+        (lm.Input(3).shape[:1], int64) if classes else (lm.Input(3).shape, float64)
+    )
+    share = share_of(lm.Mixup(), 4)
+    assert 0.05 < share < 0.95
+    feeds = {"input0": x, "target0": target, "weight": weight}
+    found = trained(lm.Mixup(), loss, spec, feeds)
+    mixed = share * x + (1 - share) * np.roll(x, 1, 0)
+    own = trained(None, loss, spec, {**feeds, "input0": mixed})
+    partners = np.roll(target, 1, 0)
+    other = trained(None, loss, spec, {**feeds, "input0": mixed, "target0": partners})
+    for name in ("loss", "weight"):
+        expected = share * own[name] + (1 - share) * other[name]
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6)
+    for name in found.keys() - {"loss", "weight"}:
+        # The metrics are those of the example's own target.
+        np.testing.assert_array_equal(found[name], own[name])
+
+
+def test_targets_keep_the_weights_of_their_examples() -> None:
+    def weighted(x: Array, target: Array, weights: Array, *layers: Layer) -> float:
+        network = lm.Sequential(lm.Input(3), *layers, lm.Identity())
+        specs = [(lm.Input(3).shape[:1], int64)], [(lm.Input(3).shape[:1], float64)]
+        graph = evaluation_graph(
+            network, lm.CrossEntropy(), specs[0], weights=specs[1], dtype=float64, training=True
+        ).graph
+        feeds = {"input0": x, "target0": target, "weight0": weights}
+        used = {node.attributes["name"] for node in graph.inputs}
+        assert used == feeds.keys()
+        found, _ = evaluate(bind_batch(graph, 6), {**KEYS, **feeds})
+        return float(found["loss"])
+
+    x, target = normal64(6, 3), np.array([0, 2, 1, 1, 0, 2])
+    weights = np.array([0.0, 1.0, 2.0, 0.5, 3.0, 1.5])
+    share = share_of(lm.Mixup(), 3)
+    mixed = share * x + (1 - share) * np.roll(x, 1, 0)
+    own = weighted(mixed, target, weights)
+    other = weighted(mixed, np.roll(target, 1, 0), np.roll(weights, 1, 0))
+    found = weighted(x, target, weights, lm.Mixup())
+    np.testing.assert_allclose(found, share * own + (1 - share) * other, rtol=1e-6)
+
+
+def test_several_targets_are_mixed_together() -> None:
+    def loss(outputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
+        return sum((ops.mean(ops.abs(a - b)) for a, b in zip(outputs, targets, strict=True)), 0.0)
+
+    x = lm.Input(4)
+    y = lm.Mixup()(x)
+    network = lm.Network(x, [lm.Identity()(y), y * 2.0])
+    specs = [(x.shape, float64)] * 2
+    graph = evaluation_graph(network, loss, specs, dtype=float64, training=True).graph
+    data, first, second = normal64(6, 4), normal64(6, 4) * 3, normal64(6, 4) + 1
+    feeds = {**KEYS, "input0": data, "target0": first, "target1": second}
+    found, _ = evaluate(bind_batch(graph, 6), feeds)
+    share = share_of(lm.Mixup(), 4)
+    mixed = share * data + (1 - share) * np.roll(data, 1, 0)
+
+    def value(shift: int) -> float:
+        targets = np.roll(first, shift, 0), np.roll(second, shift, 0)
+        return float(np.abs(mixed - targets[0]).mean() + np.abs(2 * mixed - targets[1]).mean())
+
+    np.testing.assert_allclose(found["loss"], share * value(0) + (1 - share) * value(1), rtol=1e-6)
+
+
+def test_a_loss_without_targets_is_as_it_was() -> None:
+    @dataclass(frozen=True)
+    class Size:
+        def target(self, prediction: Tensor) -> None:
+            return None
+
+        def __call__(self, prediction: Tensor, target: None) -> Tensor:
+            return ops.mean(prediction * prediction)
+
+    network = lm.Sequential(lm.Input(4), lm.Mixup())
+    graph = evaluation_graph(network, Size(), [], dtype=float64, training=True).graph
+    x = normal64(6, 4)
+    found, _ = evaluate(bind_batch(graph, 6), {**KEYS, "input0": x})
+    np.testing.assert_allclose(found["loss"], (run(lm.Mixup(), x, training=True) ** 2).mean())
+
+
+@pytest.mark.parametrize("layer", [lm.Mixup(), lm.CutMix()], ids=repr)
+def test_evaluation_mixes_nothing(layer: Layer) -> None:
+    x = np.random.default_rng(0).random((8, 1, 4, 4)).astype("float32")
+    y = np.arange(8) % 3
+
+    def evaluated(*layers: Layer) -> dict[str, float]:
+        network = lm.Sequential(lm.Input(1, 4, 4), *layers, lm.Flatten(), lm.Linear(3))
+        model = lm.Model(network, seed=0)
+        values = list(model.parameters().values())
+        fixed = {n: np.full_like(v, 0.1) for n, v in zip(model.parameters(), values, strict=True)}
+        model.set_parameters(fixed)
+        return model.evaluate((x, y), loss=lm.CrossEntropy(), metrics=[lm.Accuracy()])
+
+    assert evaluated(layer) == evaluated()
+
+
+def test_micro_batches_mix_within_themselves() -> None:
+    x = np.random.default_rng(0).random((8, 4)).astype("float32")
+    y = np.arange(8) % 3
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Mixup(), lm.Linear(3)), seed=0)
+    history = model.fit(
+        (x, y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=8, micro_batch=4, epochs=2
+    )
+    assert np.isfinite(history["loss"]).all()
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def test_only_one_layer_mixes_the_batch() -> None:
+    network = lm.Sequential(lm.Input(1, 4, 4), lm.Mixup(), lm.CutMix(), lm.Flatten(), lm.Linear(3))
+    with pytest.raises(DefinitionError) as error:
+        lm.Model(network)
+    text = str(error.value)
+    assert "the examples of the batch are mixed already" in text
+    assert "first  net/1:Mixup (test_mixing.py:" in text
+    assert "now    net/2:CutMix (test_mixing.py:" in text
+
+
+def test_a_share_is_one_number() -> None:
+    @dataclass(frozen=True)
+    class Own(lm.Layer):
+        def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+            scope.mix(scope.uniform(x.shape))
+            return x
+
+    with pytest.raises(ShapeError) as error:
+        Own()(lm.Input(2))
+    assert "the share of an example in a mixture is one number for the batch" in str(error.value)
+    assert "found     f32[batch, 2]" in str(error.value)
+
+
+def test_mixup_takes_floats() -> None:
+    with pytest.raises(DTypeError, match="Mixup takes floats"):
+        lm.Mixup()(lm.Input(3, dtype="uint8"))
+    assert lm.CutMix()(lm.Input(3, 4, 4, dtype="uint8")).dtype.name == "uint8"
