@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
+
+import numpy as np
 
 from lamina import reports
 from lamina.calls import checked
-from lamina.graph.kinds import Kind, Misfit, Number, Operands
+from lamina.graph.kinds import Kind, Misfit, Number, Operands, OrNone
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction
 from lamina.program.tf32 import unrounded
@@ -35,6 +37,22 @@ _UNITS = {
 }
 
 
+class _Measured(Kind):
+    """Data, as its bytes."""
+
+    def read(self, value: Any, operands: Operands = ()) -> int:
+        if isinstance(value, tuple) and value:
+            return sum(self.read(one) for one in cast(tuple[Any, ...], value) if one is not None)
+        size = getattr(cast(object, value), "nbytes", None)
+        # NumPy's numbers have a size too.
+        if isinstance(size, int) and not isinstance(value, np.generic):
+            return size
+        raise Misfit("a data set, a stream, or a pair of arrays", "lm.data.Dataset(x, y)")
+
+
+DataBytes = Annotated[Any, OrNone(_Measured())]
+
+
 @frozen_dataclass
 class MemoryBill:
     """The memory of a compiled program, in bytes. `print` shows it as a table.
@@ -44,11 +62,13 @@ class MemoryBill:
         program: the planned program; nothing is allocated for it.
         further: other programs that run after it, on the same parameters, state and arena: the
             update after several micro-batches.
+        data_bytes: of the data set, or of the buffers of a stream; 0 if it is not known.
     """
 
     batch_size: int
     program: Program
     further: tuple[Program, ...] = ()
+    data_bytes: int = 0
 
     @property
     def _programs(self) -> tuple[Program, ...]:
@@ -101,7 +121,8 @@ class MemoryBill:
     @property
     def persistent_bytes(self) -> int:
         """All but the arena."""
-        return self.parameter_bytes + self.state_bytes + self.input_bytes + self.constant_bytes
+        own = self.parameter_bytes + self.state_bytes + self.input_bytes + self.constant_bytes
+        return own + self.data_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -121,6 +142,7 @@ class MemoryBill:
             *([("sums of gradients", bytes_text(self.gradient_bytes))] if self.further else []),
             (f"inputs and targets, {self.batch_size} examples", bytes_text(self.input_bytes)),
             ("constants", bytes_text(self.constant_bytes)),
+            *([("data", bytes_text(self.data_bytes))] if self.data_bytes else []),
             ("arena", bytes_text(self.arena_bytes)),
         ]
         total = ("peak", bytes_text(self.peak_bytes))

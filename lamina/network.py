@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
-from lamina.bill import Memory, MemoryBill, largest_batch
+from lamina.bill import DataBytes, Memory, MemoryBill, largest_batch
 from lamina.by_output import Losses, options_of
 from lamina.calls import checked
 from lamina.elsewhere import Named
@@ -307,6 +308,7 @@ class Network(Named):
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
         micro_batch: MicroBatch = None,
+        data: DataBytes = None,
         engine: str = DEFAULT_ENGINE,
     ) -> MemoryBill:
         """The memory bill of a training step or a forward pass, before anything is allocated.
@@ -317,6 +319,9 @@ class Network(Named):
             dtype, precision: as in `Model`; which numbers are rounded may depend on the device.
             clip, frozen, micro_batch: gradient clipping, patterns of parameters that are not
                 trained, and the size of micro-batches, as in `Model.training`.
+            data: a data set, a stream, or a pair of arrays, whose bytes stand in the bill. On the
+                cpu engine they are those of the caller's arrays, which are read where they are; a
+                device has a copy, or buffers if the data does not fit.
             engine: the engine for which the program is compiled.
 
         Raises:
@@ -332,7 +337,8 @@ class Network(Named):
         device = partial(device_of, engine)
         wanted = precision_of(dtype, device, precision)
         micro = None if micro_batch is None or micro_batch >= batch_size else micro_batch
-        return bill_of(self, batch_size, options, wanted, device, target_of(engine), micro)
+        bill = bill_of(self, batch_size, options, wanted, device, target_of(engine), micro)
+        return replace(bill, data_bytes=data or 0)
 
     @checked
     def max_batch_size(

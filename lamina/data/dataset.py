@@ -230,6 +230,11 @@ class Dataset(Named, metaclass=Called):
             )
         return int(targets.max()) + 1
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays."""
+        return sum(array.nbytes for _, array in self._named_arrays())
+
     def __len__(self) -> int:
         return len(self.input_arrays[0])
 

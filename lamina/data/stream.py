@@ -116,6 +116,11 @@ class Stream(metaclass=Called):
         """Whether the source is an iterator, which can be read once."""
         return isinstance(self.source, Iterator)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are read before they are needed, about `buffer_bytes`."""
+        return self.buffer_bytes
+
     def __repr__(self) -> str:
         options = [f"window={self.window}"] * bool(self.window)
         if self.steps_per_epoch is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from network_cases import raised_line
 
@@ -309,3 +311,33 @@ def test_a_loss_without_an_optimizer_is_refused() -> None:
         SMALL.plan(8, lm.MSE())
     assert caught.value.where == "plan"
     assert caught.value.facts[1] == ("optimizer", "None")
+
+
+# The bytes of data --------------------------------------------------------------------------------
+
+
+def test_the_bytes_of_data_stand_in_the_bill() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(3))
+    x, y = np.zeros((1000, 4), "float32"), np.zeros(1000, "int64")
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
+    plain = net.plan(8, **how)
+    assert plain.data_bytes == 0
+    assert "data" not in str(plain)
+    stream = lm.data.Stream([(x, y)], buffer_bytes=1 << 20)
+    for data, expected in (
+        ((x, y), 24_000),
+        (lm.data.Dataset(x, y), 24_000),
+        (lm.data.Dataset(x, y, weights=x[:, 0]), 28_000),
+        (stream, 1 << 20),
+    ):
+        bill = net.plan(8, **how, data=data)
+        assert bill.data_bytes == expected
+        assert bill.peak_bytes == plain.peak_bytes + expected
+    assert re.search(r"^data +1 MiB$", str(bill), re.MULTILINE)
+
+
+def test_data_without_a_size_is_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Sequential(lm.Input(4), lm.Linear(3)).plan(8, data="train.npz")
+    assert "data must be a data set, a stream, or a pair of arrays" in str(caught.value)
+    assert "expected  lm.data.Dataset(x, y)" in str(caught.value)

@@ -799,7 +799,12 @@ ROWS |= {
     "Network.parameter_count": Row(call=net().parameter_count),
     "Network.plan": Row(
         {"batch_size": 2, **STEP},
-        {**HALF, "clip": OPTIONAL, "micro_batch": OPTIONAL | COUNT},
+        {
+            **HALF,
+            "clip": OPTIONAL,
+            "micro_batch": OPTIONAL | COUNT,
+            "data": OPTIONAL | some("vector", "matrix"),
+        },
         call=net().plan,
     ),
     # A few bytes are too few.
