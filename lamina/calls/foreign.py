@@ -32,6 +32,10 @@ _RECURRENT = "input_size hidden_size | num_layers bias batch_first dropout bidir
 _CELL = "input_size hidden_size | bias nonlinearity"
 _UNITS = "units | activation recurrent_activation use_bias"
 _BATCH = "num_features | eps momentum affine track_running_stats"
+_BAG = (
+    "num_embeddings embedding_dim | max_norm norm_type scale_grad_by_freq mode sparse _weight "
+    "include_last_offset padding_idx"
+)
 _REDUCED = "size_average reduce reduction"
 _MOMENTS = "params | lr betas eps weight_decay"
 _KERAS_MOMENTS = "| learning_rate beta_1 beta_2 epsilon"
@@ -48,7 +52,10 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Hardsigmoid", "Hardswish", "Mish"), ("| inplace",)),
     **dict.fromkeys(("Hardshrink", "Softshrink"), ("| lambd",)),
     **dict.fromkeys(("GLU", "Softmin"), ("| dim",)),
+    "AlphaDropout": ("p | inplace", "rate | noise_shape seed"),
+    "Bilinear": ("in1_features in2_features out_features | bias",),
     "CELU": ("| alpha inplace",),
+    "CosineSimilarity": ("| dim eps",),
     "RReLU": ("| lower upper inplace",),
     "Softplus": ("| beta",),
     "Threshold": ("threshold value | inplace",),
@@ -78,11 +85,13 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "Embedding": (
         "num_embeddings embedding_dim | padding_idx max_norm norm_type scale_grad_by_freq sparse",
     ),
+    "EmbeddingBag": (_BAG,),
     "Flatten": ("| start_dim end_dim",),
     "GroupNorm": ("num_groups num_channels | eps affine", "| groups axis epsilon"),
     "Hardtanh": ("| min_val max_val inplace",),
     "KLDivergence": (f"| {_REDUCED} log_target",),
     "LayerNorm": ("normalized_shape | eps elementwise_affine bias", "| axis epsilon"),
+    "LocalResponseNorm": ("size | alpha beta k",),
     "LeakyReLU": ("| negative_slope inplace",),
     "Linear": ("in_features out_features | bias", "units | activation use_bias"),
     "Lion": (_KERAS_MOMENTS.removesuffix(" epsilon"),),
@@ -91,6 +100,8 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
         "num_heads key_dim | value_dim dropout use_bias",
     ),
     "NAdam": (f"{_MOMENTS} momentum_decay", _KERAS_MOMENTS),
+    "PairwiseDistance": ("| p eps keepdim",),
+    "PReLU": ("| num_parameters init",),
     "RMSNorm": ("normalized_shape | eps elementwise_affine", "| axis epsilon"),
     "RMSProp": (
         "params | lr alpha eps weight_decay momentum centered",
@@ -117,7 +128,7 @@ LEFT_OUT: dict[str, str] = {
     "batch_first time_major": "the batch always comes first",
     "data_format": "the channels always come before the positions",
     "device dtype": "lm.Model chooses the engine and the precision",
-    "key_dim": "the input's features are inferred, leave them out",
+    "in1_features in2_features key_dim": "the input's features are inferred, leave them out",
     "in_channels num_channels": "the input's channels are inferred, leave them out",
     "in_features input_size": "the input's features are inferred, leave them out",
     "num_classes labels_getter": "the loss of the training step takes both targets",
@@ -138,7 +149,6 @@ _REASONS = {name: reason for names, reason in LEFT_OUT.items() for name in names
 _HARMLESS: dict[str, tuple[object, ...]] = {
     "data_format": (None, "channels_first"),
     "divisor_override": (None,),
-    "end_dim": (-1,),
     "max_norm": (None,),
     "norm_type": (2.0,),
     "pad_if_needed": (False,),
@@ -147,7 +157,6 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "scale_grad_by_freq": (False,),
     "size_average": (None,),
     "sparse": (False,),
-    "start_dim": (1,),
     "track_running_stats": (True,),
     "weight": (None,),
 }
@@ -221,13 +230,13 @@ _CONVERTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "etas": _pair(("decrease", "increase")),
     "step_sizes": _pair(("shortest", "longest")),
     "normalized_shape": _normalized,
+    "num_parameters": lambda value: {} if value == 1 else {"per_channel": True},
     "params": _params,
     "translate": _shift,
     "return_sequences": lambda value: {"returns": "all" if value is True else "last"},
 }
 _BETWEEN: dict[str, str] = {
     "normalized_shape": "axes are given instead of a shape, the last one by default",
-    "start_dim": "Flatten merges all axes after the batch",
 }
 # Names that mean another option in these classes than `ELSEWHERE` says.
 _SPECIAL: dict[tuple[str, str], str] = {
@@ -238,6 +247,8 @@ _SPECIAL: dict[tuple[str, str], str] = {
     ("RMSProp", "alpha"): "decay",
     ("ELU", "alpha"): "alpha",
     ("CELU", "alpha"): "alpha",
+    ("Cyclic", "base_lr"): "least",
+    ("LocalResponseNorm", "size"): "window",
 }
 # Classes whose positional arguments mean one thing in PyTorch and another in Keras.
 _TWO_MEANINGS = {

@@ -21,7 +21,6 @@ LAYERS: dict[str, str] = {
     "EinsumDense": (
         "There is no such layer; lm.ops.einsum is the product, and lm.Linear the usual layer."
     ),
-    "Bilinear": "There is no such layer; in a layer of your own, lm.ops.einsum is the product.",
     "Conv1D Convolution1D LazyConv1d": "lm.Conv1d(channels, window)",
     "Conv2D Convolution2D LazyConv2d": "lm.Conv2d(channels, window)",
     "Conv3D Convolution3D LazyConv3d": "lm.Conv3d(channels, window)",
@@ -63,29 +62,14 @@ LAYERS: dict[str, str] = {
         "There is no such layer; lm.AdaptiveMaxPool(size) comes nearest."
     ),
     "MaxUnpool1d MaxUnpool2d MaxUnpool3d": (
-        "There is no such layer; lm.Upsample(scale=2) or a transposed convolution comes nearest."
+        "lm.MaxUnpool(size), whose size is that before pooling."
     ),
     # Activations
     "Activation": (
         "Each activation is a layer: lm.ReLU(), lm.Tanh(), lm.Sigmoid(), lm.GELU(), lm.Softmax()."
     ),
-    "ReLU6": "lm.Hardtanh(low=0.0, high=6.0)",
     "Softmax2d": "lm.Softmax(axis=1)",
-    "LogSigmoid": "There is no such layer; -lm.Softplus()(-x) is log(sigmoid(x)).",
-    "Swish": "lm.SiLU()",
-    "CELU": "There is no such layer; lm.ELU(alpha=1.0) is CELU with its default.",
-    "PReLU RReLU": "There is no such layer; lm.LeakyReLU(slope=0.25) comes nearest.",
-    "GLU": "There is no such layer; a, b = lm.ops.split(x, 2, axis=1), then a * lm.ops.sigmoid(b).",
-    "Mish": "There is no such layer; x * lm.ops.tanh(lm.ops.softplus(x)) is its formula.",
-    "Hardsigmoid Hardswish": (
-        "There is no such layer; lm.ops.clip(x / 6 + 0.5, 0, 1) is the hard sigmoid of x."
-    ),
-    "Softmin": "There is no such layer; lm.Softmax()(-x) is its formula.",
-    "Softsign": "There is no such layer; x / (1 + lm.ops.abs(x)) is its formula.",
-    "Tanhshrink": "There is no such layer; x - lm.ops.tanh(x) is its formula.",
-    "Hardshrink Softshrink Threshold": (
-        "There is no such layer; lm.ops.where chooses between values, element by element."
-    ),
+    "Swish swish": "lm.SiLU()",
     # Normalisation
     "BatchNorm1d BatchNorm2d BatchNorm3d BatchNormalization LazyBatchNorm1d LazyBatchNorm2d "
     "LazyBatchNorm3d SyncBatchNorm": "lm.BatchNorm()",
@@ -95,14 +79,15 @@ LAYERS: dict[str, str] = {
     "GroupNormalization": "lm.GroupNorm(groups)",
     "RMSNormalization": "lm.RMSNorm()",
     "UnitNormalization": "There is no such layer; lm.RMSNorm(affine=False) comes nearest.",
-    "CrossMapLRN2d LocalResponseNorm": "There is no such layer; lm.BatchNorm() comes nearest.",
+    "CrossMapLRN2d": "lm.LocalResponseNorm(window)",
     "Normalization": "There is no such layer; lm.Rescale(scale, offset=0.0) has fixed numbers.",
     "Rescaling": "lm.Rescale(scale)",
     # Regularisation
     "Dropout1d Dropout2d Dropout3d SpatialDropout1D SpatialDropout2D SpatialDropout3D": (
         "lm.SpatialDropout(probability)"
     ),
-    "AlphaDropout FeatureAlphaDropout GaussianDropout": (
+    "FeatureAlphaDropout": "lm.AlphaDropout(probability, whole_channels=True)",
+    "GaussianDropout": (
         "There is no such layer; lm.Dropout(probability) or lm.GaussianNoise(deviation) comes "
         "nearest."
     ),
@@ -124,17 +109,12 @@ LAYERS: dict[str, str] = {
     "Attention AdditiveAttention": (
         "lm.ops.attention is the function, lm.MultiHeadAttention(heads) the layer."
     ),
-    "GroupQueryAttention GroupedQueryAttention": (
-        "There is no such layer; lm.MultiHeadAttention(heads) comes nearest."
-    ),
+    "GroupQueryAttention GroupedQueryAttention": "lm.MultiHeadAttention(heads, key_heads=groups)",
     "TransformerEncoderLayer": "lm.TransformerEncoderBlock(heads, hidden)",
     "TransformerDecoderLayer": "lm.TransformerDecoderBlock(heads, hidden)",
     "TransformerEncoder TransformerDecoder Transformer": (
         "Apply several blocks one after another: lm.TransformerEncoderBlock(heads, hidden) and "
         "lm.TransformerDecoderBlock(heads, hidden)."
-    ),
-    "EmbeddingBag": (
-        "There is no such layer; lm.Embedding(count, features), then a mean of its rows."
     ),
     # Shapes and images
     "Unflatten": "lm.Reshape(*dimensions)",
@@ -149,16 +129,12 @@ LAYERS: dict[str, str] = {
     "CircularPad1d CircularPad2d CircularPad3d": 'lm.Pad(widths, mode="circular")',
     "Cropping1D Cropping2D Cropping3D CenterCrop": "lm.Crop(widths)",
     "Resizing": "There is no such layer; lm.Upsample(scale=2) enlarges by a factor.",
-    "ChannelShuffle": "There is no such layer; lm.ops.reshape and lm.ops.transpose do it.",
     # Several inputs
     "Concatenate": "lm.Concat()",
     "Average Subtract Maximum Minimum": (
         "Tensors are combined by operators: (a + b) / 2, a - b, lm.ops.maximum, lm.ops.minimum."
     ),
     "Dot": "There is no such layer; lm.ops.matmul and lm.ops.einsum are the products.",
-    "CosineSimilarity PairwiseDistance": (
-        "There is no such layer; write the formula with lm.ops.sum and lm.ops.sqrt."
-    ),
     # Building networks
     "Module": "A layer of your own is a subclass of lm.Layer; a network is an lm.Network.",
     "Functional": "lm.Network(inputs, outputs)",
@@ -168,7 +144,6 @@ LAYERS: dict[str, str] = {
         "init=...)."
     ),
     "Buffer": "The forward of an lm.Layer makes its states: scope.state.",
-    "Identity": "Not needed: leave the layer out.",
     "InputLayer InputSpec": "lm.Input(*shape)",
     "Lambda Wrapper": "Write a subclass of lm.Layer, or apply lm.ops in the functional style.",
     "DataParallel FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper": (

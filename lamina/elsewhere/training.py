@@ -77,10 +77,11 @@ SCHEDULES: dict[str, str] = {
     "LinearLR": "lm.schedules.Linear(rate, steps)",
     "PolynomialLR PolynomialDecay": "lm.schedules.Polynomial(rate, steps)",
     "ConstantLR": "lm.schedules.Constant(rate)",
-    "SequentialLR ChainedScheduler": (
-        "lm.schedules.Warmup(steps, then) puts a warm-up before another schedule."
-    ),
-    "CosineAnnealingWarmRestarts CosineDecayRestarts CyclicLR InverseTimeDecay OneCycleLR": (
+    "SequentialLR": "lm.schedules.Chain(boundaries, schedules)",
+    "CosineAnnealingWarmRestarts CosineDecayRestarts": "lm.schedules.CosineRestarts(rate, steps)",
+    "CyclicLR": "lm.schedules.Cyclic(rate, steps)",
+    "OneCycleLR": "lm.schedules.OneCycle(rate, steps)",
+    "ChainedScheduler InverseTimeDecay": (
         "There is no such schedule; lm.schedules.Cosine(rate, steps) comes nearest. A schedule may "
         "be any function of the step, made of lm.ops."
     ),
@@ -88,9 +89,7 @@ SCHEDULES: dict[str, str] = {
         "A schedule is any function of the step, made of lm.ops: "
         "lm.SGD(lambda step: 0.1 / (1.0 + step))."
     ),
-    "ReduceLROnPlateau": (
-        "There is no such schedule; lm.schedules.Cosine(rate, steps) is fixed before training."
-    ),
+    "ReduceLROnPlateau": "It is a callback here: lm.callbacks.ReduceOnPlateau().",
 }
 
 INITIALISERS: dict[str, str] = {
@@ -130,9 +129,16 @@ CLIPPING: dict[str, str] = {
 }
 
 CALLBACKS: dict[str, str] = {
-    "EarlyStopping": "There is no such callback; fit takes callbacks that may stop it.",
-    "ModelCheckpoint": "It is an option of fit: model.fit(..., checkpoint=path).",
-    "TensorBoard CSVLogger ProgbarLogger LearningRateScheduler LambdaCallback Callback History": (
-        "A callback of fit is a function; model.fit returns the history."
+    "EarlyStopping": "lm.callbacks.EarlyStopping()",
+    "ModelCheckpoint": (
+        "lm.callbacks.SaveModels(folder) keeps the best; model.fit(..., checkpoint=path) resumes."
     ),
+    "TensorBoard": "lm.callbacks.TensorBoard(folder)",
+    "CSVLogger": "lm.callbacks.CSVLog(path)",
+    "ProgbarLogger": "lm.callbacks.PrintEpochs()",
+    "LearningRateScheduler": (
+        "A schedule is the rate of an optimizer: lm.SGD(lm.schedules.Cosine(rate, steps))."
+    ),
+    "LambdaCallback": "A callback of fit may be a function of the history.",
+    "History": "model.fit returns the history.",
 }

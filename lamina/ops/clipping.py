@@ -18,6 +18,7 @@ from lamina.graph import (
     TensorLike,
     apply,
     described,
+    operator,
 )
 from lamina.graph.attributes import AnyNumber, Element
 from lamina.graph.kinds import OrNone
@@ -145,6 +146,7 @@ CLIP_BETWEEN = Op(
 )
 
 
+@operator
 @checked
 def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None = None) -> Tensor:
     """x, but not less than `low` and not more than `high`; the gradient passes at the bounds.

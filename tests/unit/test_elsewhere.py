@@ -87,6 +87,7 @@ def test_calls_in_the_texts_are_accepted(owner: str) -> None:
         "layers": (),
         "boundaries": [1],
         "rates": [0.1, 0.2],
+        "schedules": [0.1, 0.2],
         "then": 0.1,
         "optimizer": lm.SGD(0.1),
         "distance": lambda a, b: lm.ops.sum(abs(a - b), 1),

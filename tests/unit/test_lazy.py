@@ -42,7 +42,9 @@ def test_these_packages_load_their_names_when_they_are_used() -> None:
         "lamina.ops",
         "lamina.reports",
         "lamina.training",
+        "lamina.training.callbacks",
         "lamina.training.losses",
+        "lamina.training.metrics",
         "lamina.training.optimizers",
     ]
 

@@ -124,7 +124,7 @@ def test_a_callback_alone_is_asked_for_in_a_list() -> None:
         )
     assert str(caught.value) == (
         "in callbacks: this is not a list of callbacks\n"
-        "  expected  [a function of the history]\n"
+        "  expected  [a function of the history, lm.callbacks.EarlyStopping()]\n"
         "  found     <built-in function print>"
     )
 

@@ -464,7 +464,7 @@ def test_tensors_of_other_libraries_are_constants() -> None:
 
     compare([ops.mul(X, Foreign())], InterpreterEngine())
     assert "can't convert device tensor" in error_text(DTypeError, lambda: ops.mul(X, Elsewhere()))
-    assert "found     uint16" in error_text(DTypeError, lambda: ops.exp(np.zeros(2, "uint16")))
+    assert "found     uint64" in error_text(DTypeError, lambda: ops.exp(np.zeros(2, "uint64")))
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])

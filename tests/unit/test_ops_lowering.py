@@ -41,7 +41,7 @@ from lamina.program.scalar import (
     Within,
     postorder,
 )
-from lamina.shapes import Array, as_dtype, float32, int64, static
+from lamina.shapes import Array, as_dtype, converted, float32, int64, static
 
 
 def first(numbers: Array) -> int:
@@ -123,7 +123,7 @@ class Points:
         operands = [self.scalar(operand) for operand in scalar.operands]
         assert len(operands) == PRIMITIVES[scalar.primitive]
         if scalar.primitive == "cast":
-            return operands[0].astype(scalar.dtype.numpy)
+            return converted(operands[0], scalar.dtype.numpy)
         result = np.asarray(NUMPY[scalar.primitive](*operands))
         assert result.dtype == scalar.dtype.numpy, scalar
         return result
