@@ -103,7 +103,8 @@ def bitwise_not(x: TensorLike) -> Tensor:
     x = as_tensor(x)
     if x.dtype == bool_:
         return logical_not(x)
-    every = 255 if x.dtype.name == "uint8" else -1
+    # All bits: the largest number of an unsigned type.
+    every = np.iinfo(x.dtype.numpy).max if x.dtype.numpy.kind == "u" else -1
     return apply(BITWISE_XOR, *_integers("bitwise_not", x, every))
 
 
