@@ -139,11 +139,10 @@ def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str
     """
     record = network.variables(float32)
     everything = (*record.parameters.values(), *record.states.values())
-    skipped = {one.name for one in everything if any(fnmatchcase(one.name, p) for p in skip)}
     values: dict[str, Array] = {}
     for variable in everything:
         name = variable.name
-        if name in arrays and name not in skipped:
+        if name in arrays and not _fits(name, skip):
             values[name] = _array(arrays[name], name)
             _require_shape(variable, name, values[name], "Leave it out: skip=['fc.*'].")
     if not values:
@@ -210,22 +209,17 @@ class _Pairing:
     ) -> None:
         self._arrays = arrays
         self._names = names
-        self._skip = tuple(skip)
-        self._unused = [name for name in arrays if self._is_skipped(name)]
+        self._unused = [n for n in arrays if n.endswith(_COUNTER) or _fits(n, skip)]
         # The arrays that are not taken yet, in order.
-        self._left = dict.fromkeys(name for name in arrays if name not in self._unused)
+        self._left = dict.fromkeys(arrays)
+        for name in self._unused:
+            del self._left[name]
         everything = (*record.parameters.values(), *record.states.values())
-        self._kept = [one.name for one in everything if self._is_kept(one.name)]
-        wanted = [one for one in everything if one.name not in self._kept]
+        self._kept = [one.name for one in everything if _fits(one.name, skip)]
+        wanted = [one for one in everything if not _fits(one.name, skip)]
         self._layers = _layers_of(record, wanted)
         self._pairs: dict[str, Pair] = {}
         self._values: dict[str, Array] = {}
-
-    def _is_skipped(self, name: str) -> bool:
-        return name.endswith(_COUNTER) or self._is_kept(name)
-
-    def _is_kept(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self._skip)
 
     def whole(self) -> Pairing:
         """All pairs: first by name, then the other layers in order."""
@@ -251,12 +245,8 @@ class _Pairing:
                 where="from_torch",
                 advice="Leave out what is not needed: skip=['aux.*'].",
             )
-        order = {name: number for number, name in enumerate(self._order())}
-        pairs = sorted(self._pairs.values(), key=lambda one: order[one.name])
-        return Pairing(tuple(pairs), tuple(self._kept), tuple(self._unused), self._values)
-
-    def _order(self) -> Iterable[str]:
-        return (one.name for layer in self._layers for one in layer.variables)
+        pairs = tuple(self._pairs[one.name] for layer in self._layers for one in layer.variables)
+        return Pairing(pairs, tuple(self._kept), tuple(self._unused), self._values)
 
     def _paired_by_name(self, layer: _Layer) -> bool:
         module = self._names.get(layer.prefix)
@@ -324,6 +314,10 @@ class _Pairing:
         """The array of queries, keys or values alone."""
         part = variable.name.split(".")[-2]
         return source.replace("in_proj", _THIRDS[part][1])
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _array(value: Any, name: str) -> Array:
