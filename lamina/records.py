@@ -56,8 +56,8 @@ def frozen_dataclass(
         if repr:
             methods["__repr__"] = _repr
         if eq:
-            methods["__eq__"] = _WhenUsed("__eq__", cls, _eq)
-            methods["__hash__"] = _WhenUsed("__hash__", cls, _hash)
+            methods["__eq__"] = _when_called("__eq__", cls, _eq)
+            methods["__hash__"] = _when_called("__hash__", cls, _hash)
         # A class that defines __eq__ has a __hash__ of None, unless it defines that as well.
         for name, method in methods.items():
             if cls.__dict__.get(name) is None:
@@ -101,11 +101,29 @@ class _WhenUsed:
         self._name, self._cls, self._make = name, cls, make
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        # Concurrent threads make equal methods; either may stay.
-        method = self._make(self._cls)
-        method.__qualname__ = f"{self._cls.__qualname__}.{self._name}"
-        setattr(self._cls, self._name, method)
-        return method.__get__(instance, owner)
+        return _replaced(self._name, self._cls, self._make).__get__(instance, owner)
+
+
+def _when_called(name: str, cls: type, make: Callable[[type], Any]) -> Callable[..., Any]:
+    """A method that is compiled when it is first called, and then replaces this function.
+
+    For methods that Python looks up itself: it forgets an exception during the lookup of
+    `__hash__` or `__eq__`, such as a signal's, and goes on as if there were no such method.
+    """
+
+    def method(self: object, *values: object) -> Any:
+        return _replaced(name, cls, make)(self, *values)
+
+    method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"
+    return method
+
+
+def _replaced(name: str, cls: type, make: Callable[[type], Any]) -> Any:
+    # Concurrent threads make equal methods; either may stay.
+    method = make(cls)
+    method.__qualname__ = f"{cls.__qualname__}.{name}"
+    setattr(cls, name, method)
+    return method
 
 
 def _compiled(

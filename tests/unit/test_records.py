@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from lamina import records
 from lamina.records import frozen_dataclass
 
 Decorator = Callable[[Any], Any]
@@ -160,15 +161,38 @@ def test_copies_pickles_and_replacements_are_equal() -> None:
     assert dataclasses.is_dataclass(Ours)
 
 
+def is_compiled(cls: type, name: str) -> bool:
+    """Whether the method is compiled from text."""
+    method = vars(cls)[name]
+    return inspect.isfunction(method) and method.__code__.co_filename.startswith("<")
+
+
 def test_a_method_is_compiled_when_it_is_first_used() -> None:
     cls = plain(frozen_dataclass)
     methods = ("__init__", "__eq__", "__hash__")
-    assert not any(inspect.isfunction(vars(cls)[name]) for name in methods)
+    assert not any(is_compiled(cls, name) for name in methods)
     one = cls(1)
-    assert [inspect.isfunction(vars(cls)[name]) for name in methods] == [True, False, False]
+    assert [is_compiled(cls, name) for name in methods] == [True, False, False]
     assert one == cls(1)
     assert hash(one) == hash(cls(1))
-    assert all(inspect.isfunction(vars(cls)[name]) for name in methods)
+    assert all(is_compiled(cls, name) for name in methods)
+
+
+@pytest.mark.parametrize("use", [hash, lambda one: one == copy.copy(one)])
+def test_an_interrupt_while_a_method_is_compiled_is_seen(
+    use: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python forgets exceptions of a descriptor that it asks for `__hash__` or `__eq__`."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    one = plain(frozen_dataclass)(1)
+    monkeypatch.setattr(records, "_compiled", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        use(one)
+    monkeypatch.undo()
+    use(one)
 
 
 def test_a_subclass_may_be_a_frozen_dataclass_or_no_dataclass() -> None:
