@@ -194,6 +194,7 @@ if not loaded_when_used(__name__):
     from lamina.training.metrics import TopK as TopK
     from lamina.training.optimizers import EMA as EMA
     from lamina.training.optimizers import LAMB as LAMB
+    from lamina.training.optimizers import LBFGS as LBFGS
     from lamina.training.optimizers import SGD as SGD
     from lamina.training.optimizers import SWA as SWA
     from lamina.training.optimizers import Adadelta as Adadelta

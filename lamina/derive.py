@@ -30,6 +30,7 @@ from lamina.protocols import (
     RateFunction,
     Spec,
     TrainingOptions,
+    joins_parameters,
     matching,
     optimizers_by_name,
     with_rates,
@@ -373,9 +374,20 @@ def parameter_updates(
         with labelled(Origin("clip")):
             flowing = _clipped(options.clip, flowing)
     updates: list[tuple[Tensor, Tensor]] = []
+    joined: dict[int, list[tuple[Variable, Tensor]]] = {}
     for variable, gradient in zip(found.trained, flowing, strict=True):
-        with labelled(Origin(f"{variable.tensor.origin.path}/update")):
-            updates += _updated(found.chosen[variable.name], variable, gradient, applied, slots)
+        optimizer = found.chosen[variable.name]
+        if joins_parameters(optimizer):
+            joined.setdefault(id(optimizer), []).append((variable, gradient))
+            continue
+        parameter = variable.tensor
+        with labelled(Origin(f"{parameter.origin.path}/update")):
+            new, after = _updated(optimizer, variable.name, parameter, gradient, applied, slots)
+        updates += [(parameter, new), *after]
+    for number, group in enumerate(joined.values()):
+        optimizer, path = found.chosen[group[0][0].name], f"joined{number or ''}"
+        with labelled(Origin("update")):
+            updates += _updated_together(optimizer, path, group, applied, slots)
     slots |= found.rates
     return updates
 
@@ -465,16 +477,24 @@ def _clipped(clip: Clip, flowing: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _updated(
     optimizer: Optimizer,
-    variable: Variable,
+    path: str,
+    parameter: Tensor,
     gradient: Tensor,
     step: Tensor,
     slots: dict[str, tuple[Tensor, float]],
-) -> list[tuple[Tensor, Tensor]]:
-    """The new values of a parameter and of its optimizer state."""
-    parameter = variable.tensor
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """The new value of a parameter, or of several as one vector, and of the optimizer's state.
+
+    Args:
+        optimizer: of the parameter.
+        path: the first part of the names of the states.
+        parameter, gradient: of equal shapes.
+        step: the number of finished training steps.
+        slots: receives the states with their first values, by name.
+    """
     own: dict[str, Tensor] = {}
     for name, first in optimizer.slots().items():
-        full = f"{variable.name}/{name}"
+        full = f"{path}/{name}"
         if isinstance(first, PerParameter):
             shape, value = (), first.first
         else:
@@ -487,5 +507,22 @@ def _updated(
     new, new_slots = optimizer.update(
         ops.cast(parameter, wide), ops.cast(gradient, wide), before, step
     )
-    after = ((own[name], ops.cast(new_slots[name], parameter.dtype)) for name in own)
-    return [(parameter, ops.cast(new, parameter.dtype)), *after]
+    after = [(own[name], ops.cast(new_slots[name], parameter.dtype)) for name in own]
+    return ops.cast(new, parameter.dtype), after
+
+
+def _updated_together(
+    optimizer: Optimizer,
+    path: str,
+    group: Sequence[tuple[Variable, Tensor]],
+    step: Tensor,
+    slots: dict[str, tuple[Tensor, float]],
+) -> list[tuple[Tensor, Tensor]]:
+    """The new values of parameters that an optimizer takes as one vector, and of its state."""
+    parameters = [variable.tensor for variable, _ in group]
+    flat = [ops.reshape(tensor, (-1,)) for tensor in parameters]
+    flowing = ops.concat([ops.reshape(gradient, (-1,)) for _, gradient in group], 0)
+    new, after = _updated(optimizer, path, ops.concat(flat, 0), flowing, step, slots)
+    parts = ops.split(new, [one.shape[0] for one in flat], 0)
+    pairs = zip(parameters, parts, strict=True)
+    return [*((one, ops.reshape(part, one.shape)) for one, part in pairs), *after]

@@ -36,7 +36,8 @@ class Optimizer(Protocol):
     """The update rule of parameters; see `lamina.training.optimizers`.
 
     An optimizer that treats parameters differently also has `for_parameters(names)`, which returns
-    the optimizer of each name.
+    the optimizer of each name. An optimizer with a true `joins_parameters` gets all its parameters
+    in one call of `update`, joined to one vector.
     """
 
     def slots(self) -> Mapping[str, float | PerParameter]:
@@ -186,6 +187,11 @@ def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[st
     choose: Callable[[Sequence[str]], Mapping[str, Optimizer]] | None
     choose = getattr(optimizer, "for_parameters", None)
     return dict.fromkeys(names, optimizer) if choose is None else choose(names)
+
+
+def joins_parameters(optimizer: Optimizer) -> bool:
+    """Whether `update` takes all parameters of this optimizer at once, joined to one vector."""
+    return bool(getattr(optimizer, "joins_parameters", False))
 
 
 RateFunction = Callable[[Tensor], Any]

@@ -93,6 +93,9 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "LayerNorm": ("normalized_shape | eps elementwise_affine bias", "| axis epsilon"),
     "LocalResponseNorm": ("size | alpha beta k",),
     "LeakyReLU": ("| negative_slope inplace",),
+    "LBFGS": (
+        "params | lr max_iter max_eval tolerance_grad tolerance_change history_size line_search_fn",
+    ),
     "Linear": ("in_features out_features | bias", "units | activation use_bias"),
     "Lion": (_KERAS_MOMENTS.removesuffix(" epsilon"),),
     "MultiHeadAttention": (
@@ -132,6 +135,8 @@ LEFT_OUT: dict[str, str] = {
     "in_channels num_channels": "the input's channels are inferred, leave them out",
     "in_features input_size": "the input's features are inferred, leave them out",
     "num_classes labels_getter": "the loss of the training step takes both targets",
+    "line_search_fn": "there is no line search",
+    "max_iter max_eval": "each training step evaluates the gradient once",
     "inplace": "memory is planned, so there is no in-place variant",
     "num_features": "the input's size is inferred, leave it out",
     "params": "fit and training know the parameters, leave them out",

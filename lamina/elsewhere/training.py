@@ -49,7 +49,6 @@ OPTIMIZERS: dict[str, str] = {
     "ASGD": "lm.SWA(lm.SGD(rate), start=steps) averages the parameters of any optimizer.",
     "RAdam Adafactor SparseAdam": "There is no such optimizer; lm.Adam(rate) comes nearest.",
     "Muon Ftrl": "There is no such optimizer; lm.AdamW(rate) comes nearest.",
-    "LBFGS": "There is no such optimizer; lm.Rprop(rate) also takes whole data sets as batches.",
     "LossScaleOptimizer": 'Not needed: lm.Model(net, dtype="mixed") scales the loss itself.',
     "AveragedModel": "lm.SWA(optimizer, start=steps)",
 }

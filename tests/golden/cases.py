@@ -279,6 +279,12 @@ OPTIMIZERS: Mapping[str, tuple[Any, str, dict[str, Any]]] = {
         "NAdam",
         {"lr": 0.01, "momentum_decay": 0.1},
     ),
+    "lbfgs": (
+        # Larger steps amplify rounding errors, because each batch has other examples.
+        lm.LBFGS(0.005, history=2),
+        "LBFGS",
+        {"lr": 0.005, "max_iter": 1, "history_size": 2},
+    ),
     "adamw": (
         lm.AdamW(0.01, weight_decay=0.1),
         "AdamW",
@@ -304,7 +310,7 @@ CLIPS: Mapping[str, tuple[Any, Callable[[Any, Sequence[Any]], Any]]] = {
     ),
 }
 
-_OTHERS = ("adadelta", "rprop", "adamax", "nadam")
+_OTHERS = ("adadelta", "rprop", "adamax", "nadam", "lbfgs")
 
 CASES: tuple[Case, ...] = (
     *(Case("classifier", optimizer) for optimizer in OPTIMIZERS),
@@ -318,7 +324,7 @@ CASES: tuple[Case, ...] = (
     *(Case("regression", one) for one in _OTHERS),
     # Gradients of the absolute error cancel to 0, and rounding would decide on rprop's signs.
     *(Case("branches", one) for one in _OTHERS if one != "rprop"),
-    Case("regularised", "rprop"),
+    *(Case("regularised", one) for one in ("rprop", "lbfgs")),
     *(Case("shared", one) for one in _OTHERS),
     *(Case("activations", one) for one in _OTHERS),
     *(Case("dropout", one) for one in _OTHERS),
@@ -407,18 +413,23 @@ def _torch_trajectory(torch: Any, case: Case) -> Trajectory:
         torch.tensor(array, requires_grad=True) for array in first_parameters(shapes).values()
     ]
     _, name, arguments = OPTIMIZERS[case.optimizer]
-    optimizer = getattr(torch.optim, name)(parameters, foreach=False, **arguments)
+    if name != "LBFGS":
+        arguments = {"foreach": False, **arguments}
+    optimizer = getattr(torch.optim, name)(parameters, **arguments)
     made = batches(case)
     losses: list[float] = []
     for step in range(STEPS):
         inputs, target = made[step % BATCHES]
-        optimizer.zero_grad()
-        prediction = recipe.forward(torch, parameters, *map(torch.tensor, inputs))
-        loss = recipe.torch_loss(torch, parameters, prediction, torch.tensor(target))
-        loss.backward()
-        if case.clip:
-            CLIPS[case.clip][1](torch, parameters)
-        optimizer.step()
-        losses.append(float(loss.detach()))
+
+        def differentiated(inputs: Any = inputs, target: Any = target) -> Any:
+            optimizer.zero_grad()
+            prediction = recipe.forward(torch, parameters, *map(torch.tensor, inputs))
+            loss = recipe.torch_loss(torch, parameters, prediction, torch.tensor(target))
+            loss.backward()
+            if case.clip:
+                CLIPS[case.clip][1](torch, parameters)
+            return loss
+
+        losses.append(float(optimizer.step(differentiated).detach()))
     final = [parameter.detach().numpy().reshape(-1) for parameter in parameters]
     return Trajectory(np.array(losses), np.concatenate(final))

@@ -370,3 +370,120 @@ def test_a_function_that_gives_no_rate_is_explained(rate: Any) -> None:
     assert "lm.ops.floor(step / 10)" in str(error.value)
     with pytest.raises(LaminaError, match=r"lm\.ops\.cos"):
         net.plan(4, loss=lm.MSE(), optimizer=lm.SGD(lambda step: np.cos(step)))
+
+
+# L-BFGS -------------------------------------------------------------------------------------------
+
+
+def test_lbfgs_minimises_a_quadratic_form() -> None:
+    """From the second step on, the length comes from the curvature: the rate needs no search."""
+    factors = np.linspace(1.0, 30.0, 12).reshape(3, 4)
+    x, y = np.zeros((1, 1)), np.zeros((1, 3, 4))
+
+    def loss(prediction: Tensor, target: Tensor) -> Tensor:
+        return ops.sum((prediction - target) * (prediction - target) * factors)
+
+    model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(12), lm.Reshape(3, 4)), dtype="float64")
+    model.set_parameters({"1.bias": START.reshape(-1)})
+    training = model.training(
+        loss=loss, optimizer=lm.LBFGS(history=12), batch_size=1, data=(x, y), frozen=["1.weight"]
+    )
+    losses = [float(training.step(x, y)) for _ in range(60)]
+    assert losses[-1] < 1e-9 < losses[0]
+    # Without a gradient nothing moves, and nothing is NaN.
+    before = model.parameters()["1.bias"]
+    for _ in range(20):
+        training.step(x, y)
+    assert np.isfinite(model.parameters()["1.bias"]).all()
+    assert np.abs(model.parameters()["1.bias"] - before).max() < 1e-6
+
+
+def joined_model() -> lm.Model:
+    network = lm.Sequential(lm.Input(3), lm.Linear(4), lm.Tanh(), lm.Linear(2))
+    return lm.Model(network, dtype="float64", seed=0)
+
+
+def joined_training(
+    optimizer: Any, model: lm.Model | None = None, **options: Any
+) -> lm.training.Training:
+    model = model or joined_model()
+    return model.training(loss=lm.MSE(), optimizer=optimizer, batch_size=8, **options)
+
+
+X, Y = generator.normal(size=(8, 3)), generator.normal(size=(8, 2))
+
+
+def test_states_of_lbfgs_are_vectors_of_all_its_parameters() -> None:
+    training = joined_training(lm.LBFGS(history=2), frozen=["1.weight"])
+    training.step(X, Y)
+    state = training.state()
+    vectors = {name: array.shape for name, array in state.items() if array.ndim}
+    assert vectors.keys() == {f"joined/{name}" for name in lm.LBFGS(history=2).slots()}
+    assert set(vectors.values()) == {(4 + 8 + 2,)}
+
+
+def test_lbfgs_for_some_parameters_leaves_the_others_to_theirs() -> None:
+    """Each optimizer that a pattern chooses has a vector of its own."""
+    first, second = lm.LBFGS(0.5, history=2), lm.LBFGS(0.25, history=1)
+    chosen = lm.ByPath({"1.*": first, "3.weight": second}, default=lm.SGD(0.1, momentum=0.9))
+    training = joined_training(chosen)
+    for _ in range(3):
+        training.step(X, Y)
+    shapes = {name: array.shape for name, array in training.state().items()}
+    assert shapes["joined/change"] == (12 + 4,)
+    assert shapes["joined1/change"] == (8,)
+    assert shapes["3.bias/momentum"] == (2,)
+    assert "1.weight/momentum" not in shapes
+
+
+def test_a_restored_lbfgs_goes_on_with_the_same_bits() -> None:
+    whole, halved = joined_model(), joined_model()
+    training = joined_training(lm.LBFGS(history=3), whole)
+    losses = [float(training.step(X, Y)) for _ in range(6)]
+    first = joined_training(lm.LBFGS(history=3), halved)
+    for _ in range(3):
+        first.step(X, Y)
+    second = joined_training(lm.LBFGS(history=3), halved)
+    second.restore(first.state())
+    assert [float(second.step(X, Y)) for _ in range(3)] == losses[3:]
+    for name, array in whole.parameters().items():
+        np.testing.assert_array_equal(halved.parameters()[name], array)
+
+
+@pytest.mark.torch
+def test_lbfgs_of_all_examples_follows_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model = joined_model()
+    weights = [torch.tensor(a, requires_grad=True) for a in model.parameters().values()]
+    theirs = torch.optim.LBFGS(weights, lr=0.5, max_iter=1, history_size=4)
+
+    def differentiated() -> Any:
+        theirs.zero_grad()
+        hidden = torch.tanh(torch.tensor(X) @ weights[0].T + weights[1])
+        loss = ((hidden @ weights[2].T + weights[3] - torch.tensor(Y)) ** 2).mean()
+        loss.backward()
+        return loss
+
+    training = joined_training(lm.LBFGS(0.5, history=4), model)
+    for _ in range(40):
+        expected = float(theirs.step(differentiated).detach())
+        assert float(training.step(X, Y)) == pytest.approx(expected, rel=1e-8)
+
+
+def test_lbfgs_of_micro_batches_is_that_of_the_batch() -> None:
+    whole, divided = joined_training(lm.LBFGS()), joined_training(lm.LBFGS(), micro_batch=3)
+    for _ in range(8):
+        assert float(divided.step(X, Y)) == pytest.approx(float(whole.step(X, Y)), rel=1e-9)
+
+
+@pytest.mark.parametrize("average", [lm.EMA, lambda one: lm.SWA(one, start=1)])
+@pytest.mark.parametrize("wrapped", [lm.LBFGS(), lm.ByPath({"1.*": lm.LBFGS()}, lm.SGD(0.1))])
+def test_parameters_that_are_joined_have_no_average(average: Any, wrapped: Any) -> None:
+    with pytest.raises(DefinitionError) as raised:
+        joined_training(average(wrapped))
+    for text in (
+        "averages are kept of parameters that are updated one by one",
+        "LBFGS, which updates all as one vector",
+        "Use the optimizer alone",
+    ):
+        assert text in str(raised.value)

@@ -677,6 +677,15 @@ for name in ("Adam", "AdamW", "LAMB", "Adamax", "Lion"):
     ROWS[name] = Row(use=updated)
 ROWS |= {
     "NAdam": Row({}, {"momentum_decay": NOT_NEGATIVE, "decoupled_weight_decay": FLAG}, updated),
+    "LBFGS": Row(
+        {},
+        {
+            "history": COUNT - some("huge"),
+            "gradient_tolerance": NOT_NEGATIVE,
+            "change_tolerance": NOT_NEGATIVE,
+        },
+        updated,
+    ),
     "SGD": Row({"momentum": 0.5}, {"dampening": NUMBER, "nesterov": FLAG}, updated),
     "Adagrad": Row({}, {"rate_decay": NOT_NEGATIVE, "initial_sum": NOT_NEGATIVE}, updated),
     "RMSProp": Row({}, {"centered": FLAG}, updated),

@@ -24,5 +24,6 @@ if not loaded_when_used(__name__):
     from lamina.training.optimizers.descent import SGD as SGD
     from lamina.training.optimizers.descent import Lion as Lion
     from lamina.training.optimizers.descent import Rprop as Rprop
+    from lamina.training.optimizers.lbfgs import LBFGS as LBFGS
     from lamina.training.optimizers.optimizer import Optimizer as Optimizer
     from lamina.training.optimizers.optimizer import Rate as Rate

@@ -21,6 +21,7 @@ from lamina.protocols import (
     PerParameter,
     RateFunction,
     check_optimizer,
+    joins_parameters,
     optimizers_by_name,
     with_rates,
 )
@@ -41,6 +42,7 @@ class Averaging(Optimizer):
 
     def __post_init__(self) -> None:
         check_optimizer(self.optimizer)
+        self._check_single(self.optimizer)
 
     @abstractmethod
     def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
@@ -77,6 +79,7 @@ class Averaging(Optimizer):
         """
         chosen = optimizers_by_name(self.optimizer, names)
         for name, optimizer in chosen.items():
+            self._check_single(optimizer)
             if AVERAGE in optimizer.slots():
                 raise DefinitionError(
                     "the wrapped optimizer keeps an average already",
@@ -85,6 +88,18 @@ class Averaging(Optimizer):
                     advice="One of EMA and SWA is enough.",
                 )
         return {name: replace(self, optimizer=optimizer) for name, optimizer in chosen.items()}
+
+    def _check_single(self, optimizer: AnyOptimizer) -> None:
+        if joins_parameters(optimizer):
+            raise DefinitionError(
+                "averages are kept of parameters that are updated one by one",
+                facts=(
+                    ("expected", "an optimizer that updates them so, such as lm.Adam(1e-3)"),
+                    ("found", f"{type(optimizer).__name__}, which updates all as one vector"),
+                ),
+                where=origin_text(self),
+                advice="Use the optimizer alone, or another one within the average.",
+            )
 
 
 @frozen_dataclass

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from lamina import ops
 from lamina.errors import DefinitionError
@@ -35,7 +35,13 @@ class Optimizer(Sourced, ABC):
         ...         return {}
         ...     def update(self, parameter, gradient, slots, step):
         ...         return parameter - lm.ops.sign(gradient) * self.rate, {}
+
+    Attributes:
+        joins_parameters: whether `update` is called once for all parameters that have this
+            optimizer, joined to one vector, as `LBFGS` needs it. Its states are such vectors.
     """
+
+    joins_parameters: ClassVar[bool] = False
 
     @abstractmethod
     def slots(self) -> Mapping[str, float | PerParameter]:
@@ -52,7 +58,7 @@ class Optimizer(Sourced, ABC):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter.
+        """Builds the update of one parameter, or of all as one vector if `joins_parameters`.
 
         Args:
             parameter: f32 or f64 of any shape.
