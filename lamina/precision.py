@@ -18,7 +18,7 @@ Wu: Mixed precision training (2018).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, final
@@ -40,6 +40,7 @@ from lamina.graph import (
     users_of,
 )
 from lamina.layers.tracing import Trace
+from lamina.ops.conversion import RECOMPUTED
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating, read_operands
 from lamina.ops.recomputation import COMPUTED_AGAIN
 from lamina.records import frozen_dataclass
@@ -346,6 +347,7 @@ class _Products:
             for source in _sources(operand)
             if _leaf_of(source) is None and not self._is_rounded(source)
         }
+        chosen |= _computed_again(nodes, chosen)
         redundant = self._rounded_later(graph, chosen)
         chosen -= redundant
 
@@ -519,6 +521,28 @@ class _Products:
             for source in sources
         }
         return _moved_again(operand, sources, known)
+
+
+def _computed_again(nodes: Sequence[Tensor], chosen: set[Tensor]) -> set[Tensor]:
+    """The tensors that a gradient computes again in place of chosen ones.
+
+    If these are rounded too, `Recompute` changes no number.
+    """
+    if not any(node.op is COMPUTED_AGAIN for node in nodes):
+        return set()
+    unchanged = RECOMPUTED, COMPUTED_AGAIN
+    # Tensors of equal numbers have equal values.
+    numbers: dict[object, int] = {}
+    number_of: dict[Tensor, int] = {}
+    for node in nodes:
+        if node.op in unchanged:
+            number_of[node] = number_of[node.operands[0]]
+            continue
+        attributes = tuple(sorted(node.attributes.items()))
+        key = node.op, attributes, *(number_of[x] for x in node.operands)
+        number_of[node] = numbers.setdefault(key, len(numbers))
+    wanted = {number_of[node] for node in chosen}
+    return {x for x in nodes if number_of[x] in wanted and x.op not in unchanged}
 
 
 def _leaf_of(node: Tensor) -> Tensor | None:

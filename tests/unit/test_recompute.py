@@ -97,19 +97,24 @@ def test_a_block_of_blocks_keeps_less_than_the_blocks() -> None:
     ],
     ids=["dense", "convolutions", "recurrence", "nested dropout"],
 )
-def test_a_fit_gives_the_same_numbers(make: Any, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "mixed-bfloat16", "mixed-float16"])
+def test_a_fit_gives_the_same_bits(make: Any, shape: tuple[int, ...], dtype: str) -> None:
     x, y = normal(20, *shape), labels(20)
     found: list[Any] = []
     for wrap in (kept, again):
-        model = lm.Model(make(wrap), seed=1)
+        model = lm.Model(make(wrap), seed=1, dtype=dtype)
         history = model.fit((x, y), epochs=2, batch_size=8, seed=3, **STEP)
         values = [*model.parameters().values(), *model.states().values()]
         found.append((history["loss"], values, model.predict(x)))
     (before, values, scores), (after, others, again_scores) = found
-    np.testing.assert_allclose(after, before, rtol=1e-6)
-    np.testing.assert_allclose(again_scores, scores, rtol=2e-5, atol=1e-6)
+    if make is convolutions and dtype != "float32":
+        # Sums of the normalisation are rounded differently, which moves few roundings to 16 bits.
+        np.testing.assert_allclose(after, before, rtol=2e-3)
+        return
+    assert after == before
+    np.testing.assert_array_equal(again_scores, scores)
     for one, other in zip(values, others, strict=True):
-        np.testing.assert_allclose(other, one, rtol=2e-5, atol=1e-6)
+        np.testing.assert_array_equal(other, one)
 
 
 def test_running_statistics_are_updated_once() -> None:
