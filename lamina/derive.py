@@ -20,7 +20,7 @@ from lamina.layers.tracing import Trace
 from lamina.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
 from lamina.objective import TERMS, Objective, default_specs, loss_dtype, objective
 from lamina.ops.differentiate import gradients, smoothly_depending
-from lamina.precision import Rounding, with_rounded_activations, with_rounded_products
+from lamina.precision import Rounding
 from lamina.protocols import (
     Clip,
     Loss,
@@ -36,6 +36,7 @@ from lamina.protocols import (
     with_rates,
 )
 from lamina.records import frozen_dataclass
+from lamina.rounding import with_rounded_activations, with_rounded_products
 from lamina.shapes import DType, float16, float32
 
 

@@ -14,8 +14,8 @@ from lamina.graph import Graph, Tensor, rebuild, rewrite
 from lamina.graph.kinds import Kind, Misfit, Operands
 from lamina.ops.convolution_layouts import Axes
 from lamina.ops.lowering_rules import Repeating
-from lamina.precision import PRODUCTS
 from lamina.records import frozen_dataclass
+from lamina.rounding import PRODUCTS
 from lamina.shapes import float32
 
 # The precisions of products of float32.

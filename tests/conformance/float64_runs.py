@@ -12,7 +12,7 @@ from lamina import ops
 from lamina.compiler.unroll import unroll
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, leaf, reached_ends, rebuild, rewrite
 from lamina.ops.lowering_rules import Generator, Movement
-from lamina.precision import PRODUCTS
+from lamina.rounding import PRODUCTS
 from lamina.shapes import Array, DType, bfloat16, float16, float32, float64, static
 
 Noise = Callable[[np.random.Generator], Array]

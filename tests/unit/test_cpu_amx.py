@@ -31,9 +31,9 @@ from lamina.engines.simd.decide.schedule import (
 )
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor
-from lamina.precision import with_rounded_products
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
+from lamina.rounding import with_rounded_products
 from lamina.shapes import bfloat16, float32
 
 SAPPHIRE_RAPIDS = replace(

@@ -36,9 +36,9 @@ from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients
-from lamina.precision import with_rounded_products
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
+from lamina.rounding import with_rounded_products
 from lamina.shapes import Array, DType, bfloat16, float16, float32
 
 # By kinds of vectors: caches so small that images are split into blocks, and numbers of threads.

@@ -109,7 +109,7 @@ def test_a_fit_gives_the_same_bits(make: Any, shape: tuple[int, ...], dtype: str
     (before, values, scores), (after, others, again_scores) = found
     if make is convolutions and dtype != "float32":
         # Sums of the normalisation are rounded differently, which moves few roundings to 16 bits.
-        np.testing.assert_allclose(after, before, rtol=2e-3)
+        np.testing.assert_allclose(after, before, rtol=1e-2)
         return
     assert after == before
     np.testing.assert_array_equal(again_scores, scores)
