@@ -24,6 +24,7 @@ from lamina.shapes import Array
 MOST_PROGRAMS = 16
 
 Key = TypeVar("Key", bound=Hashable)
+_Value = TypeVar("_Value")
 
 
 @frozen_dataclass
@@ -51,9 +52,9 @@ class CompiledProgram:
             arrays = self.ordered(arrays)
         self.executable.run(arrays)
 
-    def ordered(self, arrays: Sequence[Array]) -> Sequence[Array]:
-        """The arrays that are inputs of the program, in its order."""
-        return arrays if self.order is None else [arrays[number] for number in self.order]
+    def ordered(self, values: Sequence[_Value]) -> Sequence[_Value]:
+        """The values, one for each input of the network, that belong to inputs of the program."""
+        return values if self.order is None else [values[number] for number in self.order]
 
     def run_many(
         self, resident: Mapping[str, Memory] | Streamed, rows: Array, recorded: Sequence[str]

@@ -24,12 +24,10 @@ from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.shapes import Array, DType, bind, shape_text
 
-# The input and the result of a program, a function that runs it, the count of the changes of its
-# parameters, dtype and shape of the input, dtype and shape of the result.
-_Shape = tuple[int, ...]
-_Bound = tuple[
-    Array, Array, Callable[[], None], Changes, np.dtype[Any], _Shape, np.dtype[Any], _Shape
-]
+# An array of a program, its dtype and its shape.
+_Bound = tuple[Array, np.dtype[Any], tuple[int, ...]]
+# A function that runs a program, and the count of the changes of its parameters.
+_Run = tuple[Callable[[], None], Changes]
 
 
 @final
@@ -79,17 +77,25 @@ class Predictor:
         self._mixes: bool | None = None
 
     def _bind(self) -> None:
-        """Prepares the fast path of calls: for a full batch, one input and one output.
+        """Prepares the fast path of calls, for a full batch whose inputs are all used.
 
         The arrays are in the arena, where they move when a program enters it.
         """
-        self._bound: _Bound | None = None
-        bound = self._program(self.batch_size).executable.bound()
-        is_simple = len(self._specs) == len(self._names) == 1
-        if bound is not None and is_simple and len(bound.inputs) == 1:
-            (source,), result = bound.inputs, bound.outputs[self._names[0]]
-            arrays = source, result, bound.run, bound.changes
-            self._bound = (*arrays, source.dtype, source.shape, result.dtype, result.shape)
+        self._bound: tuple[_Bound, _Bound, _Run] | None = None
+        self._all_bound: tuple[list[_Bound], list[_Bound], _Run] | None = None
+        compiled = self._program(self.batch_size)
+        bound = compiled.executable.bound()
+        order = compiled.ordered(range(len(self._specs)))
+        if bound is None or len(order) < len(self._specs):
+            return
+        own = dict(zip(order, bound.inputs, strict=True))
+        sources = [_bound(own[number]) for number in range(len(order))]
+        results = [_bound(bound.outputs[name]) for name in self._names]
+        run = bound.run, bound.changes
+        if len(sources) == len(results) == 1:
+            self._bound = sources[0], results[0], run
+        else:
+            self._all_bound = sources, results, run
 
     def __getstate__(self) -> dict[str, Any]:
         raise DefinitionError(
@@ -117,9 +123,9 @@ class Predictor:
         """
         with self._own.mutex:
             if self._bound is None:
-                return self._checked(inputs, out)
+                return self._several(inputs, out)
             # Written for speed: a forward pass of a small network takes less time than this.
-            source, result, run, changes, dtype, shape, out_dtype, out_shape = self._bound
+            (source, dtype, shape), (result, out_dtype, out_shape), run = self._bound
             if (
                 inputs.__class__ is not np.ndarray
                 or inputs.dtype is not dtype
@@ -138,13 +144,30 @@ class Predictor:
             if self._checks:
                 check_indices(self._checks, (inputs,))
             source[...] = inputs
-            before = changes.count
-            if changes.completed == before:
-                run()
-            if changes.completed != before or changes.count != before:
-                self._run_alone(run, changes)
+            self._run_settled(run)
             out[...] = result
             return out
+
+    def _several(self, inputs: Any, out: Any) -> Any:
+        """The same for several inputs or outputs."""
+        if self._all_bound is None:
+            return self._checked(inputs, out)
+        sources, results, run = self._all_bound
+        given = _tuple_of(inputs)
+        if out is None:
+            targets = tuple([np.empty(shape, dtype) for _, dtype, shape in results])
+        else:
+            targets = _tuple_of(out)
+        if not (_fit(given, sources) and _fit(targets, results, written=True)):
+            return self._checked(inputs, out)
+        if self._checks:
+            check_indices(self._checks, given)
+        for (source, _, _), array in zip(sources, given, strict=True):
+            source[...] = array
+        self._run_settled(run)
+        for (result, _, _), target in zip(results, targets, strict=True):
+            target[...] = result
+        return targets if len(results) > 1 else targets[0]
 
     def _checked(self, inputs: Any, out: Any) -> Any:
         """What a call does with arrays of any type and number."""
@@ -166,7 +189,7 @@ class Predictor:
     def release(self) -> None:
         """Releases its memory; calling it is an error then."""
         with self._own.mutex:
-            self._released, self._bound = True, None
+            self._released, self._bound, self._all_bound = True, None, None
             self._programs.release()
 
     def _run(self, size: int, arrays: Sequence[Array], targets: Sequence[Array]) -> None:
@@ -177,7 +200,7 @@ class Predictor:
             for source, array in zip(bound.inputs, compiled.ordered(arrays), strict=True):
                 source[:count] = array
                 source[count:] = 0
-            self._run_alone(bound.run, bound.changes)
+            self._run_alone((bound.run, bound.changes))
             for name, target in zip(self._names, targets, strict=True):
                 target[...] = bound.outputs[name][:count]
             return
@@ -189,17 +212,27 @@ class Predictor:
                 else:
                     target[...] = compiled.executable.output(name)[:count]
 
-    def _run_alone(self, run: Callable[[], None], changes: Changes) -> None:
-        """Runs a program while no other thread changes the parameters.
+    def _run_settled(self, run: _Run) -> None:
+        """Runs a program with parameters that belong together, if possible without waiting.
 
         Changes are counted when they begin, under the lock of the model. So a run without the lock
         has read parameters that belong together, if no change was going on when it began, and none
         has begun since.
         """
+        compute, changes = run
+        before = changes.count
+        if changes.completed == before:
+            compute()
+        if changes.completed != before or changes.count != before:
+            self._run_alone(run)
+
+    def _run_alone(self, run: _Run) -> None:
+        """Runs a program while no other thread changes the parameters."""
+        compute, changes = run
         with self._model_lock.mutex:
             # A change that was interrupted counts as complete; the lock is free.
             changes.complete()
-            run()
+            compute()
 
     def _mixes_examples(self) -> bool:
         """Whether results of an example depend on other examples of the batch, found by trial.
@@ -282,6 +315,29 @@ class Predictor:
         return compile_for_batch(
             self._graph, count, engine, shared, self._own, self._arena, "inference"
         )
+
+
+def _tuple_of(value: Any) -> tuple[Any, ...]:
+    return cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
+
+
+def _bound(array: Array) -> _Bound:
+    return array, array.dtype, array.shape
+
+
+def _fit(given: Sequence[Any], bound: Sequence[_Bound], *, written: bool = False) -> bool:
+    """Whether arrays have exactly the dtypes and shapes of a program's, and can be written."""
+    if len(given) != len(bound):
+        return False
+    for array, (_, dtype, shape) in zip(given, bound, strict=True):
+        if (
+            array.__class__ is not np.ndarray
+            or array.dtype is not dtype
+            or array.shape != shape
+            or (written and not array.flags.writeable)
+        ):
+            return False
+    return True
 
 
 def _check_target(target: object, number: int, shape: tuple[int, ...], dtype: DType) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,24 +160,76 @@ def test_inputs_keep_their_memory_after_the_call() -> None:
     np.testing.assert_array_equal(predict(held), first)
 
 
-def test_a_call_allocates_nothing() -> None:
-    predict = lm.Model(network()).predictor(3)
-    x, out = normal(3, 4), np.empty((3, 3), "float32")
-    predict(x, out=out)
+def pair_of_networks() -> lm.Network:
+    """Two inputs, which the program has in another order, and two outputs."""
+    a, b = lm.Input(3), lm.Input(2)
+    hidden = lm.Linear(2)(b)
+    return lm.Network([a, b], [lm.Linear(4)(lm.concat([hidden, a])), lm.Tanh()(hidden)])
+
+
+def allocated(call: Callable[[], Any]) -> tuple[int, int]:
+    """The bytes that 100 calls have left, and the largest number meanwhile."""
+    call()
     tracemalloc.start()
     try:
         for _ in range(3):
-            predict(x, out=out)
+            call()
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
         for _ in range(100):
-            predict(x, out=out)
+            call()
         after, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+    return after - before, peak - before
+
+
+def test_a_call_allocates_nothing() -> None:
+    predict = lm.Model(network()).predictor(3)
+    x, out = normal(3, 4), np.empty((3, 3), "float32")
+    left, peak = allocated(lambda: predict(x, out=out))
     # Views of shapes and flags live for a moment; an array of the output would take more.
-    assert after - before < 200
-    assert peak - before < 1000
+    assert left < 200
+    assert peak < 1000
+
+
+def test_a_call_with_several_arrays_is_not_slowed_by_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = lm.Model(pair_of_networks())
+    predict, x = model.predictor(3), (normal(3, 3), normal(3, 2))
+    outs = np.empty((3, 4), "float32"), np.empty((3, 2), "float32")
+    # Other arrays are converted: this is what calls of full batches do without.
+    monkeypatch.setattr("lamina.runtime.predictor.as_arrays", None)
+    found = predict(x)
+    assert predict(x, out=outs) is outs
+    for one, other, expected in zip(found, outs, model.predict(x), strict=True):
+        np.testing.assert_array_equal(one, expected)
+        np.testing.assert_array_equal(other, expected)
+    left, peak = allocated(lambda: predict(x, out=outs))
+    assert left < 200
+    assert peak < 1500
+
+
+@pytest.mark.parametrize("change", ["dtype", "shape", "read-only", "too few"])
+def test_several_arrays_that_do_not_fit_are_checked(change: str) -> None:
+    model = lm.Model(pair_of_networks())
+    predict, x = model.predictor(3), (normal(3, 3), normal(3, 2))
+    outs = [np.empty((3, 4), "float32"), np.empty((3, 2), "float32")]
+    if change == "dtype":
+        outs[1] = outs[1].astype("float64")
+    elif change == "shape":
+        outs[1] = outs[1][:2]
+    elif change == "read-only":
+        outs[1].flags.writeable = False
+    else:
+        outs.pop()
+    with pytest.raises((DTypeError, ShapeError, DataError)) as caught:
+        predict(x, out=tuple(outs))
+    assert "out" in str(caught.value)
+    lists = tuple(array.tolist() for array in x)
+    for one, expected in zip(predict(lists), model.predict(x), strict=True):
+        np.testing.assert_array_equal(one, expected)
 
 
 def test_threads_with_their_own_predictors_see_whole_sets_of_parameters() -> None:
@@ -235,7 +288,7 @@ def test_a_change_that_was_interrupted_does_not_stop_predictions() -> None:
     expected = predict(x)
     bound = predict._bound
     assert bound is not None
-    changes = bound[3]
+    _, changes = bound[-1]
     # As after Ctrl-C.
     changes.count += 1
     np.testing.assert_array_equal(predict(x), expected)
