@@ -40,6 +40,7 @@ from lamina.layers.names import OwnName
 from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, shared_names
 from lamina.layers.tracing import Trace, dtype_in_model, trace
+from lamina.ops.recomputation import COMPUTED_AGAIN
 from lamina.planning import bill_of
 from lamina.precision import precision_of
 from lamina.program.program import Program
@@ -291,6 +292,7 @@ class Network(Named):
                 f"{flops.get(path, 0):,}",
             )
             for node, (_, path) in self._names.items()
+            if node.op is not COMPUTED_AGAIN
         ]
         total = ("total", "", f"{sum(parameters.values()):,}", f"{sum(flops.values()):,}")
         header = ("layer", "output", "parameters", "FLOPs per example")

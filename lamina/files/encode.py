@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast, final
 
 import numpy as np
@@ -15,6 +15,7 @@ from lamina.graph import LEAF, ConstantValue, Graph, Tensor
 from lamina.layers.definition_names import name_of
 from lamina.layers.layer import LAYER, RESULT, Layer, is_frozen_record
 from lamina.network import Network
+from lamina.ops.recomputation import COMPUTED_AGAIN
 from lamina.shapes import Array, DType, Size
 
 Json = Any
@@ -27,7 +28,16 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
         DefinitionError: if a field of a layer is not a plain value.
     """
     encoder = _Encoder()
-    return encoder.network(network), encoder.arrays
+    return encoder.network(network, network.nodes), encoder.arrays
+
+
+def are_alike(one: Network, other: Network) -> bool:
+    """Whether two networks compute the same: they may differ in what `Recompute` computes again."""
+    found = [
+        _Encoder().network(network, [x for x in network.nodes if x.op is not COMPUTED_AGAIN])
+        for network in (one, other)
+    ]
+    return found[0] == found[1]
 
 
 @final
@@ -48,15 +58,23 @@ class _Encoder:
         self._graph_numbers: dict[int, int] = {}
         self._graphs: list[Json] = []
 
-    def network(self, network: Network) -> Json:
-        """The whole definition."""
-        positions = {node: number for number, node in enumerate(network.nodes)}
-        nodes = [self._node(network, node, positions) for node in network.nodes]
+    def network(self, network: Network, nodes: Sequence[Tensor]) -> Json:
+        """The whole definition.
+
+        Args:
+            network: the network.
+            nodes: those that are encoded; each other one is the same as its first operand.
+        """
+        positions = {node: number for number, node in enumerate(nodes)}
+        for node in network.nodes:
+            if node not in positions:
+                positions[node] = positions[node.operands[0]]
+        encoded = [self._node(network, node, positions) for node in nodes]
         names = {"output_names": list(network.output_names)} if network.has_output_names else {}
         return {
             "layers": self._layers,
             "graphs": self._graphs,
-            "nodes": nodes,
+            "nodes": encoded,
             "inputs": [positions[tensor] for tensor in network.inputs],
             "outputs": [positions[tensor] for tensor in network.outputs],
             **names,

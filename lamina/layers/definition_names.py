@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from lamina.errors import DefinitionError
 from lamina.graph import CONSTANT, LEAF, Origin, Tensor, source_line
 from lamina.layers.layer import LAYER, RESULT, UNNAMED
+from lamina.ops.recomputation import COMPUTED_AGAIN
 
 
 def names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
     """For each tensor of a definition its name, which is its number by default, and its path.
 
     A further result of a layer has the layer's name: whether a network uses it changes no names of
-    parameters.
+    parameters. Likewise `Recompute` changes none: its result has the name of the last layer inside.
 
     Raises:
         DefinitionError: if two layers or two inputs have the same name.
@@ -25,6 +26,8 @@ def names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
         if node.op is RESULT:
             name, path = names[node.operands[0]]
             names[node] = (name, f"{path}[{node.attributes['number']}]")
+        elif node.op is COMPUTED_AGAIN:
+            names[node] = names[node.operands[0]]
         elif node.op is not CONSTANT:
             own = name_of(node)
             name = str(count) if own is None else own

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.files.atomic import require_writable
 from lamina.files.classes import classes_of
-from lamina.files.encode import encode
+from lamina.files.encode import are_alike
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.network import Network
 from lamina.protocols import Optimizer
@@ -147,7 +147,7 @@ class Checkpoint:
                 where=os.fspath(self._path),
                 advice="Start from its parameters: lm.load(path), and leave resume out.",
             )
-        if encode(saved.network)[0] != encode(network)[0]:
+        if not are_alike(saved.network, network):
             raise DefinitionError(
                 "the checkpoint belongs to a network with other layers or hyper-parameters",
                 facts=(("in the file", _outline(saved.network)), ("here", _outline(network))),

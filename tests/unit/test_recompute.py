@@ -131,8 +131,27 @@ def test_running_statistics_are_updated_once() -> None:
 def test_a_network_is_computed_again_and_keeps_the_names_of_its_layers() -> None:
     inner = lm.Sequential(lm.Input(4), lm.Linear(4), lm.Tanh())
     net = lm.Sequential(lm.Input(4), lm.Recompute(inner), lm.Linear(2))
-    assert list(lm.Model(net).parameters()) == ["1.weight", "1.bias", "4.weight", "4.bias"]
+    assert list(lm.Model(net).parameters()) == ["1.weight", "1.bias", "3.weight", "3.bias"]
     assert net.names_of(inner) == ["1.weight", "1.bias"]
+
+
+def test_names_are_those_of_the_network_without_it() -> None:
+    before, after = (dense(2, wrap, 8) for wrap in (kept, again))
+    assert list(lm.Model(before).parameters()) == list(lm.Model(after).parameters())
+    assert str(before) == str(after)
+
+
+def test_a_fit_goes_on_with_it_or_without_it(tmp_path: Path) -> None:
+    """One may begin without it, and resume with it if memory does not suffice."""
+    plain, changed, whole = (lm.Model(dense(2, wrap, 8), seed=4) for wrap in (kept, again, kept))
+    data = normal(20, 8), labels(20)
+    how: Any = {**STEP, "batch_size": 8, "seed": 1}
+    plain.fit(data, epochs=2, checkpoint=tmp_path / "run.safetensors", **how)
+    changed.load_parameters(tmp_path / "run.safetensors")
+    np.testing.assert_array_equal(changed.predict(data[0]), plain.predict(data[0]))
+    changed.fit(data, epochs=3, checkpoint=tmp_path / "run.safetensors", resume=True, **how)
+    whole.fit(data, epochs=3, **how)
+    np.testing.assert_array_equal(changed.predict(data[0]), whole.predict(data[0]))
 
 
 def test_several_operands_are_kept() -> None:
