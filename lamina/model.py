@@ -198,9 +198,10 @@ class Model(Named):
         """The outputs for any number of examples, computed in batches.
 
         Args:
-            inputs: an array, batch first; a tuple of arrays for several inputs; a `Dataset`, or a
-                stream of batches (see `lm.data.Stream`), whose targets are ignored; or a data frame
-                like the one that the model was trained on.
+            inputs: an array, batch first; for several inputs a tuple of arrays, or a dict by their
+                names, `{"image": a, "age": b}`; a `Dataset`, or a stream of batches (see
+                `lm.data.Stream`), whose targets are ignored; or a data frame like the one that the
+                model was trained on.
 
         Returns:
             An array, batch first; a tuple for several outputs.
@@ -261,8 +262,8 @@ class Model(Named):
         """Loss and metrics on a data set or a stream, in inference mode.
 
         Args:
-            data: a data set, (x, y), or (x, y, weights) of the examples. Weights count in the loss
-                and in all metrics.
+            data: a data set, (x, y), or (x, y, weights) of the examples, each also by the names
+                of inputs or outputs. Weights count in the loss and in all metrics.
             loss: a loss; a dict or a list of losses for the outputs of the network.
             metrics: a list of metrics and of functions of prediction and target, or a dict of them
                 by the outputs of the network.
@@ -371,8 +372,10 @@ class Model(Named):
 
         Args:
             train, validation: data sets, pairs (x, y) of arrays, or (x, y, weights): the weights
-                of the examples count in the loss and in all metrics; or streams: generator
-                functions, data loaders, lists of batches (see `lm.data.Stream` and docs/data.md).
+                of the examples count in the loss and in all metrics. Several inputs or targets are
+                tuples, or dicts by the names of inputs and outputs: `({"image": a, "age": b}, y)`.
+                Or streams: generator functions, data loaders, lists of batches (see
+                `lm.data.Stream` and docs/data.md).
             loss, optimizer, metrics, clip, frozen, class_weights: as in `training`.
             epochs: the number of epochs in total, including those of a resumed checkpoint.
             batch_size: examples in a training step; the last batch of an epoch may be smaller.

@@ -34,7 +34,7 @@ from lamina.graph import (
     topological,
 )
 from lamina.graph.kinds import FloatType, Instance
-from lamina.layers.definition_names import names_of
+from lamina.layers.definition_names import name_of, names_of
 from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of
 from lamina.layers.names import OwnName
 from lamina.layers.recompute import Recompute
@@ -118,6 +118,11 @@ class Network(Named):
         self.nodes = tuple(sorted(graph.nodes(), key=lambda node: node.number))
         self._names = names_of(self.nodes)
         self._traces = {}
+
+    @property
+    def input_names(self) -> tuple[str | None, ...]:
+        """The names of the inputs, `lm.Input(4, name="age")`; None for one that was given none."""
+        return tuple(map(name_of, self.inputs))
 
     @property
     def output_names(self) -> tuple[str, ...]:

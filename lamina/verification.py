@@ -24,6 +24,7 @@ from lamina.protocols import BatchSize, Loss, TrainingOptions
 from lamina.records import frozen_dataclass
 from lamina.reports import table_text
 from lamina.runtime import Parameters, compile_for_batch, target_specs
+from lamina.runtime.arrays import positional
 from lamina.runtime.examples import random_examples, random_normal
 from lamina.runtime.parameters import with_random_state
 from lamina.shapes import Array, DType
@@ -144,7 +145,7 @@ def verify(
     """
     loss = as_loss(loss)
     dataset = (
-        as_dataset(data)
+        positional(as_dataset(data), network, loss, shapes.float64)
         if data is not None
         else random_examples(network, loss, batch_size, seed, shapes.float64, where="verify")
     )

@@ -23,7 +23,7 @@ def with_last_column(model: lm.Model, dataset: Dataset) -> Any:
     """
     inputs, targets = dataset.inputs, dataset.targets
     wanted = model.network.inputs
-    if len(wanted) == 1 and not isinstance(inputs, tuple) and targets is not None:
+    if isinstance(inputs, np.ndarray) and isinstance(targets, np.ndarray) and len(wanted) == 1:
         features = wanted[0].shape[1:]
         if inputs.ndim == 2 and features == (inputs.shape[1] + 1,):
             return np.column_stack([inputs, targets]).astype(inputs.dtype)

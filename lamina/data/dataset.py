@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
 from typing import Annotated, Any, cast
 
@@ -10,15 +10,26 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.calls import Called
-from lamina.data.arrays import Listed, is_buffer, listed, rounded, to_array
+from lamina.data.arrays import is_buffer, listed, to_array
+from lamina.data.fields import (
+    Arrays,
+    arrays_of,
+    as_tuple,
+    check,
+    example_text,
+    full_text,
+    in_dtype,
+    named_arrays,
+    of_each,
+    type_text,
+)
 from lamina.elsewhere import Named
-from lamina.errors import DataError, DTypeError
+from lamina.errors import DataError
 from lamina.graph.kinds import ElementType, Kind, Misfit, Number, Operands, Whole, shown
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox_in_64_bits
 from lamina.records import frozen_dataclass
-from lamina.shapes import PUBLIC_DTYPES, Array, DType, DTypeLike, as_dtype, shape_text
+from lamina.shapes import Array, DType, DTypeLike, as_dtype, shape_text
 
-Arrays = Array | tuple[Array, ...]
 Floats = Annotated[DTypeLike, ElementType(("float",))]
 # Inputs, targets, and the weights of the examples if there are any.
 Batch = tuple[Any, ...]
@@ -93,16 +104,18 @@ class Dataset(Named, metaclass=Called):
     For example, images stay uint8 and become floats on the device.
 
     Args:
-        inputs: an array whose first axis counts the examples, or a tuple of such arrays for a
-            network with several inputs.
-        targets: an array with as many examples, a tuple of them for a network with several
-            outputs, or None.
+        inputs: an array whose first axis counts the examples. For a network with several inputs a
+            tuple of such arrays, or a dict by the names of the inputs: `{"image": a, "age": b}`.
+        targets: an array with as many examples, or None. For a network with several outputs a tuple
+            of them, or a dict by the names of the outputs; targets of outputs without a loss are
+            not used.
         dtype: a float type; arrays of floats are converted to it, others stay as they are. NumPy
             and pandas make float64, and most models compute with float32.
         coding: the `Coding` of the table of which it was made, if any.
         weights: of the examples in losses and metrics: an array [examples], or with a number for
-            each element of a target, 0 or more; a tuple of them, one for each loss, for a network
-            with several outputs; or None. Means are divided by the sum of the weights.
+            each element of a target, 0 or more; for a network with several outputs a tuple of
+            them, one for each loss, or a dict by the names of the outputs; or None. Means are
+            divided by the sum of the weights.
 
     Raises:
         DataError: if there are no examples, or the arrays differ in their number, or hold numbers
@@ -116,6 +129,8 @@ class Dataset(Named, metaclass=Called):
 
     >>> Dataset(np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1]))
     4 examples: x f32[3], y i64[]
+    >>> Dataset({"image": np.zeros((4, 3, 8), np.float32), "age": np.zeros((4, 1), np.float32)})
+    4 examples: x['image'] f32[3, 8], x['age'] f32[1]
     """
 
     inputs: Arrays
@@ -128,12 +143,12 @@ class Dataset(Named, metaclass=Called):
     def __post_init__(self) -> None:
         roles = ("inputs", "targets", "weights")
         for role in roles:
-            object.__setattr__(self, role, _as_arrays(role, getattr(self, role)))
+            object.__setattr__(self, role, arrays_of(role, getattr(self, role)))
         for name, value in self._named_arrays():
-            _check(name, value)
+            check(name, value)
         if self.dtype is not None:
             for role in roles:
-                arrays = _in_dtype(role, getattr(self, role), as_dtype(self.dtype))
+                arrays = in_dtype(role, getattr(self, role), as_dtype(self.dtype))
                 object.__setattr__(self, role, arrays)
         named = self._named_arrays()
         (first_name, first), *others = named
@@ -142,11 +157,11 @@ class Dataset(Named, metaclass=Called):
                 raise DataError(
                     f"the {first_name} and the {name} differ in the number of examples",
                     facts=(
-                        (first_name, f"{len(first):,} examples, {_full_text(first)}"),
-                        (name, f"{len(value):,} examples, {_full_text(value)}"),
+                        (first_name, f"{len(first):,} examples, {full_text(first)}"),
+                        (name, f"{len(value):,} examples, {full_text(value)}"),
                     ),
                     advice="The first axis counts the examples; its extent must be the same in all "
-                    "arrays. Pass several inputs as a tuple.",
+                    "arrays. Pass several inputs as a tuple, or as a dict by their names.",
                 )
 
     @classmethod
@@ -165,8 +180,8 @@ class Dataset(Named, metaclass=Called):
 
     @property
     def input_arrays(self) -> tuple[Array, ...]:
-        """The inputs as a tuple, even if there is only one."""
-        return self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
+        """The inputs as a tuple, in the order in which they were given."""
+        return as_tuple(self.inputs)
 
     @property
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -180,8 +195,8 @@ class Dataset(Named, metaclass=Called):
 
     @property
     def target_arrays(self) -> tuple[Array, ...]:
-        """The targets as a tuple, even if there is only one, or none."""
-        return _as_tuple(self.targets)
+        """The targets as a tuple, in the order in which they were given; empty for none."""
+        return as_tuple(self.targets)
 
     @property
     def target_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -195,8 +210,8 @@ class Dataset(Named, metaclass=Called):
 
     @property
     def weight_arrays(self) -> tuple[Array, ...]:
-        """The weights as a tuple, even if there is only one array, or none."""
-        return _as_tuple(self.weights)
+        """The weights as a tuple, in the order in which they were given; empty for none."""
+        return as_tuple(self.weights)
 
     @property
     def classes(self) -> int:
@@ -208,7 +223,7 @@ class Dataset(Named, metaclass=Called):
         targets = self.targets
         if not isinstance(targets, np.ndarray) or as_dtype(targets.dtype).kind != "int":
             several = f"{len(self.target_arrays)} arrays"
-            found = _full_text(targets) if isinstance(targets, np.ndarray) else several
+            found = full_text(targets) if isinstance(targets, np.ndarray) else several
             raise DataError(
                 "the targets are not class labels",
                 facts=(
@@ -240,11 +255,12 @@ class Dataset(Named, metaclass=Called):
 
     def __repr__(self) -> str:
         fields: list[str] = []
-        roles = ("x", self.input_arrays), ("y", self.target_arrays), ("weights", self.weight_arrays)
-        for letter, arrays in roles:
-            for number, array in enumerate(arrays):
-                name = letter if len(arrays) == 1 else f"{letter}{number}"
-                fields.append(f"{name} {_example_text(array)}")
+        for letter, arrays in (("x", self.inputs), ("y", self.targets), ("weights", self.weights)):
+            each = as_tuple(arrays)
+            names = [letter] if len(each) == 1 else [f"{letter}{n}" for n in range(len(each))]
+            if isinstance(arrays, Mapping):
+                names = [f"{letter}[{name!r}]" for name in arrays]
+            fields += [f"{n} {example_text(array)}" for n, array in zip(names, each, strict=True)]
         return f"{len(self)} example{'' if len(self) == 1 else 's'}: {', '.join(fields)}"
 
     def take(self, indices: Annotated[npt.ArrayLike, _Positions()]) -> Dataset:
@@ -326,7 +342,7 @@ class Dataset(Named, metaclass=Called):
     def batches(
         self, batch_size: int, seed: int | None = None, epoch: Epoch = 0, drop_last: bool = False
     ) -> Iterator[Batch]:
-        """Pairs (x, y) of one epoch; x is a tuple if the inputs are, y is None without targets.
+        """Pairs (x, y) of one epoch, each an array, tuple or dict as it was given, or None.
 
         If the examples have weights, the batches are (x, y, weights).
 
@@ -370,34 +386,16 @@ class Dataset(Named, metaclass=Called):
 
     def _rows(self, rows: slice | Array) -> Batch:
         def taken(arrays: Arrays) -> Arrays:
-            return tuple(a[rows] for a in arrays) if isinstance(arrays, tuple) else arrays[rows]
+            return of_each(arrays, lambda _, array: array[rows])
 
         pair = taken(self.inputs), None if self.targets is None else taken(self.targets)
         return pair if self.weights is None else (*pair, taken(self.weights))
 
     def _named_arrays(self) -> list[tuple[str, Array]]:
-        named = _named("inputs", self.inputs)
+        named = named_arrays("inputs", self.inputs)
         for role, arrays in (("targets", self.targets), ("weights", self.weights)):
-            named += [] if arrays is None else _named(role, arrays)
+            named += [] if arrays is None else named_arrays(role, arrays)
         return named
-
-
-def _as_tuple(arrays: Arrays | None) -> tuple[Array, ...]:
-    if arrays is None:
-        return ()
-    return arrays if isinstance(arrays, tuple) else (arrays,)
-
-
-def _named(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
-    if not isinstance(arrays, tuple):
-        return [(role, arrays)]
-    if not arrays:
-        raise DataError(
-            f"the tuple of {role} is empty",
-            facts=(("expected", "one array or more"), ("found", "()")),
-            advice=f"Give one array for each of the {role} of the network.",
-        )
-    return [(f"{role}[{index}]", array) for index, array in enumerate(arrays)]
 
 
 def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
@@ -418,9 +416,10 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
         "this is not a data set",
         facts=(
             ("expected", "a Dataset, a pair (x, y) of arrays, or an array"),
-            ("found", _type_text(value)),
+            ("found", type_text(value)),
         ),
-        advice="Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple: ((a, b), y).",
+        advice="Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple, ((a, b), y), or a "
+        "dict by their names, ({'image': a, 'age': b}, y).",
     )
 
 
@@ -452,98 +451,3 @@ def permutations(count: int, seed: int, numbers: range, stream: int) -> npt.NDAr
         keys[:, start:stop:2] = (words[0] << _32) | words[1]
         keys[:, start + 1 : stop : 2] = (words[2] << _32) | words[3]
     return np.argsort(keys[:, :count], axis=1, kind="stable").astype(np.int64, copy=False)
-
-
-def _as_arrays(name: str, value: Any) -> Any:
-    """Lists and array-likes as arrays, also in tuples; any other value unchanged."""
-    if isinstance(value, tuple):
-        items = cast(tuple[Any, ...], value)
-        return tuple(_as_arrays(f"{name}[{number}]", item) for number, item in enumerate(items))
-    if isinstance(value, np.ndarray):
-        return cast(Array, value)
-    convertible = isinstance(value, list) or is_buffer(value)
-    return (
-        listed(value, f"the {name} cannot be converted to an array")
-        if convertible
-        else cast(Any, value)
-    )
-
-
-def _in_dtype(name: str, arrays: Any, dtype: DType) -> Any:
-    """The arrays, those of floats in this dtype."""
-    if isinstance(arrays, tuple):
-        items = cast(tuple[Array, ...], arrays)
-        return tuple(_in_dtype(f"{name}[{n}]", item, dtype) for n, item in enumerate(items))
-    array = cast(Array | None, arrays)
-    is_float = array is not None and as_dtype(array.dtype).is_float
-    return rounded(np.asarray(array), dtype, f"the array {name}") if is_float else array
-
-
-def _check(name: str, value: object) -> None:
-    if not isinstance(value, np.ndarray):
-        raise DataError(
-            f"the {name} are not an array",
-            facts=(("expected", "a NumPy array"), ("found", _type_text(value))),
-            advice="Convert first: numpy.asarray(value, dtype='float32').",
-        )
-    array = cast(Array, value)
-    if array.ndim == 0:
-        raise DataError(
-            f"the {name} have no axis of examples",
-            facts=(("expected", "one axis or more"), ("found", _full_text(array))),
-            advice="The first axis counts the examples; reshape the array to (1, ...).",
-        )
-    _check_dtype(name, array)
-    if array.size == 0:
-        raise DataError(
-            f"the {name} hold no data",
-            facts=(("expected", "no axis of length 0"), ("found", _full_text(array))),
-            advice="Check how the array was selected or loaded.",
-        )
-
-
-def _check_dtype(name: str, array: Array) -> None:
-    if array.dtype.name not in PUBLIC_DTYPES:
-        raise DTypeError(
-            f"the {name} have an unknown dtype",
-            facts=(
-                ("expected", ", ".join(PUBLIC_DTYPES)),
-                ("found", f"{array.dtype.name}{shape_text(array.shape)}"),
-            ),
-            advice=_dtype_advice(array.dtype),
-        )
-    if not array.dtype.isnative:
-        raise DTypeError(
-            f"the {name} have another byte order than this machine",
-            facts=(("expected", array.dtype.newbyteorder("=").str), ("found", array.dtype.str)),
-            advice="Convert first: array.astype(array.dtype.newbyteorder('=')).",
-        )
-
-
-def _dtype_advice(dtype: np.dtype[Any]) -> str:
-    if dtype.kind == "f":
-        return "Convert first: array.astype('float32')."
-    if dtype.kind in "iu":
-        return "Convert first: array.astype('int32') or array.astype('int64')."
-    if dtype.kind == "O":
-        return "Often the rows have uneven lengths; build the array with a numeric dtype."
-    if dtype.kind in "US":
-        return "Number the classes: numpy.unique(array, return_inverse=True)[1]."
-    return "Convert it to numbers first."
-
-
-def _example_text(array: Array) -> str:
-    if isinstance(array, Listed):
-        return f"float{shape_text(array.shape[1:])}"
-    return shape_text(array.shape[1:], as_dtype(array.dtype))
-
-
-def _full_text(array: Array) -> str:
-    return f"{array.dtype.name}{shape_text(array.shape)}"
-
-
-def _type_text(value: object) -> str:
-    if isinstance(value, tuple):
-        items = ", ".join(type(item).__name__ for item in cast(tuple[object, ...], value))
-        return f"a tuple of ({items})"
-    return f"a {type(value).__name__}"

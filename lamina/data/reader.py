@@ -420,7 +420,9 @@ class _Examples:
         try:
             self.arrays = self._convert(batch)
         except LaminaError as error:
-            raise error.at(f"batch {self._batches.read - 1} of the stream") from None
+            batch = f"batch {self._batches.read - 1} of the stream"
+            error.where = f"{batch}, {error.where}" if error.where else batch
+            raise error from None
         return True
 
     def left(self) -> int:

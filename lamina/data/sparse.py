@@ -7,7 +7,8 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.data.dataset import permutations
+from lamina.data.dataset import Dataset, permutations
+from lamina.data.fields import Arrays
 from lamina.errors import DataError
 from lamina.program.philox import ORDER_STREAM
 from lamina.records import frozen_dataclass
@@ -24,11 +25,11 @@ class SparseRows:
 
     Attributes:
         inputs: a sparse matrix, whose rows are the examples.
-        targets: an array, or None.
+        targets: an array, tuple or dict of arrays as the inputs of a data set; or None.
     """
 
     inputs: Any
-    targets: Array | None
+    targets: Dataset | None
 
     def __post_init__(self) -> None:
         inputs: Any = self.inputs.tocsr()
@@ -45,7 +46,7 @@ class SparseRows:
 
     def __call__(
         self, epoch: int, skip: int, seed: int | None
-    ) -> Iterator[tuple[Array, Array | None]]:
+    ) -> Iterator[tuple[Array, Arrays | None]]:
         """The batches of an epoch, shuffled if there is a seed."""
         count: int = self.inputs.shape[0]
         width: int = self.inputs.shape[1]
@@ -55,5 +56,5 @@ class SparseRows:
             (order,) = permutations(count, seed, range(epoch, epoch + 1), ORDER_STREAM)
         for start in range(skip * size, count, size):
             rows = order[start : start + size]
-            targets = None if self.targets is None else self.targets[rows]
+            targets = None if self.targets is None else self.targets.take(rows).inputs
             yield self.inputs[rows].toarray(), targets

@@ -58,9 +58,10 @@ class Stream(metaclass=Called):
       of `grain`;
     - an iterator, such as a running generator, for a single epoch.
 
-    A batch is `(x, y)`, x alone, or `(x, y, weights)` with the weights of the examples;
-    `{"x": x, "y": y}` and the other names that `load` knows; or a `Dataset`. Its arrays are those
-    of NumPy, tensors, buffers, and all else that a `Dataset` takes.
+    A batch is `(x, y)`, x alone, or `(x, y, weights)` with the weights of the examples, each an
+    array, a tuple, or a dict by the names of inputs or outputs; `{"x": x, "y": y}` and the other
+    names that `load` knows; another dict, of the inputs by their names; or a `Dataset`. Its arrays
+    are those of NumPy, tensors, buffers, and all else that a `Dataset` takes.
 
     Args:
         source: of the batches.
@@ -145,18 +146,21 @@ def as_data(value: Any) -> Dataset | Stream:
     if is_stream(value):
         return value if isinstance(value, Stream) else Stream(value)
     if is_frame(value):
+        advice = "Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
+        advice += "model.coding.dataset(frame)."
+        if isinstance(value, Mapping):
+            advice += " Arrays by the names of inputs are lm.data.Dataset({'age': array, ...})."
         raise DataError(
             "the columns of a data frame are not coded",
-            facts=(("expected", "a Dataset"), ("found", type(value).__name__)),
-            advice="Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
-            "model.coding.dataset(frame).",
+            facts=(("expected", "a Dataset"), ("found", type(cast(Any, value)).__name__)),
+            advice=advice,
         )
     sparse = _sparse_rows(value)
     return as_dataset(value) if sparse is None else Stream(sparse)
 
 
 def as_inputs(value: Any, coding: Coding | None) -> Any:
-    """The inputs of a prediction: a stream, or arrays as they are given.
+    """The inputs of a prediction: a stream, or arrays as they are given, perhaps by name.
 
     Args:
         value: the argument of `predict`.
@@ -165,6 +169,8 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
     if isinstance(value, Dataset):
         return value.inputs
     if is_frame(value):
+        if coding is None and isinstance(value, Mapping):
+            return cast(Any, value)
         if coding is None:
             raise DataError(
                 "the model was not trained on a data frame",
@@ -186,7 +192,7 @@ def _sparse_rows(value: Any) -> Any:
     from lamina.data.sparse import SparseRows  # few trainings need it
 
     inputs, targets = fields
-    return SparseRows(inputs, None if targets is None else Dataset(targets).input_arrays[0])
+    return SparseRows(inputs, None if targets is None else Dataset(targets))
 
 
 _DATA: Any = (Dataset, tuple)
@@ -209,7 +215,7 @@ def _is_batch(value: Any) -> bool:
     if isinstance(value, Mapping | Dataset):
         return True
     items: tuple[Any, ...] = tuple(cast(Any, value)) if isinstance(value, list | tuple) else ()
-    return any(hasattr(item, "shape") or isinstance(item, tuple) for item in items)
+    return any(hasattr(item, "shape") or isinstance(item, tuple | Mapping) for item in items)
 
 
 def as_batch(value: Any) -> Dataset:
@@ -246,16 +252,19 @@ def _arrays(value: Any) -> Any:
 
 
 def _named_batch(batch: Mapping[str, Any]) -> Dataset:
+    """The inputs and targets of a batch with the names of a pair; otherwise inputs by name."""
     for inputs, targets in NAME_PAIRS:
         if inputs in batch and set(batch) <= {inputs, targets}:
             return Dataset(_arrays(batch[inputs]), _arrays(batch.get(targets)))
+    if not any(targets in batch for _, targets in NAME_PAIRS):
+        return Dataset(batch)
     raise DataError(
         "the names in a batch do not tell inputs from targets",
         facts=(
             ("expected", ", ".join(f"{inputs}/{targets}" for inputs, targets in NAME_PAIRS)),
             ("found", ", ".join(map(str, batch)) or "no names"),
         ),
-        advice="Give pairs: ((batch['a'], batch['b']), batch['c']) for batch in loader.",
+        advice="Give pairs: ({'a': batch['a'], 'b': batch['b']}, batch['c']) for batch in loader.",
     )
 
 

@@ -278,8 +278,8 @@ RESULT = Op(
 )
 
 
-# The name of the leaf of an input that was given none.
-UNNAMED = "input"
+# The name of the leaf of an input that was given none: no user's name has parentheses.
+UNNAMED = "(input)"
 _EXTENT = Whole(1)
 
 
@@ -310,7 +310,8 @@ def Input(
         shape: of one example, without the batch axis; `lm.Input()` is a scalar per example.
         dtype: a fixed element type, such as `"int64"` for indices. By default the float type of
             the model; arrays of small integers are then converted on the device.
-        name: of the input, in errors and in the summary of the network.
+        name: of the input, in errors and in the summary of the network, and for arrays that are
+            given by name: `model.predict({"age": ages})`.
 
     Raises:
         ShapeError: for a dimension below 1.

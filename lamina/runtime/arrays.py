@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from lamina.data import Dataset
 from lamina.data.arrays import Listed, rounded, to_array
+from lamina.derive import targets_of_terms
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor, warn
-from lamina.protocols import Spec
+from lamina.network import Network
+from lamina.protocols import Loss, Spec
+from lamina.runtime.by_name import (
+    Names,
+    names_of_inputs,
+    names_of_targets,
+    names_of_weights,
+)
 from lamina.shapes import (
     BATCH,
     Array,
@@ -99,22 +107,55 @@ def is_exact(array: Any, expected: ArrayType | None) -> bool:
         return False
 
 
-def as_arrays(value: Any, count: int, name: str) -> tuple[Any, ...]:
-    """The arrays of the inputs or targets; for count > 1 the value is a tuple or list of them.
+def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
+    """The arrays of the inputs or targets, in order.
+
+    Args:
+        value: an array; a tuple or list of several; or a dict of arrays by name.
+        names: of the inputs or targets, which decide the number and the order.
 
     Raises:
-        DataError: if their number is not the count.
+        DataError: if there are more or fewer, or a name is unknown or missing.
     """
+    if isinstance(value, Mapping):
+        return names.in_order(cast(Mapping[Any, Any], value))
+    count, role = len(names.each), names.role
     arrays: tuple[Any, ...] = () if value is None else (value,)
     if isinstance(value, tuple) or (isinstance(value, list) and count > 1):
         arrays = tuple(cast(Sequence[Any], value))
     if len(arrays) != count:
         raise DataError(
-            f"the network has another number of {name}s",
+            f"the network has another number of {role}s",
             facts=(("expected", str(count)), ("found", str(len(arrays)))),
-            advice=f"Give a tuple with one array for each {name}.",
+            advice=f"Give a tuple with one array for each {role}.",
         )
     return arrays
+
+
+def positional(dataset: Dataset, network: Network, loss: Loss, dtype: DType) -> Dataset:
+    """A data set whose arrays are given by name, with the arrays in the order of the network.
+
+    Args:
+        dataset: one without names stays as it is.
+        network: has the inputs and outputs.
+        loss: decides which outputs have targets.
+        dtype: the float type of the model.
+
+    Raises:
+        DataError: if a name is unknown or missing.
+    """
+    inputs, targets, weights = dataset.inputs, dataset.targets, dataset.weights
+    if not any(isinstance(one, Mapping) for one in (inputs, targets, weights)):
+        return dataset
+    if isinstance(inputs, Mapping):
+        inputs = as_arrays(inputs, names_of_inputs(network))
+    if isinstance(targets, Mapping):
+        terms = targets_of_terms(network, loss, dtype)
+        counts = [(term, len(specs)) for term, specs in terms]
+        targets = as_arrays(targets, names_of_targets(network, counts)) or None
+    if isinstance(weights, Mapping):
+        weights = as_arrays(weights, names_of_weights(network, loss))
+    return Dataset(inputs, targets, weights=weights, coding=dataset.coding)
 
 
 def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.network import Network
 from lamina.runtime.arrays import as_arrays, check_batch, convert
+from lamina.runtime.by_name import unnamed
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices, index_checks
 from lamina.runtime.model_lock import ModelLock
@@ -39,7 +40,8 @@ class Function:
             self._network, dtype=float32, input_dtypes=[t.dtype for t in self._network.inputs]
         )
         record = self._graph.trace.record
-        self._index_checks = index_checks(record.index_limits)
+        self._inputs = unnamed("input", len(self._network.inputs))
+        self._index_checks = index_checks(record.index_limits, self._inputs.labels)
         if record.parameters or record.states:
             raise DefinitionError(
                 "a compiled function has no parameters, but its tensors come from layers",
@@ -58,8 +60,7 @@ class Function:
             LaminaError: if an array does not fit its input.
         """
         specs = [(tensor.shape, tensor.dtype) for tensor in self._network.inputs]
-        names = [f"input {n}" for n in range(len(specs))]
-        given = as_arrays(arrays, len(specs), "input")
+        names, given = self._inputs.labels, as_arrays(arrays, self._inputs)
         ready = [
             convert(value, dtype, name).astype(dtype.numpy)
             for value, (_, dtype), name in zip(given, specs, names, strict=True)

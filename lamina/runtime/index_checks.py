@@ -28,11 +28,13 @@ class IndexCheck:
         limit: the range.
         source: the leaf of the input in the graph.
         number: of the input among the network's inputs.
+        label: the input in errors, `"input 0"` or `"input 'words'"`.
     """
 
     limit: IndexLimit
     source: Tensor
     number: int
+    label: str
 
     def values(self, arrays: Sequence[Array]) -> Array:
         """The indices, from the arrays of the network's inputs."""
@@ -44,10 +46,14 @@ class IndexCheck:
         return evaluate(bind_batch(graph, len(array)), feeds)[0]["indices"]
 
 
-def index_checks(limits: Sequence[IndexLimit]) -> tuple[IndexCheck, ...]:
+def index_checks(limits: Sequence[IndexLimit], labels: Sequence[str]) -> tuple[IndexCheck, ...]:
     """The limits of indices that are elements of an input, rather than computed.
 
     Slices, reshapes and casts of an input are its elements too.
+
+    Args:
+        limits: of all indices in a graph.
+        labels: of the inputs, for errors.
     """
     found: list[IndexCheck] = []
     for limit in limits:
@@ -58,7 +64,7 @@ def index_checks(limits: Sequence[IndexLimit]) -> tuple[IndexCheck, ...]:
             elements = elements and moved and len(node.operands) == 1
         if elements:
             number = int(source.attributes["name"].removeprefix("input"))
-            found.append(IndexCheck(limit, source, number))
+            found.append(IndexCheck(limit, source, number, labels[number]))
     return tuple(found)
 
 
@@ -79,7 +85,7 @@ def check_indices(checks: Sequence[IndexCheck], arrays: Sequence[Array]) -> None
             f"{check.limit.what} out of range",
             facts=(
                 ("expected", f"0..{count - 1}"),
-                ("found", f"{values[index]} at example {int(index[0])} of input {check.number}"),
+                ("found", f"{values[index]} at example {int(index[0])} of {check.label}"),
             ),
             where=str(check.limit.origin),
             advice=check.limit.advice

@@ -23,6 +23,7 @@ from lamina.runtime.arrays import (
     is_exact,
     type_of,
 )
+from lamina.runtime.by_name import names_of_inputs
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, with_random_state
@@ -50,6 +51,8 @@ class Inference:
         # The type of the last input, and the key of its program.
         self._last: tuple[ArrayType, _Key] | None = None
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
+        self._names = names_of_inputs(parameters.network)
+        self._labels = self._names.labels
 
     def __reduce__(self) -> tuple[type[Inference], tuple[Parameters]]:
         # A copy has its own programs, its own seed, and its own counter for random numbers.
@@ -67,8 +70,7 @@ class Inference:
             with self._parameters.lock.mutex:
                 return self._run((inputs,), key)
         arrays = self._converted(inputs)
-        names = [f"input {n}" for n in range(len(arrays))]
-        count = check_batch(arrays, self._specs, names)
+        count = check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)
         batches: list[tuple[Array, ...]] = []
@@ -119,7 +121,7 @@ class Inference:
     def _checked(self, batch: Dataset) -> list[Array]:
         """The inputs of a batch of a stream, converted."""
         arrays = self._converted(batch.inputs)
-        check_batch(arrays, self._specs, [f"input {n}" for n in range(len(arrays))])
+        check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
         return arrays
 
@@ -156,7 +158,7 @@ class Inference:
             seconds: about how long to run the program untimed, and again with timers.
         """
         arrays = self._converted(inputs)
-        count = check_batch(arrays, self._specs, [f"input {n}" for n in range(len(arrays))])
+        count = check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)
         return profiled(
@@ -167,10 +169,10 @@ class Inference:
         )
 
     def _converted(self, inputs: Any) -> list[Array]:
-        given = as_arrays(inputs, len(self._specs), "input")
+        given = as_arrays(inputs, self._names)
         return [
-            convert(value, dtype, f"input {n}")
-            for n, (value, (_, dtype)) in enumerate(zip(given, self._specs, strict=True))
+            convert(value, dtype, label)
+            for value, (_, dtype), label in zip(given, self._specs, self._labels, strict=True)
         ]
 
     def _run(self, arrays: Sequence[Array], key: _Key) -> tuple[Array, ...]:

@@ -18,6 +18,7 @@ from lamina.network import Network
 from lamina.precision import Precision, Rounding, rounding_of
 from lamina.program.program import Buffer
 from lamina.runtime.arrays import convert
+from lamina.runtime.by_name import names_of_inputs
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.model_lock import ModelLock
 from lamina.shapes import Array, DType, converted, shape_text, size_of, static
@@ -101,7 +102,7 @@ class Parameters:
         # share an arena too.
         self.arena = engine.arena() if whole is None else whole.arena
         record = network.variables(dtype)
-        self.index_checks = index_checks(record.index_limits)
+        self.index_checks = index_checks(record.index_limits, names_of_inputs(network).labels)
         # The remaining limits refer to tensors of the graph, which copies do not need.
         self._record = replace(record, index_limits=[])
         self.variables: dict[str, Variable] = self._record.parameters

@@ -17,6 +17,7 @@ from lamina.runtime.arrays import (
     convert,
     input_spec,
 )
+from lamina.runtime.by_name import names_of_inputs, names_of_outputs
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.inference import require_batch
@@ -66,6 +67,7 @@ class Predictor:
             input_dtypes=[dtype for _, dtype in self._specs],
             rounding=parameters.rounding,
         )
+        self._inputs = names_of_inputs(parameters.network)
         self._names, self._outputs = zip(*self._graph.graph.outputs, strict=True)
         require_batch([tensor.shape for tensor in self._outputs])
         self._programs: RecentPrograms[int] = RecentPrograms()
@@ -109,10 +111,10 @@ class Predictor:
 
         Args:
             inputs: an array, batch first, of at most `batch_size` examples; a tuple of arrays for
-                several inputs.
+                several inputs, or a dict by their names.
             out: an array for the output, of its shape and dtype; a tuple of arrays for several
-                outputs. By default new arrays are made. With it, a full batch of arrays of the
-                network's dtypes allocates nothing on the cpu engine.
+                outputs, or a dict by their names. By default new arrays are made. With it, a full
+                batch of arrays of the network's dtypes allocates nothing on the cpu engine.
 
         Returns:
             An array, batch first; a tuple for several outputs. It is `out`, if that was given.
@@ -271,8 +273,7 @@ class Predictor:
 
     def _converted(self, inputs: Any) -> tuple[list[Array], int]:
         """The inputs as arrays of the program's dtypes, and the number of examples."""
-        names = [f"input {n}" for n in range(len(self._specs))]
-        given = as_arrays(inputs, len(self._specs), "input")
+        names, given = self._inputs.labels, as_arrays(inputs, self._inputs)
         arrays = [
             convert(value, dtype, name)
             for value, (_, dtype), name in zip(given, self._specs, names, strict=True)
@@ -302,7 +303,7 @@ class Predictor:
         Raises:
             DTypeError, ShapeError: if one of them does not fit.
         """
-        targets = as_arrays(out, len(self._outputs), "output")
+        targets = as_arrays(out, names_of_outputs(self._parameters.network))
         for number, (target, tensor) in enumerate(zip(targets, self._outputs, strict=True)):
             _check_target(target, number, bind(tensor.shape, count), tensor.dtype)
         return list(targets)

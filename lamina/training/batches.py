@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import tee
 from typing import Any, ClassVar, cast
 
@@ -27,8 +27,16 @@ from lamina.runtime.arrays import (
     check_batch,
     convert,
     input_spec,
+    positional,
     target_specs,
     weight_specs,
+)
+from lamina.runtime.by_name import (
+    Names,
+    names_of_inputs,
+    names_of_targets,
+    names_of_weights,
+    unnamed,
 )
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.data_sets import Examples as Examples
@@ -141,9 +149,12 @@ class BatchRunner(Named):
         self._lock = parameters.lock
         self._loss = loss
         network, dtype = parameters.network, parameters.dtype
+        if dataset is not None:
+            dataset = positional(dataset, network, loss, dtype)
         inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
+        self._input_names = names_of_inputs(network)
         arriving = tuple(dtype for _, dtype in inputs) if dataset is None else dataset.input_dtypes
-        arriving = as_arrays(arriving, len(inputs), "input")
+        arriving = as_arrays(arriving, self._input_names)
         self._input_dtypes: tuple[DType, ...] = tuple(_narrowed(dtype, one) for one in arriving)
         self._wanted_inputs = inputs
         specs = default_targets(network, loss, dtype) if dataset is None else target_specs(dataset)
@@ -189,9 +200,20 @@ class BatchRunner(Named):
         shapes = [shape for shape, _ in self._wanted_inputs]
         return [*zip(shapes, self._input_dtypes, strict=True), *self._targets, *self._weights]
 
-    def _names(self) -> list[str]:
-        roles = ("input", self._wanted_inputs), ("target", self._targets), ("weight", self._weights)
-        return [f"{role} {n}" for role, specs in roles for n in range(len(specs))]
+    @cached_property
+    def _target_names(self) -> Names:
+        """The names by which targets may be given."""
+        objective, network = self._objective(), self._parameters.network
+        counts = [len(numbers) for numbers in objective.targets]
+        return names_of_targets(network, list(zip(objective.terms, counts, strict=True)))
+
+    @cached_property
+    def _labels(self) -> list[str]:
+        """The names of inputs, targets and weights in errors."""
+        weights = unnamed("weight", len(self._weights))
+        if len(self._weights) == len(self.terms):
+            weights = names_of_weights(self._parameters.network, self._loss)
+        return [*self._input_names.labels, *self._target_names.labels, *weights.labels]
 
     def _converted(self, x: Any, y: Any, weights: Any = None) -> list[Array]:
         """Inputs, targets and weights, checked, in the dtypes the program was compiled for.
@@ -200,12 +222,12 @@ class BatchRunner(Named):
             LaminaError: naming the array and its fault.
         """
         given = (
-            *as_arrays(x, len(self._wanted_inputs), "input"),
-            *as_arrays(y, len(self._targets), "target"),
+            *as_arrays(x, self._input_names),
+            *as_arrays(y, self._target_names),
             *self._weight_arrays(weights),
         )
         arrays: list[Array] = []
-        specs, names = self._specs(), self._names()
+        specs, names = self._specs(), self._labels
         wanted = [dtype for _, dtype in (*self._wanted_inputs, *self._targets, *self._weights)]
         for value, (_, compiled), dtype, name in zip(given, specs, wanted, names, strict=True):
             array = convert(value, dtype, name)
@@ -235,6 +257,8 @@ class BatchRunner(Named):
                 cannot hold.
         """
         count = len(self._weights)
+        if count and isinstance(weights, Mapping):
+            weights = as_arrays(weights, names_of_weights(self._parameters.network, self._loss))
         several = isinstance(weights, tuple)
         given = cast(tuple[Any, ...], weights) if several else (weights,) * (weights is not None)
         if len(given) != count:
@@ -273,7 +297,7 @@ class BatchRunner(Named):
     def uploaded(self, dataset: Dataset) -> Generator[Examples]:
         """Checks a data set, and makes it readable for the engine as long as the block runs."""
         self._require_alive()
-        named = dict(zip(self._input_names(), self._arrays_of(dataset), strict=True))
+        named = dict(zip(self._leaf_names(), self._arrays_of(dataset), strict=True))
         batch = min(self.batch_size, len(dataset))
         with uploaded(self._parameters.engine, named, batch) as examples:
             yield examples
@@ -297,7 +321,7 @@ class BatchRunner(Named):
         """
         self._require_alive()
         plan = Plan(self._arrays_of, self.batch_size, drop_last, epochs)
-        named = dict(zip(self._input_names(), self._arrays_of(sample), strict=True))
+        named = dict(zip(self._leaf_names(), self._arrays_of(sample), strict=True))
         feed = Feed(reader, plan, self._parameters.engine, named)
         try:
             yield feed
@@ -305,10 +329,9 @@ class BatchRunner(Named):
             feed.close()
 
     def _arrays_of(self, dataset: Dataset) -> list[Array]:
-        weights = dataset.weight_arrays or None
-        return self._converted(dataset.input_arrays, dataset.target_arrays, weights)
+        return self._converted(dataset.inputs, dataset.targets, dataset.weights)
 
-    def _input_names(self) -> list[str]:
+    def _leaf_names(self) -> list[str]:
         return [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
 
     def in_order(self, resident: Examples, batches: Iterable[Array]) -> Iterable[Array]:

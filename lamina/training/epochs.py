@@ -9,6 +9,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from lamina.data import Dataset, Stream
+from lamina.data.fields import as_tuple
 from lamina.data.positions import Position
 from lamina.data.reader import Reader
 from lamina.errors import DataError
@@ -183,9 +184,10 @@ class _OfDataset:
         return {}
 
     def fault(self) -> str:
-        dataset = self._dataset
-        named = (("input", dataset.input_arrays), ("target", dataset.target_arrays))
-        arrays = [(f"{role} {n}", one) for role, every in named for n, one in enumerate(every)]
+        dataset, arrays = self._dataset, list[tuple[str, Array]]()
+        for role, given in (("input", dataset.inputs), ("target", dataset.targets)):
+            named = given if isinstance(given, Mapping) else dict(enumerate(as_tuple(given)))
+            arrays += [(f"{role} {name!r}", array) for name, array in named.items()]
         return _first_fault(arrays)
 
 

@@ -227,8 +227,9 @@ class Training(BatchRunner):
         """One training step on a batch of at most `batch_size` examples.
 
         Args:
-            x: inputs, batch first; a tuple of arrays for several inputs.
-            y: targets; a tuple for several, None for a loss without targets.
+            x: inputs, batch first; for several inputs a tuple of arrays, or a dict by their names.
+            y: targets; for several outputs a tuple, or a dict by their names; None for a loss
+                without targets.
             weights: of the examples, if the training was made with data that has them.
 
         Returns:

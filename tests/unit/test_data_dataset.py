@@ -106,7 +106,7 @@ class TestConstruction:
             "  inputs   5 examples, float32[5, 2]\n"
             "  targets  4 examples, int64[4]\n"
             "  The first axis counts the examples; its extent must be the same in all arrays. "
-            "Pass several inputs as a tuple."
+            "Pass several inputs as a tuple, or as a dict by their names."
         )
 
     def test_inputs_of_different_lengths_are_named_by_their_index(self) -> None:
@@ -120,7 +120,11 @@ class TestConstruction:
             (np.zeros((0, 3), np.float32), DataError, "the inputs hold no data"),
             (np.zeros((3, 0), np.float32), DataError, "the inputs hold no data"),
             (np.array(1.0, np.float32), DataError, "the inputs have no axis of examples"),
-            ({"a": 1.0}, DataError, "the inputs are not an array"),
+            ({"a": 1.0}, DataError, "the inputs['a'] are not an array"),
+            ({"a": {"b": [1.0]}}, DataError, "the inputs['a'] are not an array"),
+            ({"a": [[1.0], [1.0, 2.0]]}, DataError, "the inputs['a'] cannot be converted"),
+            ({}, DataError, "the dict of inputs is empty"),
+            ({0: [1.0]}, DataError, "the names of the inputs are words"),
             ([[1.0], [1.0, 2.0]], DataError, "the inputs cannot be converted to an array"),
             (
                 ([1.0], [[1.0], [1.0, 2.0]]),

@@ -221,15 +221,19 @@ def test_a_model_takes_the_frame_after_loading(make: Maker, tmp_path: Path) -> N
 def test_frames_without_a_coding_are_refused() -> None:
     model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
     with pytest.raises(DataError) as caught:
-        model.predict({"a": [1.0]})
+        model.predict(pandas_frame({"a": [1.0]}))
     assert str(caught.value) == (
         "in Model.predict: the model was not trained on a data frame\n"
         "  expected  an array\n"
-        "  found     dict\n"
+        "  found     DataFrame\n"
         "  Train it on lm.data.from_frame(frame, target='NAME')."
     )
-    with pytest.raises(DataError, match="the columns of a data frame are not coded"):
+    with pytest.raises(DataError) as caught:
+        model.predict({"a": [1.0]})
+    assert "for a model that was trained on lm.data.from_frame(...)." in caught.value.advice
+    with pytest.raises(DataError, match="the columns of a data frame are not coded") as caught:
         model.evaluate({"a": [1.0]}, lm.MSE())
+    assert "Arrays by the names of inputs are lm.data.Dataset(" in caught.value.advice
     assert (
         trained(lm.data.Dataset(np.ones((4, 1), "float32"), np.ones((4, 1), "float32"))).coding
         is None

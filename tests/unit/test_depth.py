@@ -39,6 +39,7 @@ from lamina.graph import (
     path_after,
     topological,
 )
+from lamina.layers.layer import UNNAMED
 from lamina.program.index import Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar
@@ -165,7 +166,7 @@ def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
         (slope,) = lm.gradients(output, [start])
         graph = bind_batch(Graph((start,), (("slope", slope),)), BATCH)
     x = np.random.default_rng(0).normal(size=(BATCH, 4, 6)).astype("float32")
-    expected = evaluate(graph, {"input": x})[0]["slope"]
+    expected = evaluate(graph, {UNNAMED: x})[0]["slope"]
     for engine in ("interpreter", "cpu"):
         with little_stack():
             (found,) = lm.compile(inputs=[start], outputs=[slope], engine=engine)(x)
@@ -233,7 +234,7 @@ def test_random_deep_and_wide_graphs_agree_with_the_reference(seed: int) -> None
     (slope,) = lm.gradients(output, [start])
     x = random.normal(size=(BATCH, 4, 6)).astype("float32")
     graph = bind_batch(Graph((start,), (("value", output), ("slope", slope))), BATCH)
-    expected = evaluate(graph, {"input": x})[0]
+    expected = evaluate(graph, {UNNAMED: x})[0]
     for engine in ("interpreter", "cpu"):
         found = lm.compile(inputs=[start], outputs=[output, slope], engine=engine)(x)
         for one, name in zip(found, ("value", "slope"), strict=True):

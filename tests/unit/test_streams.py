@@ -318,14 +318,15 @@ def test_errors_name_the_batch() -> None:
     text = fault([good, good, (TRAIN.inputs[:10], TRAIN.targets[:10] + 5)], DataError)
     assert "labels out of range" in text
     text = fault([good, (TRAIN.inputs[:10, :3], TRAIN.targets[:10])], ShapeError)
-    assert text.startswith("in input 0: input 0 has another shape than the network expects")
+    problem = "input 0 has another shape than the network expects"
+    assert text.startswith(f"in batch 1 of the stream, input 0: {problem}")
     text = fault([good, (TRAIN.inputs[:10], TRAIN.targets[:9])], DataError)
     assert text == (
         "in batch 1 of the stream: the inputs and the targets differ in the number of examples\n"
         "  inputs   10 examples, float32[10, 4]\n"
         "  targets  9 examples, int64[9]\n"
         "  The first axis counts the examples; its extent must be the same in all arrays. "
-        "Pass several inputs as a tuple."
+        "Pass several inputs as a tuple, or as a dict by their names."
     )
     assert fault(Stream([good, (1, 2, 3, 4)]), DataError) == (
         "in batch 1 of the stream: a batch is neither inputs nor a pair (inputs, targets)\n"
@@ -333,11 +334,11 @@ def test_errors_name_the_batch() -> None:
         "  found     4 values\n"
         "  Several inputs make a tuple: ((a, b), y)."
     )
-    assert fault([{"x": TRAIN.inputs, "z": TRAIN.targets}], DataError) == (
+    assert fault([{"x": TRAIN.inputs, "labels": TRAIN.targets}], DataError) == (
         "in batch 0 of the stream: the names in a batch do not tell inputs from targets\n"
         "  expected  x/y, inputs/targets, images/labels\n"
-        "  found     x, z\n"
-        "  Give pairs: ((batch['a'], batch['b']), batch['c']) for batch in loader."
+        "  found     x, labels\n"
+        "  Give pairs: ({'a': batch['a'], 'b': batch['b']}, batch['c']) for batch in loader."
     )
 
 

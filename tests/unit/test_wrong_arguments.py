@@ -974,7 +974,7 @@ ROWS |= {
         {"x": X[:2], "y": Y[:2]},
         {"x": NOTHING, "y": some("matrix"), "weights": OPTIONAL | some("()")},
         call=lambda **o: training().step(**o),
-        words=("input 0", "target 0", "number of inputs", "number of targets"),
+        words=("input 0", "target 0", "number of inputs", "number of targets", "in targets"),
     ),
     "Training.run": Row(
         {"dataset": (X, Y), "steps": 2},
@@ -991,7 +991,7 @@ ROWS |= {
             "weights": OPTIONAL | some("()"),
         },
         call=lambda **o: training().profile(**o),
-        words=("input 0", "target 0", "number of inputs", "number of targets"),
+        words=("input 0", "target 0", "number of inputs", "number of targets", "in targets"),
         long=("seconds",),
     ),
     "Training.averaged_parameters": Row(call=lambda: averaging().averaged_parameters()),

@@ -1,0 +1,161 @@
+"""The arrays of a data set: one, a tuple, or a dict by name; their conversion and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from lamina.data.arrays import Listed, is_buffer, listed, rounded
+from lamina.errors import DataError, DTypeError
+from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
+
+# What a data set has as inputs, targets or weights.
+Arrays = Array | tuple[Array, ...] | Mapping[str, Array]
+
+
+def as_tuple(arrays: Arrays | None) -> tuple[Array, ...]:
+    """The arrays in the order in which they are given; none for None."""
+    if arrays is None:
+        return ()
+    if isinstance(arrays, Mapping):
+        return tuple(arrays.values())
+    return arrays if isinstance(arrays, tuple) else (arrays,)
+
+
+def of_each(arrays: Any, function: Callable[[str, Any], Any]) -> Any:
+    """A function of an array, or of each in a tuple or dict, and of its index, `"['age']"`."""
+    if isinstance(arrays, Mapping):
+        named = cast(Mapping[str, Any], arrays)
+        return {name: function(f"[{name!r}]", array) for name, array in named.items()}
+    if isinstance(arrays, tuple):
+        items = cast(tuple[Any, ...], arrays)
+        return tuple([function(f"[{number}]", array) for number, array in enumerate(items)])
+    return function("", arrays)
+
+
+def named_arrays(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
+    """Each array with its name in errors: `"inputs"`, `"inputs[0]"`, `"inputs['age']"`.
+
+    Raises:
+        DataError: if a tuple or dict is empty, or a key of a dict is no name.
+    """
+    if isinstance(arrays, tuple | Mapping) and not arrays:
+        raise DataError(
+            f"the {'tuple' if isinstance(arrays, tuple) else 'dict'} of {role} is empty",
+            facts=(("expected", "one array or more"), ("found", str(arrays))),
+            advice=f"Give one array for each of the {role} of the network.",
+        )
+    for name in arrays if isinstance(arrays, Mapping) else ():
+        if not isinstance(cast(object, name), str):
+            raise DataError(
+                f"the names of the {role} are words",
+                facts=(("expected", "{'age': array}"), ("found", f"the key {name!r}")),
+                advice="Keys are the names of inputs and outputs; arrays in order make a tuple.",
+            )
+    found: list[tuple[str, Array]] = []
+    of_each(arrays, lambda index, array: found.append((f"{role}{index}", array)))
+    return found
+
+
+def arrays_of(role: str, value: Any) -> Any:
+    """Lists and array-likes as arrays, also in tuples and dicts; any other value unchanged."""
+    if isinstance(value, tuple | Mapping):
+        return of_each(value, lambda index, item: _as_array(f"{role}{index}", item))
+    return _as_array(role, value)
+
+
+def _as_array(name: str, value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return cast(Array, value)
+    convertible = isinstance(value, list) or is_buffer(value)
+    return (
+        listed(value, f"the {name} cannot be converted to an array")
+        if convertible
+        else cast(Any, value)
+    )
+
+
+def in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
+    """The arrays, those of floats in this dtype."""
+
+    def one(index: str, array: Array | None) -> Array | None:
+        is_float = array is not None and as_dtype(array.dtype).is_float
+        return rounded(np.asarray(array), dtype, f"the array {role}{index}") if is_float else array
+
+    return of_each(arrays, one)
+
+
+def check(name: str, value: object) -> None:
+    """Raises DataError or DTypeError for what a data set does not take."""
+    if not isinstance(value, np.ndarray):
+        raise DataError(
+            f"the {name} are not an array",
+            facts=(("expected", "a NumPy array"), ("found", type_text(value))),
+            advice="Convert first: numpy.asarray(value, dtype='float32').",
+        )
+    array = cast(Array, value)
+    if array.ndim == 0:
+        raise DataError(
+            f"the {name} have no axis of examples",
+            facts=(("expected", "one axis or more"), ("found", full_text(array))),
+            advice="The first axis counts the examples; reshape the array to (1, ...).",
+        )
+    _check_dtype(name, array)
+    if array.size == 0:
+        raise DataError(
+            f"the {name} hold no data",
+            facts=(("expected", "no axis of length 0"), ("found", full_text(array))),
+            advice="Check how the array was selected or loaded.",
+        )
+
+
+def _check_dtype(name: str, array: Array) -> None:
+    if array.dtype.name not in PUBLIC_DTYPES:
+        raise DTypeError(
+            f"the {name} have an unknown dtype",
+            facts=(
+                ("expected", ", ".join(PUBLIC_DTYPES)),
+                ("found", f"{array.dtype.name}{shape_text(array.shape)}"),
+            ),
+            advice=_dtype_advice(array.dtype),
+        )
+    if not array.dtype.isnative:
+        raise DTypeError(
+            f"the {name} have another byte order than this machine",
+            facts=(("expected", array.dtype.newbyteorder("=").str), ("found", array.dtype.str)),
+            advice="Convert first: array.astype(array.dtype.newbyteorder('=')).",
+        )
+
+
+def _dtype_advice(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "f":
+        return "Convert first: array.astype('float32')."
+    if dtype.kind in "iu":
+        return "Convert first: array.astype('int32') or array.astype('int64')."
+    if dtype.kind == "O":
+        return "Often the rows have uneven lengths; build the array with a numeric dtype."
+    if dtype.kind in "US":
+        return "Number the classes: numpy.unique(array, return_inverse=True)[1]."
+    return "Convert it to numbers first."
+
+
+def example_text(array: Array) -> str:
+    """Dtype and shape of an example."""
+    if isinstance(array, Listed):
+        return f"float{shape_text(array.shape[1:])}"
+    return shape_text(array.shape[1:], as_dtype(array.dtype))
+
+
+def full_text(array: Array) -> str:
+    """Dtype and shape of an array."""
+    return f"{array.dtype.name}{shape_text(array.shape)}"
+
+
+def type_text(value: object) -> str:
+    """The class of a value; of a tuple those of its items."""
+    if isinstance(value, tuple):
+        items = ", ".join(type(item).__name__ for item in cast(tuple[object, ...], value))
+        return f"a tuple of ({items})"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,400 @@
+"""Arrays that are given by the names of inputs and outputs."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from error_texts import error_text
+
+import lamina as lm
+from lamina.data import Dataset, Stream
+from lamina.errors import DataError
+
+generator = np.random.default_rng(0)
+IMAGE = generator.normal(size=(20, 3, 4)).astype("float32")
+AGE = generator.normal(size=20).astype("float32")
+BOX = generator.normal(size=(20, 2)).astype("float32")
+LABEL = generator.integers(0, 3, 20)
+# In another order than those of the network.
+INPUTS = {"age": AGE, "image": IMAGE}
+TARGETS = {"box": BOX, "label": LABEL}
+BY_NAME, IN_ORDER = (INPUTS, TARGETS), ((IMAGE, AGE), (LABEL, BOX))
+LOSS = {"box": lm.MSE(), "label": lm.CrossEntropy()}
+BALANCED: dict[str, Any] = {"class_weights": "balanced"}
+HOW: dict[str, Any] = {"loss": LOSS, "optimizer": lm.SGD(0.1)}
+
+
+def network() -> lm.Network:
+    image, age = lm.Input(3, 4, name="image"), lm.Input(name="age")
+    joined = lm.concat([lm.Flatten()(image), lm.Reshape(1)(age)])
+    outputs = {"label": lm.Linear(3)(joined), "box": lm.Linear(2)(joined)}
+    return lm.Network([image, age], outputs)
+
+
+def model(engine: str = "interpreter") -> lm.Model:
+    return lm.Model(network(), engine=engine, seed=0)
+
+
+def fault(call: Any) -> str:
+    return error_text(DataError, call)
+
+
+def rows(arrays: Any, some: slice) -> Any:
+    return {name: array[some] for name, array in arrays.items()}
+
+
+def in_batches(size: int = 7) -> Any:
+    for start in range(0, 20, size):
+        some = slice(start, start + size)
+        yield rows(INPUTS, some), rows(TARGETS, some)
+
+
+# The same results as in order ---------------------------------------------------------------------
+
+
+def same(first: Any, second: Any) -> None:
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
+def test_predictions_are_those_of_arrays_in_order(engine: str) -> None:
+    own = model(engine)
+    expected = own.predict((IMAGE, AGE))
+    same(own.predict(INPUTS), expected)
+    same(own.predict({"image": IMAGE.tolist(), "age": AGE.tolist()}), expected)
+    same(own.predict(Dataset(INPUTS)), expected)
+    same(own.predict(Dataset(INPUTS, TARGETS)), expected)
+    same(own.predict([rows(INPUTS, slice(0, 8)), rows(INPUTS, slice(8, 20))]), expected)
+    same(own.predict(in_batches), expected)
+
+
+def test_a_predictor_takes_inputs_and_writes_outputs_by_name() -> None:
+    own = model("cpu")
+    expected = own.predict((IMAGE, AGE))
+    predict = own.predictor(batch_size=20)
+    same(predict(INPUTS), expected)
+    out = {"box": np.empty((20, 2), "float32"), "label": np.empty((20, 3), "float32")}
+    predict(INPUTS, out=out)
+    same((out["label"], out["box"]), expected)
+
+
+def test_evaluations_are_those_of_arrays_in_order() -> None:
+    own, metrics = model(), {"label": lm.Accuracy()}
+    expected = own.evaluate(IN_ORDER, LOSS, metrics)
+    for data in (BY_NAME, Dataset(*BY_NAME), in_batches, [*in_batches()], Stream(in_batches)):
+        found = own.evaluate(data, LOSS, metrics)
+        np.testing.assert_allclose([*found.values()], [*expected.values()], rtol=1e-6)
+    mixed = (INPUTS, IN_ORDER[1]), (IN_ORDER[0], TARGETS)
+    assert [own.evaluate(data, LOSS, metrics) for data in mixed] == [expected] * 2
+
+
+@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
+def test_a_fit_ends_in_the_bits_of_one_on_arrays_in_order(engine: str) -> None:
+    found: list[Any] = []
+    for data in (IN_ORDER, BY_NAME, Dataset(*BY_NAME)):
+        own = model(engine)
+        history = own.fit(data, validation=data, epochs=2, batch_size=8, **HOW)
+        found.append((own.parameters(), history.values))
+    for parameters, values in found[1:]:
+        assert values == found[0][1]
+        same([*parameters.values()], [*found[0][0].values()])
+
+
+def test_streams_of_dicts_train_as_streams_of_tuples() -> None:
+    def tuples() -> Any:
+        for inputs, targets in in_batches():
+            yield (inputs["image"], inputs["age"]), (targets["label"], targets["box"])
+
+    def words() -> Any:
+        for inputs, targets in in_batches():
+            yield {"inputs": inputs, "targets": targets}
+
+    def lists() -> Any:
+        return [[inputs, targets] for inputs, targets in in_batches()]
+
+    found: list[Any] = []
+    for source in (tuples, in_batches, words, lists, lists()):
+        own = model()
+        own.fit(Stream(source, window=6), epochs=2, batch_size=8, **HOW)
+        found.append([*own.parameters().values()])
+    for parameters in found[1:]:
+        same(parameters, found[0])
+
+
+def test_training_steps_take_dicts_whatever_the_training_was_made_for() -> None:
+    losses: list[float] = []
+    weights = {"label": generator.random(20), "box": generator.random(20)}
+    in_order = weights["label"], weights["box"]
+    for data, weighted, step in (
+        (None, False, IN_ORDER),
+        (None, False, BY_NAME),
+        (BY_NAME, False, BY_NAME),
+        (BY_NAME, False, IN_ORDER),
+        ((*BY_NAME, weights), True, (*BY_NAME, weights)),
+        ((*BY_NAME, weights), True, (*IN_ORDER, in_order)),
+        ((*IN_ORDER, in_order), True, (*BY_NAME, weights)),
+    ):
+        with model().training(batch_size=20, data=data, **HOW) as training:
+            losses.append(float(training.step(*step)))
+        assert losses[-1] == losses[4 if weighted else 0]
+    assert losses[0] != losses[4]
+
+
+def test_run_and_profile_take_dicts() -> None:
+    own = model("cpu")
+    with own.training(batch_size=8, **HOW) as training:
+        by_name = training.run(BY_NAME, steps=3)
+        assert training.profile(INPUTS, TARGETS, seconds=0.01).runs
+    with model("cpu").training(batch_size=8, **HOW) as training:
+        same(by_name, training.run(IN_ORDER, steps=3))
+    assert own.profile(8, data=BY_NAME, seconds=0.01, **HOW).runs
+    assert own.profile(8, data=Dataset(INPUTS), seconds=0.01).runs
+
+
+def test_verify_takes_dicts() -> None:
+    report = lm.verify(network(), LOSS, data=BY_NAME)
+    assert report.passed
+    assert report.findings == lm.verify(network(), LOSS, data=IN_ORDER).findings
+
+
+def test_a_saved_model_and_a_copy_keep_the_names(tmp_path: Path) -> None:
+    own = model()
+    own.save(tmp_path / "model")
+    for again in (lm.load(tmp_path / "model", engine="interpreter"), copy.deepcopy(own)):
+        assert again.network.input_names == ("image", "age")
+        same(again.predict(INPUTS), own.predict(INPUTS))
+
+
+def test_an_input_may_be_named_input() -> None:
+    net = lm.Sequential(lm.Input(2, name="input"), lm.Linear(2))
+    assert net.input_names == ("input",)
+    assert lm.Model(net).predict({"input": BOX}).shape == (20, 2)
+    assert lm.Sequential(lm.Input(2), lm.Linear(2)).input_names == (None,)
+
+
+# Targets ------------------------------------------------------------------------------------------
+
+
+def test_targets_of_outputs_without_a_loss_are_not_used() -> None:
+    own, loss = model(), {"label": lm.CrossEntropy()}
+    expected = own.evaluate((INPUTS, LABEL), loss)
+    assert own.evaluate(BY_NAME, loss) == expected
+    with own.training(loss, lm.SGD(0.1), 20) as training:
+        assert float(training.step(INPUTS, TARGETS)) == expected["loss"]
+
+
+def test_the_target_of_a_single_loss_has_the_name_of_the_output() -> None:
+    x = lm.Input(2, name="x")
+    named = lm.Model(lm.Network(x, {"label": lm.Linear(3)(x)}), engine="interpreter")
+    found = named.evaluate(({"x": BOX}, {"label": LABEL}), lm.CrossEntropy())
+    assert found == named.evaluate((BOX, LABEL), lm.CrossEntropy())
+    named.fit(({"x": BOX}, {"label": LABEL}), **HOW | {"loss": lm.CrossEntropy()}, **BALANCED)
+    plain = lm.Model(lm.Network(x, lm.Linear(3)(x)), engine="interpreter")
+    plain.evaluate(({"x": BOX}, {"output0": LABEL}), lm.CrossEntropy())
+
+    def joint(outputs: Any, targets: Any) -> lm.Tensor:
+        first = lm.CrossEntropy()(outputs[0], targets[0])
+        return first + lm.MSE()(outputs[1], targets[1])
+
+    own = model()
+    assert own.evaluate(BY_NAME, joint) == own.evaluate(IN_ORDER, joint)
+
+
+# Data sets ----------------------------------------------------------------------------------------
+
+
+def test_a_data_set_keeps_the_names() -> None:
+    data = Dataset(INPUTS, TARGETS, weights={"label": np.ones(20)}, dtype="float64")
+    assert repr(data) == (
+        "20 examples: x['age'] f64[], x['image'] f64[3, 4], y['box'] f64[2], y['label'] i64[], "
+        "weights['label'] f64[]"
+    )
+    assert data.nbytes == sum(a.nbytes for a in (*data.input_arrays, BOX, BOX, LABEL, LABEL))
+    first, second = data.split(0.75, seed=1)
+    assert (len(first), len(second)) == (15, 5)
+    some = data.take([3, 1])
+    assert [*some.inputs] == ["age", "image"]
+    np.testing.assert_array_equal(some.targets["label"], LABEL[[3, 1]])
+    x, y, weights = next(data.batches(8))
+    np.testing.assert_array_equal(x["age"], AGE[:8])
+    assert (y.keys(), weights.keys()) == ({"box", "label"}, {"label"})
+    assert data.subset(0, 4).input_arrays[1].shape == (4, 3, 4)
+
+
+def test_a_change_of_the_dict_does_not_change_the_data_set() -> None:
+    inputs = dict(INPUTS)
+    data = Dataset(inputs)
+    del inputs["age"]
+    assert len(data.input_arrays) == 2
+
+
+def test_inputs_of_different_lengths_are_named() -> None:
+    text = fault(lambda: Dataset({"image": IMAGE, "age": AGE[:7]}))
+    assert "the inputs['image'] and the inputs['age'] differ in the number of examples" in text
+
+
+# Refused ------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_input_is_refused() -> None:
+    assert fault(lambda: model().predict({"image": IMAGE, "ages": AGE})) == (
+        "in inputs: the network has no input named 'ages'\n"
+        "  expected  image, age\n"
+        "  found     image, ages\n"
+        "  Is it 'age'?"
+    )
+    assert fault(lambda: model().predict(INPUTS | {"label": LABEL})) == (
+        "in inputs: the network has no input named 'label'\n"
+        "  expected  image, age\n"
+        "  found     age, image, label\n"
+        "  Leave it out. Targets are given separately: (inputs, targets)."
+    )
+
+
+def test_a_missing_input_is_refused() -> None:
+    expected = (
+        "in inputs: the input 'age' is missing\n"
+        "  expected  image, age\n"
+        "  found     image\n"
+        "  Give an array for each input."
+    )
+    own, inputs = model(), {"image": IMAGE}
+    for call in (
+        lambda: own.predict(inputs),
+        lambda: own.predictor()(inputs),
+        lambda: own.evaluate((inputs, TARGETS), LOSS),
+        lambda: own.training(batch_size=8, data=(inputs, TARGETS), **HOW),
+        lambda: lm.verify(own.network, LOSS, data=(inputs, TARGETS)),
+    ):
+        assert fault(call) == expected
+
+
+def test_names_for_inputs_without_names_are_refused() -> None:
+    one = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(3)), engine="interpreter")
+    assert fault(lambda: one.predict({"box": BOX})) == (
+        "in inputs: the inputs are given by name, and the input has no name\n"
+        "  expected  an array\n"
+        "  found     a dict of box\n"
+        "  Give the array itself, or name the inputs: lm.Input(..., name='box'). A table by "
+        "columns is for a model that was trained on lm.data.from_frame(...)."
+    )
+    a, b = lm.Input(2, name="a"), lm.Input(2)
+    two = lm.Model(lm.Network([a, b], a + b), engine="interpreter")
+    text = fault(lambda: two.evaluate(({"a": BOX, "b": BOX}, BOX), lm.MSE()))
+    assert text.startswith(
+        "in inputs: the inputs are given by name, and input 1 has no name\n"
+        "  expected  a tuple of 2 arrays\n"
+        "  found     a dict of a, b\n"
+        "  Give a tuple in their order, or name the inputs: lm.Input(..., name='b')."
+    )
+
+
+def test_unknown_and_missing_targets_are_refused() -> None:
+    own = model()
+    assert fault(lambda: own.evaluate((INPUTS, {"box": BOX, "labels": LABEL}), LOSS)) == (
+        "in targets: the network has no output named 'labels'\n"
+        "  expected  label, box\n"
+        "  found     box, labels\n"
+        "  Is it 'label'?"
+    )
+    assert fault(lambda: own.evaluate((INPUTS, {"box": BOX}), LOSS)) == (
+        "in targets: the target 'label' is missing\n"
+        "  expected  label, box\n"
+        "  found     box\n"
+        "  Give the target of each output that has a loss."
+    )
+
+
+def test_targets_of_a_loss_of_all_outputs_may_have_no_names() -> None:
+    def first(outputs: Any, target: Any) -> lm.Tensor:
+        return lm.CrossEntropy()(outputs[0], target)
+
+    with model().training(first, lm.SGD(0.1), 20, data=(INPUTS, LABEL)) as training:
+        assert fault(lambda: training.step(INPUTS, {"label": LABEL})) == (
+            "in targets: the targets are given by name, and the target has no name\n"
+            "  expected  an array\n"
+            "  found     a dict of label\n"
+            "  Give the array itself, or give a loss for each output: "
+            "loss={'label': lm.MSE(), ...}."
+        )
+
+
+def test_names_for_outputs_without_names_are_refused() -> None:
+    one = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(3)), engine="interpreter")
+    assert fault(lambda: one.evaluate((BOX, {"label": LABEL}), lm.CrossEntropy())) == (
+        "in targets: the targets are given by name, and the target has no name\n"
+        "  expected  an array\n"
+        "  found     a dict of label\n"
+        "  Give the array itself, or name the outputs: "
+        "lm.Network(inputs, outputs={'label': ..., ...})."
+    )
+
+
+def test_weights_are_given_for_all_losses() -> None:
+    own, each = model(), generator.random(20)
+    assert fault(lambda: own.evaluate((*BY_NAME, {"box": each}), LOSS)) == (
+        "in weights: the weights of output 'label' are missing\n"
+        "  expected  label, box\n"
+        "  found     box\n"
+        "  Give weights for each output that has a loss: numpy.ones(n) if all examples count "
+        "equally."
+    )
+    found = own.evaluate((*BY_NAME, {"box": each, "label": each}), LOSS)
+    assert found == own.evaluate((*BY_NAME, each), LOSS)
+
+
+def test_nothing_is_changed_by_a_fit_whose_data_is_refused(tmp_path: Path) -> None:
+    own = model()
+    before, wrong = own.parameters(), (INPUTS, {"box": BOX})
+    for train, validation in ((wrong, BY_NAME), (BY_NAME, wrong), (BY_NAME, [wrong])):
+        text = fault(lambda t=train, v=validation: own.fit(t, validation=v, **HOW))
+        assert "the target 'label' is missing" in text
+        same([*own.parameters().values()], [*before.values()])
+
+
+def test_a_batch_of_a_stream_that_lacks_a_name_is_named() -> None:
+    def source() -> Any:
+        yield BY_NAME
+        yield INPUTS, {"box": BOX}
+
+    text = fault(lambda: model().fit(source, **HOW))
+    assert text.startswith("in batch 1 of the stream, targets: the target 'label' is missing")
+    text = fault(lambda: model().predict([INPUTS, {"image": IMAGE}]))
+    assert text.startswith("in batch 1 of the stream, inputs: the input 'age' is missing")
+
+
+def test_errors_about_arrays_have_the_names_of_inputs_and_targets() -> None:
+    own = model()
+    for inputs in (INPUTS | {"image": IMAGE[:, :2]}, (IMAGE[:, :2], AGE)):
+        with pytest.raises(lm.errors.ShapeError) as caught:
+            own.predict(inputs)
+        assert str(caught.value).startswith(
+            "in input 'image': input 'image' has another shape than the network expects"
+        )
+    with pytest.raises(DataError) as caught, own.training(batch_size=20, **HOW) as training:
+        training.step((IMAGE, AGE), (LABEL[:9], BOX))
+    assert caught.value.facts == (
+        ("input 'image'", "20"),
+        ("input 'age'", "20"),
+        ("target 'label'", "9"),
+        ("target 'box'", "20"),
+    )
+    words = lm.Input(5, dtype="int64", name="words")
+    embedded = lm.Model(lm.Network(words, lm.Embedding(7, 2)(words)))
+    assert "found     9 at example 1 of input 'words'" in fault(
+        lambda: embedded.predict({"words": [[0] * 5, [9] * 5]})
+    )
+
+
+def test_a_value_that_is_not_finite_is_named() -> None:
+    age = AGE.copy()
+    age[4] = np.nan
+    with pytest.raises(lm.errors.NonFiniteError) as caught:
+        model().fit((INPUTS | {"age": age}, TARGETS), **HOW)
+    assert ("data", "input 'age' is not finite at example 4") in caught.value.facts
