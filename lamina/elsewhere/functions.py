@@ -20,7 +20,6 @@ OPS: dict[str, str] = {
     "expand expand_as": "lm.ops.broadcast_to(x, shape)",
     "clamp clip_by_value": "lm.ops.clip(x, low, high)",
     "var": "lm.ops.variance(x)",
-    "std": "It is lm.ops.sqrt(lm.ops.variance(x)).",
     "square": "It is x * x.",
     "absolute fabs": "lm.ops.abs(x)",
     "amax": "lm.ops.max(x)",

@@ -156,15 +156,15 @@ TENSOR: dict[str, str] = {
     "dim": "x.rank is the number of axes.",
     "view ravel": "x.reshape(shape)",
     "flatten": "The layer is lm.Flatten(); x.reshape(shape) takes any shape.",
-    "permute swapaxes T t": "x.transpose(axes), with all axes; x.mT exchanges the last two.",
+    "permute swapaxes t": (
+        "x.transpose(axes), with all axes; x.mT exchanges the last two, x.T reverses all."
+    ),
     "unsqueeze": "x.expand_dims(axis)",
     "expand": "lm.ops.broadcast_to(x, shape)",
     "tile": "lm.ops.tile(x, counts)",
     "repeat": "PyTorch's is lm.ops.tile(x, counts), NumPy's is lm.ops.repeat(x, counts).",
     "clamp": "x.clip(low, high)",
     "to type float double half int long bool": "x.astype(dtype)",
-    "var": "x.variance(axes); NumPy's default is correction=0, PyTorch's is correction=1.",
-    "std": "x.variance(axes).sqrt(); NumPy's default is correction=0, PyTorch's is correction=1.",
     "amax": "x.max(axes)",
     "amin": "x.min(axes)",
     "norm": "It is (x * x).sum().sqrt().",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NoReturn, final
 import numpy as np
 
 from lamina.elsewhere import Named
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, ShapeError
 from lamina.graph.kinds import Kind
 from lamina.graph.methods import OPERATORS, Methods
 from lamina.graph.origin import Origin, current_origin, source_line
@@ -180,8 +180,30 @@ class Tensor(Methods, Named):
         return len(self.shape)
 
     @property
+    def T(self) -> Tensor:
+        """The tensor with its axes in reverse order, as in NumPy.
+
+        In a layer that moves the batch to the end; `mT` keeps it first.
+        """
+        return OPERATORS["transpose"](self)
+
+    @property
     def mT(self) -> Tensor:
-        """The tensor with its last two axes exchanged."""
+        """The tensor with its last two axes exchanged.
+
+        Raises:
+            ShapeError: if it has fewer than two axes.
+        """
+        if self.rank < 2:
+            raise ShapeError(
+                "mT exchanges the last two axes, and there are fewer",
+                facts=(
+                    ("expected", "two axes or more"),
+                    ("found", shape_text(self.shape, self.dtype)),
+                ),
+                where=source_line(),
+                advice="x.expand_dims(0) adds an axis.",
+            )
         *before, rows, columns = range(self.rank)
         return OPERATORS["transpose"](self, (*before, columns, rows))
 

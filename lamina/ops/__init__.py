@@ -154,6 +154,7 @@ if not loaded_when_used(__name__):
     from lamina.ops.reduce import mean as mean
     from lamina.ops.reduce import min as min
     from lamina.ops.reduce import prod as prod
+    from lamina.ops.reduce import std as std
     from lamina.ops.reduce import sum as sum
     from lamina.ops.reduce import variance as variance
     from lamina.ops.sampling import affine_grid as affine_grid

@@ -1,4 +1,4 @@
-"""Reductions: mean, variance, max and min, any and all, products.
+"""Reductions: mean, variance, standard deviation, max and min, any and all, products.
 
 Reductions take `axes` (an int, several, or None for all) and drop them; with `keepdims` they stay,
 with extent 1. The records of the ops always drop them.
@@ -31,6 +31,7 @@ from lamina.ops.broadcast import broadcast_to, infer_reduction, require_numbers,
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange, full
+from lamina.ops.elementwise import sqrt
 from lamina.ops.lowering_rules import Decomposition, Reduction
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.program.target import Target
@@ -258,6 +259,21 @@ def variance(
     x = floating(x)
     keepdims, named = flag_of("keepdims", keepdims), axes_of(x, axes)
     return _kept(apply(VARIANCE, x, axes=named, correction=correction), x, named, keepdims)
+
+
+@operator
+@checked
+def std(x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool = False) -> Tensor:
+    """The standard deviation along axes: the square root of the variance.
+
+    Where it is zero, its gradient is zero, as in PyTorch.
+
+    Args:
+        x, axes, correction, keepdims: as of `variance`.
+    """
+    squared = variance(x, axes, correction, keepdims)
+    is_zero = equal(squared, 0)
+    return where(is_zero, 0, sqrt(where(is_zero, 1, squared)))
 
 
 # Largest and smallest -----------------------------------------------------------------------------

@@ -229,6 +229,12 @@ def _norms() -> Iterator[Case]:
             (X,),
         )
     yield Case(
+        "standard deviation",
+        lambda x: ops.std(x, 1, 1),
+        lambda torch, x: torch.std(x, 1),
+        (X,),
+    )
+    yield Case(
         "normalize",
         lambda x: ops.normalize(x, 2, 1),
         lambda torch, x: torch.nn.functional.normalize(x, dim=1),

@@ -190,6 +190,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "sort": {**_ALONG, "descending": True},
     "split": {"x": X, "sizes": 2, "axis": 2},
     "squeeze": {"x": X[:1], "axes": 0},
+    "std": {**_REDUCED, "correction": 1},
     "stack": {"tensors": [X, X], "axis": 1},
     "swapaxes": {"x": X, "first": 0, "second": 2},
     "sum_to": {"x": X, "shape": (3, 1)},

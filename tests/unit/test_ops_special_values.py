@@ -57,6 +57,7 @@ REDUCTIONS: list[tuple[str, Callable[[Tensor], Tensor], Callable[[Any], Any]]] =
     ("softmax", lambda x: ops.softmax(x), lambda t: t.softmax(-1)),
     ("log_softmax", lambda x: ops.log_softmax(x), lambda t: t.log_softmax(-1)),
     ("var", lambda x: ops.variance(x, 1, 1), lambda t: t.var(1)),
+    ("std", lambda x: ops.std(x, 1, 1), lambda t: t.std(1)),
     ("cumsum", lambda x: ops.cumsum(x, 1), lambda t: t.cumsum(1)),
     ("cumprod", lambda x: ops.cumprod(x, 1), lambda t: t.cumprod(1)),
     ("cummax", lambda x: ops.cummax(x, 1), lambda t: t.cummax(1)[0]),

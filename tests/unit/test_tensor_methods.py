@@ -6,11 +6,12 @@ import ast
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.errors import DefinitionError
-from lamina.graph import methods
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import LEAF, methods
 
 SOURCE = ast.parse(inspect.getsource(methods))
 (CLASS,) = (
@@ -18,7 +19,7 @@ SOURCE = ast.parse(inspect.getsource(methods))
 )
 (BLOCK,) = (node for node in CLASS.body if isinstance(node, ast.If))
 DECLARED = {node.name: node for node in BLOCK.body if isinstance(node, ast.FunctionDef)}
-NAMES = {"astype": "cast"}  # those that differ from the function's
+NAMES = {"astype": "cast", "var": "variance"}  # those that differ from the function's
 NEEDED: dict[str, tuple[Any, ...]] = {
     "argmax": (1,),
     "argmin": (1,),
@@ -31,7 +32,9 @@ NEEDED: dict[str, tuple[Any, ...]] = {
 
 
 def described(tensor: lm.Tensor) -> tuple[object, ...]:
-    return tensor.op, tensor.operands, tensor.attributes, tensor.shape, tensor.dtype
+    operands = tuple(one if one.op is LEAF else described(one) for one in tensor.operands)
+    attributes = repr(tensor.attributes)
+    return tensor.op, operands, attributes, tensor.shape, tensor.dtype
 
 
 def test_every_method_is_declared_for_type_checkers() -> None:
@@ -65,6 +68,34 @@ def test_axes_are_counted_and_the_last_two_exchanged() -> None:
     assert x.mT.shape == (x.shape[0], 4, 3)
 
 
+def test_mT_of_fewer_than_two_axes_is_refused() -> None:
+    with pytest.raises(ShapeError) as caught:
+        _ = lm.Input().mT
+    assert "mT exchanges the last two axes, and there are fewer" in str(caught.value)
+    assert "  expected  two axes or more\n  found     f32[batch]" in str(caught.value)
+    assert "test_tensor_methods.py" in caught.value.where
+
+
+def test_T_reverses_all_axes_as_in_numpy() -> None:
+    x = lm.Input(3, 4)
+    assert x.T.shape == (4, 3, x.shape[0])
+    assert described(x.T) == described(lm.ops.transpose(x))
+    array = np.arange(6.0, dtype="float32").reshape(2, 3)
+    y = lm.Input(3)
+    product = lm.compile(y, y.T @ y)
+    np.testing.assert_array_equal(product(array)[0], array.T @ array)
+
+
+def test_standard_deviation_and_variance_are_those_of_numpy() -> None:
+    array = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    x = lm.Input(3)
+    outputs = [x.std(1), x.std(0, 1, True), x.var(1), x.var(0, correction=1), x.std()]
+    expected = [array.std(1), array.std(0, ddof=1, keepdims=True), array.var(1)]
+    expected += [array.var(0, ddof=1), array.std()]
+    for found, wanted in zip(lm.compile(x, outputs)(array), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "advice"),
     [
@@ -95,8 +126,8 @@ def test_options_of_other_frameworks_get_advice(call: Any, advice: str) -> None:
         ("detach", "Here it is lm.ops.stop_gradient(x)."),
         ("view", "Here it is x.reshape(shape)."),
         (
-            "std",
-            "x.variance(axes).sqrt(); NumPy's default is correction=0, PyTorch's is correction=1.",
+            "t",
+            "x.transpose(axes), with all axes; x.mT exchanges the last two, x.T reverses all.",
         ),
     ],
 )
