@@ -158,7 +158,7 @@ def check_loss(loss: object, where: str = "loss") -> None:
     # Losses by output have terms.
     if isinstance(loss, type) or not (callable(loss) or hasattr(loss, "terms")):
         expected = "lm.CrossEntropy(), or a function of (prediction, target)"
-        raise _wrong_argument(where, "a loss", expected, loss)
+        raise wrong_argument(where, "a loss", expected, loss)
 
 
 def check_outputs(loss: object, outputs: int) -> None:
@@ -179,7 +179,7 @@ def check_optimizer(optimizer: object, where: str = "optimizer") -> None:
     # `update` alone does not make an optimizer: dicts have it too.
     methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
     if isinstance(optimizer, type) or not all(map(callable, methods)):
-        raise _wrong_argument(where, "an optimizer", "lm.Adam(1e-3)", optimizer)
+        raise wrong_argument(where, "an optimizer", "lm.Adam(1e-3)", optimizer)
 
 
 def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
@@ -242,33 +242,35 @@ def check_frozen(frozen: object) -> None:
 def check_metrics(metrics: object) -> None:
     """Raises DefinitionError if it is not a sequence of metrics."""
     if not isinstance(metrics, list | tuple):
-        raise _wrong_argument("metrics", "a list of metrics", "[lm.Accuracy()]", metrics)
+        raise wrong_argument("metrics", "a list of metrics", "[lm.Accuracy()]", metrics)
     for metric in cast(Sequence[object], metrics):
         if isinstance(metric, type) or not hasattr(metric, "statistics"):
-            raise _wrong_argument("metric", "a metric", "lm.Accuracy()", metric)
-
-
-def check_callbacks(callbacks: object) -> None:
-    """Raises DefinitionError if it is not a sequence of functions or of objects with hooks."""
-    listed = cast(Sequence[object], callbacks) if isinstance(callbacks, list | tuple) else [None]
-    if not all(callable(one) or hasattr(one, "epoch_ends") for one in listed):
-        expected = "[a function of the history, lm.callbacks.EarlyStopping()]"
-        found = cast(object, callbacks)
-        raise _wrong_argument("callbacks", "a list of callbacks", expected, found)
+            raise wrong_argument("metric", "a metric", "lm.Accuracy()", metric)
 
 
 def check_clip(clip: object) -> None:
     """Raises DefinitionError if it cannot clip gradients."""
     if clip is not None and (isinstance(clip, type) or not callable(clip)):
         kind = "a function that clips gradients"
-        raise _wrong_argument("clip", kind, "lm.ClipGlobalNorm(1.0)", clip)
+        raise wrong_argument("clip", kind, "lm.ClipGlobalNorm(1.0)", clip)
 
 
-def _wrong_argument(where: str, kind: str, expected: str, found: object) -> DefinitionError:
+def wrong_argument(
+    where: str, kind: str, expected: str, found: object, advice: str = ""
+) -> DefinitionError:
+    """The error for an argument that is not of a kind, `"a loss"`.
+
+    Args:
+        where: the name of the argument.
+        kind: of the value.
+        expected: a right value.
+        found: the value; of a class, the advice is to make an object of it.
+        advice: for any other value.
+    """
     made = isinstance(found, type)
     return DefinitionError(
         f"this is not {kind}",
         facts=(("expected", expected), ("found", repr(found))),
         where=where,
-        advice=f"Make one of the class: {found.__name__}(...)." if made else "",
+        advice=f"Make one of the class: {found.__name__}(...)." if made else advice,
     )

@@ -64,6 +64,9 @@ class Called(ABCMeta):
     def __new__(
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
     ) -> Any:
+        if "__module__" not in namespace:  # a class made by `type(name, bases, {...})`
+            module = sys._getframe(1).f_globals.get("__name__", "__main__")  # pyright: ignore[reportPrivateUsage]
+            namespace = {"__module__": module, **namespace}
         if _is_own(namespace["__module__"]):
             for method, function in list(namespace.items()):
                 public = method == "__call__" or not method.startswith("_")

@@ -16,14 +16,14 @@ from lamina.derive import GRADIENT_NORM, RATE
 from lamina.errors import DataError, DefinitionError, EngineError, NonFiniteError
 from lamina.loss_scaling import LEAST_SCALE
 from lamina.precision import Precision
-from lamina.protocols import TrainingOptions, check_callbacks
+from lamina.protocols import TrainingOptions
 from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped
 from lamina.shapes import float16
 from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit
-from lamina.training.callbacks.hooks import AnyCallback, Hooks
+from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
 from lamina.training.checkpoints import Begun, Checkpoint, kind_of_optimizer
 from lamina.training.epochs import Epochs, Opened, epochs_of, require_epochs
 from lamina.training.evaluation import evaluating, summary

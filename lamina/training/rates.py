@@ -96,7 +96,12 @@ class LearningRates:
             has = bool(self._given)
             raise DefinitionError(
                 "the learning rate of this training cannot be set",
-                facts=(("expected", "training(..., adjustable_rate=True)"),) if has else (),
+                facts=(
+                    ("in a training", "model.training(..., adjustable_rate=True)"),
+                    ("in a fit", "changes_rate = True in the class of the callback"),
+                )
+                if has
+                else (),
                 where="rate",
                 advice="Then the rate is an input of the program, which is compiled once."
                 if has

@@ -124,6 +124,18 @@ def test_a_hook_stops_the_fit_at_once() -> None:
     assert history.interrupted
 
 
+def test_a_hook_that_returns_true_stops_the_fit_after_the_epoch() -> None:
+    class Stop(lm.Callback):
+        def epoch_ends(self, fit: RunningFit) -> bool:
+            return fit.epoch == 2
+
+    seen = Seen()
+    history = fit([Stop(), seen])
+    assert len(history) == 2
+    assert not history.interrupted
+    assert seen.calls[-2:] == ["epoch 2 ends after 2", "fit ends, interrupted False"]
+
+
 def test_functions_and_objects_are_mixed() -> None:
     seen = Seen()
     history = fit([seen, lambda history: len(history) == 2])
@@ -224,7 +236,17 @@ def test_a_rate_that_cannot_be_set_is_refused() -> None:
         assert training.rate == 0.1
         with pytest.raises(DefinitionError) as caught:
             training.rate = 0.2
-        assert "adjustable_rate=True" in str(caught.value)
+        assert caught.value.facts == (
+            ("in a training", "model.training(..., adjustable_rate=True)"),
+            ("in a fit", "changes_rate = True in the class of the callback"),
+        )
+
+    class Halve(lm.Callback):
+        def epoch_ends(self, fit: RunningFit) -> None:
+            fit.rate /= 2
+
+    with pytest.raises(DefinitionError, match=r"in a fit +changes_rate = True in the class"):
+        fit([Halve()])
     how = {"loss": lm.CrossEntropy(), "optimizer": lm.Rprop(), "batch_size": 8}
     with model.training(**how, adjustable_rate=True) as training:
         assert math.isnan(training.rate)

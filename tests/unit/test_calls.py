@@ -236,6 +236,12 @@ def test_records_can_be_copied_and_pickled() -> None:
 # Kinds --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("base", [lm.Callback, lm.Layer, lm.training.losses.Loss])
+def test_a_class_made_by_type_belongs_to_the_module_that_made_it(base: type) -> None:
+    made = type("Made", (base,), {"forward": lambda self, scope, x: x})
+    assert (made.__name__, made.__module__) == ("Made", __name__)
+
+
 def test_fields_of_a_users_layer_are_not_checked() -> None:
     @dataclass(frozen=True)
     class Own(lm.Layer):

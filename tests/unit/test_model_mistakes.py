@@ -105,7 +105,7 @@ def test_a_model_of_integers_is_refused() -> None:
         ({"epochs": 1.5}, "epochs must be a whole number of at least 1"),
         ({"epochs": True}, "epochs must be a whole number of at least 1"),
         ({"callbacks": print}, "in callbacks: this is not a list of callbacks"),
-        ({"callbacks": [3]}, "in callbacks: this is not a list of callbacks"),
+        ({"callbacks": [3]}, "in callbacks: this is not a callback"),
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_named(wrong: dict[str, Any], problem: str) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
+from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
 from lamina.calls import Called
+from lamina.elsewhere.training import HOOKS
+from lamina.errors import DefinitionError
+from lamina.graph import Origin, source_line
 from lamina.shapes import Array
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt
@@ -87,6 +93,10 @@ class Callback(metaclass=Called):
     Attributes:
         changes_rate: whether a hook sets `fit.rate`. Then the rate is an input of the program.
 
+    Raises:
+        DefinitionError: for a subclass with a hook that is misspelt, is one of another framework,
+            or takes other arguments.
+
     Example:
         >>> import numpy as np, lamina as lm
         >>> class Halve(lm.Callback):
@@ -103,6 +113,12 @@ class Callback(metaclass=Called):
 
     changes_rate: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, method in vars(cls).items():
+            if isinstance(method, FunctionType):
+                _check_method(cls, name, method)
+
     def fit_begins(self, fit: RunningFit) -> None:
         """Called before the first epoch, and after `restore`."""
 
@@ -112,8 +128,12 @@ class Callback(metaclass=Called):
     def steps_done(self, fit: RunningFit, steps: int) -> None:
         """Called about every 50 ms, after so many training steps since the last call."""
 
-    def epoch_ends(self, fit: RunningFit) -> None:
-        """Called after an epoch and its validation, before the checkpoint is written."""
+    def epoch_ends(self, fit: RunningFit) -> bool | None:
+        """Called after an epoch and its validation, before the checkpoint is written.
+
+        Returns:
+            True ends the fit, as `fit.stop()` does.
+        """
 
     def fit_ends(self, fit: RunningFit) -> None:
         """Called after the last epoch, also if the fit was stopped or interrupted."""
@@ -127,3 +147,51 @@ class Callback(metaclass=Called):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a result of `state()`; an empty one begins anew."""
+
+
+_HOOKS = "fit_begins epoch_begins steps_done epoch_ends fit_ends fit_fails".split()
+_ELSEWHERE = {name: text for names, text in HOOKS.items() for name in names.split()}
+# Names that differ more from a hook are methods of the user's.
+_LIKENESS = 0.85
+
+
+def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
+    """Checks that a method of a user's class is no hook that `fit` would never call.
+
+    Raises:
+        DefinitionError: if it is one.
+    """
+    if name in _HOOKS:
+        _check_parameters(cls, name, method)
+        return
+    near = get_close_matches(name, _HOOKS, 1, _LIKENESS)
+    ours = _ELSEWHERE.get(name) or (near[0] if near else "")
+    # In a class that has Lamina's hook too, it is the user's own method.
+    if not ours or ours in vars(cls):
+        return
+    known = ours.isidentifier()
+    raise DefinitionError(
+        f"fit calls no hook {name!r}",
+        facts=(("expected", f"def {ours}{_parameters(ours)}" if known else ", ".join(_HOOKS)),),
+        where=str(Origin(cls.__name__, source_line())),
+        advice=f"Here it is called {ours}." if known else ours,
+    )
+
+
+def _check_parameters(cls: type[Callback], name: str, method: FunctionType) -> None:
+    wanted = inspect.signature(vars(Callback)[name])
+    try:
+        inspect.signature(method).bind(*wanted.parameters)
+    except TypeError:
+        raise DefinitionError(
+            f"the hook {name} takes other arguments",
+            facts=(
+                ("expected", f"def {name}{_parameters(name)}"),
+                ("found", f"def {name}({', '.join(inspect.signature(method).parameters)})"),
+            ),
+            where=str(Origin(cls.__name__, source_line())),
+        ) from None
+
+
+def _parameters(hook: str) -> str:
+    return f"({', '.join(inspect.signature(vars(Callback)[hook]).parameters)})"

@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
+from lamina.errors import DefinitionError
+from lamina.layers.checks import Sourced
+from lamina.protocols import wrong_argument
 from lamina.shapes import Array
 from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.history import History
+from lamina.training.schedules import Schedule
 
 AnyCallback = Callback | Callable[[History], bool | None]
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Raises DefinitionError if it is not a sequence of functions or of objects with hooks."""
+    if not isinstance(callbacks, list | tuple):
+        raise _wrong(callbacks, "a list of callbacks")
+    for one in cast(Sequence[object], callbacks):
+        if isinstance(one, Callback):
+            continue
+        # Losses, optimizers and schedules may be called, but not with a history.
+        if isinstance(one, type | Sourced) or not callable(one):
+            raise _wrong(one, "a callback")
+
+
+def _wrong(found: object, kind: str) -> DefinitionError:
+    advice = ""
+    if isinstance(found, Schedule):
+        advice = "A schedule is the rate of an optimizer: lm.SGD(schedule)."
+    elif hasattr(found, "on_epoch_end"):
+        advice = "Make it a subclass of lm.Callback; its hook is epoch_ends(self, fit)."
+    expected = "[a function of the history, lm.callbacks.EarlyStopping()]"
+    return wrong_argument("callbacks", kind, expected, found, advice)
 
 
 @final
@@ -64,9 +90,10 @@ class Hooks:
             callback.steps_done(fit, steps)
 
     def epoch_ends(self, fit: RunningFit) -> None:
-        """Calls the hooks of the same name."""
+        """Calls the hooks of the same name; one that returns True ends the fit."""
         for callback in self._objects:
-            callback.epoch_ends(fit)
+            if callback.epoch_ends(fit):
+                fit.stop()
 
     def call_functions(self, history: History) -> bool:
         """Calls the functions of the history; whether one of them ends the fit."""

@@ -1,0 +1,115 @@
+"""Callbacks that `fit` would not call are refused, with Lamina's name of the hook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from model_cases import network
+from random_arrays import normal
+
+import lamina as lm
+from lamina.errors import DefinitionError
+
+
+def two(self: Any, fit: Any) -> None:
+    """A hook of most names."""
+
+
+def three(self: Any, fit: Any, steps: Any) -> None:
+    """A hook of training steps."""
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("on_train_begin", "fit_begins(self, fit)"),
+        ("on_fit_end", "fit_ends(self, fit)"),
+        ("on_epoch_begin", "epoch_begins(self, fit)"),
+        ("on_epoch_end", "epoch_ends(self, fit)"),
+        ("on_train_epoch_end", "epoch_ends(self, fit)"),
+        ("on_batch_end", "steps_done(self, fit, steps)"),
+        ("on_exception", "fit_fails(self, fit, error)"),
+        ("state_dict", "state(self)"),
+        ("load_state_dict", "restore(self, state)"),
+        ("epoch_end", "epoch_ends(self, fit)"),
+        ("epoch_begin", "epoch_begins(self, fit)"),
+        ("epoch_starts", "epoch_begins(self, fit)"),
+        ("fit_begin", "fit_begins(self, fit)"),
+        ("step_done", "steps_done(self, fit, steps)"),
+        ("fit_fail", "fit_fails(self, fit, error)"),
+    ],
+)
+def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        type("Mine", (lm.Callback,), {name: two})
+    where, _, text = str(caught.value).partition(": ")
+    assert where.startswith("in Mine (test_callbacks.py:")
+    assert text == (
+        f"fit calls no hook {name!r}\n"
+        f"  expected  def {ours}\n"
+        f"  Here it is called {ours.split('(')[0]}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("on_train_batch_begin", "Training steps run without Python in between; steps_done is "),
+        ("on_test_begin", "No hook is called during the validation; epoch_ends is called after"),
+        ("on_predict_end", "model.predict calls no hooks."),
+    ],
+)
+def test_a_hook_that_lamina_has_not_is_refused(name: str, advice: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        type("Mine", (lm.Callback,), {name: two})
+    _, expected, last = str(caught.value).splitlines()
+    assert expected == (
+        "  expected  fit_begins, epoch_begins, steps_done, epoch_ends, fit_ends, fit_fails"
+    )
+    assert last.startswith(f"  {advice}")
+
+
+def test_other_methods_of_a_callback_are_the_users_own() -> None:
+    own = dict.fromkeys(("__len__", "on_plateau", "reset", "states", "epoch_time"), two)
+    type("Mine", (lm.Callback,), own)
+    # An adapter passes Lamina's hook on to one of another name.
+    type("Adapter", (lm.Callback,), {"epoch_ends": two, "on_epoch_end": three})
+
+
+def test_a_hook_of_other_arguments_is_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        type("Mine", (lm.Callback,), {"epoch_ends": three})
+    assert str(caught.value).splitlines()[0].endswith(": the hook epoch_ends takes other arguments")
+    assert caught.value.facts == (
+        ("expected", "def epoch_ends(self, fit)"),
+        ("found", "def epoch_ends(self, fit, steps)"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (lm.callbacks.EarlyStopping, "Make one of the class: EarlyStopping(...)."),
+        (lm.schedules.Cosine(0.1, 9), "A schedule is the rate of an optimizer: lm.SGD(schedule)."),
+        (lm.SGD(0.1), ""),
+        (
+            type("Keras", (), {"on_epoch_end": two})(),
+            "Make it a subclass of lm.Callback; its hook is epoch_ends(self, fit).",
+        ),
+    ],
+)
+def test_what_is_no_callback_is_refused(given: Any, advice: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Model(network()).fit(
+            (normal(8, 4), normal(8, 3)),
+            loss=lm.MSE(),
+            optimizer=lm.SGD(0.1),
+            callbacks=[lm.callbacks.PrintEpochs(), given],
+        )
+    assert str(caught.value).splitlines()[0] == "in callbacks: this is not a callback"
+    assert caught.value.facts == (
+        ("expected", "[a function of the history, lm.callbacks.EarlyStopping()]"),
+        ("found", repr(given)),
+    )
+    assert caught.value.advice == advice
