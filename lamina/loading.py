@@ -66,14 +66,16 @@ def from_torch(
         network: the definition.
         state_dict: PyTorch's `module.state_dict()`, or any mapping from names to arrays.
         engine, dtype, precision: as in `Model`.
-        names: the modules of some layers: `{"3": "features.3"}`.
+        names: the modules of some layers, by the names of the layers here: `{"3": "features.3"}`;
+            or the arrays of some parameters, `{"pos.weight": "pos"}`, such as those that are an
+            `nn.Parameter` alone.
         skip: patterns of names of parameters that keep their initial values, and of arrays that
             are not needed: `["fc.*"]`.
         seed: of the parameters that keep their initial values.
         show: whether to print which parameter takes which array.
 
     Raises:
-        DefinitionError: if an array is missing or left over.
+        DefinitionError: if an array is missing or left over, or a pattern fits no name.
         ShapeError: if an array has another shape than its parameter.
 
     Example:

@@ -6,6 +6,7 @@ and lay out their parameters as PyTorch's modules do, with the exceptions in thi
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -54,14 +55,42 @@ class StateDict(Kind):
     """Arrays by name."""
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
-        if isinstance(value, Mapping):
-            return cast(Any, value)
         advice = ""
+        if isinstance(value, Mapping):
+            table = cast(Mapping[Any, Any], value)
+            advice = _advice_on_tables(table)
+            if not advice:
+                return table
+            raise Misfit(*_ARRAYS, advice=advice, found=_kinds_of_entries(table))
         if hasattr(value, "state_dict"):
             advice = "Give its weights: module.state_dict()."
         elif isinstance(value, str | os.PathLike):
             advice = "Read it first: torch.load(path, weights_only=True)."
-        raise Misfit("arrays by name", "{'0.weight': array, ...}", advice=advice)
+        raise Misfit(*_ARRAYS, advice=advice)
+
+
+_ARRAYS = ("arrays by name", "{'0.weight': array, ...}")
+
+
+def _advice_on_tables(given: Mapping[Any, Any]) -> str:
+    """The advice for a table that has tables of arrays as entries; "" if it has none."""
+    tables = [
+        name
+        for name, value in given.items()
+        if isinstance(value, Mapping)
+        and value
+        and all(hasattr(one, "shape") for one in cast(Mapping[Any, Any], value).values())
+    ]
+    if not tables:
+        return ""
+    if len(tables) == len(given) > 1:
+        return "Join the names of nested tables: {'dense.kernel': array}."
+    return f"The arrays are one of its entries: give state_dict[{tables[0]!r}]."
+
+
+def _kinds_of_entries(table: Mapping[Any, Any]) -> str:
+    kinds = [f"{name!r}: {type(value).__name__}" for name, value in table.items()]
+    return f"{{{_some(kinds)}}}"
 
 
 class TextTable(Kind):
@@ -134,11 +163,12 @@ def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str
         skip: patterns of names that keep their values.
 
     Raises:
-        DefinitionError: if no name is the same.
+        DefinitionError: if no name is the same, or a pattern fits no name.
         ShapeError: if an array has another shape than its parameter.
     """
     record = network.variables(float32)
     everything = (*record.parameters.values(), *record.states.values())
+    _require_matches(skip, [one.name for one in everything], arrays, "load_parameters")
     values: dict[str, Array] = {}
     for variable in everything:
         name = variable.name
@@ -171,12 +201,13 @@ def pair(
     Args:
         network: takes the values.
         arrays: by name: PyTorch's `state_dict`, or any other mapping.
-        names: the module of a layer: `{"3": "features.3"}`.
+        names: the module of a layer, `{"3": "features.3"}`, or the array of a parameter,
+            `{"3.weight": "pos"}`.
         skip: patterns of names in the network that keep their values, and of arrays that are not
             needed.
 
     Raises:
-        DefinitionError: if an array is missing or left over.
+        DefinitionError: if an array is missing or left over, or a pattern fits no name.
         ShapeError: if an array has another shape than its parameter.
     """
     return _Pairing(network.variables(float32), arrays, names or {}, skip).whole()
@@ -215,6 +246,7 @@ class _Pairing:
         for name in self._unused:
             del self._left[name]
         everything = (*record.parameters.values(), *record.states.values())
+        _require_matches(skip, [one.name for one in everything], arrays, "from_torch")
         self._kept = [one.name for one in everything if _fits(one.name, skip)]
         wanted = [one for one in everything if not _fits(one.name, skip)]
         self._layers = _layers_of(record, wanted)
@@ -223,19 +255,13 @@ class _Pairing:
 
     def whole(self) -> Pairing:
         """All pairs: first by name, then the other layers in order."""
-        known = [layer.prefix for layer in self._layers]
-        for prefix in self._names:
-            if prefix not in known:
-                raise DefinitionError(
-                    f"the network has no layer {prefix!r} with parameters",
-                    facts=(("expected", ", ".join(known)), ("found", repr(prefix))),
-                    where="names",
-                    advice="print(network) shows the layers.",
-                )
-        remaining = [layer for layer in self._layers if not self._paired_by_name(layer)]
+        self._require_known_names()
+        named = [self._without_named_arrays(layer) for layer in self._layers]
+        remaining = [one for one in named if one.variables and not self._paired_by_name(one)]
         for layer in remaining:
             self._take(layer, self._next_module(layer))
         if self._left:
+            module, dot, _ = next(iter(self._left)).rpartition(".")
             raise DefinitionError(
                 "some arrays belong to no layer of the network",
                 facts=(
@@ -243,17 +269,50 @@ class _Pairing:
                     ("left over", _some(self._left)),
                 ),
                 where="from_torch",
-                advice="Leave out what is not needed: skip=['aux.*'].",
+                advice="Name the modules of layers, or the arrays of parameters: "
+                f"names={{'3.weight': {next(iter(self._left))!r}}}; or leave out what is not "
+                f"needed: skip=[{f'{module}.*' if dot else next(iter(self._left))!r}].",
             )
         pairs = tuple(self._pairs[one.name] for layer in self._layers for one in layer.variables)
         return Pairing(pairs, tuple(self._kept), tuple(self._unused), self._values)
+
+    def _require_known_names(self) -> None:
+        known = [layer.prefix for layer in self._layers]
+        variables = [one.name for layer in self._layers for one in layer.variables]
+        for name in self._names:
+            if name not in known and name not in variables:
+                raise DefinitionError(
+                    f"the network has no layer {name!r} with parameters, and no such parameter",
+                    facts=(
+                        ("layers", _some(known)),
+                        ("parameters", _some(variables)),
+                        ("found", f"names={{{name!r}: {self._names[name]!r}}}"),
+                    ),
+                    where="names",
+                    advice="Names in the network come first: names={'3': 'features.3'}; "
+                    "print(network) shows the layers.",
+                )
+
+    def _without_named_arrays(self, layer: _Layer) -> _Layer:
+        """Takes the arrays that are named for parameters; returns the layer without these."""
+        for variable in layer.variables:
+            if variable.name in self._names:
+                self._take_array(layer, variable, self._names[variable.name], None)
+        rest = [
+            (variable, suffix)
+            for variable, suffix in zip(layer.variables, layer.suffixes, strict=True)
+            if variable.name not in self._names
+        ]
+        return _Layer(layer.prefix, tuple(v for v, _ in rest), tuple(s for _, s in rest))
 
     def _paired_by_name(self, layer: _Layer) -> bool:
         module = self._names.get(layer.prefix)
         # Numbers count layers here and modules there; that they are equal means nothing.
         if module is None and not layer.prefix.split(".")[0].isdigit():
             first, _ = layer.suffixes[0]
-            module = layer.prefix if f"{layer.prefix}.{first}" in self._arrays else None
+            found = [f"{layer.prefix}.{first}", *[layer.prefix] * _is_single(layer)]
+            given = any(name in self._arrays and name not in self._unused for name in found)
+            module = layer.prefix if given else None
         if module is not None:
             self._take(layer, module)
         return module is not None
@@ -277,7 +336,7 @@ class _Pairing:
                 ("paired before", f"{len(self._pairs)} parameters and states"),
             ),
             where="from_torch",
-            advice=_ADVICE,
+            advice=_advice(layer),
         )
 
     def _take(self, layer: _Layer, module: str) -> None:
@@ -291,24 +350,32 @@ class _Pairing:
             source = f"{module}.{suffix}" if module else suffix
             if third is not None and source not in self._arrays:
                 source, third = self._separate(source, variable), None
-            if source not in self._arrays:
-                raise DefinitionError(
-                    f"there is no array for {variable.name!r}",
-                    facts=(
-                        ("expected", source),
-                        ("found", _some(n for n in self._arrays if n.startswith(module))),
-                    ),
-                    where="from_torch",
-                    advice=_ADVICE,
-                )
-            value = _array(self._arrays[source], source)
-            if third is not None:
-                rows = len(value) // 3
-                value = value[third * rows : (third + 1) * rows]
-            _require_shape(variable, source, value, _ADVICE)
-            self._pairs[variable.name] = Pair(variable.name, source, third)
-            self._values[variable.name] = value
-            self._left.pop(source, None)
+            if source not in self._arrays and _is_single(layer) and module in self._arrays:
+                source = module  # an nn.Parameter of its own, not one of a module
+            self._take_array(layer, variable, source, third)
+
+    def _take_array(
+        self, layer: _Layer, variable: Variable, source: str, third: int | None
+    ) -> None:
+        if source not in self._arrays:
+            near = source.rpartition(".")[0]
+            raise DefinitionError(
+                f"there is no array for {variable.name!r}",
+                facts=(
+                    ("expected", source),
+                    ("found", _some(n for n in self._arrays if n.startswith(near))),
+                ),
+                where="from_torch",
+                advice=_advice(layer),
+            )
+        value = _array(self._arrays[source], source)
+        if third is not None:
+            rows = len(value) // 3
+            value = value[third * rows : (third + 1) * rows]
+        _require_shape(variable, source, value, _advice(layer))
+        self._pairs[variable.name] = Pair(variable.name, source, third)
+        self._values[variable.name] = value
+        self._left.pop(source, None)
 
     def _separate(self, source: str, variable: Variable) -> str:
         """The array of queries, keys or values alone."""
@@ -332,6 +399,9 @@ def _array(value: Any, name: str) -> Array:
 def _require_shape(variable: Variable, source: str, value: Array, advice: str) -> None:
     wanted = static(variable.tensor.shape)
     if value.shape != wanted:
+        if value.size == math.prod(wanted):
+            shape = ", ".join(map(str, wanted))
+            advice = f"Give it in this shape: state_dict[{source!r}].reshape({shape})."
         raise ShapeError(
             f"{source} does not fit the parameter {variable.name!r}",
             facts=(
@@ -342,10 +412,42 @@ def _require_shape(variable: Variable, source: str, value: Array, advice: str) -
         )
 
 
-_ADVICE = (
-    "Layers without a name are paired in order: name the modules of those in another order, "
-    "names={'3': 'features.3'}, or leave parameters out, skip=['fc.*']."
-)
+def _advice(layer: _Layer) -> str:
+    """What to do about a layer whose arrays do not fit."""
+    variable = layer.variables[0].name
+    return (
+        "Layers without a name are paired in order: name the modules of those in another order, "
+        f"names={{{layer.prefix!r}: 'features.3'}}, or single arrays, "
+        f"names={{{variable!r}: 'features.scale'}}, or leave parameters out, skip=[{variable!r}]."
+    )
+
+
+def _is_single(layer: _Layer) -> bool:
+    """Whether a layer has one parameter alone, which may be an `nn.Parameter` in PyTorch."""
+    return len(layer.variables) == 1
+
+
+def _require_matches(
+    patterns: Sequence[str], names: Sequence[str], arrays: Iterable[str], where: str
+) -> None:
+    """Checks that each pattern fits a name.
+
+    Raises:
+        DefinitionError: if one fits none.
+    """
+    listed = list(arrays)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in (*names, *listed)):
+            raise DefinitionError(
+                "a pattern fits no parameter and no array",
+                facts=(
+                    ("pattern", repr(pattern)),
+                    ("parameters", _some(names)),
+                    ("arrays", _some(listed)),
+                ),
+                where=f"{where}, skip",
+                advice="A star stands for any text: 'fc.*' is all of layer fc.",
+            )
 
 
 def _layers_of(record: Record, variables: Sequence[Variable]) -> list[_Layer]:

@@ -19,7 +19,11 @@ MODEL: dict[str, str] = {
     "state_dict get_weights weights named_parameters variables trainable_weights "
     "trainable_variables coefs_": "model.parameters()",
     "buffers named_buffers non_trainable_weights non_trainable_variables": "model.states()",
-    "load_state_dict set_weights": "model.set_parameters(values)",
+    "load_state_dict": (
+        "lm.from_torch(net, state_dict) makes a model with PyTorch's weights; "
+        "model.set_parameters(values) takes arrays by the names of model.parameters()."
+    ),
+    "set_weights": "model.set_parameters(values)",
     "load_weights load": "lm.load(path)",
     "save_weights to_json export": "model.save(path)",
     "layers modules named_modules children get_layer": (
@@ -53,7 +57,11 @@ NETWORK: dict[str, str] = {
         "A network holds no numbers: model = lm.Model(net), then model.fit(...) and "
         "model.predict(...)."
     ),
-    "state_dict parameters load_state_dict get_weights set_weights": (
+    "load_state_dict": (
+        "A network holds no numbers: lm.from_torch(net, state_dict) makes a model with PyTorch's "
+        "weights."
+    ),
+    "state_dict parameters get_weights set_weights": (
         "A network holds no numbers: model = lm.Model(net), then model.parameters()."
     ),
     "to cuda cpu": _ENGINE,

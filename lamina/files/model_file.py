@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, cast
@@ -141,6 +142,27 @@ def _contents(path: str | os.PathLike[str]) -> bytes:
         ) from error
 
 
+# How a pickle begins: its protocol, and the opcode of a number, a frame, a class or a table.
+_PICKLE = re.compile(rb"\x80[\x02-\x05][\x8a\x95c}]")
+
+
+def _require_no_pickle(data: bytes, where: str) -> None:
+    """Raises FileFormatError for a file of PyTorch: a zip archive with a pickle, or a pickle."""
+    zipped = data.startswith(b"PK") and b"data.pkl" in data
+    if zipped or _PICKLE.match(data):
+        raise FileFormatError(
+            "this is a file of PyTorch, or another pickle",
+            facts=(
+                ("expected", "a model file, as Model.save writes it"),
+                ("found", "a zip archive with a pickle" if zipped else "a pickle"),
+            ),
+            where=where,
+            advice="Pickles are not read, because they may run code. Write the network in Lamina, "
+            "and give it the weights: "
+            "lm.from_torch(net, torch.load(path, weights_only=True)).",
+        )
+
+
 def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
     """The tensors and the metadata of a safetensors file."""
     import safetensors
@@ -153,6 +175,7 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
         header: Any = json.loads(data[8 : 8 + length])
         metadata: dict[str, str] = header.get("__metadata__") or {}
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _require_no_pickle(data, where)
         found = f"{len(data):,} bytes that are not a safetensors file: {error}"
         raise _damaged("the file is damaged or of another kind", where, found) from error
     except (RecursionError, OverflowError, MemoryError) as error:
@@ -168,7 +191,8 @@ def _require_model(tensors: Mapping[str, Array], metadata: dict[str, str], where
             "this is not a model file of Lamina",
             facts=(("expected", FORMAT), ("found", str(metadata.get("format")))),
             where=where,
-            advice="lm.load reads files that Model.save or a checkpoint of fit has written.",
+            advice="lm.load reads files that Model.save or a checkpoint of fit has written; "
+            "model.load_parameters(path) takes the arrays of other safetensors files.",
         )
     if metadata.pop("checksum", "") != _checksum(metadata, tensors):
         raise _damaged("the file is damaged", where, "a checksum that does not match its contents")

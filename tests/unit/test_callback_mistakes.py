@@ -44,7 +44,7 @@ def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: s
     with pytest.raises(DefinitionError) as caught:
         type("Mine", (lm.Callback,), {name: two})
     where, _, text = str(caught.value).partition(": ")
-    assert where.startswith("in Mine (test_callbacks.py:")
+    assert where.startswith("in Mine (test_callback_mistakes.py:")
     assert text == (
         f"fit calls no hook {name!r}\n"
         f"  expected  def {ours}\n"

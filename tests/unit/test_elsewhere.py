@@ -116,6 +116,8 @@ MODEL = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
         (lm.schedules, "StepLR", "Here it is lm.schedules.StepDecay(rate, every)."),
         (lm.data, "DataLoader", "lm.data.Dataset(inputs, targets); fit takes the batch size"),
         (MODEL, "summary", "'Model' object has no attribute 'summary'. print(model.network) "),
+        (MODEL, "load_state_dict", "lm.from_torch(net, state_dict) makes a model with PyTorch's"),
+        (MODEL.network, "load_state_dict", "lm.from_torch(net, state_dict) makes a model with"),
         (MODEL, "state_dict", "Here it is model.parameters()."),
         (MODEL, "predict_proba", "model.predict(inputs) gives the outputs of the network. For "),
         (MODEL.network, "summary", "print(net) shows layers, shapes and parameters."),

@@ -15,7 +15,7 @@ from random_arrays import normal
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DataError, DefinitionError
+from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.graph import Graph, show
 from lamina.shapes import float32
 
@@ -309,13 +309,47 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"x", b"\x80\x04\x95pickled", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, b"PK\x03\x04", b"{}"],
+    [b"", b"x", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, b"PK\x03\x04", b"{}"],
 )
 def test_a_file_of_another_kind_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(data)
     error = refused(tmp_path / "model")
     assert error.problem == "the file is damaged or of another kind"
     assert error.facts[0] == ("expected", "a whole model file, as Model.save writes it")
+
+
+@pytest.mark.parametrize("read", [lm.load, lm.Model(lm.Sequential(lm.Input(2))).load_parameters])
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"\x80\x04\x95pickled", "a pickle"),
+        (b"PK\x03\x04" + b"\0" * 26 + b"weights/data.pkl", "a zip archive with a pickle"),
+    ],
+)
+def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_its_weights(
+    read: Callable[[Path], Any], data: bytes, found: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "weights.pt"
+    path.write_bytes(data)
+    with pytest.raises(FileFormatError) as caught:
+        read(path)
+    assert str(caught.value) == (
+        f"in {path}: this is a file of PyTorch, or another pickle\n"
+        "  expected  a model file, as Model.save writes it\n"
+        f"  found     {found}\n"
+        "  Pickles are not read, because they may run code. Write the network in Lamina, and give "
+        "it the weights: lm.from_torch(net, torch.load(path, weights_only=True))."
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("zipped", [True, False])
+def test_files_that_pytorch_writes_are_recognised(zipped: bool, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    path = tmp_path / "weights.pt"
+    state = torch.nn.Linear(3, 2).state_dict()
+    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+    assert refused(path).problem == "this is a file of PyTorch, or another pickle"
 
 
 def test_a_safetensors_file_of_someone_else_is_refused(tmp_path: Path) -> None:
@@ -326,7 +360,8 @@ def test_a_safetensors_file_of_someone_else_is_refused(tmp_path: Path) -> None:
         f"in {tmp_path / 'model'}: this is not a model file of Lamina\n"
         "  expected  lamina-model-1\n"
         "  found     None\n"
-        "  lm.load reads files that Model.save or a checkpoint of fit has written."
+        "  lm.load reads files that Model.save or a checkpoint of fit has written; "
+        "model.load_parameters(path) takes the arrays of other safetensors files."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,8 @@ def test_an_array_of_another_shape() -> None:
     assert lines[2] == "  found     [3, 5]"
     assert lines[3] == (
         "  Layers without a name are paired in order: name the modules of those in another order, "
-        "names={'3': 'features.3'}, or leave parameters out, skip=['fc.*']."
+        "names={'3': 'features.3'}, or single arrays, names={'3.weight': 'features.scale'}, or "
+        "leave parameters out, skip=['3.weight']."
     )
 
 
@@ -175,7 +177,8 @@ def test_arrays_that_are_left_over() -> None:
         "in from_torch: some arrays belong to no layer of the network\n"
         "  paired     2 parameters and states\n"
         "  left over  2.weight, 2.bias\n"
-        "  Leave out what is not needed: skip=['aux.*']."
+        "  Name the modules of layers, or the arrays of parameters: names={'3.weight': "
+        "'2.weight'}; or leave out what is not needed: skip=['2.*']."
     )
 
 
@@ -202,10 +205,86 @@ def test_the_module_of_a_layer_that_is_none() -> None:
     with pytest.raises(DefinitionError) as caught:
         lm.from_torch(two_linear(), TWO_LINEAR, names={"2": "0"})
     assert str(caught.value) == (
-        "in names: the network has no layer '2' with parameters\n"
-        "  expected  1, 3\n"
-        "  found     '2'\n"
-        "  print(network) shows the layers."
+        "in names: the network has no layer '2' with parameters, and no such parameter\n"
+        "  layers      1, 3\n"
+        "  parameters  1.weight, 1.bias, 3.weight, 3.bias\n"
+        "  found       names={'2': '0'}\n"
+        "  Names in the network come first: names={'3': 'features.3'}; print(network) shows the "
+        "layers."
+    )
+
+
+def with_positions(name: str | None = "pos") -> lm.Network:
+    return lm.Sequential(lm.Input(3, 4), lm.LearnedPositions(name=name), lm.Linear(2, name="head"))
+
+
+POSITIONS = weights(("head.weight", (2, 4)), ("head.bias", (2,)), ("pos", (3, 4)))
+
+
+@pytest.mark.parametrize("names", [{}, {"pos": "pos"}, {"pos.weight": "pos"}])
+def test_a_parameter_takes_an_array_that_belongs_to_no_module(names: dict[str, str]) -> None:
+    model = lm.from_torch(with_positions(), POSITIONS, names=names, show=False)
+    np.testing.assert_allclose(model.parameters()["pos.weight"], POSITIONS["pos"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("key", ["1", "1.weight"])
+def test_a_layer_without_a_name_takes_such_an_array_by_its_number(key: str) -> None:
+    net, arrays = with_positions(None), dict(POSITIONS)
+    arrays["embedding.position"] = arrays.pop("pos")
+    model = lm.from_torch(net, arrays, names={key: "embedding.position"}, show=False)
+    np.testing.assert_allclose(model.parameters()["1.weight"], POSITIONS["pos"], rtol=1e-6)
+
+
+def test_one_parameter_of_a_layer_is_named_and_the_others_follow_in_order() -> None:
+    arrays = weights(("w", (5, 4)), ("0.bias", (5,)), ("2.weight", (3, 5)), ("2.bias", (3,)))
+    model = lm.from_torch(two_linear(), arrays, names={"1.weight": "w"}, show=False)
+    np.testing.assert_allclose(model.parameters()["1.weight"], arrays["w"], rtol=1e-6)
+    np.testing.assert_allclose(model.parameters()["3.bias"], arrays["2.bias"], rtol=1e-6)
+
+
+def test_an_array_that_a_name_does_not_find() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.from_torch(with_positions(), POSITIONS, names={"pos.weight": "position"})
+    assert str(caught.value) == (
+        "in from_torch: there is no array for 'pos.weight'\n"
+        "  expected  position\n"
+        "  found     head.weight, head.bias, pos\n"
+        "  Layers without a name are paired in order: name the modules of those in another order, "
+        "names={'pos': 'features.3'}, or single arrays, names={'pos.weight': 'features.scale'}, or "
+        "leave parameters out, skip=['pos.weight']."
+    )
+
+
+def test_an_array_with_axes_of_length_one_more() -> None:
+    arrays = POSITIONS | {"pos": POSITIONS["pos"][None]}
+    with pytest.raises(ShapeError) as caught:
+        lm.from_torch(with_positions(), arrays)
+    assert caught.value.problem == "pos does not fit the parameter 'pos.weight'"
+    assert caught.value.advice == "Give it in this shape: state_dict['pos'].reshape(3, 4)."
+
+
+def test_a_parameter_and_its_array_are_skipped() -> None:
+    model = lm.from_torch(with_positions(), POSITIONS, skip=["pos", "pos.*"], show=False)
+    first = lm.Model(with_positions()).parameters()["pos.weight"]
+    np.testing.assert_array_equal(model.parameters()["pos.weight"], first)
+    # The array alone is skipped: the parameter still wants one.
+    with pytest.raises(DefinitionError, match=r"leave parameters out, skip=\['pos.weight'\]"):
+        lm.from_torch(with_positions(), POSITIONS, skip=["pos"])
+
+
+@pytest.mark.parametrize("where", ["from_torch", "load_parameters"])
+def test_a_pattern_that_fits_nothing_is_refused(where: str) -> None:
+    model = lm.Model(two_linear())
+    from_torch = partial(lm.from_torch, model.network)
+    load: Any = from_torch if where == "from_torch" else model.load_parameters
+    with pytest.raises(DefinitionError) as caught:
+        load(TWO_LINEAR, skip=["2.*", "fc.*"])
+    assert str(caught.value) == (
+        f"in {where}, skip: a pattern fits no parameter and no array\n"
+        "  pattern     'fc.*'\n"
+        "  parameters  1.weight, 1.bias, 3.weight, 3.bias\n"
+        "  arrays      0.weight, 0.bias, 2.weight, 2.bias\n"
+        "  A star stands for any text: 'fc.*' is all of layer fc."
     )
 
 
@@ -219,6 +298,15 @@ class Module:
     [
         (Module(), "Give its weights: module.state_dict()."),
         ("weights.pt", "Read it first: torch.load(path, weights_only=True)."),
+        (
+            {"epoch": 3, "state_dict": TWO_LINEAR, "optimizer": {"state": {}}},
+            "The arrays are one of its entries: give state_dict['state_dict'].",
+        ),
+        ({"model": TWO_LINEAR}, "The arrays are one of its entries: give state_dict['model']."),
+        (
+            {"dense": {"kernel": np.zeros(2)}, "head": {"kernel": np.zeros(2)}},
+            "Join the names of nested tables: {'dense.kernel': array}.",
+        ),
     ],
 )
 def test_what_is_not_a_state_dict(given: Any, advice: str) -> None:

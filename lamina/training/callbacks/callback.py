@@ -149,7 +149,7 @@ class Callback(metaclass=Called):
         """Continues from a result of `state()`; an empty one begins anew."""
 
 
-_HOOKS = "fit_begins epoch_begins steps_done epoch_ends fit_ends fit_fails".split()
+_HOOKS = ["fit_begins", "epoch_begins", "steps_done", "epoch_ends", "fit_ends", "fit_fails"]
 _ELSEWHERE = {name: text for names, text in HOOKS.items() for name in names.split()}
 # Names that differ more from a hook are methods of the user's.
 _LIKENESS = 0.85
