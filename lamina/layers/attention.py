@@ -4,9 +4,9 @@ After Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser, Polosukhin: Att
 need (2017). Sequences are f32 or f64 [batch, length, features]. A mask is bool, true for the keys
 that a query attends to: [batch, keys], for sequences of different lengths, (queries, keys),
 [batch, queries, keys], or [batch, heads, queries, keys]. (PyTorch's `key_padding_mask` is true for
-the other keys.) A mask of floats is added to the scores: (queries, keys), or
-[batch, heads, queries, keys]; floats of three axes are a sequence. Any extent of four may be 1. A
-query without any key gets zeros.
+the other keys.) A mask of floats is added to the scores: (queries, keys), [batch, queries, keys]
+after as many sequences as the layer takes, or [batch, heads, queries, keys]. Any extent of four may
+be 1. A query without any key gets zeros.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class MultiHeadAttention(Layer):
     If it is applied to one sequence, the positions attend to each other (self-attention). If it is
     applied to two, the first attends to the second; if to three, they are the sources of queries,
     keys and values. One or two masks may follow; keys must be allowed by both, and floats are added
-    up. Gives [batch, queries, features].
+    up. Floats of three axes are a mask after three sequences, `attention(x, x, x, mask)`, and a
+    sequence before. Gives [batch, queries, features].
 
     It contains four `Linear` layers, `queries`, `keys`, `values` and `output`, so its parameters
     are `queries.weight`, (features, inputs), `queries.bias`, (features,), and so on. PyTorch's
@@ -192,10 +193,9 @@ class TransformerEncoderBlock(Layer):
     """Self-attention, then a feed-forward network of two linear layers at each position.
 
     Applied to [batch, length, features], and perhaps one or two masks; gives the same shape. Both
-    sublayers
-    have a residual connection and a layer normalisation: of the sum, or, with `norm_first`, of the
-    sublayer's input (Xiong et al.: On layer normalization in the transformer architecture, 2020).
-    With `causal=True` it is the block of decoder-only language models.
+    sublayers have a residual connection and a layer normalisation: of the sum, or, with
+    `norm_first`, of the sublayer's input (Xiong et al.: On layer normalization in the transformer
+    architecture, 2020). With `causal=True` it is the block of decoder-only language models.
 
     It contains `attention`, a `MultiHeadAttention`; `attention_norm`; `hidden` and `output`, two
     `Linear` layers; `feedforward_norm`. PyTorch's names for them are `self_attn`, `norm1`,
@@ -244,7 +244,7 @@ class TransformerEncoderBlock(Layer):
         attention = _self_attention(self)
         x = _residual(
             *(self, scope, "attention", x),
-            lambda y: scope.layer("attention", attention, y, *masks),
+            lambda y: scope.layer("attention", attention, y, y, y, *masks),
         )
         return _feedforward(self, scope, x)
 
@@ -306,11 +306,11 @@ class TransformerDecoderBlock(Layer):
         other = replace(own, features=features, causal=False, rotary=None)
         x = _residual(
             *(self, scope, "attention", x),
-            lambda y: scope.layer("attention", own, y, *masks[1:]),
+            lambda y: scope.layer("attention", own, y, y, y, *masks[1:]),
         )
         x = _residual(
             *(self, scope, "memory_attention", x),
-            lambda y: scope.layer("memory_attention", other, y, memory, *masks[:1]),
+            lambda y: scope.layer("memory_attention", other, y, memory, memory, *masks[:1]),
         )
         return _feedforward(self, scope, x)
 
@@ -362,10 +362,16 @@ _NO_MASK = " If it is a second sequence, put an lm.Embedding(count, features) be
 _MOST_MASKS = 2
 
 
-def _is_mask(x: Tensor) -> bool:
-    """Whether a tensor is a mask: bool, or floats that are added to the scores."""
-    added = x.dtype.is_float and (x.rank == 4 or (x.rank == 2 and isinstance(x.shape[0], int)))
-    return x.dtype == bool_ or added
+def _is_mask(x: Tensor, before: Sequence[Tensor] | None) -> bool:
+    """Whether a tensor is a mask: bool, or floats that are added to the scores.
+
+    Floats of three axes are one only after all sequences that the layer can take (`before`), and
+    if their axes have the lengths of these.
+    """
+    pairs = x.rank == 2 and isinstance(x.shape[0], int)
+    lengths = [y.shape[1] for y in before or () if y.rank > 1]
+    of_examples = x.rank == 3 and all(dim in lengths for dim in x.shape[1:])
+    return x.dtype == bool_ or (x.dtype.is_float and (x.rank == 4 or pairs or of_examples))
 
 
 def _sequences_and_masks(
@@ -377,14 +383,17 @@ def _sequences_and_masks(
         ShapeError: if there are more than the layer takes, or a sequence has other axes.
         DTypeError: for integers, and for masks of one number for each key.
     """
-    sequences = tuple(x for x in operands if not _is_mask(x))
-    masks = tuple(x for x in operands if _is_mask(x))
+    most = max(counts)
+    before = operands[:most]
+    kinds = [_is_mask(x, before if n >= most else None) for n, x in enumerate(operands)]
+    sequences = tuple(x for x, is_mask in zip(operands, kinds, strict=True) if not is_mask)
+    masks = tuple(x for x, is_mask in zip(operands, kinds, strict=True) if is_mask)
     facts = tuple((f"operand {n}", described(x)) for n, x in enumerate(operands))
     name = type(layer).__name__
     for number, x in enumerate(operands):
         # A tensor of two axes is a mask that is not bool, unless it must be a sequence.
-        if number >= min(counts) and x.rank == 2 and not _is_mask(x):
-            indices = number < max(counts) and x.dtype.kind == "int"
+        if number >= min(counts) and x.rank == 2 and not kinds[number]:
+            indices = number < most and x.dtype.kind == "int"
             raise DTypeError(
                 f"a mask of {name} is bool",
                 facts=(("expected", "bool[batch, keys]"), ("found", described(x))),
@@ -398,7 +407,8 @@ def _sequences_and_masks(
         raise ShapeError(
             f"{name} takes {wanted}, and perhaps up to {_MOST_MASKS} masks",
             facts=facts,
-            advice="Masks come last; they are bool, or floats of four axes.",
+            advice="Masks come last; they are bool, or floats of four axes. Floats "
+            "[batch, queries, keys] are a mask after as many sequences as the layer takes.",
         )
     for x in sequences:
         require_float(layer, x, EMBEDDING if x.rank == 2 else "")
@@ -443,11 +453,11 @@ def _fitting(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         return ops.reshape(mask, (batch, 1, query_count, key_count))
     if mask.shape == shapes[2]:
         return ops.reshape(mask, (1, 1, query_count, key_count))
-    listed = (*shapes[: 2 if mask.dtype == bool_ else 0], shapes[2], wanted)
+    listed = shapes if mask.dtype == bool_ else shapes[1 if mask.rank == 3 else 2 :]
     raise ShapeError(
         "the mask does not fit the sequences",
         facts=(
-            ("expected", " or ".join(map(shape_text, listed))),
+            ("expected", " or ".join(map(shape_text, (*listed, wanted)))),
             ("found", described(mask)),
         ),
         advice="A mask has one value for each pair of query and key, and a bool mask may have one "

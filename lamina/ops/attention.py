@@ -67,7 +67,7 @@ def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tu
                 f"attention: the {name} cannot be repeated to the shape of the weights",
                 facts=(*facts, (name, described(x))),
                 advice="The weights are [batch, heads, queries, keys]; each axis must have that "
-                "extent, or 1.",
+                "extent, or 1. For [batch, queries, keys] insert the heads: ops.expand_dims(x, 1).",
             )
     return (*queries.shape[:3], values.shape[3]), queries.dtype
 
@@ -359,8 +359,9 @@ def attention(
             their number divides that of queries: neighbouring heads of queries then share them
             (Ainslie et al.: GQA, 2023).
         values: [batch, heads, keys, features of the result].
-        mask: bool that broadcasts to [batch, heads, queries, keys]: true where a query may attend
-            to a key.
+        mask: bool that broadcasts to [batch, heads, queries, keys], such as (queries, keys): true
+            where a query may attend to a key. Three axes are heads, queries and keys;
+            `mask[:, None]` makes four of [batch, queries, keys].
         causal: whether query i attends to keys 0 to i only.
         scale: by default 1 / sqrt(features).
         factors: the weights are multiplied by these, such as the mask of a dropout; they broadcast

@@ -132,6 +132,33 @@ def test_a_mask_of_floats_is_added_to_the_scores() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("layer", "shapes", "sources", "keys"),
+    [
+        (lm.MultiHeadAttention(2), [(5, 8)], (0, 0, 0), 5),
+        (lm.MultiHeadAttention(2), [(5, 8), (4, 6)], (0, 1, 1), 4),
+        (lm.TransformerEncoderBlock(2, 16), [(5, 8)], (0,), 5),
+        (lm.TransformerDecoderBlock(2, 16), [(5, 8), (4, 6)], (0, 1), 4),
+    ],
+    ids=["itself", "two sequences", "encoder", "decoder"],
+)
+def test_floats_of_three_axes_are_a_mask_after_all_sequences(
+    layer: Layer, shapes: Any, sources: tuple[int, ...], keys: int
+) -> None:
+    inputs, added = [lm.Input(*shape) for shape in shapes], lm.Input(5, keys)
+    allowed = np.random.default_rng(0).random((3, 5, keys)) < 0.7
+    allowed[..., 0] = True
+    given = [inputs[n] for n in sources]
+    model = lm.Model(lm.Network([*inputs, added], layer(*given, added)), seed=1)
+    pairs = lm.Input(5, keys, dtype="bool")
+    by_bool = model.part(lm.Network([*inputs, pairs], layer(*given, pairs)))
+    arrays = [sequences(3, *shape, seed=n) for n, shape in enumerate(shapes)]
+    minus = np.where(allowed, 0, -np.inf).astype("float32")
+    np.testing.assert_allclose(
+        model.predict((*arrays, minus)), by_bool.predict((*arrays, allowed)), atol=1e-6
+    )
+
+
 def test_two_masks_allow_what_both_allow_and_floats_are_added_up() -> None:
     x, keys = lm.Input(5, 8), lm.Input(5, dtype="bool")
     layer, below = lm.MultiHeadAttention(2), ops.constant(np.tri(5, dtype=bool))
@@ -304,6 +331,12 @@ MASK = "bool"
             [(5, 8)] * 2,
             "takes one sequence, and perhaps up to 2 masks",
         ),
+        (
+            lm.TransformerDecoderBlock(2, 4),
+            [(5, 8), (4, 8), (5, 6)],
+            "[batch, queries, keys] are a mask after as many sequences as the layer takes.",
+        ),
+        (lm.TransformerDecoderBlock(2, 4), [(5, 8), (4, 8), (4, 5)], "[batch, 5, 4] or [5, 4] or"),
         (lm.TransformerDecoderBlock(2, 4), [(5, 8)], "takes two sequences, and perhaps up to"),
     ],
 )

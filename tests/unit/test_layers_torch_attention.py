@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 from torch_comparison import Case, compare_with_pytorch, option_sets
 
@@ -196,17 +197,19 @@ def _grouped() -> Iterator[Case]:
         9,
         heads=[(1, 1), (4, 2), (4, 1), (6, 3)],
         head_features=[2, 4, 6],
-        added=[None, "heads", "pairs"],
+        added=[None, "heads", "pairs", "examples"],
         causal=[True, False],
         rotary=[None, 100.0],
     ):
         added = {"heads": [(3, o["heads"][0], 5, 6)], "pairs": [(3, 1, 5, 6)]}
+        added["examples"] = [(3, 5, 6)]
 
         def module(nn: Any, torch: Any, o: Any = o) -> Any:
             def attend(q: Any, k: Any, v: Any, *masks: Any) -> Any:
                 if o["rotary"]:
                     q, k = (_rotated_by_pytorch(torch, x, o["rotary"]) for x in (q, k))
                 added = masks[0] if masks else None
+                added = added[:, None] if masks and added.ndim == 3 else added
                 if masks and o["causal"]:
                     added = added.masked_fill(torch.ones(5, 6).triu(1).bool(), -torch.inf)
                 return nn.functional.scaled_dot_product_attention(
@@ -255,6 +258,65 @@ def _weights() -> Iterator[Case]:
         return lambda x: lm.concat([lm.Flatten()(y) for y in attention(x)])
 
     yield Case("weights", layer, module, [(3, 5, 8)], weights=_OF_ATTENTION, cancelling=True)
+
+
+def _of_heads(mask: Any) -> Any:
+    """A mask as PyTorch's layers take it: [batch * heads, queries, keys]."""
+    return mask.repeat_interleave(3, 0)
+
+
+def _added() -> Iterator[Case]:
+    """Masks of floats in PyTorch's layers.
+
+    With an even number of heads, PyTorch 2.13 infers by another function, which gives NaN for them.
+    """
+    x, memory, pairs, own = (2, 5, 9), (2, 6, 9), (2, 5, 6), (2, 5, 5)
+    every = np.random.default_rng(3).normal(size=pairs[1:]).astype("float32")
+    attention = lm.MultiHeadAttention(3)
+    for name, layer, module, names, forward, shapes in (
+        (
+            "MultiHeadAttention-added",
+            lambda x, memory, mask: attention(x, memory, memory, mask),
+            lambda nn: nn.MultiheadAttention(9, 3, batch_first=True),
+            _ATTENTION_NAMES,
+            lambda call, x, memory, mask: call(x, memory, memory, attn_mask=_of_heads(mask))[0],
+            [x, memory, pairs],
+        ),
+        (
+            "MultiHeadAttention-added to all examples",
+            lambda x, memory: attention(x, memory, lm.ops.constant(every, x.dtype)),
+            lambda nn: nn.MultiheadAttention(9, 3, batch_first=True),
+            _ATTENTION_NAMES,
+            lambda call, x, memory: call(x, memory, memory, attn_mask=x.new_tensor(every))[0],
+            [x, memory],
+        ),
+        (
+            "TransformerEncoderBlock-added",
+            lm.TransformerEncoderBlock(3, 16, dropout=0.0),
+            lambda nn: nn.TransformerEncoderLayer(9, 3, 16, 0.0, batch_first=True),
+            _ENCODER_NAMES,
+            lambda call, x, mask: call(x, _of_heads(mask)),
+            [x, own],
+        ),
+        (
+            "TransformerDecoderBlock-added",
+            lm.TransformerDecoderBlock(3, 16, dropout=0.0, causal=False),
+            lambda nn: nn.TransformerDecoderLayer(9, 3, 16, 0.0, batch_first=True),
+            _DECODER_NAMES,
+            lambda call, x, memory, *masks: call(x, memory, *map(_of_heads, reversed(masks))),
+            [x, memory, pairs, own],
+        ),
+    ):
+        yield Case(
+            name,
+            lambda layer=layer: layer,
+            lambda nn, torch, module=module, names=names, forward=forward: _Attending(
+                module(nn), names, forward, torch
+            ),
+            shapes,
+            weights=_OF_ATTENTION,
+            cancelling=True,
+        )
 
 
 _BLOCK_OPTIONS = {
@@ -358,6 +420,7 @@ def _decoder_blocks() -> Iterator[Case]:
 CASES = [
     *_attentions(),
     *_grouped(),
+    *_added(),
     *_weights(),
     *_encoder_blocks(),
     *_decoder_blocks(),

@@ -49,6 +49,17 @@ def test_causal_is_a_mask_of_later_positions() -> None:
         same(ops.attention(q, k, v, causal=True, blocks=blocks), expected, (q, k, v))
 
 
+def test_masks_of_fewer_axes_are_repeated_from_the_left() -> None:
+    q, k, v = operands((2, 3, 5, 3), (2, 3, 7, 3), (2, 3, 7, 5))
+    generator = np.random.default_rng(0)
+    for shape in ((7,), (5, 7), (5, 1), (3, 5, 7), (1, 5, 7)):
+        allowed = generator.random(shape) < 0.6
+        bias = generator.normal(size=shape).astype("float32")
+        whole = [np.broadcast_to(x, (2, 3, 5, 7)) for x in (allowed, bias)]
+        expected = ops.attention(q, k, v, whole[0], bias=whole[1])
+        same(ops.attention(q, k, v, allowed, bias=bias), expected, (q, k, v))
+
+
 def test_a_bias_of_minus_infinity_is_a_mask() -> None:
     q, k, v = operands((2, 2, 5, 3), (2, 2, 7, 3), (2, 2, 7, 5))
     allowed = np.random.default_rng(0).random((2, 1, 5, 7)) < 0.6
@@ -150,6 +161,7 @@ QUERIES, KEYS = (2, 3, 5, 4), (2, 3, 6, 4)
         ([QUERIES, KEYS, KEYS], {"mask": (1, 2, 3, 5, 6)}, "the mask cannot be repeated"),
         ([QUERIES, KEYS, KEYS], {"factors": (4, 6)}, "the factors cannot be repeated"),
         ([QUERIES, KEYS, KEYS], {"bias": (4, 6)}, "the bias cannot be repeated"),
+        ([QUERIES, KEYS, KEYS], {"mask": (2, 5, 6)}, "insert the heads: ops.expand_dims(x, 1)."),
     ],
 )
 def test_shapes_that_do_not_fit_are_named(shapes: Any, others: Any, expected: str) -> None:
