@@ -215,6 +215,11 @@ class OfOutput(Sourced):
         """`"classes_accuracy"`."""
         return f"{self.output}_{self.metric.name}"
 
+    @property
+    def smaller_is_better(self) -> bool | None:
+        """What the metric says."""
+        return getattr(self.metric, "smaller_is_better", None)
+
     def statistics(self, prediction: Any, target: Any, weights: Any = None) -> Mapping[str, Tensor]:
         """Those of the metric."""
         given = {} if weights is None else {"weights": weights}
@@ -267,6 +272,11 @@ class FunctionMetric(Sourced):
                 advice="lm.FunctionMetric(lambda prediction, target: ..., name='error').",
             )
         object.__setattr__(self, "name", name)
+
+    @property
+    def smaller_is_better(self) -> bool | None:
+        """True for a loss; for another function its name decides."""
+        return True if hasattr(self.function, "measured") else None
 
     def statistics(
         self, prediction: Any, target: Any, weights: Tensor | None = None

@@ -31,6 +31,7 @@ ELSEWHERE = {
     "beta1": "betas b1 beta_1",
     "beta2": "betas b2 beta_2",
     "bias": "use_bias",
+    "best": "mode",
     "bins": "n_bins num_bins",
     "bias_init": "bias_initializer",
     "bias_regularizer": "bias_regulariser",

@@ -122,7 +122,9 @@ class Fit:
                 history = self._begin(training, hooks, checkpoint)
                 history.measured = self._measured(hooks)
                 with held_interrupts() as interrupt:
-                    fit = RunningFit(self.model, training, history, self.epochs, interrupt)
+                    fit = RunningFit(
+                        self.model, training, history, options.metrics, self.epochs, interrupt
+                    )
                     run = _Run(fit, hooks, interrupt, checkpoint)
                     try:
                         hooks.fit_begins(fit)

@@ -111,6 +111,7 @@ UNIT = FRACTION | COUNT
 TEXT = some("text", "empty")
 PATH = some("text")
 TEXT_OF_A_NAME = some("text")
+BEST = some("None")
 FUNCTION = some("lambda")
 COUNTS = some("()", "[1, 2]")
 NUMBERS = some("()", "(1.0,)", "[1, 2]", "vector", "near")
@@ -592,6 +593,7 @@ ROWS |= {
             "patience": COUNT,
             "least_change": NOT_NEGATIVE,
             "restore_best": FLAG,
+            "best": BEST,
         },
     ),
     "callbacks.ReduceOnPlateau": Row(
@@ -603,11 +605,13 @@ ROWS |= {
             "threshold": NOT_NEGATIVE,
             "cooldown": FROM_ZERO,
             "least_rate": NOT_NEGATIVE,
+            "best": BEST,
         },
     ),
     "callbacks.TimeLimit": Row({"seconds": 1.0}, {"seconds": POSITIVE}),
     "callbacks.SaveModels": Row(
-        {"folder": "models"}, {"folder": PATH, "monitor": TEXT_OF_A_NAME, "keep": COUNT}
+        {"folder": "models"},
+        {"folder": PATH, "monitor": TEXT_OF_A_NAME, "keep": COUNT, "best": BEST},
     ),
     "callbacks.CSVLog": Row({"path": "a.csv"}, {"path": PATH}),
     "callbacks.JSONLinesLog": Row({"path": "a.jsonl"}, {"path": PATH}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
@@ -13,6 +13,7 @@ from lamina.calls import Called
 from lamina.elsewhere.training import HOOKS
 from lamina.errors import DefinitionError
 from lamina.graph import Origin, source_line
+from lamina.protocols import Metric
 from lamina.shapes import Array
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt
@@ -42,7 +43,9 @@ class RunningFit:
     Attributes:
         model: which is trained; its parameters may be read and set.
         training: has the state of the optimizer.
-        history: of the finished epochs; at `epoch_ends` with the epoch that has just ended.
+        history: of the finished epochs; at `epoch_ends` with the epoch that has just ended. A
+            callback that adds a measure adds its name to `history.measured` when the fit begins.
+        metrics: those of the fit.
         epochs: the number of epochs in total.
         epoch: the number of the current epoch, from 1.
     """
@@ -52,12 +55,14 @@ class RunningFit:
         model: TrainedModel,
         training: Training,
         history: History,
+        metrics: Sequence[Metric],
         epochs: int,
         interrupt: Interrupt,
     ) -> None:
         self.model = model
         self.training = training
         self.history = history
+        self.metrics = metrics
         self.epochs = epochs
         self.epoch = len(history)
         self.is_stopping = False

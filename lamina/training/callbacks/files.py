@@ -14,7 +14,7 @@ from typing import Any
 from lamina.files.atomic import require_writable, write_atomically
 from lamina.graph.kinds import Count
 from lamina.training.callbacks.callback import Callback, RunningFit
-from lamina.training.callbacks.monitor import Monitor, last_value
+from lamina.training.callbacks.monitor import Best, Monitor, last_value, require_measured
 from lamina.training.history import History
 
 PathLike = str | os.PathLike[str]
@@ -32,10 +32,11 @@ class SaveModels(Callback):
         folder: of the files; it is made if it does not exist.
         monitor: the name of the measure in the history.
         keep: the number of models of the best epochs.
+        best: which values are the best, as in `EarlyStopping`.
 
     Raises:
         DataError: if a file cannot be written.
-        DefinitionError: in the first epoch, if nothing of that name is measured.
+        DefinitionError: when the fit begins, if nothing of that name is measured.
 
     Example:
         >>> import lamina as lm
@@ -47,6 +48,7 @@ class SaveModels(Callback):
     monitor: Monitor = "validation_loss"
     _: KW_ONLY
     keep: Count = 1
+    best: Best = None
 
     def __post_init__(self) -> None:
         self.restore({})
@@ -61,13 +63,14 @@ class SaveModels(Callback):
         return {"best": self._best}
 
     def fit_begins(self, fit: RunningFit) -> None:
-        """Makes the folder."""
+        """Checks the name of the measure, and makes the folder."""
+        require_measured(fit, self.monitor, "SaveModels")
         Path(self.folder).mkdir(parents=True, exist_ok=True)
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Saves the model."""
         fit.model.save(self._path("last"))
-        value = last_value(fit.history, self.monitor, "SaveModels")
+        value = last_value(fit, self.monitor, self.best, "SaveModels")
         before = self._best
         # Of equal values the earlier epoch is better.
         self._best = sorted([*before, [value, float(fit.epoch)]])[: self.keep]

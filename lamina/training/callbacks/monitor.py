@@ -6,11 +6,13 @@ import math
 from typing import Annotated
 
 from lamina.errors import DefinitionError
-from lamina.graph.kinds import Kind, Misfit, Operands
-from lamina.training.history import History
+from lamina.graph.kinds import Kind, Misfit, Operands, OrNone, Word
+from lamina.training.callbacks.callback import RunningFit
 
-# Measures with one of these words in their names are better if they are smaller.
+# Measures that do not say it themselves are better if they are smaller if their names have one of
+# these words.
 _SMALLER = ("loss", "error", "norm")
+SMALLEST = "smallest"
 
 
 class _Name(Kind):
@@ -23,30 +25,48 @@ class _Name(Kind):
 
 
 Monitor = Annotated[str, _Name()]
+# Which values of a measure are the best; None: what the metric says.
+Best = Annotated[str | None, OrNone(Word((SMALLEST, "largest")))]
 
 
-def smaller_is_better(monitor: str) -> bool:
-    """Whether the measure of a name is better if it is smaller."""
-    return any(word in monitor for word in _SMALLER)
+def require_measured(fit: RunningFit, monitor: str, where: str) -> None:
+    """Raises DefinitionError if a fit that begins will not measure something of that name."""
+    measured = dict.fromkeys((*fit.history.measured, *fit.history))
+    if monitor not in measured:
+        raise DefinitionError(
+            f"nothing named {monitor!r} is measured",
+            facts=(("expected", ", ".join(measured)), ("found", repr(monitor))),
+            where=where,
+            advice="fit(validation=..., metrics=[lm.Accuracy()]) measures more."
+            if monitor.startswith("val")
+            else "",
+        )
 
 
-def last_value(history: History, monitor: str, where: str) -> float:
+def last_value(fit: RunningFit, monitor: str, best: str | None, where: str) -> float:
     """The value of a measure in the last epoch, negated if larger values are better.
 
     Raises:
-        DefinitionError: if it was not measured.
+        DefinitionError: if it is not in the history, as a matrix is not.
     """
-    if monitor not in history:
+    if monitor not in fit.history:
         raise DefinitionError(
-            f"nothing named {monitor!r} was measured",
-            facts=(("expected", ", ".join(history)), ("found", repr(monitor))),
+            f"{monitor!r} is no number, so no epoch is the best one",
+            facts=(("expected", ", ".join(fit.history)), ("found", repr(monitor))),
             where=where,
-            advice="fit(validation=..., metrics=[lm.Accuracy()]) measures more."
-            if monitor.startswith("validation")
-            else "",
+            advice="Monitor the loss, or a metric with one number.",
         )
-    value = history[monitor][-1]
+    value = fit.history[monitor][-1]
     # A value that is not a number is never better.
     if math.isnan(value):
         return math.inf
-    return value if smaller_is_better(monitor) else -value
+    return value if _smaller_is_better(fit, monitor, best) else -value
+
+
+def _smaller_is_better(fit: RunningFit, monitor: str, best: str | None) -> bool:
+    if best is not None:
+        return best == SMALLEST
+    name = monitor.removeprefix("validation_")
+    metric = next((one for one in fit.metrics if one.name == name), None)
+    says: bool | None = getattr(metric, "smaller_is_better", None)
+    return any(word in name for word in _SMALLER) if says is None else says

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from lamina.graph.kinds import Count, NotNegative, Number, Whole
 from lamina.shapes import Array
 from lamina.training.callbacks.callback import Callback, RunningFit
-from lamina.training.callbacks.monitor import Monitor, last_value
+from lamina.training.callbacks.monitor import Best, Monitor, last_value, require_measured
 
 Epochs = Annotated[int, Whole(0)]
 
@@ -20,20 +20,23 @@ Epochs = Annotated[int, Whole(0)]
 class EarlyStopping(Callback):
     """Ends the fit when a measure has not improved for some epochs.
 
-    Then the model gets the parameters and states of the best epoch. Measures with "loss", "error"
-    or "norm" in their names are better if they are smaller, all others if they are larger.
+    Then the model gets the parameters and states of the best epoch. The state of the optimizer is
+    that of the last one.
 
     Args:
         monitor: the name of the measure in the history.
         patience: so many epochs in a row without improvement end the fit.
         least_change: an improvement is larger than this.
         restore_best: whether the model gets the values of the best epoch at the end of the fit.
+        best: `"smallest"` or `"largest"`: which values are the best ones. By default the metric
+            says it; otherwise measures with "loss", "error" or "norm" in their names are better if
+            they are smaller, all others if they are larger.
 
     Attributes:
         best_epoch: the number of the best epoch, from 1; 0 before the first one.
 
     Raises:
-        DefinitionError: in the first epoch, if nothing of that name is measured.
+        DefinitionError: when the fit begins, if nothing of that name is measured.
 
     Example:
         >>> import lamina as lm
@@ -46,6 +49,7 @@ class EarlyStopping(Callback):
     patience: Count = 5
     least_change: NotNegative = 0.0
     restore_best: bool = True
+    best: Best = None
     best_epoch: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -68,13 +72,14 @@ class EarlyStopping(Callback):
         return numbers | {f"best/{name}": value for name, value in self._values.items()}
 
     def fit_begins(self, fit: RunningFit) -> None:
-        """Ends a resumed fit that was stopped before."""
+        """Checks the name, and ends a resumed fit that was stopped before."""
+        require_measured(fit, self.monitor, "EarlyStopping")
         if self._waited >= self.patience:
             fit.stop()
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Compares the measure with the best one."""
-        value = last_value(fit.history, self.monitor, "EarlyStopping")
+        value = last_value(fit, self.monitor, self.best, "EarlyStopping")
         if value < self._best - self.least_change:
             self._best, self._waited, self.best_epoch = value, 0, fit.epoch
             if self.restore_best:
@@ -104,9 +109,10 @@ class ReduceOnPlateau(Callback):
         threshold: an improvement is larger than this fraction of the best value.
         cooldown: so many epochs after a reduction do not count.
         least_rate: the rate does not fall below it.
+        best: which values are the best, as in `EarlyStopping`.
 
     Raises:
-        DefinitionError: in the first epoch, if nothing of that name is measured.
+        DefinitionError: when the fit begins, if nothing of that name is measured.
 
     Example:
         >>> import lamina as lm
@@ -121,6 +127,7 @@ class ReduceOnPlateau(Callback):
     threshold: NotNegative = 1e-4
     cooldown: Epochs = 0
     least_rate: NotNegative = 0.0
+    best: Best = None
 
     changes_rate: ClassVar[bool] = True
 
@@ -137,9 +144,13 @@ class ReduceOnPlateau(Callback):
         """The best value, and the epochs since then."""
         return {"best": self._best, "waited": self._waited, "cooling": self._cooling}
 
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Checks the name of the measure."""
+        require_measured(fit, self.monitor, "ReduceOnPlateau")
+
     def epoch_ends(self, fit: RunningFit) -> None:
         """Compares the measure with the best one, and may lower the rate."""
-        value = last_value(fit.history, self.monitor, "ReduceOnPlateau")
+        value = last_value(fit, self.monitor, self.best, "ReduceOnPlateau")
         # For negated values the same fraction of the best one is added.
         if math.isinf(self._best) or value < self._best - self.threshold * abs(self._best):
             self._best, self._waited = value, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,7 +31,12 @@ class Metric(Sourced, ABC):
         ...         return {"sum": lm.ops.sum(error * weights), "count": lm.ops.sum(weights)}
         ...     def result(self, sums):
         ...         return float(sums["sum"] / sums["count"])
+
+    Attributes:
+        smaller_is_better: for callbacks that look for the best epoch; None leaves it to the name.
     """
+
+    smaller_is_better: ClassVar[bool | None] = None
 
     @property
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -54,6 +54,8 @@ class CalibrationError(Metric):
     bins: Count = 15
     norm: Literal["mean", "square", "max"] = "mean"
     logits: bool = False
+
+    smaller_is_better: ClassVar[bool | None] = True
 
     @property
     def name(self) -> str:
@@ -120,6 +122,8 @@ class Perplexity(Metric):
 
     _: KW_ONLY
     ignore_index: int | None = None
+
+    smaller_is_better: ClassVar[bool | None] = True
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ class MeanAbsoluteError(Metric):
         >>> lm.MeanAbsoluteError().name
         'mean_absolute_error'
     """
+
+    smaller_is_better: ClassVar[bool | None] = True
 
     @property
     def name(self) -> str:
@@ -51,6 +54,8 @@ class MeanSquaredError(Metric):
         'mean_squared_error'
     """
 
+    smaller_is_better: ClassVar[bool | None] = True
+
     @property
     def name(self) -> str:
         """`"mean_squared_error"`."""
@@ -77,6 +82,8 @@ class RootMeanSquaredError(Metric):
         >>> lm.RootMeanSquaredError().name
         'root_mean_squared_error'
     """
+
+    smaller_is_better: ClassVar[bool | None] = True
 
     @property
     def name(self) -> str:
