@@ -7,71 +7,17 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from random_arrays import normal
-from training_cases import labels
+from callback_cases import FAR, Scripted, Seen, X, Y, bits, fit, network
 
 import lamina as lm
 from lamina.errors import DefinitionError, MissingExtraError, NonFiniteError
 from lamina.training.callbacks.callback import RunningFit
-
-X, Y = normal(40, 4), labels(40)
-FAR = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
-
-
-def network() -> lm.Network:
-    return lm.Sequential(lm.Input(4), lm.Linear(6), lm.Tanh(), lm.Dropout(0.2), lm.Linear(3))
-
-
-def fit(callbacks: Sequence[Any], model: lm.Model | None = None, **how: Any) -> Any:
-    model = lm.Model(network(), seed=1) if model is None else model
-    how = {**FAR, "epochs": 3, "batch_size": 16, **how}
-    return model.fit((X, Y), validation=(X[:10], Y[:10]), callbacks=callbacks, **how)
-
-
-def bits(model: lm.Model) -> bytes:
-    return b"".join(value.tobytes() for value in model.parameters().values())
-
-
-class Scripted(lm.Callback):
-    """Replaces the validation loss by given values."""
-
-    def __init__(self, values: Sequence[float], name: str = "validation_loss") -> None:
-        self.values, self.name = values, name
-
-    def epoch_ends(self, fit: RunningFit) -> None:
-        fit.history.values[self.name][-1] = self.values[fit.epoch - 1]
-
-
-class Seen(lm.Callback):
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def fit_begins(self, fit: RunningFit) -> None:
-        self.calls.append(f"fit begins {fit.epoch}/{fit.epochs}")
-
-    def epoch_begins(self, fit: RunningFit) -> None:
-        self.calls.append(f"epoch {fit.epoch} begins after {len(fit.history)}")
-
-    def steps_done(self, fit: RunningFit, steps: int) -> None:
-        if self.calls[-1].startswith("steps"):
-            steps += int(self.calls.pop().split()[1])
-        self.calls.append(f"steps {steps}")
-
-    def epoch_ends(self, fit: RunningFit) -> None:
-        self.calls.append(f"epoch {fit.epoch} ends after {len(fit.history)}")
-
-    def fit_ends(self, fit: RunningFit) -> None:
-        self.calls.append(f"fit ends, interrupted {fit.history.interrupted}")
-
-    def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
-        self.calls.append(f"fit fails: {type(error).__name__}")
-
 
 # Hooks --------------------------------------------------------------------------------------------
 
@@ -328,61 +274,6 @@ def test_a_measure_that_is_not_there_is_named_before_the_training(tmp_path: Path
         assert "nothing named 'validation_accuracy' is measured" in str(caught.value)
         assert f"in {type(callback).__name__}" in str(caught.value)
         assert seen.calls == ["fit fails: DefinitionError"]
-
-
-def test_a_callback_may_add_a_measure_for_others() -> None:
-    class Adds(lm.Callback):
-        def fit_begins(self, fit: RunningFit) -> None:
-            fit.history.measured += ("own",)
-
-        def epoch_ends(self, fit: RunningFit) -> None:
-            fit.history.values.setdefault("own", []).append(float(fit.epoch))
-
-    stopping = lm.callbacks.EarlyStopping("own", best="smallest", patience=2)
-    assert len(fit([Adds(), stopping], epochs=9)) == 3
-
-
-def test_a_matrix_is_no_measure_of_the_best_epoch() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        stopping = lm.callbacks.EarlyStopping("confusion_matrix")
-        fit([stopping], metrics=[lm.ConfusionMatrix()])
-    assert "'confusion_matrix' is no number, so no epoch is the best one" in str(caught.value)
-
-
-def share_of_hits(prediction: Any, target: Any) -> Any:
-    return lm.ops.cast(lm.ops.equal(lm.ops.argmax(prediction, 1), target), "float32")
-
-
-@pytest.mark.parametrize(
-    ("metric", "name", "best", "expected"),
-    [
-        (lm.Perplexity(), "perplexity", None, 2),
-        (lm.CalibrationError(logits=True), "calibration_error", None, 2),
-        (lm.NLL(), "nll", None, 2),
-        (lm.Accuracy(), "accuracy", None, 1),
-        (share_of_hits, "share_of_hits", None, 1),
-        (share_of_hits, "share_of_hits", "smallest", 2),
-        (lm.Accuracy(), "accuracy", "smallest", 2),
-        (lm.Perplexity(), "perplexity", "largest", 1),
-    ],
-)
-def test_metrics_know_which_values_are_better(
-    metric: Any, name: str, best: str | None, expected: int
-) -> None:
-    """The measure falls from the first epoch to the second."""
-    stopping = lm.callbacks.EarlyStopping(f"validation_{name}", patience=1, best=best)
-    falling = Scripted([0.9, 0.8, 0.8], f"validation_{name}")
-    fit([falling, stopping], metrics=[metric])
-    assert stopping.best_epoch == expected
-
-
-def test_a_metric_of_an_output_knows_it_too() -> None:
-    x = lm.Input(4)
-    net = lm.Network(x, {"head": lm.Linear(3)(x)})
-    stopping = lm.callbacks.EarlyStopping("head_perplexity", patience=1)
-    falling = Scripted([0.9, 0.8, 0.8], "head_perplexity")
-    fit([falling, stopping], lm.Model(net), metrics={"head": [lm.Perplexity()]})
-    assert stopping.best_epoch == 2
 
 
 PLATEAU = [5, 4, 4, 4, 4, 3.99999, 3, 3, 3, 3, 3, 2.9]

@@ -1,0 +1,64 @@
+"""A small fit, and callbacks that tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from random_arrays import normal
+from training_cases import labels
+
+import lamina as lm
+from lamina.training.callbacks.callback import RunningFit
+
+X, Y = normal(40, 4), labels(40)
+FAR = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(6), lm.Tanh(), lm.Dropout(0.2), lm.Linear(3))
+
+
+def fit(callbacks: Sequence[Any], model: lm.Model | None = None, **how: Any) -> Any:
+    model = lm.Model(network(), seed=1) if model is None else model
+    how = {**FAR, "epochs": 3, "batch_size": 16, **how}
+    return model.fit((X, Y), validation=(X[:10], Y[:10]), callbacks=callbacks, **how)
+
+
+def bits(model: lm.Model) -> bytes:
+    return b"".join(value.tobytes() for value in model.parameters().values())
+
+
+class Scripted(lm.Callback):
+    """Replaces the validation loss by given values."""
+
+    def __init__(self, values: Sequence[float], name: str = "validation_loss") -> None:
+        self.values, self.name = values, name
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        fit.history.values[self.name][-1] = self.values[fit.epoch - 1]
+
+
+class Seen(lm.Callback):
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        self.calls.append(f"fit begins {fit.epoch}/{fit.epochs}")
+
+    def epoch_begins(self, fit: RunningFit) -> None:
+        self.calls.append(f"epoch {fit.epoch} begins after {len(fit.history)}")
+
+    def steps_done(self, fit: RunningFit, steps: int) -> None:
+        if self.calls[-1].startswith("steps"):
+            steps += int(self.calls.pop().split()[1])
+        self.calls.append(f"steps {steps}")
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        self.calls.append(f"epoch {fit.epoch} ends after {len(fit.history)}")
+
+    def fit_ends(self, fit: RunningFit) -> None:
+        self.calls.append(f"fit ends, interrupted {fit.history.interrupted}")
+
+    def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+        self.calls.append(f"fit fails: {type(error).__name__}")
