@@ -215,7 +215,9 @@ def _target(
     for position, number in enumerate(numbers):
         tensor = leaves[number]
         wanted = expected[min(position, len(expected) - 1)] if expected else None
-        to_float = wanted is not None and wanted[1].is_float and not tensor.dtype.is_float
+        # Integers of another rank are class numbers, for losses that take either.
+        alike = wanted is not None and len(wanted[0]) == tensor.rank
+        to_float = wanted is not None and alike and wanted[1].is_float and not tensor.dtype.is_float
         found.append(ops.cast(tensor, dtype) if to_float else _cast(tensor, dtype))
     return _single(found)
 

@@ -46,11 +46,13 @@ class Begun:
         recorded: losses and metrics of the training steps of the epoch that are done; None if the
             file was written after an epoch.
         skipped: the training steps before the epoch that loss scaling skipped.
+        rates: the learning rates at the begin of the epoch, if the history has them.
     """
 
     position: Mapping[str, Any] = field(default_factory=dict[str, Any])
     recorded: Recorded | None = None
     skipped: int = 0
+    rates: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @final
@@ -100,7 +102,7 @@ class Checkpoint:
         notes["position"] = dict(begun.position)
         if begun.recorded is not None:
             kept = sorted(begun.recorded.kept)
-            notes["epoch"] = {"kept": kept, "skipped": begun.skipped}
+            notes["epoch"] = {"kept": kept, "skipped": begun.skipped, "rates": dict(begun.rates)}
             state |= _tensors_of(begun.recorded)
         parameters = self._parameters
         network, precision, seed = parameters.network, parameters.precision, parameters.seed
@@ -127,7 +129,10 @@ class Checkpoint:
                 {n.removeprefix(statistics): v for n, v in tensors.items() if statistics in n},
                 kept=frozenset(map(str, notes["epoch"]["kept"])),
             )
-            return Begun(notes["position"], recorded, int(notes["epoch"]["skipped"]))
+            epoch = notes["epoch"]
+            # Files of earlier versions have no rates.
+            rates = epoch.get("rates", {})
+            return Begun(notes["position"], recorded, int(epoch["skipped"]), rates)
         return Begun(notes.get("position", {}))
 
     def resume(self, training: Training) -> tuple[History, dict[str, dict[str, Any]]]:

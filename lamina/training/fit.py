@@ -211,8 +211,8 @@ class Fit:
                 hooks.epoch_begins(fit)
                 started, scale = time.perf_counter(), training.loss_scale
                 if begun.recorded is None:
-                    begun = Begun(skipped=training.skipped_steps)
-                rates = training.rates if self._records_rates(hooks) else {}
+                    rates = training.rates if self._records_rates(hooks) else {}
+                    begun = Begun(skipped=training.skipped_steps, rates=rates)
                 epoch = _Epoch(number, epochs, run, begun, shown, are_finite)
                 begun = Begun()
                 with _restored_after_errors(snapshot, number):
@@ -221,7 +221,7 @@ class Fit:
                     self._require_steps(len(recorded.losses) - skipped, scale, number)
                 if interrupt.pressed:
                     break
-                row = summary(recorded, self.options.metrics) | rates
+                row = summary(recorded, self.options.metrics) | epoch.begun.rates
                 if training.scales_loss:
                     row["skipped_steps"] = skipped
                 if measure is not None:
@@ -274,7 +274,7 @@ class Fit:
             run.hooks.steps_done(run.fit, len(piece.losses))
             if self.checkpoint_steps is not None and done - saved >= self.checkpoint_steps:
                 pieces = [joined(pieces)]
-                run.save(Begun(epochs.notes(), pieces[0], epoch.begun.skipped))
+                run.save(replace(epoch.begun, position=epochs.notes(), recorded=pieces[0]))
                 saved = done
         if not done and not interrupt.pressed:
             raise _no_steps(self.batch_size)
@@ -422,8 +422,8 @@ def _advice(precision: Precision) -> str:
             "or 'mixed-bfloat16'."
         )
     usual = (
-        "ower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or look for NaN "
-        "in the data."
+        "ower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or look in the "
+        "data for NaN, and for batches whose targets are all ignored."
     )
     if precision.half == float16:
         range_ = "float16 holds numbers up to 65,504, and bfloat16 all of float32's range"

@@ -211,7 +211,7 @@ def test_a_loss_that_overflows_is_named_with_its_training_step() -> None:
         "  data   all finite\n"
         "  model  restored to its state before this epoch\n"
         "  Lower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or "
-        "look for NaN in the data."
+        "look in the data for NaN, and for batches whose targets are all ignored."
     )
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
+from random_arrays import normal
 
+from lamina import Model, Sequential
 from lamina import layers as lm
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.shapes import BATCH, as_dtype, float32, int64
-from lamina.training import metrics
+from lamina.training import losses, metrics
 
 generator = np.random.default_rng(0)
 SCORES = generator.normal(size=(60, 5)).astype(np.float32)
@@ -155,6 +157,19 @@ def test_regression_metrics() -> None:
     explained = 1 - ((x - y) ** 2).sum(0) / ((y - y.mean(0)) ** 2).sum(0)
     np.testing.assert_allclose(run(metrics.R2(), x, y), explained.mean(), rtol=1e-10)
     assert run(metrics.R2(), x, x) == 1.0
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e3, 1e5])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_r2_does_not_depend_on_the_mean_of_the_targets(mean: float, dtype: str) -> None:
+    """In float32, sums of squares of numbers far from zero would cancel."""
+    y = (normal(500, 2) + mean).astype(dtype)
+    x = (y + 0.5 * normal(500, 2, seed=1)).astype(dtype)
+    residual = ((x.astype("float64") - y) ** 2).sum(0)
+    expected = 1 - residual / ((y - y.mean(0, dtype="float64")) ** 2).sum(0)
+    model = Model(Sequential(lm.Input(2), lm.LeakyReLU(slope=1.0)), dtype=dtype)
+    found = model.evaluate((x, y), losses.MSE(), [metrics.R2()])["r2"]
+    assert found == pytest.approx(expected.mean(), rel=1e-5)
 
 
 def test_r2_of_targets_that_do_not_vary() -> None:

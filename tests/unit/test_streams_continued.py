@@ -114,6 +114,17 @@ def test_a_fit_that_failed_in_an_epoch_continues_from_its_training_step(
     assert whole[1].values == part[1].values
 
 
+def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    falling = lm.Adam(lm.schedules.Linear(0.02, 60))
+    how: Any = {"epochs": 4, "optimizer": falling, "record": ["rate"]}
+    with failing(17):
+        trained(TRAIN, checkpoint=path, checkpoint_steps=1, **how)
+    part, whole = trained(TRAIN, checkpoint=path, resume=True, **how), trained(TRAIN, **how)
+    assert part[1].values == whole[1].values
+    assert len(set(whole[1]["rate"])) == 4
+
+
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is of POSIX")
 @pytest.mark.parametrize("name", ["data set", "window", "skip and window", "state", "shuffled"])
 def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(

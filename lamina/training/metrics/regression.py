@@ -108,8 +108,8 @@ class R2(Metric):
 
     Takes tensors of one shape; each output has its own coefficient, and the result is their
     mean. 1 is perfect, 0 no better than the mean of the targets. If the targets do not vary, it is
-    1 for a perfect prediction and else 0. In float32 the variation has single precision: bring
-    targets to a mean near zero.
+    1 for a perfect prediction and else 0. The targets of all examples are kept, and their variation
+    is computed in float64.
 
     Example:
         >>> import lamina as lm
@@ -125,27 +125,26 @@ class R2(Metric):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`residual`, `sum`, `square_sum` and `count` for each output.
+        """`residual` of each output, and the rows `target`, and `weights` if there are any.
 
         Raises ShapeError and DTypeError as for all metrics.
         """
         wanted = same_shape(self, prediction, target)
         error = prediction - wanted
-        own = full_weights(self, wanted, weights)
-        return {
-            "residual": ops.sum(error * error * own, 0),
-            "sum": ops.sum(wanted * own, 0),
-            "square_sum": ops.sum(wanted * wanted * own, 0),
-            "count": ops.sum(own, 0),
-        }
+        square, rows = error * error, {"target": wanted}
+        if weights is not None:
+            rows["weights"] = full_weights(self, wanted, weights)
+            square = square * rows["weights"]
+        return {"residual": ops.sum(square, 0), **rows}
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """At most 1."""
-        residual, total, square_sum, count = (
-            np.asarray(sums[name], np.float64)
-            for name in ("residual", "sum", "square_sum", "count")
-        )
-        variation = np.maximum(square_sum - total * total / np.where(count > 0, count, 1), 0)
+        found = {name: np.asarray(array, np.float64) for name, array in sums.items()}
+        residual, target = found["residual"], found["target"]
+        weights = found.get("weights", np.ones_like(target))
+        count = weights.sum(0)
+        centred = target - (target * weights).sum(0) / np.where(count > 0, count, 1)
+        variation = (centred * centred * weights).sum(0)
         varies = variation > 0
         explained = 1 - residual / np.where(varies, variation, 1)
         return float(np.mean(np.where(varies, explained, residual == 0)))
