@@ -6,10 +6,11 @@ A program costs
     + the operations that are repeated where a tensor is computed again or a narrow one is packed,
     + the launches of its steps,
 
-all in one unit, the time to move a byte. Two decisions compare costs: whether a tensor is stored or
-computed again (`Sharing`), and whether a cast to fewer bytes is stored, in addition to its operand
-or instead of it (`Narrowing`). Other decisions need no comparison. Storing a running sum, or
-another order of axes, moves the same bytes. A join repeats nothing and saves a launch.
+all in one unit, the time to move a byte. Three decisions compare costs: whether a tensor that
+several steps need is stored or computed again (`Sharing`); whether one is that a step needs at
+several coordinates (`Rereading`); and whether a cast to fewer bytes is stored, in addition to its
+operand or instead of it (`Narrowing`). Other decisions need no comparison. Storing a running sum,
+or another order of axes, moves the same bytes. A join repeats nothing and saves a launch.
 
 Of two choices of equal cost, the one with fewer live bytes is taken. Only `join_small` pays a
 launch for fewer live bytes: it omits a join that would keep more bytes alive than a launch costs.
@@ -24,15 +25,28 @@ from __future__ import annotations
 from typing import final
 
 from lamina.graph import Tensor
-from lamina.ops.lowering_rules import Elementwise, Generator
+from lamina.ops.lowering_rules import Elementwise, Generator, Movement
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Local, postorder
 from lamina.program.target import Target
 from lamina.records import frozen_dataclass
+from lamina.shapes import DType
 
 # The bytes of a target's unit of cost, a float that is stored and loaded. Only its store counts: a
 # step that does not load the float loads its sources instead.
 UNIT_BYTES = 4.0
+
+
+# The simple primitives of a gather: its index is limited at both ends, and its element is loaded.
+_GATHER = 3
+
+
+def is_packed(dtype: DType) -> bool:
+    """Whether elements are packed when they are written, and unpacked when they are read.
+
+    Floats of 16 bits are converted by few instructions.
+    """
+    return dtype.itemsize < UNIT_BYTES and not dtype.is_half
 
 
 @final
@@ -52,6 +66,11 @@ class Operations:
         if node not in self._known:
             self._known[node] = self._counted(node)
         return self._known[node]
+
+    def with_gathers(self, node: Tensor) -> float:
+        """The same, and what reading an element at a computed index costs."""
+        gathers = isinstance(node.op.lowering, Movement) and node.op.indices is not None
+        return self.of(node) + gathers * _GATHER * self.target.simple_cost * UNIT_BYTES
 
     def _counted(self, node: Tensor) -> float:
         lowering = node.op.lowering
@@ -105,6 +124,40 @@ class Sharing:
     def recomputing_cost(self) -> float:
         """In bytes: each step reads the other sources, and all but one repeat the operations."""
         return self.elements * (self.steps * self.other_bytes + (self.times - 1) * self.operations)
+
+
+@frozen_dataclass
+class Rereading:
+    """The costs of storing a tensor that a step reads at several coordinates, or recomputing it.
+
+    Reads are omitted on both sides: the step reads the tensor, or its sources, at all coordinates.
+
+    Attributes:
+        elements: the number of elements of the tensor.
+        itemsize: bytes of an element.
+        is_packed: whether elements are packed when they are written, as in `Sharing`.
+        evaluations: how many elements the step computes if the tensor is not stored, those that it
+            computes again included.
+        operations: the cost of computing one element, in bytes.
+        reads_only_leaves: as in `Sharing`.
+    """
+
+    elements: int
+    itemsize: int
+    is_packed: bool
+    evaluations: int
+    operations: float
+    reads_only_leaves: bool
+
+    def storing_cost(self, target: Target) -> float:
+        """In bytes: each element is computed once and written."""
+        packing = 2 * target.packing_bytes if self.is_packed else 0
+        launch = target.launch_bytes if self.reads_only_leaves else 0
+        return self.elements * (self.operations + self.itemsize + packing) + launch
+
+    def recomputing_cost(self) -> float:
+        """In bytes: the step repeats the operations."""
+        return self.evaluations * self.operations
 
 
 @frozen_dataclass

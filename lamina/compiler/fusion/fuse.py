@@ -22,6 +22,7 @@ from lamina.compiler.fusion.anchors import (
     rounded,
     running_sums,
 )
+from lamina.compiler.fusion.coordinates import read_at_several_coordinates
 from lamina.compiler.fusion.groups import Groups
 from lamina.compiler.fusion.joining import join_producers, join_siblings, join_small
 from lamina.compiler.fusion.order import execution_order
@@ -44,6 +45,7 @@ ANCHOR_PASSES: tuple[Pass, ...] = (
     rounded,
     running_sums,
     narrowed,
+    read_at_several_coordinates,
     readable_below,
     stored_or_computed_again,
     reordered,

@@ -8,21 +8,15 @@ from typing import final
 
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors, PassContext
-from lamina.compiler.fusion.costs import UNIT_BYTES, Operations, Sharing
+from lamina.compiler.fusion.costs import Operations, Sharing, is_packed
+from lamina.compiler.fusion.expressions import expression_of, own_depth
 from lamina.compiler.fusion.groups import bytes_of
 from lamina.compiler.fusion.views import is_widened
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.graph import Tensor
 from lamina.ops.conversion import ROUND_TO_TF32
-from lamina.ops.lowering_rules import Elementwise, Movement, read_operands
-from lamina.ops.movement import RESHAPE
-from lamina.records import frozen_dataclass
+from lamina.ops.lowering_rules import Elementwise, Movement
 from lamina.shapes import size_of, static
-
-# The levels that an op with deep index expressions adds to an expression. Such ops are gathers,
-# whose index is loaded, and reshapes, whose coordinates depend on all axes. Without this bound,
-# each op in a chain of reshapes and transposes would double the size of an index.
-GATHER_DEPTH, RESHAPE_DEPTH = 20, 12
 
 # Movements that read no element twice, though their results may be larger than their operands.
 _READ_ONCE = ("concat", "pad", "shear")
@@ -43,7 +37,7 @@ def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
         if is_leaf(node) or node in found or is_widened(node):
             continue
         below = max((depth[operand] for operand in node.operands), default=0)
-        depth[node] = _own_depth(node) + below
+        depth[node] = own_depth(node) + below
         too_deep = depth[node] > DEEPEST_EXPRESSION // 2
         is_worth = node.op is not ROUND_TO_TF32 and _is_worth_storing(
             node, demand, found, operations
@@ -61,21 +55,14 @@ def _is_worth_storing(
     steps, times = demand.of(node)
     if times <= 1 or not size:
         return False
-    expression = _expression(node, anchors)
-    if _is_rounded_leaf(expression):
-        # Rounding is part of reading the leaf: it needs no pass of its own over memory.
+    expression = expression_of(node, anchors)
+    if expression.is_rounded_leaf or expression.is_generated(node, target):
         return False
-    cached_size = max(size // target.cached_ratio, 1)
-    read = [
-        one.dtype.itemsize for one in expression.sources if size_of(static(one.shape)) > cached_size
-    ]
-    if size > 1 and not read:
-        # Generated tensors must not take memory.
-        return False
+    read = [one.dtype.itemsize for one in expression.large_sources(node, target)]
     sharing = Sharing(
         elements=size,
         itemsize=node.dtype.itemsize,
-        is_packed=node.dtype.itemsize < UNIT_BYTES and not node.dtype.is_half,
+        is_packed=is_packed(node.dtype),
         steps=steps,
         times=times,
         other_bytes=sum(read) - max(read, default=0),
@@ -152,50 +139,3 @@ def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor
         if sizes and (sliced or (only_elementwise and users[node][0] in found)):
             found.add(node)
     return found
-
-
-@frozen_dataclass
-class _Expression:
-    """The expression of a tensor, down to stored tensors.
-
-    Attributes:
-        sources: the stored tensors that it reads, constant numbers included.
-        computed: the tensors that it computes, itself included.
-    """
-
-    sources: tuple[Tensor, ...]
-    computed: tuple[Tensor, ...]
-
-
-def _expression(node: Tensor, anchors: Anchors) -> _Expression:
-    sources: Anchors = {}
-    computed: Anchors = {}
-    pending = [node]
-    while pending:
-        one = pending.pop()
-        if one is not node and (is_leaf(one) or one in anchors):
-            sources[one] = None
-        elif one not in computed:
-            computed[one] = None
-            pending.extend(read_operands(one))
-    return _Expression(tuple(sources), tuple(computed))
-
-
-def _is_rounded_leaf(expression: _Expression) -> bool:
-    """Whether it is a leaf, moved and rounded to 16 bits."""
-    computed = expression.computed
-    casts = [one for one in computed if one.op.name == "cast"]
-    moved = all(one in casts or isinstance(one.op.lowering, Movement) for one in computed)
-    return (
-        moved and any(one.dtype.is_half for one in casts) and all(map(is_leaf, expression.sources))
-    )
-
-
-def _own_depth(node: Tensor) -> int:
-    """The number of levels that a tensor adds to the expressions of its operands."""
-    if node.op.name in ("take", "take_along_axis"):
-        return GATHER_DEPTH
-    if node.op is RESHAPE:
-        before, after = ([n for n in x.shape if n != 1] for x in (node.operands[0], node))
-        return RESHAPE_DEPTH if before != after else 1
-    return 1

@@ -18,6 +18,10 @@ from lamina.shapes import size_of, static
 # A tensor with a deeper expression is stored, so that kernels stay small and readable.
 DEEPEST_EXPRESSION = 96
 
+# The most transposes and reshapes through which candidates for coordinates are sought. Indices may
+# double in size with each reshape.
+MOST_MOVEMENTS = 8
+
 # The most nested calls of pulling. A scalar at a greater depth is pulled separately before, so that
 # the use of Python's stack does not grow with the depth of graphs and expressions.
 MOST_NESTED_PULLS = 12
@@ -241,7 +245,7 @@ def candidate_coordinates(
     while pending:
         node, movements = pending.pop()
         # The order in which a stored tensor was computed does not matter here.
-        if node in seen or node in locations:
+        if node in seen or node in locations or len(movements) == MOST_MOVEMENTS:
             continue
         seen.add(node)
         if node.op.name in ("transpose", "reshape"):

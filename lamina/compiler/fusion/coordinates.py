@@ -1,0 +1,174 @@
+"""Coordinates: tensors that one step reads at several coordinates.
+
+A step computes an expression again at each of the coordinates at which it reads it. Bilinear
+sampling reads four elements of its operand for each element of its result, so a chain of three
+samplings that are one expression computes the first one 4 * 4 * 4 times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from lamina.compiler.buffers import is_leaf
+from lamina.compiler.fusion.anchors import Anchors, PassContext
+from lamina.compiler.fusion.costs import Operations, Rereading, is_packed
+from lamina.compiler.fusion.expressions import Expression, expression_of, own_depth
+from lamina.compiler.fusion.views import is_read_converted
+from lamina.compiler.lowering.pull import axis_indices, broadcast_coordinates, numbered_axes
+from lamina.graph import Tensor
+from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement, read_operands
+from lamina.program.scalar import Local, Scalar
+from lamina.shapes import size_of, static
+
+# More coordinates at which one step reads a tensor are not counted.
+_MOST_COORDINATES = 16
+
+# Coordinates that are computed from a step's axes by more levels are replaced by new axes. They
+# only have to be compared, and would double in size with each reshape.
+_DEEPEST_COORDINATES = 40
+
+
+def read_at_several_coordinates(context: PassContext, anchors: Anchors) -> Anchors:
+    """Tensors that a step reads at several coordinates, if storing them costs less.
+
+    Users are decided first, so it is known at how many coordinates each step reads a tensor. Then
+    the stored tensors are compared again, operands first: one whose operands are stored as well
+    may be cheap to compute.
+    """
+    found = dict(anchors)
+    operations = Operations(context.target)
+    reads = _Reads()
+    evaluations: dict[Tensor, int] = {}
+    for node in reversed(context.nodes):
+        if is_leaf(node):
+            continue
+        count = 0 if node in found or not _may_be_stored(node, operations) else reads.count(node)
+        if count and _is_worth_storing(node, count, found, operations):
+            found[node] = None
+            evaluations[node] = count
+        reads.propagate(node, node in found)
+    for node in context.nodes:
+        if node in evaluations:
+            del found[node]
+            if _is_worth_storing(node, evaluations[node], found, operations):
+                found[node] = None
+    return found
+
+
+def _may_be_stored(node: Tensor, operations: Operations) -> bool:
+    """Whether its own op computes something. If not, its operand may be stored instead."""
+    return not is_read_converted(node) and operations.with_gathers(node) > 0
+
+
+def _is_worth_storing(
+    node: Tensor, evaluations: int, anchors: Anchors, operations: Operations
+) -> bool:
+    expression = expression_of(node, anchors)
+    if expression.is_rounded_leaf or expression.is_generated(node, operations.target):
+        return False
+    rereading = Rereading(
+        elements=size_of(static(node.shape)),
+        itemsize=node.dtype.itemsize,
+        is_packed=is_packed(node.dtype),
+        evaluations=evaluations,
+        operations=_operations(node, expression, operations),
+        reads_only_leaves=all(is_leaf(one) for one in expression.sources),
+    )
+    return rereading.storing_cost(operations.target) < rereading.recomputing_cost()
+
+
+def _operations(node: Tensor, expression: Expression, operations: Operations) -> float:
+    """The cost of computing one element; smaller tensors below it count by their size."""
+    size = size_of(static(node.shape))
+    return sum(
+        min(size_of(static(one.shape)) / size, 1.0) * operations.with_gathers(one)
+        for one in expression.computed
+    )
+
+
+@final
+class _Reads:
+    """The coordinates at which steps read tensors, while tensors are decided, users first."""
+
+    def __init__(self) -> None:
+        # For each tensor, the anchors that read it, and the different coordinates of each.
+        self._read: dict[Tensor, dict[Tensor, dict[Coordinates, None]]] = {}
+        # The levels of operations that the coordinates of each tensor have at most.
+        self._depth: dict[Tensor, int] = {}
+        self._numbers: dict[object, int] = {}
+
+    def count(self, node: Tensor) -> int:
+        """How many elements of a tensor a step computes if it reads it at several coordinates.
+
+        An element that is computed several times counts as often. 0 if no step reads the tensor at
+        several coordinates.
+        """
+        read = self._read.get(node, {})
+        return max(
+            (len(found) * _points(reader) for reader, found in read.items() if len(found) > 1),
+            default=0,
+        )
+
+    def propagate(self, node: Tensor, is_anchor: bool) -> None:
+        """Adds what a tensor reads; all its users are decided.
+
+        Args:
+            node: the tensor.
+            is_anchor: whether a step computes it at its own coordinates.
+        """
+        read, depth = self._read.pop(node, {}), self._depth.pop(node, 0) + own_depth(node)
+        if is_anchor:
+            read, depth = {node: {_own_coordinates(node): None}}, own_depth(node)
+        for reader, found in read.items():
+            for coordinates in found:
+                for operand, at in self._pulled(node, coordinates):
+                    self._add(operand, reader, at, depth)
+
+    def _add(self, operand: Tensor, reader: Tensor, at: Coordinates, depth: int) -> None:
+        if is_leaf(operand):
+            return
+        if depth > _DEEPEST_COORDINATES:
+            number = self._number(at)
+            at, depth = axis_indices(numbered_axes(f"c{number}.", static(operand.shape))), 0
+        known = self._read.setdefault(operand, {}).setdefault(reader, {})
+        if len(known) < _MOST_COORDINATES:
+            known[at] = None
+        self._depth[operand] = max(self._depth.get(operand, 0), depth)
+
+    def _pulled(self, node: Tensor, coordinates: Coordinates) -> list[tuple[Tensor, Coordinates]]:
+        """The operands that an element reads, each with its coordinates."""
+        lowering, operands = node.op.lowering, read_operands(node)
+        if isinstance(lowering, Elementwise):
+            return [
+                (one, broadcast_coordinates(coordinates, static(one.shape))) for one in operands
+            ]
+        if not isinstance(lowering, Movement | Generator):
+            return [(one, _own_coordinates(one)) for one in operands]
+        if not size_of(static(node.shape)):
+            return []
+        found: list[tuple[Tensor, Coordinates]] = []
+
+        def pull(operand: int, at: Coordinates) -> Scalar:
+            one = node.operands[operand]
+            found.append((one, at))
+            # Equal names stand for equal scalars, in indices that are read from data.
+            return Local(f"r{self._number((one, at))}", one.dtype)
+
+        lowering.scalar(node, coordinates, pull)
+        return found
+
+    def _number(self, key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def _own_coordinates(node: Tensor) -> Coordinates:
+    return axis_indices(numbered_axes("i", static(node.shape)))
+
+
+def _points(reader: Tensor) -> int:
+    """The number of points at which a step computes an anchor, or reads its operands."""
+    shapes: Sequence[Tensor] = (reader,)
+    if not isinstance(reader.op.lowering, Elementwise | Movement | Generator):
+        shapes = read_operands(reader)
+    return max(size_of(static(one.shape)) for one in shapes)
