@@ -9,9 +9,8 @@ iteration: each is one contraction over all iterations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any, final
 
 import numpy as np
@@ -27,7 +26,6 @@ from lamina.graph import (
     Samples,
     Tensor,
     apply,
-    constant,
     described,
     evaluate,
     leaf,
@@ -38,19 +36,14 @@ from lamina.graph.attributes import whole
 from lamina.graph.kinds import Flag, Kind, Misfit, Operands, entries_of
 from lamina.ops.arguments import as_tensor, flag_of, refused, tensors_of, whole_of
 from lamina.ops.arithmetic import add, mul
-from lamina.ops.broadcast import broadcast_to, sum_axes
-from lamina.ops.comparison import where
-from lamina.ops.conversion import cast
-from lamina.ops.differentiate import gradients
 from lamina.ops.elementwise import tanh
-from lamina.ops.linalg import contract, matmul
-from lamina.ops.lowering_rules import Contracting, Repeating
-from lamina.ops.movement import reshape, squeeze
+from lamina.ops.linalg import matmul
+from lamina.ops.lowering_rules import Repeating
+from lamina.ops.recurrence_gradient import Tensors, length_of, named_results, recurrence_gradient
 from lamina.ops.slicing import slice_axis
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, Shape, float32, float64, scale_dim, static
+from lamina.shapes import Array, DType, Shape, float32, float64, static
 
-Tensors = Sequence[Tensor]
 # (states, elements of the sequences, constants) -> (new states, further results) of an iteration
 StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
 
@@ -88,12 +81,6 @@ def _problem_of(body: Graph) -> str:
     return "nothing is updated" if body.updates else ""
 
 
-def _length(operands: Tensors, attributes: Attributes) -> int:
-    first: int = attributes["states"]
-    (length,) = static(operands[first].shape[:1])
-    return length
-
-
 def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     body: Graph = attributes["body"]
     states: int = attributes["states"]
@@ -122,7 +109,7 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
             )
     if not operands[states].rank:
         raise ShapeError("recurrence: a sequence has no axis of time")
-    length = _length(operands, attributes)
+    length = length_of(operands, attributes)
     for number, (operand, own) in enumerate(zip(operands, body.inputs, strict=True)):
         shape: Shape = own.shape
         if states <= number < states + sequences:
@@ -166,195 +153,6 @@ def _recurrence_reference(
     return np.stack(stack) if stack else np.zeros((0, *static(tensor.shape)))
 
 
-# Gradient -----------------------------------------------------------------------------------------
-
-
-class _Backward:
-    """Builds the recurrence back in time: the gradient of some results of one loop."""
-
-    def __init__(self, upstream: Mapping[Tensor, Tensor]) -> None:
-        self.node = node = next(iter(upstream))
-        attributes = node.attributes
-        self.body: Graph = attributes["body"]
-        self.states: int = attributes["states"]
-        self.sequences: int = attributes["sequences"]
-        self.reverse: bool = attributes["reverse"]
-        self.length = _length(node.operands, attributes)
-        # By the number of the result. Gradients of two tensors that are the same result are added.
-        self.upstream: dict[int, Tensor] = {}
-        for result, arriving in upstream.items():
-            number: int = result.attributes["result"]
-            known = self.upstream.get(number)
-            self.upstream[number] = arriving if known is None else add(known, arriving)
-        # The values of each leaf of the iteration over time: a tensor with the time as first axis.
-        self.stacks: dict[Tensor, Tensor] = {}
-        self.outputs: list[Tensor] = []
-        self._continues: Tensor | None = None
-        self._names = {str(x.attributes["name"]) for x in self.body.inputs}
-
-    def result(self, number: int) -> Tensor:
-        """A result of the recurrence that is differentiated, by its number."""
-        attributes = {**self.node.attributes, "result": number}
-        return apply(RECURRENCE, *self.node.operands, **attributes)
-
-    def of_iterations(self, stack: Tensor, *, before: bool) -> Tensor:
-        """The states before, or after, each iteration, from a stack with the initial state."""
-        late = before == self.reverse
-        return slice_axis(stack, 0, int(late), self.length + int(late))
-
-    def build(self) -> tuple[Tensor | None, ...]:
-        inputs = self.body.inputs
-        own, elements = inputs[: self.states], inputs[self.states :][: self.sequences]
-        floats = [x for x in inputs if x.dtype.is_float]
-        for number, state in enumerate(own):
-            self.stacks[state] = self.of_iterations(self.result(number), before=True)
-        first = self.states
-        self.stacks |= dict(zip(elements, self.node.operands[first:], strict=False))
-        # The gradients of states, which pass between iterations; integer states have none.
-        flowing = {
-            number: self._leaf(f"gradient{number}", state)
-            for number, state in enumerate(own)
-            if state.dtype.is_float
-        }
-        flows = dict(zip(floats, gradients(self._total(flowing), floats), strict=True))
-        back = [flows[own[number]] for number in flowing]
-        through = [self._stacked(flows[x]) if x in flows else None for x in elements]
-        constants = [
-            self._over_time(flows[x]) if x in flows else None
-            for x in inputs[first + self.sequences :]
-        ]
-        results = self._recurrence(list(flowing.values()), back)
-        initial = dict(zip(flowing, results, strict=False))
-        found = [
-            self._of_initial(initial[number], number) if number in flowing else None
-            for number in range(self.states)
-        ]
-        later = results[len(flowing) :]
-        found += [build(later) if build else None for build in (*through, *constants)]
-        return tuple(found)
-
-    def _total(self, flowing: Mapping[int, Tensor]) -> Tensor:
-        """The sum of an iteration's results times their upstream gradients, to differentiate."""
-        new = [tensor for _, tensor in self.body.outputs]
-        seeds = [(new[number], self._truncated(leaf_)) for number, leaf_ in flowing.items()]
-        for number, arriving in self.upstream.items():
-            seed = self._leaf(f"upstream{number}", new[number])
-            is_state = number < self.states
-            self.stacks[seed] = self.of_iterations(arriving, before=False) if is_state else arriving
-            seeds.append((new[number], seed))
-        total = constant(0.0, float64)
-        for tensor, seed in seeds:
-            product = sum_axes(mul(tensor, seed), tuple(range(tensor.rank)))
-            total = add(total, cast(product, float64))
-        return total
-
-    def _of_initial(self, stack: Tensor, number: int) -> Tensor:
-        """The gradient of an initial state, from the gradients of the states before iterations."""
-        found = self._initial_row(stack)
-        if number in self.upstream:
-            found = add(found, self._initial_row(self.upstream[number]))
-        return found
-
-    def _initial_row(self, stack: Tensor) -> Tensor:
-        row = self.length if self.reverse else 0
-        return squeeze(slice_axis(stack, 0, row, row + 1), 0)
-
-    def _truncated(self, gradient: Tensor) -> Tensor:
-        """The gradient from the next iteration; zero where the recurrence truncates it."""
-        every: int = self.node.attributes["truncate"]
-        if not every:
-            return gradient
-        iterations = np.arange(self.length)[:: -1 if self.reverse else 1]
-        if self._continues is None:
-            stack = constant((iterations + 1) % every != 0)
-            self._continues = self._leaf("continues", constant(True))
-            self.stacks[self._continues] = stack
-        return where(self._continues, gradient, 0)
-
-    def _leaf(self, name: str, like: Tensor) -> Tensor:
-        """A leaf of the iteration back in time, with a unique name."""
-        while name in self._names:
-            name += "'"
-        self._names.add(name)
-        return leaf(name, "input", like.shape, like.dtype)
-
-    def _stacked(self, tensor: Tensor) -> Callable[[Tensors], Tensor]:
-        """The stack of a tensor over all iterations, as a function of the recurrence's results."""
-        if tensor in self.stacks:
-            return lambda _: self.stacks[tensor]
-        if tensor not in self.outputs:
-            self.outputs.append(tensor)
-        number = self.outputs.index(tensor)
-        return lambda results: results[number]
-
-    def _over_time(self, tensor: Tensor) -> Callable[[Tensors], Tensor]:
-        """The sum of a tensor over all iterations, as a function of the recurrence's results.
-
-        Where possible, one op over the stacks of its operands gives the sum.
-        """
-        name = tensor.op.name
-        if name in ("reshape", "transpose"):
-            operand = self._over_time(tensor.operands[0])
-            return lambda results: apply(tensor.op, operand(results), **tensor.attributes)
-        if name == "add" and all(x.shape == tensor.shape for x in tensor.operands):
-            left, right = (self._over_time(x) for x in tensor.operands)
-            return lambda results: add(left(results), right(results))
-        if isinstance(tensor.op.lowering, Contracting):
-            one, other = (self._stacked(x) for x in tensor.operands)
-            left, right = tensor.attributes["left"], tensor.attributes["right"]
-            time = next(f"t{n}" for n in count() if f"t{n}" not in (*left, *right))
-            labels = ((time, *left), (time, *right), tensor.attributes["output"])
-            return lambda results: contract(one(results), other(results), *labels)
-        if name == "conv_weight_gradient":
-            # It sums over the batch, so the batches of all iterations are joined to one.
-            one, other = (self._stacked(x) for x in tensor.operands)
-            return lambda results: apply(
-                tensor.op, _as_batch(one(results)), _as_batch(other(results)), **tensor.attributes
-            )
-        if name == "sum":
-            whole = self._stacked(tensor.operands[0])
-            axes = (0, *(axis + 1 for axis in tensor.attributes["axes"]))
-            return lambda results: sum_axes(whole(results), axes)
-        stack = self._stacked(tensor)
-        return lambda results: sum_axes(stack(results), (0,))
-
-    def _recurrence(self, flowing: Tensors, back: Tensors) -> list[Tensor]:
-        """The results of the recurrence: stacks of the gradients of states, then of `outputs`."""
-        new = [*back, *self.outputs]
-        inside = topological(new)
-        # If no sequence is used, one is kept: its length is the number of iterations.
-        elements = [x for x in self.stacks if x in inside] or list(self.stacks)[-1:]
-        given = self.node.operands[self.states + self.sequences :]
-        constants = self.body.inputs[self.states + self.sequences :]
-        used = [(x, y) for x, y in zip(constants, given, strict=True) if x in inside]
-        zeros = [broadcast_to(constant(0.0, x.dtype), x.shape) for x in flowing]
-        sequences = [self.stacks[x] for x in elements]
-        attributes: dict[str, Any] = {
-            "body": Graph((*flowing, *elements, *(x for x, _ in used)), _named(new)),
-            "states": len(flowing),
-            "sequences": len(elements),
-            "reverse": not self.reverse,
-            "truncate": 0,
-        }
-        operands = (*zeros, *sequences, *(y for _, y in used))
-        return [apply(RECURRENCE, *operands, **attributes, result=n) for n in range(len(new))]
-
-
-def _as_batch(stack: Tensor) -> Tensor:
-    """The batches of all iterations as one batch."""
-    (length,) = static(stack.shape[:1])
-    return reshape(stack, (scale_dim(stack.shape[1], length), *stack.shape[2:]))
-
-
-def _named(results: Tensors) -> tuple[tuple[str, Tensor], ...]:
-    """The results of an iteration with names."""
-    return tuple((f"result{n}", tensor) for n, tensor in enumerate(results))
-
-
-def _recurrence_gradient(upstream: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
-    return _Backward(upstream).build()
-
-
 # The op -------------------------------------------------------------------------------------------
 
 
@@ -385,7 +183,7 @@ def _graph(
                 advice="`step` takes its states and returns new ones of the same shapes.",
             )
     results = (*new, *further)
-    return Graph(tuple(x for group in leaves for x in group), _named(results))
+    return Graph(tuple(x for group in leaves for x in group), named_results(results))
 
 
 def _results_of(given: object) -> tuple[list[Tensor], list[Tensor]]:
@@ -463,7 +261,7 @@ RECURRENCE = Op(
             replace(_sample(_sample_step, _ONE, float32, 3), differentiable=False),
         ]
     ),
-    joint_gradient=_recurrence_gradient,
+    joint_gradient=recurrence_gradient,
     operands=(1, None),
     attributes={
         "body": IterationGraph(),

@@ -349,6 +349,36 @@ def test_second_derivatives_equal_those_of_the_unrolled_iterations(
     compare({name: found[f"d{name}"] for name in expected}, expected)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_truncated_derivatives_are_those_of_iterations_with_stopped_gradients(
+    reverse: bool,
+) -> None:
+    def step(state: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return ops.tanh(state @ weight + x) * state
+
+    def one_by_one(initial: Tensor, sequence: Tensor, weight: Tensor) -> Tensor:
+        states, times = [initial], range(LENGTH)
+        for iteration, time in enumerate(reversed(times) if reverse else times):
+            begins = iteration and iteration % 2 == 0
+            before = ops.stop_gradient(states[-1]) if begins else states[-1]
+            states.append(step(before, sequence[time], weight))
+        return ops.stack(states[1:][::-1] if reverse else states[1:])
+
+    leaves = Leaves()
+    operands = leaves.add(2, 3), leaves.add(LENGTH, 2, 3), leaves.add(3, 3)
+    loop, _ = ops.recurrence(
+        lambda s, x, w: ([step(s[0], x[0], w[0])], []),
+        *([x] for x in operands),
+        reverse=reverse,
+        truncate=2,
+    )
+    found, expected = (
+        gradients_of(gradients_of(graph_of([y], leaves), leaves), leaves)
+        for y in (loop[0], one_by_one(*operands))
+    )
+    compare(run(found, leaves, InterpreterEngine()), evaluate(expected, leaves.feeds)[0])
+
+
 def renamed(outputs: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
     return [(f"d{name}", tensor) for name, tensor in outputs]
 
