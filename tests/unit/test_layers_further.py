@@ -54,22 +54,45 @@ def test_weights_of_a_bag_multiply_its_rows() -> None:
 # Random layers ------------------------------------------------------------------------------------
 
 
+def in_training(net: lm.Network, x: np.ndarray) -> np.ndarray:
+    """The result in float64, with random numbers of the training."""
+    trace = net.trace(dtype=float64, training=True)
+    graph = bind_batch(Graph(trace.inputs, (("y", trace.outputs[0]),)), len(x))
+    feeds = {"input0": x.astype(float), "seed": np.int64(1), "step": np.int64(2)}
+    return evaluate(graph, feeds)[0]["y"]
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_alpha_dropout_keeps_mean_and_variance(whole: bool) -> None:
     x = np.random.default_rng(2).normal(size=(200, 50, 8)).astype("float32")
     layer = lm.AlphaDropout(0.3, whole_channels=whole)
     net = lm.Sequential(lm.Input(50, 8), layer)
-    trace = net.trace(dtype=float64, training=True)
-    graph = bind_batch(Graph(trace.inputs, (("y", trace.outputs[0]),)), 200)
-    found, _ = evaluate(
-        graph, {"input0": x.astype(float), "seed": np.int64(1), "step": np.int64(2)}
-    )
-    y = found["y"]
+    y = in_training(net, x)
     assert abs(y.mean()) < 0.03
     assert abs(y.var() - 1) < 0.05
     same = (y == y[:, :, :1]).all(2)
     assert (same.mean() > 0.2) == whole
     np.testing.assert_array_equal(lm.Model(net).predict(x), x)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+def test_alpha_dropout_gives_the_two_values_of_pytorch(probability: float, whole: bool) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch.manual_seed(0)
+    x = np.full((400, 50, 2), 0.7)
+    kind = torch.nn.FeatureAlphaDropout if whole else torch.nn.AlphaDropout
+    expected = kind(probability)(torch.tensor(x)).numpy()
+    layer = lm.AlphaDropout(probability, whole_channels=whole)
+    found = in_training(lm.Sequential(lm.Input(50, 2), layer), x)
+    # One for the elements that are dropped, and one for those that stay.
+    mine, theirs = (np.unique(y.round(9)) for y in (found, expected))
+    assert len(mine) == 2
+    np.testing.assert_allclose(mine, theirs, atol=1e-8)
+    for y in (found, expected):
+        assert abs((y < 0).mean() - probability) < 0.02
+        assert (y[..., 0] == y[..., 1]).all() == whole
 
 
 # Normalisation ------------------------------------------------------------------------------------

@@ -5,11 +5,12 @@ Other families have files of their own, test_layers_torch_*.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from torch_comparison import Case, compare_with_pytorch, option_sets
+from torch_comparison import Case, compare_second_derivatives, compare_with_pytorch, option_sets
 
 import lamina as lm
 from lamina.engines.engine import Engine
@@ -104,6 +105,38 @@ def _bags() -> Iterator[Case]:
             [o["shape"]],
             indices=6,
         )
+    for padding in (None, 2):
+        yield Case(
+            f"EmbeddingBag-weighted-{padding}",
+            lambda padding=padding: lm.EmbeddingBag(6, 4, mode="sum", padding=padding),
+            lambda nn, _, padding=padding: _applied(
+                nn.EmbeddingBag(6, 4, mode="sum", padding_idx=padding),
+                lambda bag, x, weights: bag(x, per_sample_weights=weights),
+            ),
+            [(4, 5), (4, 5)],
+            indices=6,
+        )
+        for mode in ("mean", "sum", "max"):
+            yield Case(
+                f"EmbeddingBag-masked-{mode}-{padding}",
+                lambda mode=mode, padding=padding: lm.EmbeddingBag(
+                    6, 4, mode=mode, padding=padding
+                ),
+                lambda nn, torch, mode=mode, padding=padding: _applied(
+                    nn.EmbeddingBag(6, 4, mode=mode, padding_idx=padding),
+                    lambda bag, x, mask: bag(x[mask], mask.sum(1).cumsum(0) - mask.sum(1)),
+                ),
+                [(4, 5)],
+                indices=6,
+                masks=[(4, 5)],
+            )
+
+
+def _applied(module: Any, forward: Callable[..., Any]) -> Any:
+    """The module's parameters with another forward pass: (the old one, inputs...) -> result."""
+    own = module.forward
+    module.forward = lambda *inputs: forward(own, *inputs)
+    return module
 
 
 # Pairs --------------------------------------------------------------------------------------------
@@ -166,41 +199,39 @@ def _shapes() -> Iterator[Case]:
 # Images -------------------------------------------------------------------------------------------
 
 
-_MODES = {
-    1: ["nearest", "nearest-exact", "linear", "area"],
-    2: ["nearest", "nearest-exact", "bilinear", "bicubic", "area"],
-    3: ["nearest", "nearest-exact", "trilinear", "area"],
+# For each number of axes: modes, and whether corners are aligned (None: they cannot be).
+_MODES: dict[int, list[tuple[str, bool | None]]] = {
+    axes: [
+        *((mode, None) for mode in ("nearest", "nearest-exact", "area")),
+        *((mode, corners) for mode in blending for corners in (True, False)),
+    ]
+    for axes, blending in ((1, ["linear"]), (2, ["bilinear", "bicubic"]), (3, ["trilinear"]))
 }
 
 
 def _upsamples() -> Iterator[Case]:
     """Sizes that are no multiples, and factors with fractions, in every mode."""
-    for o in option_sets(
-        40,
-        3,
-        shape=[(7,), (10,), (1,), (5, 8), (9, 4), (1, 6), (3, 4, 5)],
-        number=[0, 1, 2, 3, 4],
-        scale=[None, None, 0.5, 1.7, 2.3, 0.61, 3],
-        size=[1, 3, 7, 13],
-        corners=[True, False],
-    ):
-        axes = len(o["shape"])
-        mode = _MODES[axes][o["number"] % len(_MODES[axes])]
-        corners = o["corners"] if mode.endswith(("linear", "cubic")) else None
-        scale = None if o["scale"] is None or 1 in o["shape"] else o["scale"]
-        sized = {"size": (o["size"] + 1, *(o["size"],) * (axes - 1))} if scale is None else {}
-        mine = sized if scale is None else {"scale": scale}
-        theirs = sized if scale is None else {"scale_factor": scale}
-        yield Case(
-            f"Upsample-{mode}-{o['shape']}-{mine}-{corners}",
-            lambda mode=mode, corners=corners, mine=mine: lm.Upsample(
-                **mine, mode=mode, align_corners=bool(corners)
-            ),
-            lambda nn, _, mode=mode, corners=corners, theirs=theirs: nn.Upsample(
-                **theirs, mode=mode, align_corners=corners
-            ),
-            [(2, 3, *o["shape"])],
-        )
+    extents = (7, 10, 4)
+    resized: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        (extents, {"size": (13, 3, 9)}),
+        ((1, 6, 2), {"size": (4, 1, 3)}),
+        (extents, {"scale": 0.61}),
+        (extents, {"scale": (1.7, 0.5, 2.3)}),
+    ]
+    for axes, modes in _MODES.items():
+        for (mode, corners), (shape, options) in itertools.product(modes, resized):
+            sizes = {k: v[:axes] if isinstance(v, tuple) else v for k, v in options.items()}
+            theirs = {"scale_factor" if k == "scale" else k: v for k, v in sizes.items()}
+            yield Case(
+                f"Upsample-{mode}-{shape[:axes]}-{sizes}-{corners}",
+                lambda mode=mode, corners=corners, sizes=sizes: lm.Upsample(
+                    **sizes, mode=mode, align_corners=bool(corners)
+                ),
+                lambda nn, _, mode=mode, corners=corners, theirs=theirs: nn.Upsample(
+                    **theirs, mode=mode, align_corners=corners
+                ),
+                [(2, 3, *shape[:axes])],
+            )
 
 
 def _images() -> Iterator[Case]:
@@ -286,3 +317,12 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
     compare_with_pytorch(case, dtype, engine)
+
+
+# PyTorch has no second derivative of bags with weights.
+TWICE = [case for case in CASES if not case.name.startswith("EmbeddingBag-weighted")]
+
+
+@pytest.mark.parametrize("case", TWICE, ids=str)
+def test_second_derivatives_agree_with_pytorch(case: Case) -> None:
+    compare_second_derivatives(case)

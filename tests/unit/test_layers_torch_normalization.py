@@ -12,6 +12,7 @@ from torch_comparison import (
     Mine,
     Theirs,
     Values,
+    compare_second_derivatives,
     compare_with_pytorch,
     inputs_of,
     network_of,
@@ -182,6 +183,11 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
     compare_with_pytorch(case, dtype, engine)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_second_derivatives_agree_with_pytorch(case: Case) -> None:
+    compare_second_derivatives(case)
 
 
 @pytest.mark.parametrize("mean", [0.0, 30.0, 1000.0])

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from torch_comparison import Case, compare_with_pytorch, option_sets
+from torch_comparison import Case, compare_second_derivatives, compare_with_pytorch, option_sets
 
 import lamina as lm
 from lamina.engines.engine import Engine
 from lamina.shapes import DType, float32, float64
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN"),
+]
 
 
 def _recurrents() -> Iterator[Case]:
@@ -159,7 +162,7 @@ def _theirs_states(module: Any, torch: Any, o: Mapping[str, Any], count: int) ->
             (state[:, None] if count == 1 else state).transpose(0, 1).contiguous()
             for state in others[: len(others) - o["lengths"]]
         ]
-        states = tuple(by_layer) if len(by_layer) > 1 else by_layer[0]
+        states = tuple(by_layer) if len(by_layer) > 1 else next(iter(by_layer), None)
         if not o["lengths"]:
             return _joined(torch, *whole(x, states))
         packed = rnn.pack_padded_sequence(x, others[-1], True, enforce_sorted=False)
@@ -172,20 +175,25 @@ def _theirs_states(module: Any, torch: Any, o: Mapping[str, Any], count: int) ->
 
 
 def _states() -> Iterator[Case]:
-    """Layers that start from given states and give their final states."""
-    options = option_sets(
-        *(14, 5),
-        kind=["RNN", "LSTM", "GRU"],
-        features=[2, 5, 9],
-        projection=[None, 1, 3],
-        layers=[1, 2],
-        bidirectional=[False, True],
-        lengths=[False, True],
-        bias=[True, False],
-    )
+    """Layers that give their final states, and start from given states or from zeros."""
+    options = [
+        {"kind": kind, "features": features, "projection": projection}
+        | {"layers": layers, "bidirectional": bidirectional, "given": given}
+        | {"lengths": lengths, "bias": bias}
+        for kind, features, projection in (
+            *(("RNN", 2, None), ("GRU", 5, None), ("LSTM", 9, None)),
+            *(("LSTM", 5, 3), ("LSTM", 4, 1)),
+        )
+        for layers, bidirectional, given, lengths, bias in (
+            (1, False, True, False, True),
+            (1, True, True, True, False),
+            (2, True, False, False, True),
+            (2, True, True, True, True),
+        )
+    ]
     for o in options:
         own = {name: o[name] for name in ("layers", "bidirectional", "bias")}
-        projection = o["projection"] if o["kind"] == "LSTM" and o["features"] > 3 else None
+        projection = o["projection"]
         mine = {**own, "returns": "states"} | ({"projection": projection} if projection else {})
         more = {"proj_size": projection} if projection else {}
         count = o["layers"] * (1 + o["bidirectional"])
@@ -208,7 +216,7 @@ def _states() -> Iterator[Case]:
             ),
             [
                 (4, 6, 3),
-                *[(4, *each, width) for width in widths],
+                *[(4, *each, width) for width in widths if o["given"]],
                 *([(4,)] * o["lengths"]),
             ],
             lengths=6 * o["lengths"],
@@ -270,3 +278,8 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
     compare_with_pytorch(case, dtype, engine)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_second_derivatives_agree_with_pytorch(case: Case) -> None:
+    compare_second_derivatives(case)

@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch_comparison import Case, compare_with_pytorch, option_sets, pytorch
+from torch_comparison import (
+    Case,
+    compare_second_derivatives,
+    compare_with_pytorch,
+    option_sets,
+    pytorch,
+)
 
 import lamina as lm
 from lamina.engines.engine import Engine
@@ -371,6 +377,11 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
     compare_with_pytorch(case, dtype, engine)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_second_derivatives_agree_with_pytorch(case: Case) -> None:
+    compare_second_derivatives(case)
 
 
 def test_indices_of_windows_are_those_of_pytorch() -> None:

@@ -72,7 +72,34 @@ def _focal(x: Any, y: Any, reduction: str, alpha: float, gamma: float) -> Any:
     right = p * y + (1 - p) * (1 - y)
     each = F.binary_cross_entropy_with_logits(x, y, reduction="none") * (1 - right) ** gamma
     each = each if alpha < 0 else (alpha * y + (1 - alpha) * (1 - y)) * each
+    return _reduced(each, reduction)
+
+
+def _reduced(each: Any, reduction: str) -> Any:
     return each if reduction == "none" else getattr(each, reduction)()
+
+
+def _focal_of_classes(x: Any, y: Any, reduction: str, gamma: float, weight: Any = None) -> Any:
+    """Lin et al. (2017), with a softmax."""
+    own = F.cross_entropy(x, y, reduction="none")
+    each = own * (1 - torch.exp(-own)) ** gamma
+    return _reduced(each if weight is None else each * weight[y], reduction)
+
+
+def _dice(p: Any, y: Any, reduction: str, squared: bool, smoothing: float) -> Any:
+    """Milletari, Navab, Ahmadi (2016), with their squares or without."""
+    if y.dim() < p.dim():
+        y = F.one_hot(y, p.shape[1]).movedim(-1, 1).to(p.dtype)
+    power = 2 if squared else 1
+    shared, p, y = (t.flatten(2).sum(2) for t in (p * y, p**power, y**power))
+    return _reduced(1 - (2 * shared + smoothing) / (p + y + smoothing), reduction)
+
+
+def _pinball(x: Any, y: Any, reduction: str, levels: Any) -> Any:
+    """Koenker, Bassett (1978)."""
+    levels = torch.tensor(levels, dtype=x.dtype)
+    difference = (y if y.dim() == x.dim() else y[:, None]) - x
+    return _reduced(torch.maximum(levels * difference, (levels - 1) * difference), reduction)
 
 
 def _distance(a: Any, b: Any) -> Any:
@@ -126,6 +153,36 @@ CASES: list[Case] = [
         BITS,
         _focal,
         {"alpha": -1, "gamma": 1.5},
+    ),
+    (lm.Focal, {}, [X], LABELS, _focal_of_classes, {"gamma": 2.0}),
+    (
+        lm.Focal,
+        {"focus": 0.5, "class_weights": WEIGHTS},
+        [IMAGES],
+        PIXELS,
+        _focal_of_classes,
+        {"gamma": 0.5, "weight": W},
+    ),
+    *(
+        (
+            lm.Dice,
+            {"squared": squared, "smoothing": smoothing},
+            [np.exp(LOG_IMAGES)],
+            target,
+            _dice,
+            {"squared": squared, "smoothing": smoothing},
+        )
+        for target in (SOFT_IMAGES, PIXELS)
+        for squared, smoothing in ((False, 1e-5), (True, 1.0))
+    ),
+    (lm.Quantile, {"quantiles": 0.3}, [X], OTHER, _pinball, {"levels": 0.3}),
+    (
+        lm.Quantile,
+        {"quantiles": (0.1, 0.5, 0.8, 0.9)},
+        [X],
+        OTHER[:, 0],
+        _pinball,
+        {"levels": (0.1, 0.5, 0.8, 0.9)},
     ),
     (lm.KLDivergence, {}, [LOG_X], np.where(SHARES > 0.2, SHARES, 0), F.kl_div, {}),
     (
@@ -190,7 +247,7 @@ CASES: list[Case] = [
         {"distance_function": _distance, "swap": True},
     ),
 ]
-# PyTorch has no second derivative of these.
+# PyTorch has no second derivative of these: differences of gradients stand in.
 ONCE = (lm.MultiMargin, lm.MultiLabelMargin)
 
 
@@ -230,6 +287,7 @@ def expected_of(
     *,
     twice: bool,
 ) -> dict[str, np.ndarray]:
+    """PyTorch's value, gradients, and gradients of the sum of the squared gradients."""
     x = [torch.tensor(a.copy(), requires_grad=True) for a in predictions]
     wanted = [] if target is None else [torch.tensor(target.copy())]
     value = function(*x, *wanted, **options)
@@ -241,6 +299,13 @@ def expected_of(
         curvatures = torch.autograd.grad(total, x, allow_unused=True, materialize_grads=True)
         found |= {f"curvature{n}": one.numpy(force=True) for n, one in enumerate(curvatures)}
     return found
+
+
+def difference_of_gradients(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> Any:
+    """The gradient of the sum of the squared gradient: a difference along the gradient."""
+    step = 1e-4
+    slope = gradient(x)
+    return (gradient(x + step * slope) - gradient(x - step * slope)) / step
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -257,6 +322,13 @@ def test_losses_have_the_values_and_derivatives_of_pytorch(case: Case, reduction
     found = found_by(make(**own, reduction=reduction), predictions, target)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-9, atol=1e-12, err_msg=name)
+    if make in ONCE:
+        options = {**options, "reduction": reduction}
+        curvature = difference_of_gradients(
+            lambda x: expected_of(function, [x], target, options, twice=False)["slope0"],
+            predictions[0],
+        )
+        np.testing.assert_allclose(found["curvature0"], curvature, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -265,14 +337,19 @@ def test_losses_have_the_values_and_derivatives_of_pytorch(case: Case, reduction
 def test_gaussian_nll_agrees_with_pytorch(reduction: str, full: bool, columns: int) -> None:
     # Some variances are below epsilon.
     variance = POSITIVE[:, :columns] * (np.arange(6)[:, None] != 2) + 1e-4
-    x, v = (torch.tensor(a.copy(), requires_grad=True) for a in (X, variance))
-    value = F.gaussian_nll_loss(x, torch.tensor(OTHER), v, full=full, eps=1e-2, reduction=reduction)
-    slopes = torch.autograd.grad(value.sum(), [x, v])
+    options = {"full": full, "eps": 1e-2, "reduction": reduction}
+    expected = expected_of(
+        lambda x, v, y, **options: F.gaussian_nll_loss(x, y, v, **options),
+        [X, variance],
+        OTHER,
+        options,
+        twice=True,
+    )
     loss = lm.GaussianNLL(full=full, epsilon=1e-2, reduction=reduction)
     found = found_by(loss, [X, variance], OTHER)
-    np.testing.assert_allclose(found["value"], value.detach().numpy(), rtol=1e-12)
-    for number, slope in enumerate(slopes):
-        np.testing.assert_allclose(found[f"slope{number}"], slope.numpy(), rtol=1e-9)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
 # Sequences ----------------------------------------------------------------------------------------
@@ -286,28 +363,35 @@ TARGET_LENGTHS = (SEQUENCES >= 0).sum(1)
 @pytest.mark.parametrize("lengths", [(7, 7, 7, 7, 7), (7, 5, 4, 6, 4), (5, 1, 0, 3, 5)])
 def test_ctc_agrees_with_pytorch(reduction: str, lengths: tuple[int, ...]) -> None:
     # Repeated labels, an empty target, and targets that are too long for the prediction.
-    x = torch.tensor(TIMES, requires_grad=True)
-    expected = F.ctc_loss(
-        x.log_softmax(-1).transpose(0, 1),
-        torch.tensor(np.maximum(SEQUENCES, 1)),
-        torch.tensor(lengths),
-        torch.tensor(TARGET_LENGTHS),
-        reduction=reduction,
-        zero_infinity=True,
-    )
-    expected.sum().backward()
-    assert x.grad is not None
+    def expected_at(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x = torch.tensor(scores, requires_grad=True)
+        value = F.ctc_loss(
+            x.log_softmax(-1).transpose(0, 1),
+            torch.tensor(np.maximum(SEQUENCES, 1)),
+            torch.tensor(lengths),
+            torch.tensor(TARGET_LENGTHS),
+            reduction=reduction,
+            zero_infinity=True,
+        )
+        (slope,) = torch.autograd.grad(value.sum(), x)
+        return value.detach().numpy(), slope.numpy()
+
+    expected, slopes = expected_at(TIMES)
+    # PyTorch has no second derivative.
+    curvatures = difference_of_gradients(lambda x: expected_at(x)[1], TIMES)
     scores, labels = lm.Input(7, 4, dtype="float64"), lm.Input(3, dtype="int64")
     inputs, targets = lm.Input(dtype="int64"), lm.Input(dtype="int64")
     loss = lm.CTC(reduction=reduction, zero_infinity=True)
     for target in ((labels, inputs), (labels, inputs, targets)):
         value = loss(ops.log_softmax(scores), target)
         (slope,) = lm.gradients(ops.sum(value), [scores])
-        found = lm.compile([scores, *target], [value, slope], engine="interpreter")
+        (curvature,) = lm.gradients(ops.sum(slope * slope), [scores])
+        found = lm.compile([scores, *target], [value, slope, curvature], engine="interpreter")
         arrays = (SEQUENCES, np.array(lengths), TARGET_LENGTHS)[: len(target)]
         results = found(TIMES, *arrays)
-        np.testing.assert_allclose(results[0], expected.detach().numpy(), rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(results[1], x.grad.numpy(), rtol=1e-9, atol=1e-14)
+        np.testing.assert_allclose(results[0], expected, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(results[1], slopes, rtol=1e-9, atol=1e-14)
+        np.testing.assert_allclose(results[2], curvatures, rtol=1e-6, atol=1e-8)
 
 
 def test_ctc_without_zero_infinity_is_infinite_as_in_pytorch() -> None:

@@ -1,4 +1,4 @@
-"""The comparison of layers with PyTorch: values, gradients, running statistics.
+"""The comparison of layers with PyTorch: values, gradients, second derivatives, running statistics.
 
 A case is a layer, the PyTorch module that does the same, and the shapes of its inputs. It is
 compiled in training mode together with the gradients of all inputs and parameters, and in the
@@ -17,15 +17,16 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
-from lamina.graph import Graph, Tensor, leaf
+from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.layers.tracing import Trace
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, static
+from lamina.shapes import Array, DType, float64, static
 
 # Relative to the largest element of an array. In float64 both are exact to rounding; in float32
 # they sum up to some thousand numbers in different orders, gradients of normalisations cancel.
@@ -47,7 +48,7 @@ class Case:
         shapes: of the inputs, batch first.
         names: for each parameter and state in Lamina what PyTorch calls it; those that are not
             listed have the same name.
-        indices: if above 0, the inputs are integers below it.
+        indices: if above 0, the first input is integers below it.
         masks: the shapes of further inputs, which are bool.
         weights: what the random parameters are multiplied with.
         cancelling: whether there are gradients that are nothing but rounding, as those of biases
@@ -109,6 +110,37 @@ def compare_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
         assert value.shape == unchanged[name].shape
 
 
+def compare_second_derivatives(case: Case) -> None:
+    """The gradients of the sum of the squared gradients of a training step, in float64.
+
+    Raises:
+        AssertionError: where there is a difference.
+    """
+    theirs = Theirs(case, float64, pytorch(), network_of(case))
+    trace = network_of(case).trace(dtype=float64, training=True)
+    slopes = _slopes(trace, upstream := _upstream(trace))
+    total = sum((ops.sum(one * one) for one in slopes.values()), ops.constant(0.0, float64))
+    wanted = list(_differentiated(trace).values())
+    outputs = zip(slopes, gradients(total, wanted), strict=True)
+    record = trace.record
+    leaves = {_short(n): v.tensor for n, v in {**record.parameters, **record.states}.items()}
+    graph = Graph((*trace.inputs, upstream, *leaves.values()), tuple(outputs))
+    inputs = inputs_of(case, float64, 0)
+    feeds = {leaves[name].attributes["name"]: array for name, array in theirs.variables.items()}
+    feeds |= {f"input{n}": array for n, array in enumerate(inputs)}
+    graph = bind_batch(graph, case.shapes[0][0])
+    shape = next(x for x in graph.inputs if x.attributes["name"] == "upstream").shape
+    feeds["upstream"] = normal(static(shape), float64, 100)
+    values, _ = evaluate(graph, feeds)
+    # PyTorch's fused attention has no second derivative.
+    attention = pytorch().nn.attention
+    with attention.sdpa_kernel([attention.SDPBackend.MATH]):
+        found = theirs.curvatures(inputs, feeds["upstream"])
+    largest = max((float(np.abs(value).max(initial=0.0)) for value in found.values()), default=0.0)
+    for name, expected in found.items():
+        _compare(name, values[name], expected, largest if case.cancelling else 1.0)
+
+
 def _compare(what: str, found: Array, expected: Array, least: float = 1.0) -> None:
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), what
     scale = max(least, float(np.abs(expected).max(initial=0.0)))
@@ -123,11 +155,10 @@ def normal(shape: Sequence[int], dtype: DType, seed: int) -> Array:
 
 
 def inputs_of(case: Case, dtype: DType, seed: int) -> list[Array]:
-    if case.indices:
-        generator = np.random.default_rng(seed)
-        return [generator.integers(0, case.indices, shape) for shape in case.shapes]
     inputs = [normal(shape, dtype, 10 * seed + n) for n, shape in enumerate(case.shapes)]
     generator = np.random.default_rng(seed)
+    if case.indices:
+        inputs[0] = generator.integers(0, case.indices, case.shapes[0])
     if case.lengths:
         inputs[-1] = generator.integers(1, case.lengths + 1, case.shapes[-1])
     for shape in case.masks:
@@ -139,7 +170,7 @@ def inputs_of(case: Case, dtype: DType, seed: int) -> list[Array]:
 
 
 def network_of(case: Case) -> lm.Network:
-    kinds = ["int64" if case.indices else None] * len(case.shapes)
+    kinds = ["int64" if case.indices and not n else None for n in range(len(case.shapes))]
     if case.lengths:
         kinds[-1] = "int64"
     inputs = [
@@ -208,14 +239,27 @@ def _programs(case: Case, dtype: DType, target: Target) -> _Programs:
     )
 
 
+def _upstream(trace: Trace) -> Tensor:
+    (output,) = trace.outputs
+    return leaf("upstream", "input", output.shape, output.dtype)
+
+
+def _differentiated(trace: Trace) -> dict[str, Tensor]:
+    """The inputs and parameters that have gradients."""
+    wanted = {t.attributes["name"]: t for t in trace.inputs if t.dtype.is_float}
+    return wanted | {_short(name): v.tensor for name, v in trace.record.parameters.items()}
+
+
+def _slopes(trace: Trace, upstream: Tensor) -> dict[str, Tensor]:
+    wanted = _differentiated(trace)
+    slopes = gradients(trace.outputs[0] * upstream, list(wanted.values())) if wanted else ()
+    return dict(zip(map("d {}".format, wanted), slopes, strict=True))
+
+
 def _training_graph(trace: Trace) -> Graph:
     (output,) = trace.outputs
-    record = trace.record
-    upstream = leaf("upstream", "input", output.shape, output.dtype)
-    wanted = {t.attributes["name"]: t for t in trace.inputs if t.dtype.is_float}
-    wanted |= {_short(name): v.tensor for name, v in record.parameters.items()}
-    slopes = gradients(output * upstream, list(wanted.values())) if wanted else ()
-    outputs = (("y", output), *zip(map("d {}".format, wanted), slopes, strict=True))
+    record, upstream = trace.record, _upstream(trace)
+    outputs = (("y", output), *_slopes(trace, upstream).items())
     updates = tuple((record.states[n].tensor, new) for n, new in record.updates.items())
     return Graph((*trace.inputs, upstream), outputs, updates)
 
@@ -297,6 +341,23 @@ class Theirs:
         return {name: tensor.detach().numpy().copy() for name, tensor in everything.items()}
 
     def trained(self, inputs: Sequence[Array], upstream: Array) -> tuple[Values, Values]:
+        y, wanted, slopes = self._slopes(inputs, upstream, twice=False)
+        found = {"y": y.detach().numpy()}
+        found |= {name: slope.numpy() for name, slope in zip(wanted, slopes, strict=True)}
+        return found, {name: tensor.numpy().copy() for name, tensor in self._states.items()}
+
+    def curvatures(self, inputs: Sequence[Array], upstream: Array) -> Values:
+        _, wanted, slopes = self._slopes(inputs, upstream, twice=True)
+        total = sum((slope * slope).sum() for slope in slopes if slope.requires_grad)
+        if not isinstance(total, self._torch.Tensor):
+            return {name: np.zeros(tensor.shape) for name, tensor in wanted.items()}
+        found = self._torch.autograd.grad(total, list(wanted.values()), materialize_grads=True)
+        return {name: one.numpy(force=True) for name, one in zip(wanted, found, strict=True)}
+
+    def _slopes(
+        self, inputs: Sequence[Array], upstream: Array, *, twice: bool
+    ) -> tuple[Any, dict[str, Any], Sequence[Any]]:
+        """The output, the tensors that have gradients, and these gradients."""
         self._set_training(True)
         tensors = [self._torch.tensor(array) for array in inputs]
         for tensor in tensors:
@@ -304,13 +365,13 @@ class Theirs:
         y = self._output(tensors)
         wanted = {f"d input{n}": t for n, t in enumerate(tensors) if t.is_floating_point()}
         wanted |= {f"d {name}": tensor for name, tensor in self._parameters.items()}
-        slopes: Sequence[Any] = ()
-        if wanted:
-            total = (y * self._torch.tensor(upstream)).sum()
-            slopes = self._torch.autograd.grad(total, list(wanted.values()))
-        found = {"y": y.detach().numpy()}
-        found |= {name: slope.numpy() for name, slope in zip(wanted, slopes, strict=True)}
-        return found, {name: tensor.numpy().copy() for name, tensor in self._states.items()}
+        total = (y * self._torch.tensor(upstream)).sum()
+        slopes = (
+            self._torch.autograd.grad(total, list(wanted.values()), create_graph=twice)
+            if wanted
+            else ()
+        )
+        return y, wanted, slopes
 
     def inferred(self, inputs: Sequence[Array]) -> Array:
         self._set_training(False)
