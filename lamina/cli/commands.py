@@ -24,7 +24,8 @@ from lamina.cli.options import (
     seed_option,
     targets_option,
 )
-from lamina.errors import DataError, missing_extra
+from lamina.errors import missing_extra
+from lamina.files.atomic import require_writable
 from lamina.reports import picture_format
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def train(
         raise click.UsageError("--resume needs --checkpoint, the file to continue from.")
     model_file = out or Path(f"{Path(file).stem}.safetensors")
     for path in (model_file, curves, checkpoint, log):
-        _check_folder(path)
+        _require_writable(path)
     if curves is not None and importlib.util.find_spec("matplotlib") is None:
         raise missing_extra("matplotlib", "plot", "--curves")
     if curves is not None:
@@ -206,8 +207,7 @@ def check(file: str) -> None:
     """
     definition = cli.read_definition(file)
     click.echo(str(definition.network))
-    if isinstance(definition.loss, lm.training.losses.Loss):
-        definition.network.plan(1, definition.loss, definition.optimizer)
+    definition.check_loss()
 
 
 @main.command()
@@ -244,7 +244,7 @@ def plan(
 
     If FILE.py defines no loss, it is the memory of a forward pass.
     """
-    _check_folder(plot)
+    _require_writable(plot)
     if plot is not None:
         picture_format(plot)
     definition = cli.read_definition(file)
@@ -323,7 +323,7 @@ def predict(
     engine: str,
 ) -> None:
     """Run a model file on data."""
-    _check_folder(out)
+    _require_writable(out)
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
     own = cli.read_layers(layers) if layers else ()
@@ -358,15 +358,7 @@ def devices(details: bool) -> None:
     click.echo(text(lm.devices()))
 
 
-def _check_folder(path: Path | None) -> None:
-    """Checks that the folder of an output file exists, before the work begins.
-
-    Raises:
-        DataError: if it does not exist.
-    """
-    if path is not None and not path.parent.is_dir():
-        raise DataError(
-            "the folder of this file does not exist",
-            where=str(path),
-            advice=f"Create it first: {path.parent}",
-        )
+def _require_writable(path: Path | None) -> None:
+    """Raises DataError if an output file cannot be written, before the work begins."""
+    if path is not None:
+        require_writable(path)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import click
 
-from lamina.by_output import ByOutput, as_loss, as_metrics
+from lamina.by_output import ByOutput, as_loss, as_metrics, terms_of
 from lamina.cli.errors import USER_FILE
 from lamina.errors import DefinitionError, DTypeError
 from lamina.graph.kinds import Misfit, ModelType, refusal
@@ -20,6 +20,7 @@ from lamina.protocols import Loss, Metric, Optimizer
 from lamina.records import frozen_dataclass
 from lamina.shapes import DTypeLike
 from lamina.tf32_products import ProductPrecision
+from lamina.training.losses import Loss as KnownLoss
 from lamina.training.optimizers import Adam
 
 BATCH_SIZE = 32
@@ -69,6 +70,18 @@ class Definition:
                 advice="Add one at its top level: loss = lm.CrossEntropy()",
             )
         return self.loss
+
+    def check_loss(self) -> None:
+        """Checks that the loss fits the network, if there is one.
+
+        A loss that is a function of the user's is not checked: its targets are not known.
+
+        Raises:
+            LaminaError: if it does not fit.
+        """
+        terms = () if self.loss is None else terms_of(self.loss, self.network.output_names)
+        if terms and all(isinstance(term.loss, KnownLoss) for term in terms):
+            self.network.plan(1, self.loss, self.optimizer)
 
 
 def read_definition(path: str) -> Definition:

@@ -12,6 +12,7 @@ import lamina as lm
 from lamina.cli.progress import epoch_lines, on_terminal
 from lamina.engines.discovery import open_engine
 from lamina.errors import DataError, MissingExtraError
+from lamina.files.atomic import require_writable
 from lamina.reports import bytes_text, map_text
 from lamina.shapes import Array
 
@@ -23,7 +24,7 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
     """Trains, writes model and curves to the folder, and prints predictions and accuracy.
 
     Raises:
-        DataError: if the folder cannot be made.
+        DataError: if the folder cannot be made or written to.
         EngineError: for an engine that does not exist or cannot be used.
     """
     open_engine(engine)
@@ -35,6 +36,8 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
             where=str(folder),
             advice="Choose another with --out.",
         ) from error
+    model_file = folder / "digits.safetensors"
+    require_writable(model_file)
     train, test = lm.data.digits().split(0.8, seed=seed)
     network = network_of_demo()
     loss, optimizer = lm.CrossEntropy(), lm.Adam(5e-3)
@@ -57,8 +60,8 @@ def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
         progress=on_terminal(),
         callbacks=epoch_lines(epochs),
     )
-    model.save(folder / "digits.safetensors")
-    click.echo(f"wrote {folder / 'digits.safetensors'}")
+    model.save(model_file)
+    click.echo(f"wrote {model_file}")
     try:
         history.plot(folder / "curves.png")
         click.echo(f"wrote {folder / 'curves.png'}")

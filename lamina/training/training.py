@@ -364,7 +364,10 @@ class Training(BatchRunner):
             held_interrupts() as interrupt,
             self.fed(reader, sample, drop_last=drop_last, epochs=epochs) as feed,
         ):
-            stopped = lambda: interrupt.pressed  # noqa: E731
+
+            def stopped() -> bool:
+                return interrupt.pressed
+
             for _ in feed.groups(omitted, stopped):
                 pass
             pieces = list(self.pieces(feed.groups(steps, stopped), interrupt))

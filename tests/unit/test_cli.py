@@ -370,13 +370,32 @@ def test_an_error_of_lamina_itself_is_not_hidden(monkeypatch):
         (["--data", "missing.npz"], "DataError in missing.npz: there is no such file"),
         (["--data", "digits", "--engine", "abacus"], "EngineError: there is no engine 'abacus'"),
         (["--data", "digits", "--out", "no/a.safetensors"], "DataError in no/a.safetensors: "),
-        (["--data", "digits", "--curves", "no/a.png"], "DataError in no/a.png: the folder of"),
+        (["--data", "digits", "--curves", "no/a.png"], "DataError in no/a.png: the file could"),
     ],
 )
 def test_train_refuses_wrong_arguments_before_it_trains(arguments, expected):
     message = fail("train", write("digits.py", DIGITS), *arguments)
     assert message.startswith(expected)
     assert not Path("digits.safetensors").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder without files")
+@pytest.mark.parametrize("option", ["--out", "--curves", "--checkpoint", "--log"])
+def test_train_refuses_a_folder_that_cannot_be_written_to_before_it_trains(option):
+    result = run(
+        "train", write("digits.py", DIGITS), "--data", "digits", option, "/proc/self/a.png"
+    )
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("DataError in /proc/self/a.png: the file could not be written")
+    assert "Check that the folder may be written to" in result.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder without files")
+def test_demo_refuses_a_folder_that_cannot_be_written_to_before_it_trains():
+    result = run("demo", "--out", "/proc/self")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "DataError in /proc/self/digits.safetensors" in result.stderr
 
 
 def test_data_of_another_shape_than_the_network_is_refused():
