@@ -64,8 +64,8 @@ class ByOutput(Sourced):
 
     Everywhere where a loss is given, a dict or a list means the same: `loss={"boxes": lm.MSE(),
     "classes": lm.CrossEntropy()}`. Outputs without a loss are not trained. There is one target for
-    each loss that takes one, in the order of the outputs. Histories and results have the loss of
-    each output too: `"boxes_loss"`.
+    each loss that takes one, in the order of the outputs, or in a dict by their names. Histories
+    and results have the loss of each output too: `"boxes_loss"`.
 
     Args:
         losses: by the names of outputs, or in their order, with None for an output without a loss.
