@@ -259,6 +259,13 @@ _SPECIAL: dict[tuple[str, str], str] = {
 _TWO_MEANINGS = {
     "MultiHeadAttention": ("for PyTorch's arguments", "for Keras's"),
     "Upsample": ("for a size, as in PyTorch", "for a factor, as in Keras"),
+    **dict.fromkeys(
+        [f"Conv{transposed}{rank}" for transposed in ("", "Transpose") for rank in _RANKS],
+        (
+            "if the first number is the input's channels, as in PyTorch",
+            "if the third is the stride, as in Keras",
+        ),
+    ),
 }
 
 
@@ -306,10 +313,26 @@ def advice_for(
     if not found:
         return ""
     meanings = _TWO_MEANINGS.get(name)
-    if meanings and values and len(found) > 1:
+    if meanings and values and len(found) > 1 and not _is_unlikely(name, values):
         first, second = (f"{one.call} {why}" for one, why in zip(found, meanings, strict=False))
         return f"Write {first}, or {second}."
     return f"Write {found[0]}."
+
+
+# Windows of usual convolutions are smaller.
+_USUAL_WINDOWS = 8
+
+
+def _is_unlikely(name: str, values: Sequence[Any]) -> bool:
+    """Whether the second meaning is an unusual convolution.
+
+    In it the numbers are channels, window and stride. `(3, 6, 5)` would be a window of 6 for 3
+    channels, and `(64, 32, 3)` a window of 32.
+    """
+    if not name.startswith("Conv") or not all(isinstance(one, int) for one in values[:3]):
+        return False
+    channels, window, stride = values[:3]
+    return not stride <= window < min(channels, _USUAL_WINDOWS)
 
 
 @frozen_dataclass(eq=False)

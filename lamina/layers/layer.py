@@ -7,6 +7,7 @@ inference mode.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
@@ -194,7 +195,7 @@ def _types_of_results(layer: Layer, operands: tuple[Tensor, ...]) -> _Types:
         return _results[key]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
     record = Record(dtype, training=True, operands=operands)
-    found = layer.forward(Scope(record, "check"), *operands)
+    found = _forward(layer, Scope(record, "check"), operands)
     results = results_of(found)
     types = tuple([(result.shape, result.dtype) for result in results]), found is results
     if key is not None:
@@ -202,6 +203,64 @@ def _types_of_results(layer: Layer, operands: tuple[Tensor, ...]) -> _Types:
             _results.clear()
         _results[key] = types
     return types
+
+
+def _forward(layer: Layer, scope: Scope, operands: tuple[Tensor, ...]) -> Any:
+    """What a layer's `forward` returns.
+
+    Raises:
+        DefinitionError: if it takes another number of tensors, or no scope.
+    """
+    try:
+        return layer.forward(scope, *operands)
+    except TypeError:
+        # Checked only after a TypeError, because signatures are slow.
+        signature = inspect.signature(layer.forward)
+        if _binds(signature, scope, *operands):
+            raise
+        misfit = _misfit_of_forward(signature, operands)
+    except LaminaError as error:
+        if error.facts[-1:] == (("found", type(scope).__name__),):
+            error.advice = _SCOPE_FIRST
+        raise
+    raise misfit
+
+
+def _misfit_of_forward(
+    signature: inspect.Signature, operands: tuple[Tensor, ...]
+) -> DefinitionError:
+    names = [*signature.parameters]
+    if _binds(signature, *operands) and "scope" not in names:
+        return DefinitionError(
+            "forward does not take the scope",
+            facts=(
+                ("expected", f"def forward({', '.join(['self', 'scope', *names])})"),
+                ("found", f"def forward({', '.join(['self', *names])})"),
+            ),
+            advice=_SCOPE_FIRST,
+        )
+    count = len(operands)
+    return DefinitionError(
+        "the layer is applied to another number of tensors",
+        facts=(
+            ("expected", f"layer({', '.join(names[1:])})"),
+            ("found", f"{count} tensor{'s' * (count != 1)}"),
+        ),
+    )
+
+
+def _binds(signature: inspect.Signature, *values: object) -> bool:
+    try:
+        signature.bind(*values)
+    except TypeError:
+        return False
+    return True
+
+
+_SCOPE_FIRST = (
+    "The first argument of forward is the scope, which creates parameters and states: "
+    "def forward(self, scope, x)."
+)
 
 
 def results_of(found: object) -> tuple[Tensor, ...]:

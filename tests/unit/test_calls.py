@@ -173,6 +173,17 @@ def test_a_call_in_the_order_of_another_framework_is_shown_as_lamina_writes_it(
     assert call.endswith(found) or found == "kernel_size=5"
 
 
+def test_numbers_of_a_convolution_that_may_mean_two_things_get_both_readings() -> None:
+    assert text_of(lm.Conv2d, 16, 3, 1, 1).splitlines()[-1] == (
+        "  Write Conv2d(3, 1, stride=1) if the first number is the input's channels, as in PyTorch,"
+        " or Conv2d(16, 3, stride=1, padding=1) if the third is the stride, as in Keras."
+    )
+    # A window of 6 for 3 channels is an unlikely reading.
+    assert text_of(lm.Conv2d, 3, 6, 5).splitlines()[-1] == (
+        "  Write Conv2d(6, 5): the input's channels are inferred, leave them out."
+    )
+
+
 def test_options_of_networks_and_of_save_are_checked() -> None:
     x, net = lm.Input(4), small().network
     assert "there is no option 'layers'" in text_of(lm.Sequential, x, layers=[lm.Linear(3)])

@@ -327,3 +327,65 @@ def test_an_initial_value_of_another_shape_is_refused() -> None:
     assert caught.value.problem == "the initial value of '1.weight' has another shape"
     assert caught.value.facts == (("expected", "[3, 4]"), ("found", "[5]"))
     assert caught.value.where.startswith("net/1:Linear")
+
+
+# The forward of a user's layer --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WithoutScope(lm.Layer):
+    def forward(self, x):
+        return x * 2
+
+
+@dataclass(frozen=True)
+class OfTwo(lm.Layer):
+    def forward(self, a, b):
+        return a + b
+
+
+SCOPE_FIRST = (
+    "The first argument of forward is the scope, which creates parameters and states: "
+    "def forward(self, scope, x)."
+)
+
+
+@pytest.mark.parametrize(
+    ("layer", "parameters"), [(WithoutScope(), ["x"]), (OfTwo(), ["a", "b"])], ids=["one", "two"]
+)
+def test_a_forward_without_the_scope_is_refused(layer: lm.Layer, parameters: list[str]) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        layer(*[lm.Input(3) for _ in parameters])
+    assert caught.value.problem == "forward does not take the scope"
+    assert caught.value.facts == (
+        ("expected", f"def forward({', '.join(['self', 'scope', *parameters])})"),
+        ("found", f"def forward({', '.join(['self', *parameters])})"),
+    )
+    assert caught.value.advice == SCOPE_FIRST
+    assert f"/{len(parameters)}:{type(layer).__name__} ({FILE}:" in caught.value.where
+
+
+def test_a_scope_in_place_of_a_tensor_is_refused() -> None:
+    with pytest.raises(DTypeError) as caught:
+        OfTwo()(lm.Input(3))
+    assert caught.value.facts[-1] == ("found", "Scope")
+    assert caught.value.advice == SCOPE_FIRST
+
+
+@pytest.mark.parametrize(("count", "found"), [(0, "0 tensors"), (2, "2 tensors")])
+def test_another_number_of_tensors_is_refused(count: int, found: str) -> None:
+    layer = lm.Linear(3)
+    with pytest.raises(DefinitionError) as caught:
+        layer(*[lm.Input(3) for _ in range(count)])
+    assert caught.value.problem == "the layer is applied to another number of tensors"
+    assert caught.value.facts == (("expected", "layer(x)"), ("found", found))
+
+
+def test_a_type_error_within_forward_is_passed_on() -> None:
+    @dataclass(frozen=True)
+    class Broken(lm.Layer):
+        def forward(self, scope, x):
+            return len(3)
+
+    with pytest.raises(TypeError, match="object of type 'int' has no len"):
+        Broken()(lm.Input(3))
