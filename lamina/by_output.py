@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY
 from typing import Any, cast, final
 
 from lamina import ops
+from lamina.elsewhere import advice_on_object
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.graph.kinds import Misfit, Number
@@ -345,6 +346,7 @@ def as_metrics(metrics: Any) -> tuple[Metric, ...]:
 def _as_metric(metric: Any) -> Any:
     given = metric
     plain = callable(metric) and not isinstance(metric, type) and not hasattr(metric, "statistics")
+    plain = plain and not advice_on_object(metric)
     # A loss is a function too, whose name is that of its class: "CrossEntropy" is "cross_entropy".
     of_class = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(given).__name__).lower()
     name = "" if hasattr(given, "__name__") else of_class

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast, final
 from lamina.bill import DataBytes, Memory, MemoryBill, largest_batch
 from lamina.by_output import Losses, options_of
 from lamina.calls import checked
-from lamina.elsewhere import Named
+from lamina.elsewhere import Named, advice_on_object
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
 from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
@@ -494,8 +494,26 @@ def Sequential(*layers: Tensor | Layer | Network | Recompute, name: OwnName = No
                 where=where,
                 advice="Several inputs or branches need lm.Network(inputs=[...], outputs=...).",
             )
+        if not isinstance(layer, Layer | Network):
+            _require_no_foreign_layer(layer, number, where)
         tensor = layer(tensor)
     return Network(layers[0], tensor, name=name)
+
+
+def _require_no_foreign_layer(layer: object, number: int, where: str) -> None:
+    """Raises DefinitionError for a layer of another framework."""
+    advice = advice_on_object(layer)
+    if advice:
+        cls = type(layer)
+        raise DefinitionError(
+            "the elements after the Input of a Sequential are layers of Lamina",
+            facts=(
+                ("position", str(number)),
+                ("found", f"{cls.__module__}.{cls.__qualname__}"),
+            ),
+            where=where,
+            advice=advice,
+        )
 
 
 def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:

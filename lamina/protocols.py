@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Protocol, cast
 
+from lamina.elsewhere import advice_on_object
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
@@ -156,7 +157,8 @@ MicroBatch = Annotated[int | None, OrNone(_BatchSize())]
 def check_loss(loss: object, where: str = "loss") -> None:
     """Raises DefinitionError if it is not a loss."""
     # Losses by output have terms.
-    if isinstance(loss, type) or not (callable(loss) or hasattr(loss, "terms")):
+    callable_here = callable(loss) and not advice_on_object(loss)
+    if isinstance(loss, type) or not (callable_here or hasattr(loss, "terms")):
         expected = "lm.CrossEntropy(), or a function of (prediction, target)"
         raise wrong_argument(where, "a loss", expected, loss)
 
@@ -265,12 +267,20 @@ def wrong_argument(
         kind: of the value.
         expected: a right value.
         found: the value; of a class, the advice is to make an object of it.
-        advice: for any other value.
+        advice: for any other value than a class or an object of another framework.
     """
-    made = isinstance(found, type)
+    elsewhere = advice_on_object(found)
+    if elsewhere:
+        # Its `repr` may have many lines.
+        cls = found if isinstance(found, type) else type(found)
+        text, advice = f"{cls.__module__}.{cls.__qualname__}", elsewhere
+    else:
+        text = repr(found)
+        if isinstance(found, type):
+            advice = f"Make one of the class: {found.__name__}(...)."
     return DefinitionError(
         f"this is not {kind}",
-        facts=(("expected", expected), ("found", repr(found))),
+        facts=(("expected", expected), ("found", text)),
         where=where,
-        advice=f"Make one of the class: {found.__name__}(...)." if made else advice,
+        advice=advice,
     )

@@ -418,9 +418,22 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
             ("expected", "a Dataset, a pair (x, y) of arrays, or an array"),
             ("found", type_text(value)),
         ),
-        advice="Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple, ((a, b), y), or a "
+        advice=_ONE_BY_ONE
+        if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_plain(value)
+        else "Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple, ((a, b), y), or a "
         "dict by their names, ({'image': a, 'age': b}, y).",
     )
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | bytes | list | tuple | Mapping) or hasattr(value, "columns")
+
+
+# For objects with examples by number, as PyTorch's data sets.
+_ONE_BY_ONE = (
+    "It gives one example at a time; a loader makes batches of it, which fit takes: "
+    "torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)."
+)
 
 
 class _Examples(Kind):

@@ -22,7 +22,13 @@ from lamina.data.positions import (
     plain_state,
     saved_state,
 )
-from lamina.data.stream import Stream, as_batch, depends_on_epochs_before, opened
+from lamina.data.stream import (
+    Stream,
+    as_batch,
+    depends_on_epochs_before,
+    is_one_example,
+    opened,
+)
 from lamina.errors import DataError, LaminaError
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, size_of
@@ -551,6 +557,8 @@ class _Batches:
         try:
             return as_batch(found)
         except LaminaError as error:
+            if is_one_example(found):
+                error.advice = _NOT_BATCHES
             raise error.at(f"batch {self.read - 1} of the stream") from None
 
     def close(self) -> None:
@@ -559,6 +567,10 @@ class _Batches:
 
 
 _END: Any = object()
+_NOT_BATCHES = (
+    "A source gives batches, and this is a single example: give several, stacked along a first "
+    "axis; (x[None], y[None]) is a batch of one."
+)
 
 
 def _close(iterator: Any) -> None:

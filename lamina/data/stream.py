@@ -7,6 +7,8 @@ from dataclasses import KW_ONLY
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import numpy as np
+
 from lamina.calls import Called
 from lamina.data.arrays import is_buffer, is_frame, is_sparse
 from lamina.data.dataset import NAME_PAIRS, Dataset, as_dataset
@@ -240,6 +242,12 @@ def as_batch(value: Any) -> Dataset:
         targets, weights = (*others, None, None)[:2]
         return Dataset(inputs, targets, weights=weights)
     return Dataset(value)
+
+
+def is_one_example(value: Any) -> bool:
+    """Whether an item of a source is one example, not a batch: a number has no axis of examples."""
+    fields: tuple[Any, ...] = tuple(cast(Any, value)) if isinstance(value, tuple | list) else ()
+    return 2 <= len(fields) <= 3 and any(np.ndim(one) == 0 for one in fields if one is not None)
 
 
 def _arrays(value: Any) -> Any:

@@ -26,6 +26,25 @@ def advice_for(owners: tuple[str, ...], name: str) -> str:
     return f". {found}" if found.endswith(".") else f". Here it is {found}."
 
 
+# The packages whose layers, losses and optimizers are recognised.
+_FRAMEWORKS = {"torch", "torchvision", "torchmetrics", "keras", "tf_keras", "tensorflow", "sklearn"}
+_FRAMEWORKS |= {"jax", "flax", "optax"}
+
+
+def advice_on_object(value: object) -> str:
+    """What an object of another framework, or its class, is called here; "" for all others."""
+    cls = value if isinstance(value, type) else type(value)
+    for base in cls.__mro__:
+        if base.__module__.split(".")[0] not in _FRAMEWORKS:
+            continue
+        found = advice_for(("lamina",), base.__name__).removeprefix(". ")
+        if found:
+            return found
+        if hasattr(sys.modules["lamina"], base.__name__):
+            return f"Here it is lm.{base.__name__}."
+    return ""
+
+
 class UnknownAttribute(AttributeError):
     """An attribute that an object does not have.
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
 
-from lamina.elsewhere import Named
+from lamina.elsewhere import Named, advice_for
 from lamina.errors import LaminaError, ShapeError
 from lamina.graph.kinds import Kind
 from lamina.graph.methods import OPERATORS, Methods
@@ -170,6 +170,26 @@ class Tensor(Methods, Named):
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise _no_numbers("array")
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, values: Sequence[Any] = (), options: Any = None
+    ) -> Any:
+        """What PyTorch calls in place of its functions of a tensor.
+
+        Its operators leave the work to Lamina's tensor: an array of PyTorch + tensor is a tensor.
+        """
+        name = function.__name__
+        # `**` calls the function pow, the other operators methods of PyTorch's tensors.
+        is_power = name == "pow" and not isinstance(values[0], cls)
+        if hasattr(function, "__objclass__") or is_power:
+            return NotImplemented
+        advice = advice_for(("lamina.ops",), name).removeprefix(". ")
+        known = not advice and hasattr(import_module("lamina.ops"), name)
+        raise LaminaError(
+            f"{name}() of PyTorch does not take a tensor of Lamina",
+            advice=f"Here it is lm.ops.{name}." if known else advice or _IN_OPS,
+        )
 
     def __float__(self) -> NoReturn:
         raise _no_numbers("float")
@@ -398,6 +418,9 @@ _RENAMED = {
     "negative": "neg",
     "var": "variance",
 }
+
+
+_IN_OPS = "Calculate with tensors by the functions in lm.ops."
 
 
 def _no_numbers(function: str) -> LaminaError:

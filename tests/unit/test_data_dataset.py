@@ -393,3 +393,25 @@ def test_batches_of_all_sizes_cover_every_example_once() -> None:
 
 RECORDED_0_0 = [3, 8, 5, 9, 1, 7, 2, 4, 6, 0]
 RECORDED_7_3 = [4, 2, 3, 7, 0, 5, 6, 1, 8, 9]
+
+
+class MapStyle:
+    """Like a data set of PyTorch: an example by its number."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
+        return np.zeros(3, np.float32), number
+
+
+def test_a_data_set_of_single_examples_is_refused_with_the_loader_that_makes_batches() -> None:
+    with pytest.raises(DataError) as caught:
+        as_dataset(MapStyle())
+    assert str(caught.value) == (
+        "this is not a data set\n"
+        "  expected  a Dataset, a pair (x, y) of arrays, or an array\n"
+        "  found     a MapStyle\n"
+        "  It gives one example at a time; a loader makes batches of it, which fit takes: "
+        "torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)."
+    )

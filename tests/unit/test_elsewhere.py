@@ -15,6 +15,7 @@ import pytest
 
 import lamina as lm
 from lamina.elsewhere.tables import TABLES
+from lamina.errors import DefinitionError, LaminaError
 from lamina.training.history import History
 from lamina.training.metrics import Metric
 from lamina.training.schedules import Schedule
@@ -171,6 +172,78 @@ def test_records_can_be_copied_and_pickled() -> None:
         getattr(MODEL, "summary")  # noqa: B009
     for one in (lm.Linear(3), lm.Adam(), lm.MSE(), MODEL.network, raised.value):
         assert str(pickle.loads(pickle.dumps(copy.deepcopy(one)))) == str(one)
+
+
+class Named:
+    """An object of a class of another framework: the name of the class and its module decide."""
+
+    def __new__(cls, module: str, name: str) -> Any:
+        def call(self: Any, *_: Any) -> Any:
+            raise AssertionError("it is refused before it is called")
+
+        return type(name, (), {"__module__": module, "__call__": call})()
+
+
+@pytest.mark.parametrize(
+    ("one", "advice"),
+    [
+        (Named("torch.nn.modules.linear", "Linear"), "Here it is lm.Linear."),
+        (Named("torch.nn.modules.batchnorm", "BatchNorm2d"), "Here it is lm.BatchNorm()."),
+        (Named("keras.src.layers.core.dense", "Dense"), "Here it is lm.Linear(features)."),
+        (Named("torch.nn.modules.module", "Module"), "A layer of your own is a subclass of lm."),
+    ],
+)
+def test_a_layer_of_another_framework_in_a_network(one: Any, advice: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Sequential(lm.Input(3), lm.ReLU(), one)
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith(": the elements after the Input of a Sequential are layers of Lamina")
+    assert lines[1] == "  position  2"
+    assert lines[2] == f"  found     {type(one).__module__}.{type(one).__qualname__}"
+    assert lines[3].startswith(f"  {advice}")
+
+
+@pytest.mark.parametrize(
+    ("argument", "one", "advice"),
+    [
+        ("loss", Named("torch.nn.modules.loss", "CrossEntropyLoss"), "lm.CrossEntropy() takes raw"),
+        ("loss", type(Named("torch.nn.modules.loss", "MSELoss")), "Here it is lm.MSE()."),
+        ("optimizer", Named("torch.optim.adam", "Adam"), "Here it is lm.Adam."),
+        ("metrics", [Named("keras.src.metrics", "Accuracy")], "Here it is lm.Accuracy."),
+    ],
+)
+def test_an_argument_of_another_framework(argument: str, one: Any, advice: str) -> None:
+    how = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)} | {argument: one}
+    with pytest.raises(DefinitionError) as caught:
+        MODEL.fit((np.zeros((2, 3), "f4"), np.zeros((2, 2), "f4")), **how)
+    assert caught.value.advice.startswith(advice)
+    assert caught.value.facts[1][1].startswith(("torch.", "keras."))
+
+
+@pytest.mark.torch
+def test_functions_and_modules_of_pytorch_do_not_take_tensors() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = lm.Input(3)
+    for call, advice in (
+        (torch.relu, "Here it is lm.ops.relu."),
+        (torch.nn.functional.gelu, "Here it is lm.ops.gelu."),
+        (torch.nn.Linear(3, 2), "It is lm.ops.matmul(x, y) plus a bias; the layer is lm.Linear."),
+        (lambda x: torch.cat([x, x]), "Here it is lm.ops.concat(tensors, axis)."),
+        (lambda x: torch.add(torch.ones(3), x), "Here it is lm.ops.add."),
+        (torch.fft.fft, "Calculate with tensors by the functions in lm.ops."),
+    ):
+        with pytest.raises(LaminaError, match="of PyTorch does not take a tensor") as caught:
+            call(x)
+        assert caught.value.advice == advice
+
+
+@pytest.mark.torch
+def test_operators_of_pytorchs_arrays_make_tensors() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x, ones = lm.Input(3), torch.ones(3)
+    for made in (ones + x, ones - x, ones * x, ones / x, x + ones, ones > x, ones**x):
+        assert isinstance(made, lm.Tensor)
+        assert made.shape == x.shape
 
 
 def test_the_tables_are_loaded_by_errors_only() -> None:

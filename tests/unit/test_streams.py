@@ -328,6 +328,14 @@ def test_errors_name_the_batch() -> None:
         "  The first axis counts the examples; its extent must be the same in all arrays. "
         "Pass several inputs as a tuple, or as a dict by their names."
     )
+    text = fault(lambda: zip(TRAIN.inputs, TRAIN.targets, strict=True), DataError)
+    assert text == (
+        "in batch 0 of the stream: the targets have no axis of examples\n"
+        "  expected  one axis or more\n"
+        "  found     int64[]\n"
+        "  A source gives batches, and this is a single example: give several, stacked along a "
+        "first axis; (x[None], y[None]) is a batch of one."
+    )
     assert fault(Stream([good, (1, 2, 3, 4)]), DataError) == (
         "in batch 1 of the stream: a batch is neither inputs nor a pair (inputs, targets)\n"
         "  expected  (x, y)\n"
