@@ -83,6 +83,8 @@ ELSEWHERE = {
     "key_heads": "num_key_value_heads num_kv_heads",
     "last": "end_dim",
     "layers": "num_layers n_layers",
+    "least_change": "min_delta",
+    "least_rate": "min_lr",
     "logits": "from_logits",
     "limit": "max_norm clip_value",
     "low": "min_val min a_min lower minval",
@@ -100,6 +102,7 @@ ELSEWHERE = {
     "quantiles": "quantile q tau",
     "rate": "lr learning_rate initial_learning_rate base_lr max_lr",
     "rate_decay": "lr_decay",
+    "restore_best": "restore_best_weights",
     "returns": "return_sequences return_state need_weights return_attention_scores return_indices",
     "rates": "values",
     "rise": "pct_start",
@@ -175,6 +178,21 @@ INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
         "normalized_shape",
         lambda called, _: called.name == "LayerNorm",
         "LayerNorm normalises axes, the last one by default.",
+    ),
+    (
+        "from_logits",
+        lambda called, _: called.name == "BCE",
+        "lm.BCE takes probabilities, lm.BCEWithLogits raw scores (from_logits=True).",
+    ),
+    (
+        "from_logits",
+        lambda called, _: hasattr(called.owner, "elements"),
+        "It takes raw scores, as with from_logits=True: leave it out, and a Softmax at the end.",
+    ),
+    (
+        "inputs outputs",
+        lambda called, _: called.name == "Model",
+        "Make the network first: lm.Model(lm.Network(inputs, outputs)).",
     ),
     (
         "validation_split",

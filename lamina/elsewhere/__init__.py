@@ -27,8 +27,20 @@ def advice_for(owners: tuple[str, ...], name: str) -> str:
 
 
 # The packages whose layers, losses and optimizers are recognised.
-_FRAMEWORKS = {"torch", "torchvision", "torchmetrics", "keras", "tf_keras", "tensorflow", "sklearn"}
-_FRAMEWORKS |= {"jax", "flax", "optax"}
+_FRAMEWORKS = frozenset(
+    [
+        "torch",
+        "torchvision",
+        "torchmetrics",
+        "keras",
+        "tf_keras",
+        "tensorflow",
+        "sklearn",
+        "jax",
+        "flax",
+        "optax",
+    ]
+)
 
 
 def advice_on_object(value: object) -> str:

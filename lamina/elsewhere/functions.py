@@ -46,7 +46,8 @@ OPS: dict[str, str] = {
     "randn": "lm.ops.normal; in a layer, scope.normal.",
     "scaled_dot_product_attention": "lm.ops.attention(queries, keys, values)",
     "scan while_loop fori_loop": "lm.ops.recurrence runs a step along an axis.",
-    "relu6 hardtanh_": "lm.ops.hardtanh(x, low, high)",
+    "relu6": "It is lm.ops.clip(x, 0.0, 6.0); the layer is lm.ReLU6().",
+    "hardtanh_": "lm.ops.hardtanh(x, low, high)",
     "dropout": "Random zeros are a layer: lm.Dropout(probability).",
     "layer_norm batch_norm group_norm instance_norm": (
         "Normalisations are layers: lm.LayerNorm(), lm.BatchNorm(), lm.GroupNorm(groups)."

@@ -80,7 +80,10 @@ LAYERS: dict[str, str] = {
     "RMSNormalization": "lm.RMSNorm()",
     "UnitNormalization": "There is no such layer; lm.RMSNorm(affine=False) comes nearest.",
     "CrossMapLRN2d": "lm.LocalResponseNorm(window)",
-    "Normalization": "There is no such layer; lm.Rescale(scale, offset=0.0) has fixed numbers.",
+    "Normalization Normalize": (
+        "There is no such layer; tensors are normalised by (x - mean) / deviation, and by "
+        "lm.Rescale(scale, offset=0.0) where both are single numbers."
+    ),
     "Rescaling": "lm.Rescale(scale)",
     # Regularisation
     "Dropout1d Dropout2d Dropout3d SpatialDropout1D SpatialDropout2D SpatialDropout3D": (
@@ -168,4 +171,19 @@ LAYERS: dict[str, str] = {
     "CategoryEncoding Discretization HashedCrossing Hashing IntegerLookup StringLookup "
     "TextVectorization": _TEXT,
     "MelSpectrogram STFTSpectrogram": "There is no such layer; make the spectra before training.",
+}
+
+# Ready networks in torchvision.models and keras.applications.
+NETWORKS: dict[str, str] = {
+    **{
+        f"resnet{depth} ResNet{depth}": f"lm.networks.resnet({depth})"
+        for depth in (18, 34, 50, 101, 152)
+    },
+    **{f"vgg{depth} VGG{depth}": f"lm.networks.vgg({depth})" for depth in (11, 13, 16, 19)},
+    "ResNet": "lm.networks.resnet(18)",
+    "VGG": "lm.networks.vgg(16)",
+    "MobileNetV2 MobileNet": "lm.networks.mobilenet_v2()",
+    "LeNet LeNet5": "lm.networks.lenet()",
+    "MLP": "lm.networks.mlp((64, 32))",
+    "UNet": "lm.networks.unet()",
 }

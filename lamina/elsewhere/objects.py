@@ -36,6 +36,7 @@ MODEL: dict[str, str] = {
         "that was trained on scores: "
         "model.part(lm.Network(net.inputs, lm.Softmax()(net.outputs[0]))).predict(inputs)."
     ),
+    "predict_classes": "model.predict(inputs).argmax(axis=1)",
     "score test_on_batch": "model.evaluate(data, loss=..., metrics=[lm.Accuracy()])",
     "partial_fit train_on_batch train_step fit_generator": (
         "with model.training(loss=..., optimizer=...) as training: training.step(x, y)"
@@ -132,7 +133,10 @@ HISTORY: dict[str, str] = {
     "epoch epochs": "len(history) is the number of epochs.",
     "params model": "There is no such attribute; history.values has loss and metrics.",
     "items": "history.values has the names and values.",
-    "loss_curve_": 'history["loss"]',
+    "loss loss_curve_": 'history["loss"]',
+    "accuracy acc": 'history["accuracy"]',
+    "val_loss validation_loss": 'history["validation_loss"]',
+    "val_accuracy val_acc validation_accuracy": 'history["validation_accuracy"]',
     "to_pandas": "pandas.DataFrame(history.values)",
 }
 

@@ -154,17 +154,27 @@ HOOKS: dict[str, str] = {
     ),
 }
 
-CALLBACKS: dict[str, str] = {
+# Callbacks that have the same name here.
+SAME_CALLBACKS: dict[str, str] = {
     "EarlyStopping": "lm.callbacks.EarlyStopping()",
+    "TensorBoard": "lm.callbacks.TensorBoard(folder)",
+}
+
+CALLBACKS: dict[str, str] = {
     "ModelCheckpoint": (
         "lm.callbacks.SaveModels(folder) keeps the best; model.fit(..., checkpoint=path) resumes."
     ),
-    "TensorBoard": "lm.callbacks.TensorBoard(folder)",
     "CSVLogger": "lm.callbacks.CSVLog(path)",
     "ProgbarLogger": "lm.callbacks.PrintEpochs()",
     "LearningRateScheduler": (
         "A schedule is the rate of an optimizer: lm.SGD(lm.schedules.Cosine(rate, steps))."
     ),
+    "ReduceLROnPlateau": "lm.callbacks.ReduceOnPlateau()",
+    "TerminateOnNaN": (
+        "Not needed: a loss that is not finite ends fit with an error, and restores the model."
+    ),
+    "BackupAndRestore": "It is an option of fit: model.fit(..., checkpoint=path, resume=True).",
+    "LearningRateMonitor": 'It is an option of fit: model.fit(..., record=["rate"]).',
     "LambdaCallback": "A callback of fit may be a function of the history.",
     "History": "model.fit returns the history.",
 }

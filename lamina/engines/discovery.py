@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lamina.engines import DEFAULT_ENGINE as DEFAULT_ENGINE
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.engine import Device, Engine, unknown_engine
+from lamina.engines.engine import Device, Engine, did_you_mean, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.program.target import Target
@@ -92,7 +92,7 @@ def open_engine(name: str) -> Engine:
     if kind not in _KINDS or (colon and not _KINDS[kind].may_have(device)):
         several = [one for one in _KINDS if _KINDS[one].has_devices]
         named = [f"{one}:{what}" for one in several for what in ("NUMBER", "NAME")]
-        raise unknown_engine(name, [*_KINDS, *named], _nearest(name))
+        raise unknown_engine(name, [*_KINDS, *named], _meant(name))
     return _KINDS[kind].open(name)
 
 
@@ -100,14 +100,24 @@ def open_engine(name: str) -> Engine:
 _ELSEWHERE = {
     "cpu": "host native llvm x86 x86_64 arm64",
     "interpreter": "numpy python reference",
-    "opencl": "gpu cl rocm hip xpu metal mps vulkan pocl",
+    "opencl": "cl rocm hip xpu vulkan pocl",
     "cuda": "nvidia cudnn cu",
 }
 
 
-def _nearest(name: str) -> str:
-    """The name of an engine that is similar to a name that no engine has; "" if there is none."""
+# Names elsewhere that no single engine has: what to do.
+_SEVERAL = {
+    "gpu": "An Nvidia GPU is 'cuda', and any GPU with a driver of OpenCL 'opencl'. ",
+    "mps": "There is no engine for Metal; 'cpu' runs everywhere, 'opencl' where it has a driver. ",
+}
+_SEVERAL["metal"] = _SEVERAL["mps"]
+
+
+def _meant(name: str) -> str:
+    """The beginning of the advice for a name that no engine has; "" if none is similar."""
     kind, _, device = name.lower().partition(":")
+    if kind in _SEVERAL:
+        return _SEVERAL[kind]
     for known, others in _ELSEWHERE.items():
         if kind in others.split():
             kind = known
@@ -117,7 +127,7 @@ def _nearest(name: str) -> str:
     near = get_close_matches(kind, _KINDS, 1)
     if not near:
         return ""
-    return f"{near[0]}:{device}" if _KINDS[near[0]].may_have(device) else near[0]
+    return did_you_mean(f"{near[0]}:{device}" if _KINDS[near[0]].may_have(device) else near[0])
 
 
 def target_of(name: str) -> Target:

@@ -407,12 +407,12 @@ class Engine(Protocol):
 LISTING = "lamina.devices(), or `lamina devices` on the command line, lists"
 
 
-def unknown_engine(name: str, known: Sequence[str], nearest: str = "") -> EngineError:
-    """The error for a name that no engine has; `nearest` is a similar name that exists, or ""."""
+def unknown_engine(name: str, known: Sequence[str], meant: str = "") -> EngineError:
+    """The error for a name that no engine has; `meant` begins its advice."""
     return EngineError(
         f"there is no engine {name!r}",
         facts=(("expected", " or ".join(known)), ("found", repr(name))),
-        advice=f"{did_you_mean(nearest)}{LISTING} the engines and devices of this machine.",
+        advice=f"{meant}{LISTING} the engines and devices of this machine.",
     )
 
 

@@ -48,6 +48,9 @@ class Recompute:
                     "layers and networks can be computed again",
                     "Recompute(lm.Linear(10), lm.ReLU())",
                     repr(cast(object, layer)),
+                    "Unpack the list: Recompute(*layers)."
+                    if isinstance(layer, list | tuple)
+                    else "",
                 )
         if not layers:
             raise self._error("there is no layer to compute again", "at least one layer", "none")
@@ -77,9 +80,10 @@ class Recompute:
             found = f"{len(cast(Sequence[object], y))} outputs" if isinstance(y, tuple) else repr(y)
             raise self._error("what is computed again has one output", "a tensor", found)
 
-    def _error(self, problem: str, expected: str, found: str) -> DefinitionError:
+    def _error(self, problem: str, expected: str, found: str, advice: str = "") -> DefinitionError:
         return DefinitionError(
             problem,
             facts=(("expected", expected), ("found", found)),
             where=str(Origin("Recompute", self._source)),
+            advice=advice,
         )

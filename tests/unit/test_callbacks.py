@@ -276,6 +276,12 @@ def test_a_measure_that_is_not_there_is_named_before_the_training(tmp_path: Path
         assert seen.calls == ["fit fails: DefinitionError"]
 
 
+def test_the_name_of_a_measure_in_keras_is_named_here() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        fit([lm.callbacks.EarlyStopping("val_loss")])
+    assert caught.value.advice == "Here it is called 'validation_loss'."
+
+
 PLATEAU = [5, 4, 4, 4, 4, 3.99999, 3, 3, 3, 3, 3, 2.9]
 
 

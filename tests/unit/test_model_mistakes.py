@@ -34,8 +34,7 @@ from lamina.errors import DataError, DefinitionError, DTypeError, EngineError
         ("OpenCL:1", "opencl:1"),
         ("open-cl:radeon", "opencl:radeon"),
         ("opencl:", "opencl"),
-        ("gpu", "opencl"),
-        ("gpu:0", "opencl:0"),
+        ("rocm:0", "opencl:0"),
         ("", ""),
         ("abacus", ""),
     ],
@@ -50,6 +49,51 @@ def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str, nearest: 
     meant = f"Did you mean {nearest!r}? " if nearest else ""
     listing = "lamina.devices(), or `lamina devices` on the command line, lists"
     assert caught.value.advice == f"{meant}{listing} the engines and devices of this machine."
+
+
+@pytest.mark.parametrize(
+    ("engine", "meant"),
+    [
+        ("gpu", "An Nvidia GPU is 'cuda', and any GPU with a driver of OpenCL 'opencl'. "),
+        ("gpu:0", "An Nvidia GPU is 'cuda', and any GPU with a driver of OpenCL 'opencl'. "),
+        ("mps", "There is no engine for Metal; 'cpu' runs everywhere, 'opencl' where it has a "),
+        ("metal", "There is no engine for Metal; 'cpu' runs everywhere, 'opencl' where it has a "),
+    ],
+)
+def test_a_kind_of_device_that_is_no_engine_gets_the_engines_to_choose_from(
+    engine: str, meant: str
+) -> None:
+    with pytest.raises(EngineError) as caught:
+        lm.Model(network(), engine=engine)
+    assert caught.value.advice.startswith(meant)
+
+
+def test_the_tensors_of_a_network_are_joined_to_one_first() -> None:
+    x = lm.Input(3)
+    make: Any = lm.Model
+    with pytest.raises(DefinitionError) as caught:
+        make(inputs=x, outputs=lm.Linear(2)(x))
+    assert caught.value.problem == "there is no option 'inputs'"
+    assert caught.value.advice == "Make the network first: lm.Model(lm.Network(inputs, outputs))."
+
+
+def test_a_loss_of_arrays_is_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.CrossEntropy()(normal(8, 3), np.zeros(8, "int64"))
+    assert caught.value.where.startswith("CrossEntropy (test_model_mistakes.py:")
+    assert caught.value.problem == "a loss is applied to tensors"
+    assert caught.value.facts == (("expected", "Tensor"), ("found", "ndarray"))
+    assert caught.value.advice == (
+        "model.evaluate(data, loss=...) computes it. For arrays alone compile it: "
+        "lm.compile([p, t], [loss(p, t)]), where p and t are made by lm.Input."
+    )
+
+
+def test_a_loss_is_compiled_for_arrays_as_that_error_says() -> None:
+    p, t = lm.Input(3), lm.Input(3)
+    computed = lm.compile([p, t], [lm.MSE()(p, t)])
+    a, b = normal(8, 3), normal(8, 3)
+    np.testing.assert_allclose(computed(a, b), ((a - b) ** 2).mean(), rtol=1e-5)
 
 
 def test_a_model_of_anything_but_a_network_is_refused() -> None:

@@ -205,6 +205,9 @@ def test_something_else_than_a_layer_is_refused() -> None:
         lm.Recompute(lm.Linear)  # type: ignore[arg-type]
     assert str(caught.value).startswith("in Recompute (")
     assert "layers and networks can be computed again" in str(caught.value)
+    with pytest.raises(DefinitionError) as caught:
+        lm.Recompute([lm.Linear(2), lm.ReLU()])
+    assert caught.value.advice == "Unpack the list: Recompute(*layers)."
     with pytest.raises(DefinitionError, match="there is no layer to compute again"):
         lm.Recompute()
 

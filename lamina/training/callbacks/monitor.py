@@ -8,6 +8,7 @@ from typing import Annotated
 from lamina.errors import DefinitionError
 from lamina.graph.kinds import Kind, Misfit, Operands, OrNone, Word
 from lamina.training.callbacks.callback import RunningFit
+from lamina.training.history import VALIDATION
 
 # Measures that do not say it themselves are better if they are smaller if their names have one of
 # these words.
@@ -33,12 +34,15 @@ def require_measured(fit: RunningFit, monitor: str, where: str) -> None:
     """Raises DefinitionError if a fit that begins will not measure something of that name."""
     measured = dict.fromkeys((*fit.history.measured, *fit.history))
     if monitor not in measured:
+        ours = monitor.replace("val_", VALIDATION, 1)
         raise DefinitionError(
             f"nothing named {monitor!r} is measured",
             facts=(("expected", ", ".join(measured)), ("found", repr(monitor))),
             where=where,
-            advice="fit(validation=..., metrics=[lm.Accuracy()]) measures more."
-            if monitor.startswith("val")
+            advice=f"Here it is called {ours!r}."
+            if ours in measured
+            else "fit(validation=..., metrics=[lm.Accuracy()]) measures more."
+            if ours.startswith(VALIDATION)
             else "",
         )
 
@@ -66,7 +70,7 @@ def last_value(fit: RunningFit, monitor: str, best: str | None, where: str) -> f
 def _smaller_is_better(fit: RunningFit, monitor: str, best: str | None) -> bool:
     if best is not None:
         return best == SMALLEST
-    name = monitor.removeprefix("validation_")
+    name = monitor.removeprefix(VALIDATION)
     metric = next((one for one in fit.metrics if one.name == name), None)
     says: bool | None = getattr(metric, "smaller_is_better", None)
     return any(word in name for word in _SMALLER) if says is None else says

@@ -92,7 +92,16 @@ class Loss(Sourced, ABC):
 
         Raises:
             ShapeError, DTypeError: if target or weights do not fit the prediction.
+            DefinitionError: for arrays.
         """
+        if hasattr(prediction, "__array__") and not isinstance(prediction, Tensor):
+            raise DefinitionError(
+                "a loss is applied to tensors",
+                facts=(("expected", "Tensor"), ("found", type(prediction).__name__)),
+                where=origin_text(self),
+                advice="model.evaluate(data, loss=...) computes it. For arrays alone compile it: "
+                "lm.compile([p, t], [loss(p, t)]), where p and t are made by lm.Input.",
+            )
         return self._reduced(prediction, target, weights)[0]
 
     def measured(
