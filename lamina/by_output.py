@@ -143,7 +143,9 @@ class ByOutput(Sourced):
                 "the losses do not fit the outputs of the network",
                 facts=(("outputs", ", ".join(names)), ("losses", _listed(losses))),
                 where=origin_text(self),
-                advice="Name the outputs: lm.Network(inputs, outputs={'boxes': boxes, ...}).",
+                advice=advice_on_names(names)
+                if by_name
+                else "Give one loss for each output, with None for one that is not trained.",
             )
         found: list[LossTerm] = []
         for number, name in enumerate(names):
@@ -152,6 +154,13 @@ class ByOutput(Sourced):
                 factor = float(factors.get(key, 1.0))
                 found.append(LossTerm(losses[key], name, number, factor))
         return tuple(found)
+
+
+def advice_on_names(names: Sequence[str]) -> str:
+    """The advice for a name that no output of a network has, from the names that there are."""
+    if names[0] == "output0":
+        return "Name the outputs: lm.Network(inputs, outputs={'boxes': boxes, ...})."
+    return f"The outputs are named {' and '.join(map(repr, names))}."
 
 
 def _entries(values: Any) -> dict[Any, Any] | None:

@@ -279,6 +279,14 @@ class Network(Named):
         variables = self.trace(dtype=float32, training=False).record.parameters.values()
         return sum(size_of(static(variable.tensor.shape)) for variable in variables)
 
+    def __repr__(self) -> str:
+        inputs, outputs = (
+            ", ".join(shape_text(tensor.shape, tensor.dtype) for tensor in tensors)
+            for tensors in (self.inputs, self.outputs)
+        )
+        name = "" if self.name is None else f"{self.name!r}, "
+        return f"Network({name}{inputs} -> {outputs}, {self.parameter_count():,} parameters)"
+
     def __str__(self) -> str:
         traced = self.trace(dtype=float32, training=False)
         parameters: dict[str, int] = {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from lamina import ops
-from lamina.by_output import LossTerm, OfOutput, terms_of
-from lamina.errors import DataError, DefinitionError, ShapeError
+from lamina.by_output import LossTerm, OfOutput, advice_on_names, terms_of
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import Origin, Tensor, described, labelled, leaf, warn
 from lamina.layers.mixture import partners
 from lamina.layers.tracing import Trace
@@ -129,7 +130,10 @@ def objective(
         given = weight
         if classes is not None:
             given = _with_classes(classes, term, trace.outputs, target, weight)
-        value, divisor = _value(term, trace, target, given)
+        try:
+            value, divisor = _value(term, trace, target, given)
+        except (DTypeError, ShapeError) as error:
+            raise _of_one_target(error, term, numbers, len(leaves)) from None
         if divisor is not None:
             outputs.append((f"divisor.{term.name}", divisor))
         if term.name:
@@ -147,6 +151,18 @@ def objective(
         kept,
         tuple(compared),
     )
+
+
+def _of_one_target(
+    error: LaminaError, term: LossTerm, numbers: Sequence[int], count: int
+) -> LaminaError:
+    """The error of a loss, which says which one of several targets it is about."""
+    if count > 1 and len(numbers) == 1:
+        number = numbers[0]
+        error.facts += (("target", f"y[{number}], of the output {term.name!r}"),)
+        # The advice is written for a single target y.
+        error.advice = re.sub(r"\by(?=[.\[])", f"y[{number}]", error.advice)
+    return error
 
 
 def added(terms: Sequence[Tensor]) -> Tensor:
@@ -420,7 +436,7 @@ def _position(metric: OfOutput, names: Sequence[str]) -> int:
                 ("metric", f"{metric.output!r}: {metric.metric}"),
             ),
             where="metrics",
-            advice="Name the outputs: lm.Network(inputs, outputs={'boxes': boxes, ...}).",
+            advice=advice_on_names(names),
         )
     return list(names).index(metric.output)
 

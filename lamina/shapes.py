@@ -230,6 +230,8 @@ class Size:
         text = "batch" if self.coefficient == 1 else f"{self.coefficient}*batch"
         return text if not self.offset else f"{text}{self.offset:+d}"
 
+    __repr__ = __str__  # of shapes, which are tuples
+
 
 Dim = int | Size
 Shape = tuple[Dim, ...]

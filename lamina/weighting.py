@@ -174,6 +174,11 @@ def numbers_of(
     return balanced(targets)
 
 
+@final
+class Balanced(dict[int, float]):
+    """Weights that were computed from targets, among which may be numbers that do not count."""
+
+
 def balanced(targets: Sequence[Array]) -> dict[int, float]:
     """The weights with which all classes count equally: examples / (classes * examples of a class).
 
@@ -191,13 +196,16 @@ def balanced(targets: Sequence[Array]) -> dict[int, float]:
             "only class numbers can be balanced",
             facts=(("expected", "one target of integers"), ("found", found)),
             where="class_weights",
-            advice="Convert the targets: y.astype('int64'), or give the weights as a list.",
+            advice="Give each loss its weights: lm.CrossEntropy(class_weights=[...])."
+            if len(targets) > 1
+            else "Convert the targets: y.astype('int64'), or give the weights as a list.",
         )
     classes, counts = np.unique(
         array[array >= 0] if array.dtype.kind == "i" else array, return_counts=True
     )
     each = counts.sum() / (len(classes) * counts)
-    return {int(number): float(weight) for number, weight in zip(classes, each, strict=True)}
+    found = {int(number): float(weight) for number, weight in zip(classes, each, strict=True)}
+    return Balanced(found)
 
 
 def weights_of_classes(
@@ -213,7 +221,7 @@ def weights_of_classes(
         labels: whether the loss takes class numbers.
 
     Raises:
-        ShapeError: if there is not one weight for each class.
+        ShapeError: if there is not one weight for each class, or one for a class that there is not.
     """
     axis = prediction.shape[1] if labels and prediction.rank > 1 else 2
     if not isinstance(classes, Mapping) and len(classes) != axis:
@@ -226,6 +234,18 @@ def weights_of_classes(
             where="class_weights",
             advice="Give one weight for each class, or a dict of those that differ from 1.",
         )
+    if isinstance(classes, Mapping) and not isinstance(classes, Balanced):
+        wrong = [number for number in classes if number >= axis]
+        if wrong:
+            raise ShapeError(
+                "there is no class of that number",
+                facts=(
+                    ("expected", f"0..{axis - 1} for {described(prediction)}"),
+                    ("found", f"{{{wrong[0]}: {classes[wrong[0]]}}}"),
+                ),
+                where="class_weights",
+                advice="Classes are numbered from 0.",
+            )
     if isinstance(classes, Mapping):
         table = [classes.get(number, 1.0) for number in range(max(classes) + 1)]
     else:

@@ -272,7 +272,7 @@ class GLU(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.GLU(activation="silu")(lm.Input(10)).shape
-        (Size(coefficient=1, offset=0), 5)
+        (batch, 5)
     """
 
     _: KW_ONLY

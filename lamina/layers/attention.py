@@ -77,7 +77,7 @@ class MultiHeadAttention(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.MultiHeadAttention(4)(lm.Input(12, 64)).shape
-        (Size(coefficient=1, offset=0), 12, 64)
+        (batch, 12, 64)
     """
 
     heads: Count
@@ -223,7 +223,7 @@ class TransformerEncoderBlock(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.TransformerEncoderBlock(4, 256)(lm.Input(12, 64)).shape
-        (Size(coefficient=1, offset=0), 12, 64)
+        (batch, 12, 64)
     """
 
     heads: Count
@@ -283,7 +283,7 @@ class TransformerDecoderBlock(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.TransformerDecoderBlock(4, 256)(lm.Input(12, 64), lm.Input(20, 32)).shape
-        (Size(coefficient=1, offset=0), 12, 64)
+        (batch, 12, 64)
     """
 
     heads: Count

@@ -119,7 +119,7 @@ class RandomCrop(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.RandomCrop(28, padding=2)(lm.Input(3, 32, 32)).shape
-        (Size(coefficient=1, offset=0), 3, 28, 28)
+        (batch, 3, 28, 28)
     """
 
     size: Numbers

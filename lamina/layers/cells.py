@@ -156,7 +156,7 @@ class RNNCell(_Cell):
     Example:
         >>> import lamina as lm
         >>> lm.RNNCell(32)(lm.Input(8), lm.Input(32)).shape
-        (Size(coefficient=1, offset=0), 32)
+        (batch, 32)
     """
 
     _: KW_ONLY
@@ -195,7 +195,7 @@ class LSTMCell(_Cell):
         >>> import lamina as lm
         >>> h, c = lm.LSTMCell(32)(lm.Input(8), lm.Input(32), lm.Input(32))
         >>> h.shape
-        (Size(coefficient=1, offset=0), 32)
+        (batch, 32)
     """
 
     gates = 4
@@ -230,7 +230,7 @@ class GRUCell(_Cell):
     Example:
         >>> import lamina as lm
         >>> lm.GRUCell(32)(lm.Input(8), lm.Input(32)).shape
-        (Size(coefficient=1, offset=0), 32)
+        (batch, 32)
     """
 
     gates = 3

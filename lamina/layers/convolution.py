@@ -273,7 +273,7 @@ class Conv1d(_Convolution):
     Example:
         >>> import lamina as lm
         >>> lm.Conv1d(16, 3)(lm.Input(8, 100)).shape
-        (Size(coefficient=1, offset=0), 16, 98)
+        (batch, 16, 98)
     """
 
     axes = 1
@@ -311,7 +311,7 @@ class Conv2d(_Convolution):
     Example:
         >>> import lamina as lm
         >>> lm.Conv2d(20, 5)(lm.Input(1, 28, 28)).shape
-        (Size(coefficient=1, offset=0), 20, 24, 24)
+        (batch, 20, 24, 24)
     """
 
     axes = 2
@@ -326,7 +326,7 @@ class Conv3d(_Convolution):
     Example:
         >>> import lamina as lm
         >>> lm.Conv3d(4, 3, padding="same")(lm.Input(2, 8, 8, 8)).shape
-        (Size(coefficient=1, offset=0), 4, 8, 8, 8)
+        (batch, 4, 8, 8, 8)
     """
 
     axes = 3
@@ -442,7 +442,7 @@ class ConvTranspose1d(_TransposedConvolution):
     Example:
         >>> import lamina as lm
         >>> lm.ConvTranspose1d(4, 4, stride=2, padding=1)(lm.Input(8, 50)).shape
-        (Size(coefficient=1, offset=0), 4, 100)
+        (batch, 4, 100)
     """
 
     axes = 1
@@ -478,7 +478,7 @@ class ConvTranspose2d(_TransposedConvolution):
     Example:
         >>> import lamina as lm
         >>> lm.ConvTranspose2d(16, 4, stride=2, padding=1)(lm.Input(32, 7, 7)).shape
-        (Size(coefficient=1, offset=0), 16, 14, 14)
+        (batch, 16, 14, 14)
     """
 
     axes = 2
@@ -493,7 +493,7 @@ class ConvTranspose3d(_TransposedConvolution):
     Example:
         >>> import lamina as lm
         >>> lm.ConvTranspose3d(4, 2, stride=2)(lm.Input(2, 4, 4, 4)).shape
-        (Size(coefficient=1, offset=0), 4, 8, 8, 8)
+        (batch, 4, 8, 8, 8)
     """
 
     axes = 3

@@ -33,7 +33,7 @@ class Dropout(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Dropout(0.5)(lm.Input(100)).shape
-        (Size(coefficient=1, offset=0), 100)
+        (batch, 100)
     """
 
     probability: Fraction

@@ -50,7 +50,7 @@ class Embedding(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")).shape
-        (Size(coefficient=1, offset=0), 12, 32)
+        (batch, 12, 32)
     """
 
     count: Count
@@ -108,7 +108,7 @@ class EmbeddingBag(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.EmbeddingBag(1000, 32)(lm.Input(12, dtype="int64")).shape
-        (Size(coefficient=1, offset=0), 32)
+        (batch, 32)
     """
 
     count: Count
@@ -221,7 +221,7 @@ class OneHot(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.OneHot(10)(lm.Input(dtype="uint8")).shape
-        (Size(coefficient=1, offset=0), 10)
+        (batch, 10)
     """
 
     classes: Count

@@ -81,7 +81,7 @@ class PixelShuffle(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.PixelShuffle(2)(lm.Input(12, 8, 8)).shape
-        (Size(coefficient=1, offset=0), 3, 16, 16)
+        (batch, 3, 16, 16)
     """
 
     factor: Count
@@ -121,7 +121,7 @@ class PixelUnshuffle(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.PixelUnshuffle(2)(lm.Input(3, 16, 16)).shape
-        (Size(coefficient=1, offset=0), 12, 8, 8)
+        (batch, 12, 8, 8)
     """
 
     factor: Count
@@ -202,7 +202,7 @@ class Pad(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Pad(((1, 1), (0, 2)))(lm.Input(3, 8, 8)).shape
-        (Size(coefficient=1, offset=0), 3, 10, 10)
+        (batch, 3, 10, 10)
     """
 
     widths: SignedWidths
@@ -245,7 +245,7 @@ class Crop(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Crop(((1, 1), (0, 2)))(lm.Input(3, 8, 8)).shape
-        (Size(coefficient=1, offset=0), 3, 6, 6)
+        (batch, 3, 6, 6)
     """
 
     widths: Widths

@@ -33,7 +33,7 @@ class Concat(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Concat()(lm.Input(10), lm.Input(5)).shape
-        (Size(coefficient=1, offset=0), 15)
+        (batch, 15)
     """
 
     _: KW_ONLY
@@ -65,7 +65,7 @@ def concat(tensors: Tensors, axis: Count = 1) -> Tensor:
     Example:
         >>> import lamina as lm
         >>> lm.concat([lm.Input(10), lm.Input(5)]).shape
-        (Size(coefficient=1, offset=0), 15)
+        (batch, 15)
     """
     return Concat(axis=axis)(*tensors)
 

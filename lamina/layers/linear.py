@@ -40,7 +40,7 @@ class Linear(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Linear(10)(lm.Input(784)).shape
-        (Size(coefficient=1, offset=0), 10)
+        (batch, 10)
     """
 
     features: Count

@@ -40,7 +40,7 @@ class Bilinear(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Bilinear(10)(lm.Input(4), lm.Input(6)).shape
-        (Size(coefficient=1, offset=0), 10)
+        (batch, 10)
     """
 
     features: Count
@@ -89,7 +89,7 @@ class CosineSimilarity(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.CosineSimilarity()(lm.Input(8), lm.Input(8)).shape
-        (Size(coefficient=1, offset=0),)
+        (batch,)
     """
 
     _: KW_ONLY
@@ -131,7 +131,7 @@ class PairwiseDistance(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.PairwiseDistance()(lm.Input(8), lm.Input(8)).shape
-        (Size(coefficient=1, offset=0),)
+        (batch,)
     """
 
     _: KW_ONLY

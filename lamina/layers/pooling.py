@@ -85,7 +85,7 @@ class MaxPool1d(_MaxPool):
     Example:
         >>> import lamina as lm
         >>> lm.MaxPool1d(2)(lm.Input(8, 101)).shape
-        (Size(coefficient=1, offset=0), 8, 50)
+        (batch, 8, 50)
     """
 
     axes = 1
@@ -115,7 +115,7 @@ class MaxPool2d(_MaxPool):
     Example:
         >>> import lamina as lm
         >>> lm.MaxPool2d(2)(lm.Input(20, 24, 24)).shape
-        (Size(coefficient=1, offset=0), 20, 12, 12)
+        (batch, 20, 12, 12)
     """
 
     axes = 2
@@ -130,7 +130,7 @@ class MaxPool3d(_MaxPool):
     Example:
         >>> import lamina as lm
         >>> lm.MaxPool3d(2)(lm.Input(2, 4, 6, 8)).shape
-        (Size(coefficient=1, offset=0), 2, 2, 3, 4)
+        (batch, 2, 2, 3, 4)
     """
 
     axes = 3
@@ -157,7 +157,7 @@ class MaxUnpool(Layer):
         >>> import lamina as lm
         >>> values, indices = lm.MaxPool2d(2, returns="indices")(lm.Input(20, 24, 24))
         >>> lm.MaxUnpool(24)(values, indices).shape
-        (Size(coefficient=1, offset=0), 20, 24, 24)
+        (batch, 20, 24, 24)
     """
 
     size: Numbers
@@ -225,7 +225,7 @@ class AvgPool1d(_AvgPool):
     Example:
         >>> import lamina as lm
         >>> lm.AvgPool1d(4)(lm.Input(8, 100)).shape
-        (Size(coefficient=1, offset=0), 8, 25)
+        (batch, 8, 25)
     """
 
     axes = 1
@@ -254,7 +254,7 @@ class AvgPool2d(_AvgPool):
     Example:
         >>> import lamina as lm
         >>> lm.AvgPool2d(3, stride=2, padding=1)(lm.Input(8, 16, 16)).shape
-        (Size(coefficient=1, offset=0), 8, 8, 8)
+        (batch, 8, 8, 8)
     """
 
     axes = 2
@@ -269,7 +269,7 @@ class AvgPool3d(_AvgPool):
     Example:
         >>> import lamina as lm
         >>> lm.AvgPool3d(2)(lm.Input(2, 4, 6, 8)).shape
-        (Size(coefficient=1, offset=0), 2, 2, 3, 4)
+        (batch, 2, 2, 3, 4)
     """
 
     axes = 3
@@ -302,7 +302,7 @@ class LPPool1d(_LPPool):
     Example:
         >>> import lamina as lm
         >>> lm.LPPool1d(2, power=3.0)(lm.Input(8, 100)).shape
-        (Size(coefficient=1, offset=0), 8, 50)
+        (batch, 8, 50)
     """
 
     axes = 1
@@ -331,7 +331,7 @@ class LPPool2d(_LPPool):
     Example:
         >>> import lamina as lm
         >>> lm.LPPool2d(2)(lm.Input(8, 16, 16)).shape
-        (Size(coefficient=1, offset=0), 8, 8, 8)
+        (batch, 8, 8, 8)
     """
 
     axes = 2
@@ -346,7 +346,7 @@ class LPPool3d(_LPPool):
     Example:
         >>> import lamina as lm
         >>> lm.LPPool3d(2)(lm.Input(2, 4, 6, 8)).shape
-        (Size(coefficient=1, offset=0), 2, 2, 3, 4)
+        (batch, 2, 2, 3, 4)
     """
 
     axes = 3
@@ -382,7 +382,7 @@ class GlobalAvgPool(_Global):
     Example:
         >>> import lamina as lm
         >>> lm.GlobalAvgPool()(lm.Input(512, 4, 4)).shape
-        (Size(coefficient=1, offset=0), 512)
+        (batch, 512)
     """
 
     _: KW_ONLY
@@ -409,7 +409,7 @@ class GlobalMaxPool(_Global):
     Example:
         >>> import lamina as lm
         >>> lm.GlobalMaxPool(keepdims=True)(lm.Input(512, 4, 4)).shape
-        (Size(coefficient=1, offset=0), 512, 1, 1)
+        (batch, 512, 1, 1)
     """
 
     _: KW_ONLY
@@ -459,7 +459,7 @@ class AdaptiveAvgPool(_Adaptive):
     Example:
         >>> import lamina as lm
         >>> lm.AdaptiveAvgPool((2, None))(lm.Input(64, 9, 6)).shape
-        (Size(coefficient=1, offset=0), 64, 2, 6)
+        (batch, 64, 2, 6)
     """
 
     size: AdaptiveSize
@@ -494,7 +494,7 @@ class AdaptiveMaxPool(_Adaptive):
     Example:
         >>> import lamina as lm
         >>> lm.AdaptiveMaxPool((4, 2))(lm.Input(64, 9, 6)).shape
-        (Size(coefficient=1, offset=0), 64, 4, 2)
+        (batch, 64, 4, 2)
     """
 
     size: AdaptiveSize

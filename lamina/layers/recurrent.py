@@ -244,7 +244,7 @@ class RNN(_Recurrent):
     Example:
         >>> import lamina as lm
         >>> lm.RNN(32)(lm.Input(100, 8)).shape
-        (Size(coefficient=1, offset=0), 100, 32)
+        (batch, 100, 32)
     """
 
     _: KW_ONLY
@@ -294,7 +294,7 @@ class LSTM(_Recurrent):
     Example:
         >>> import lamina as lm
         >>> lm.LSTM(64, layers=2, bidirectional=True, returns="last")(lm.Input(100, 8)).shape
-        (Size(coefficient=1, offset=0), 128)
+        (batch, 128)
     """
 
     _: KW_ONLY
@@ -344,7 +344,7 @@ class GRU(_Recurrent):
     Example:
         >>> import lamina as lm
         >>> lm.GRU(32, returns="last")(lm.Input(100, 8)).shape
-        (Size(coefficient=1, offset=0), 32)
+        (batch, 32)
     """
 
     gates = 3

@@ -28,7 +28,7 @@ class Identity(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Identity()(lm.Input(3)).shape
-        (Size(coefficient=1, offset=0), 3)
+        (batch, 3)
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -54,9 +54,9 @@ class Flatten(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Flatten()(lm.Input(3, 8, 8)).shape
-        (Size(coefficient=1, offset=0), 192)
+        (batch, 192)
         >>> lm.Flatten(first=2)(lm.Input(3, 8, 8)).shape
-        (Size(coefficient=1, offset=0), 3, 64)
+        (batch, 3, 64)
     """
 
     _: KW_ONLY
@@ -138,7 +138,7 @@ class Reshape(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Reshape(1, 28, -1)(lm.Input(784)).shape
-        (Size(coefficient=1, offset=0), 1, 28, 28)
+        (batch, 1, 28, 28)
     """
 
     shape: tuple[int, ...]

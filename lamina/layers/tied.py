@@ -44,7 +44,7 @@ class TiedLinear(Layer):
         >>> tokens, embedding = lm.Input(12, dtype="int64"), lm.Embedding(1000, 32)
         >>> scores = lm.TiedLinear(embedding)(lm.GRU(32)(embedding(tokens)))
         >>> lm.Network(tokens, scores).outputs[0].shape
-        (Size(coefficient=1, offset=0), 12, 1000)
+        (batch, 12, 1000)
     """
 
     layer: Layer

@@ -73,9 +73,9 @@ class Upsample(Layer):
     Example:
         >>> import lamina as lm
         >>> lm.Upsample(scale=2)(lm.Input(3, 8, 8)).shape
-        (Size(coefficient=1, offset=0), 3, 16, 16)
+        (batch, 3, 16, 16)
         >>> lm.Upsample(size=(5, 7), mode="bicubic")(lm.Input(3, 8, 8)).shape
-        (Size(coefficient=1, offset=0), 3, 5, 7)
+        (batch, 3, 5, 7)
     """
 
     _: KW_ONLY

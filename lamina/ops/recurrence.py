@@ -311,7 +311,7 @@ def recurrence(
         >>> first = lm.ops.zeros_like(by_time[0])
         >>> (sums,), _ = lm.ops.recurrence(lambda s, e, c: ([s[0] + e[0]], []), [first], [by_time])
         >>> sums.shape
-        (10, Size(coefficient=1, offset=0), 3)
+        (10, batch, 3)
     """
     if not callable(step):
         raise refused("step", "a function (states, elements, constants)", step)

@@ -129,6 +129,11 @@ def _unfit(
         advice = f"Classes are axis 1 of the prediction: lm.ops.transpose(prediction, {order})."
     elif target.shape == prediction.shape:
         advice = f"One-hot targets must be floats: y.astype({prediction.dtype.name!r})."
+    elif prediction.rank > 2 and target.rank < len(shape) and target.rank <= 2:
+        advice = (
+            "The prediction has an axis for each position: put lm.Flatten() before the last "
+            'lm.Linear, or returns="last" in a recurrent layer, for one result of each example.'
+        )
     else:
         advice = "Change the last layer of the network, or reshape the targets."
     return ShapeError(

@@ -13,7 +13,7 @@ from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DataError, DefinitionError
+from lamina.errors import DataError, DefinitionError, DTypeError
 
 generator = np.random.default_rng(0)
 X = generator.normal(size=(40, 3)).astype("float32")
@@ -175,9 +175,34 @@ def test_losses_of_other_outputs_are_refused() -> None:
     assert "the losses do not fit the outputs of the network" in text
     assert "outputs  boxes, classes" in text
     assert "losses   box, classes" in text
-    assert "lm.Network(inputs, outputs={'boxes': boxes, ...})" in text
-    with pytest.raises(DefinitionError, match="the losses do not fit the outputs"):
-        model().evaluate(DATA, [lm.MSE()])
+    assert text.endswith("The outputs are named 'boxes' and 'classes'.")
+    text = error_text(DefinitionError, lambda: model().evaluate(DATA, [lm.MSE()]))
+    assert "the losses do not fit the outputs" in text
+    assert text.endswith("Give one loss for each output, with None for one that is not trained.")
+
+
+def test_losses_by_name_of_outputs_without_names_are_refused() -> None:
+    x = lm.Input(3)
+    unnamed = lm.Model(lm.Network(x, [lm.Linear(4)(x), lm.Linear(5)(x)]))
+    text = error_text(DefinitionError, lambda: unnamed.evaluate(DATA, {"boxes": lm.MSE()}))
+    assert "outputs  output0, output1" in text
+    assert text.endswith("Name the outputs: lm.Network(inputs, outputs={'boxes': boxes, ...}).")
+
+
+def test_a_target_of_another_dtype_is_named_by_its_output() -> None:
+    x, (boxes, classes) = DATA
+    floats = (x, (boxes, classes.astype("float32")))
+    text = error_text(DTypeError, lambda: model().evaluate(floats, BOTH))
+    assert "class numbers must be integers" in text
+    assert "  target      y[1], of the output 'classes'" in text
+    assert text.endswith("Convert the targets: y[1].astype('int64').")
+
+
+def test_classes_of_two_targets_cannot_be_balanced() -> None:
+    how = {"loss": BOTH, "optimizer": lm.SGD(0.1), "class_weights": "balanced"}
+    text = error_text(DataError, lambda: model().fit(DATA, **how))
+    assert "only class numbers can be balanced" in text
+    assert text.endswith("Give each loss its weights: lm.CrossEntropy(class_weights=[...]).")
 
 
 def test_another_number_of_targets_is_refused() -> None:
@@ -214,6 +239,7 @@ def test_metrics_of_other_outputs_are_refused() -> None:
         DefinitionError, lambda: model().evaluate(DATA, BOTH, {"box": [lm.Accuracy()]})
     )
     assert "the metrics do not fit the outputs of the network" in text
+    assert text.endswith("The outputs are named 'boxes' and 'classes'.")
     text = error_text(DefinitionError, lambda: model().evaluate(DATA, BOTH, [lm.Accuracy()]))
     assert "a metric compares one output with one target" in text
     assert "metrics={'classes': [lm.Accuracy()]}" in text

@@ -592,3 +592,19 @@ def test_dice_is_trained_with_class_numbers() -> None:
         found.append([*losses_, model.evaluate((x, y), losses.Dice())["loss"]])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
     assert found[0][2] < found[0][0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "target"),
+    [(losses.CrossEntropy(), lm.Input(dtype="int64")), (losses.MSE(), lm.Input(2))],
+)
+def test_positions_in_the_prediction_and_none_in_the_target_need_flatten(
+    loss: Any, target: Any
+) -> None:
+    scores = lm.Linear(2)(lm.Conv2d(4, 3)(lm.Input(1, 6, 6)))
+    with pytest.raises(ShapeError) as caught:
+        loss(scores, target)
+    assert caught.value.advice == (
+        "The prediction has an axis for each position: put lm.Flatten() before the last "
+        'lm.Linear, or returns="last" in a recurrent layer, for one result of each example.'
+    )

@@ -313,3 +313,22 @@ def test_the_table_counts_the_parameters_of_a_shared_layer_at_its_first_use() ->
 def test_the_table_counts_inner_layers_with_their_outer_layer() -> None:
     rows = str(lm.Sequential(lm.Input(4), Residual(3))).splitlines()
     assert rows[3].split() == ["1:Residual", "f32[batch,", "4]", "31", "62"]
+
+
+def test_the_text_of_a_network_in_an_expression_is_short() -> None:
+    x = lm.Input(3)
+    assert repr(lm.Sequential(lm.Input(3), lm.Linear(2))) == (
+        "Network(f32[batch, 3] -> f32[batch, 2], 8 parameters)"
+    )
+    several = lm.Network([x, lm.Input(2, dtype="int64")], [x * 2, lm.Linear(500)(x)], name="both")
+    assert repr(several) == (
+        "Network('both', f32[batch, 3], i64[batch, 2] -> f32[batch, 3], f32[batch, 500], "
+        "2,000 parameters)"
+    )
+
+
+def test_a_shape_shows_the_batch_by_its_name() -> None:
+    x = lm.Input(3, 4)
+    assert repr(x.shape) == "(batch, 3, 4)"
+    joined = lm.ops.concat([x, x, x[:1]], 0)
+    assert repr(joined.shape) == "(2*batch+1, 3, 4)"

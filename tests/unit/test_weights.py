@@ -333,3 +333,24 @@ def test_wrong_weights_of_classes_are_refused() -> None:
     assert "balanced weights of classes need the data" in text
     text = error_text(DataError, lambda: balanced([np.ones(4)]))
     assert "only class numbers can be balanced" in text
+
+
+def test_a_weight_of_a_class_that_does_not_exist_is_refused() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(2)), engine="interpreter")
+    data = np.zeros((6, 4), "float32"), np.arange(6) % 2
+    how: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
+    with pytest.raises(ShapeError) as caught:
+        model.fit(data, **how, class_weights={0: 1.0, 5: 2.0})
+    text = str(caught.value)
+    assert text.startswith("in class_weights: there is no class of that number")
+    assert "  expected  0..1 for f32[batch, 2]" in text
+    assert "  found     {5: 2.0}" in text
+    assert text.endswith("Classes are numbered from 0.")
+
+
+def test_balanced_weights_may_have_a_number_that_does_not_count() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(2)), engine="interpreter")
+    data = np.zeros((6, 4), "float32"), np.array([0, 1, 0, 1, 255, 0])
+    loss = lm.CrossEntropy(ignore_index=255)
+    history = model.fit(data, loss=loss, optimizer=lm.SGD(0.1), class_weights="balanced")
+    assert np.isfinite(history["loss"]).all()
