@@ -234,18 +234,8 @@ def weights_of_classes(
             where="class_weights",
             advice="Give one weight for each class, or a dict of those that differ from 1.",
         )
-    if isinstance(classes, Mapping) and not isinstance(classes, Balanced):
-        wrong = [number for number in classes if number >= axis]
-        if wrong:
-            raise ShapeError(
-                "there is no class of that number",
-                facts=(
-                    ("expected", f"0..{axis - 1} for {described(prediction)}"),
-                    ("found", f"{{{wrong[0]}: {classes[wrong[0]]}}}"),
-                ),
-                where="class_weights",
-                advice="Classes are numbered from 0.",
-            )
+    if isinstance(classes, Mapping) and not isinstance(classes, Balanced) and isinstance(axis, int):
+        _require_known(classes, axis, prediction)
     if isinstance(classes, Mapping):
         table = [classes.get(number, 1.0) for number in range(max(classes) + 1)]
     else:
@@ -259,3 +249,18 @@ def weights_of_classes(
     known = ops.logical_and(numbers >= 0, numbers < count)
     found = ops.take(constant(np.array(table), prediction.dtype), ops.clip(numbers, 0, count - 1))
     return ops.where(known, found, 1.0)
+
+
+def _require_known(classes: Mapping[int, float], count: int, prediction: Tensor) -> None:
+    """Raises ShapeError for the weight of a class that the prediction does not have."""
+    for number, weight in classes.items():
+        if number >= count:
+            raise ShapeError(
+                "there is no class of that number",
+                facts=(
+                    ("expected", f"0..{count - 1} for {described(prediction)}"),
+                    ("found", f"{{{number}: {weight}}}"),
+                ),
+                where="class_weights",
+                advice="Classes are numbered from 0.",
+            )

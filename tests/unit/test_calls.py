@@ -110,7 +110,7 @@ def test_advice_for_other_callables_is_not_given(
 
 
 def test_every_name_from_other_frameworks_maps_to_an_existing_option() -> None:
-    packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops, lm.data)
+    packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops, lm.data, lm.callbacks)
     public = [getattr(package, name) for package in packages for name in dir(package)]
     public += vars(lm.Model).values()
     known = {"", *(name for one in public if callable(one) for name in names_of(one))}
