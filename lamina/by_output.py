@@ -327,6 +327,12 @@ class FunctionMetric(Sourced):
         total, count = weighted_sum(values, weights, where)
         return {"sum": total, "count": count}
 
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """That of a loss."""
+        del target, loss
+        of_loss: Callable[[Any], str] | None = getattr(self.function, "doubt", None)
+        return of_loss(prediction) if of_loss else ""
+
     def result(self, sums: Mapping[str, Array]) -> float:
         """The mean; of a loss that is a sum the sum."""
         if "total" in sums:

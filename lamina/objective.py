@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from lamina import ops
-from lamina.by_output import LossTerm, OfOutput, advice_on_names, terms_of
+from lamina.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import Origin, Tensor, described, labelled, leaf, warn
 from lamina.layers.mixture import partners
@@ -295,7 +295,9 @@ def _value(
 ) -> tuple[Tensor, Tensor | None]:
     """The loss, and the sum of weights by which it is divided if that is not the batch."""
     prediction = _prediction(term, trace.outputs)
-    _warn_of_doubt(term, prediction)
+    doubt: Callable[[Any], str] | None = getattr(term.loss, "doubt", None)
+    if doubt:
+        _warn_of(doubt(prediction), term.loss, term.name)
     value, divisor = _computed(term, prediction, target, weights)
     given = cast(object, value)
     if not isinstance(given, Tensor) or given.shape != () or not given.dtype.is_float:
@@ -346,14 +348,18 @@ def _of_mixed_examples(
     return share * own + (1 - share) * other
 
 
-def _warn_of_doubt(term: LossTerm, prediction: Any) -> None:
-    """Warns if a loss knows that the prediction is of a wrong kind."""
-    doubt: Callable[[Any], str] | None = getattr(term.loss, "doubt", None)
-    text = doubt(prediction) if doubt else ""
-    if text:
-        origin = Origin(type(term.loss).__name__, getattr(term.loss, "source", ""))
-        output = f", for output {term.name!r}" if term.name else ""
-        warn(f"in {origin}{output}: {text}")
+def _warn_of(doubt: str, owner: object, output: str) -> None:
+    """Warns if a loss or a metric knows that the prediction is of a wrong kind.
+
+    Args:
+        doubt: its text; "" without a doubt.
+        owner: the loss or the metric.
+        output: its name; "" for all.
+    """
+    if doubt:
+        origin = Origin(type(owner).__name__, getattr(owner, "source", ""))
+        named = f", for output {output!r}" if output else ""
+        warn(f"in {origin}{named}: {doubt}")
 
 
 def loss_dtype(trace: Trace) -> DType:
@@ -403,9 +409,20 @@ def _measured(
             )
         with labelled(Origin(f"metric{number}")):
             statistics = _statistics(metric, inner, prediction, target, weights)
+        doubt: Callable[..., str] | None = getattr(inner, "doubt", None)
+        if doubt:
+            name = metric.output if isinstance(metric, OfOutput) else ""
+            text = doubt(prediction, target, _loss_of(name, terms))
+            _warn_of(text, inner.function if isinstance(inner, FunctionMetric) else inner, name)
         found += [(f"metric{number}.{name}", tensor) for name, tensor in statistics.items()]
     kept = [name for name, tensor in found if tensor.rank and isinstance(tensor.shape[0], Size)]
     return found, frozenset(kept)
+
+
+def _loss_of(output: str, terms: Sequence[LossTerm]) -> Loss | None:
+    """The loss of an output; None for an output without a loss."""
+    own = (term.loss for term in terms if term.output is None or term.name == output)
+    return next(own, None)
 
 
 def _statistics(

@@ -293,7 +293,7 @@ def test_weights_count_in_a_divided_batch_as_in_the_whole_one(name: str, micro: 
     made, data, how = WEIGHTED[name]
     metrics: Any = {"classes": [lm.Accuracy(ignore_index=-1)]}
     if made is network:
-        metrics = [lm.Accuracy(ignore_index=-1), lm.AUROC()]
+        metrics = [lm.Accuracy(ignore_index=-1), lm.AUROC(logits=True)]
         metrics = metrics[:1] if name == "ignored" else metrics
     found: list[Any] = []
     for size in (None, micro):

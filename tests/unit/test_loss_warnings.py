@@ -1,4 +1,4 @@
-"""Warnings about losses whose prediction is certainly of a wrong kind."""
+"""Warnings about losses and metrics whose prediction is certainly of a wrong kind."""
 
 from __future__ import annotations
 
@@ -99,6 +99,165 @@ RIGHT = [
 @pytest.mark.parametrize(("loss", "layers"), RIGHT)
 def test_a_prediction_that_may_be_right_gets_no_warning(loss: Any, layers: list[lm.Layer]) -> None:
     assert shown_by(net(*layers), loss) == []
+
+
+def of_labels(prediction: lm.Tensor, target: lm.Tensor) -> lm.Tensor:
+    """A loss that is not Lamina's: nobody knows what it takes."""
+    hit = lm.ops.one_hot(target, 3, prediction.dtype)
+    return lm.ops.mean((prediction - hit) ** 2)
+
+
+BINARY = lm.Precision(average="binary")
+OF_METRICS = [
+    # Class numbers.
+    (lm.AUROC(), [], lm.CrossEntropy(), LABELS, "raw scores", "Write logits=True"),
+    (lm.AveragePrecision(), [], lm.CrossEntropy(), LABELS, "raw scores", "Write logits=True"),
+    (lm.CalibrationError(), [], lm.CrossEntropy(), LABELS, "raw scores", "Write logits=True"),
+    (
+        lm.CalibrationError(),
+        [lm.LogSoftmax()],
+        lm.NLL(),
+        LABELS,
+        "logarithms of probabilities",
+        "Write logits=True",
+    ),
+    # Elements.
+    (lm.BinaryAccuracy(), [], lm.BCEWithLogits(), BITS, "raw scores", "Write threshold=0.0"),
+    (lm.BinaryAccuracy(), [], lm.Hinge(), 2 * BITS - 1, "raw scores", "Write threshold=0.0"),
+    (lm.CalibrationError(), [], lm.BCEWithLogits(), BITS, "raw scores", "Write logits=True"),
+    (BINARY, [], lm.BCEWithLogits(), BITS, "raw scores", "Write logits=True"),
+    (lm.F1(average="binary"), [], lm.BinaryFocal(), BITS, "raw scores", "Write logits=True"),
+    (lm.Recall(average="binary"), [], lm.SoftMargin(), 2 * BITS - 1, "raw scores", "Write logits"),
+    # The reverse.
+    (
+        lm.AUROC(logits=True),
+        [lm.Softmax()],
+        of_labels,
+        LABELS,
+        "probabilities",
+        "Leave logits=True",
+    ),
+    (
+        lm.CalibrationError(logits=True),
+        [lm.Sigmoid()],
+        lm.BCE(),
+        BITS,
+        "probabilities",
+        "Leave logits=True",
+    ),
+    (
+        lm.BinaryAccuracy(threshold=0.0),
+        [lm.Sigmoid()],
+        lm.BCE(),
+        BITS,
+        "probabilities",
+        "Leave threshold=0.0",
+    ),
+    (
+        lm.F1(average="binary", logits=True),
+        [lm.Sigmoid()],
+        lm.BCE(),
+        BITS,
+        "probabilities",
+        "Leave logits=True",
+    ),
+    (lm.Perplexity(), [lm.Softmax()], of_labels, LABELS, "probabilities", "Leave the layer before"),
+]
+
+
+def shown_by_metric(
+    metric: Any, layers: list[lm.Layer], loss: Any, targets: Any
+) -> list[warnings.WarningMessage]:
+    model = lm.Model(net(lm.Linear(3), *layers), engine="interpreter")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        model.evaluate((X, targets), loss, [metric])
+    return list(shown)
+
+
+@pytest.mark.parametrize(("metric", "layers", "loss", "targets", "kind", "advice"), OF_METRICS)
+def test_a_metric_of_a_prediction_of_a_wrong_kind_says_so(
+    metric: Any, layers: list[lm.Layer], loss: Any, targets: Any, kind: str, advice: str
+) -> None:
+    (one,) = shown_by_metric(metric, layers, loss, targets)
+    text = str(one.message)
+    assert one.category is LaminaWarning
+    assert text.startswith(f"in {type(metric).__name__} (test_loss_warnings.py:")
+    assert f"the prediction is {kind} of net/" in text
+    assert ", and the metric takes " in text
+    assert advice in text
+
+
+@pytest.mark.parametrize("make", [lm.MeanIoU, lm.MatthewsCorrelation, lm.CohenKappa])
+def test_a_metric_of_one_number_by_a_threshold_says_so(make: Any) -> None:
+    network, bits = net(lm.Linear(1)), BITS[:, :1]
+    model = lm.Model(network, engine="interpreter")
+    with pytest.warns(LaminaWarning, match=r"takes probabilities\. Write logits=True for raw"):
+        model.evaluate((X, bits), lm.BCEWithLogits(), [make()])
+    model.evaluate((X, bits), lm.BCEWithLogits(), [make(logits=True)])
+
+
+NO_DOUBT = [
+    (lm.AUROC(logits=True), [], lm.CrossEntropy(), LABELS),
+    (lm.AUROC(), [lm.Softmax()], of_labels, LABELS),
+    # Logarithms keep the order.
+    (lm.AUROC(), [lm.LogSoftmax()], lm.NLL(), LABELS),
+    (lm.AUROC(logits=True), [lm.LogSoftmax()], lm.NLL(), LABELS),
+    # Each label is ranked by itself.
+    (lm.AUROC(), [], lm.BCEWithLogits(), BITS),
+    (lm.AUROC(), [], lm.MultiMargin(), LABELS),
+    (lm.CalibrationError(logits=True), [lm.LogSoftmax()], lm.NLL(), LABELS),
+    (lm.Accuracy(), [], lm.CrossEntropy(), LABELS),
+    (lm.F1(), [], lm.CrossEntropy(), LABELS),
+    (lm.MeanIoU(), [], lm.CrossEntropy(), LABELS),
+    (lm.Perplexity(), [], lm.CrossEntropy(), LABELS),
+    (lm.Perplexity(), [lm.LogSoftmax()], lm.NLL(), LABELS),
+    (lm.BinaryAccuracy(threshold=0.0), [], lm.BCEWithLogits(), BITS),
+    (lm.BinaryAccuracy(threshold=0.7), [], lm.BCEWithLogits(), BITS),
+    (lm.BinaryAccuracy(), [lm.Sigmoid()], lm.BCE(), BITS),
+    # Trained on 0 and 1, a linear layer estimates probabilities.
+    (lm.BinaryAccuracy(), [], lm.MSE(), BITS),
+    (BINARY, [], lm.MSE(), BITS),
+]
+
+
+@pytest.mark.parametrize(("metric", "layers", "loss", "targets"), NO_DOUBT)
+def test_a_metric_of_a_prediction_that_may_be_right_gives_no_warning(
+    metric: Any, layers: list[lm.Layer], loss: Any, targets: Any
+) -> None:
+    assert shown_by_metric(metric, layers, loss, targets) == []
+
+
+def test_a_loss_as_a_metric_says_what_it_says_as_a_loss() -> None:
+    (one,) = shown_by_metric(lm.BCE(), [], lm.MSE(), BITS)
+    assert str(one.message).startswith("in BCE (test_loss_warnings.py:")
+    assert "and the loss takes probabilities. Write lm.BCEWithLogits()" in str(one.message)
+
+
+def test_a_warning_names_the_output_of_a_metric() -> None:
+    x = lm.Input(4)
+    outputs = {"boxes": lm.Linear(3)(x), "bits": lm.Linear(3)(x)}
+    model = lm.Model(lm.Network(x, outputs), engine="interpreter")
+    loss: Any = {"boxes": lm.MSE(), "bits": lm.BCEWithLogits()}
+    metrics: Any = {"boxes": lm.BinaryAccuracy(), "bits": lm.BinaryAccuracy()}
+    with pytest.warns(LaminaWarning) as shown:
+        model.evaluate((X, (BITS, BITS)), loss, metrics)
+    (text,) = [str(one.message) for one in shown]
+    assert text.startswith("in BinaryAccuracy (test_loss_warnings.py:")
+    assert "), for output 'bits': the prediction is raw scores of net/" in text
+
+
+@pytest.mark.parametrize("use", ["fit", "evaluate"])
+def test_the_warning_of_a_metric_is_at_the_line_of_the_call(use: str) -> None:
+    one, metrics = model(), [lm.BinaryAccuracy()]
+    how: Any = {"loss": lm.BCEWithLogits(), "metrics": metrics}
+    how |= {"optimizer": lm.SGD(0.1), "validation": (X, BITS)} if use == "fit" else {}
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        getattr(one, use)((X, BITS), **how)  # here
+    (found,) = shown
+    assert found.filename == __file__
+    assert linecache.getline(__file__, found.lineno).endswith("# here\n")
 
 
 def model() -> lm.Model:

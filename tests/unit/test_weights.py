@@ -50,9 +50,9 @@ def test_twice_the_weights_are_the_same() -> None:
 
 def test_weights_of_one_are_no_weights() -> None:
     own = model()
-    plain = own.evaluate((X, Y), lm.CrossEntropy(), [lm.Accuracy(), lm.F1(), lm.AUROC()])
+    plain = own.evaluate((X, Y), lm.CrossEntropy(), [lm.Accuracy(), lm.F1(), lm.AUROC(logits=True)])
     ones = own.evaluate(
-        (X, Y, np.ones(50)), lm.CrossEntropy(), [lm.Accuracy(), lm.F1(), lm.AUROC()]
+        (X, Y, np.ones(50)), lm.CrossEntropy(), [lm.Accuracy(), lm.F1(), lm.AUROC(logits=True)]
     )
     for name, value in plain.items():
         np.testing.assert_allclose(ones[name], value, rtol=1e-6)

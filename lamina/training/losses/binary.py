@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.graph.kinds import Either, Fraction, NotNegative, Row
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape
-from lamina.training.losses.loss import WEIGHT, Elements, Loss, Reduction, log, log1m
+from lamina.training.losses.loss import WEIGHT, Elements, Loss, Reduction, Scores, log, log1m
 from lamina.training.losses.scores import SCORES, doubt, not_scores
 from lamina.training.target_checks import Weights, check_probabilities, matched, weight_tensor
 
@@ -85,6 +85,8 @@ class BCEWithLogits(Loss):
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
 
+    scores: ClassVar[Scores] = "sigmoid"
+
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets outside 0 to 1."""
         check_probabilities(self, array)
@@ -132,6 +134,8 @@ class BinaryFocal(Loss):
     focus: NotNegative = 2.0
     balance: Fraction | None = 0.25
     reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "sigmoid"
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets outside 0 to 1."""

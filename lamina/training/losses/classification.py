@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from lamina.graph import Tensor
 from lamina.graph.kinds import NotNegative, Number
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64
-from lamina.training.losses.loss import Elements, Loss, Reduction, Target
+from lamina.training.losses.loss import Elements, Loss, Reduction, Scores, Target
 from lamina.training.losses.scores import SCORES, doubt, not_scores
 from lamina.training.target_checks import (
     Weights,
@@ -58,6 +58,8 @@ class CrossEntropy(Loss):
     class_weights: Weights | None = None
     ignore_index: int | None = None
     reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "softmax"
 
     def target(self, prediction: Tensor) -> Target:
         """Class numbers: int64, the prediction's shape without the classes."""
@@ -199,6 +201,8 @@ class Focal(Loss):
     class_weights: Weights | None = None
     ignore_index: int | None = None
     reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "softmax"
 
     def target(self, prediction: Tensor) -> Target:
         """Class numbers: int64, the prediction's shape without the classes."""

@@ -20,6 +20,7 @@ from lamina.weighting import aligned, called
 Reduction = Literal["mean", "sum", "none"]
 WEIGHT = Number("[0, inf)")
 Target = tuple[Shape, DType]
+Scores = Literal["", "sigmoid", "softmax", "margins"]
 
 
 @final
@@ -143,6 +144,10 @@ class Loss(Sourced, ABC):
 
     # Whether the prediction is a tuple, for networks with several outputs.
     takes_several: ClassVar[bool] = False
+
+    # What raw scores the loss takes: those of which a sigmoid or a softmax makes probabilities, or
+    # margins, whose sign or order decides; "" for other predictions.
+    scores: ClassVar[Scores] = ""
 
     def doubt(self, prediction: Any) -> str:
         """A warning about a prediction that is certainly of a wrong kind; "" for all others."""

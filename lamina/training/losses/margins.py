@@ -15,7 +15,7 @@ from lamina.graph.kinds import Number, Whole
 from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64
-from lamina.training.losses.loss import Elements, Loss, Reduction, Target, several
+from lamina.training.losses.loss import Elements, Loss, Reduction, Scores, Target, several
 from lamina.training.losses.scores import not_scores
 from lamina.training.target_checks import (
     Weights,
@@ -74,6 +74,8 @@ class Hinge(_Signs):
     _: KW_ONLY
     reduction: Reduction = "mean"
 
+    scores: ClassVar[Scores] = "margins"
+
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
@@ -101,6 +103,8 @@ class SquaredHinge(_Signs):
     _: KW_ONLY
     reduction: Reduction = "mean"
 
+    scores: ClassVar[Scores] = "margins"
+
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         missing = ops.relu(1.0 - matched(self, prediction, target) * prediction)
@@ -127,6 +131,8 @@ class SoftMargin(_Signs):
 
     _: KW_ONLY
     reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "margins"
 
     def doubt(self, prediction: Any) -> str:
         """Of probabilities and their logarithms: the loss has a sigmoid inside."""
@@ -241,6 +247,8 @@ class MultiMargin(Loss):
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
 
+    scores: ClassVar[Scores] = "margins"
+
     def target(self, prediction: Tensor) -> Target:
         """Class numbers: int64 [batch]."""
         class_count(self, prediction)
@@ -290,6 +298,8 @@ class CategoricalHinge(Loss):
     _: KW_ONLY
     reduction: Reduction = "mean"
 
+    scores: ClassVar[Scores] = "margins"
+
     def target(self, prediction: Tensor) -> Target:
         """Class numbers: int64 [batch]."""
         class_count(self, prediction)
@@ -336,6 +346,8 @@ class MultiLabelMargin(Loss):
 
     _: KW_ONLY
     reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "margins"
 
     def target(self, prediction: Tensor) -> Target:
         """Class numbers: int64, in the prediction's shape."""
@@ -406,6 +418,8 @@ class MultiLabelSoftMargin(Loss):
     _: KW_ONLY
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "sigmoid"
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets outside 0 to 1."""

@@ -38,7 +38,13 @@ def kind_of(prediction: object) -> tuple[str, Tensor | None]:
     return made, one
 
 
-def doubt(prediction: object, wrong: tuple[str, ...], wanted: str, advice: str) -> str:
+def doubt(
+    prediction: object,
+    wrong: tuple[str, ...],
+    wanted: str,
+    advice: str,
+    taker: str = "loss",
+) -> str:
     """The text about a prediction of a wrong kind; "" for any other.
 
     Args:
@@ -46,11 +52,12 @@ def doubt(prediction: object, wrong: tuple[str, ...], wanted: str, advice: str) 
         wrong: the kinds that are certainly a mistake.
         wanted: by the loss.
         advice: what to do.
+        taker: `"loss"`, or `"metric"`.
     """
     kind, made = kind_of(prediction)
     if kind not in wrong or made is None:
         return ""
-    return f"the prediction is {kind} of {made.origin}, and the loss takes {wanted}. {advice}"
+    return f"the prediction is {kind} of {made.origin}, and the {taker} takes {wanted}. {advice}"
 
 
 def not_scores(prediction: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from lamina.training.metrics.metric import (
     class_count,
     class_numbers,
     counted,
+    doubt_by_threshold,
     element_weights,
     kept_labels,
     labels,
@@ -104,6 +105,15 @@ class BinaryAccuracy(Metric):
         """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
         wanted = same_shape(self, prediction, target) > 0.5
         return counted(ops.equal(prediction > self.threshold, wanted), prediction, weights)
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """Of raw scores with the threshold 0.5, and of probabilities with one of 0 or less."""
+        del target
+        if 0 < self.threshold != 0.5:
+            return ""
+        is_for_scores = self.threshold <= 0
+        writing = f"threshold={self.threshold if is_for_scores else 0.0}"
+        return doubt_by_threshold(prediction, loss, logits=is_for_scores, writing=writing)
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """From 0 to 1."""
@@ -198,6 +208,13 @@ class _ByClass(Metric):
             one = ops.cast(mask, prediction.dtype)
             sums[name] = ops.sum(one if own is None else one * own, axes)
         return sums
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """With `"binary"`: of raw scores without `logits`, and of probabilities with it."""
+        del target
+        if self.average != "binary":
+            return ""
+        return doubt_by_threshold(prediction, loss, logits=self.logits, writing="logits=True")
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """From 0 to 1; 0 where the divisor is 0."""
@@ -413,12 +430,18 @@ class _OfConfusion(Metric):
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """`counts` [classes, classes]; ShapeError and DTypeError as for all metrics."""
-        if target.shape == prediction.shape and prediction.shape[1:] in ((), (1,)):
+        if _is_single(prediction, target):
             columns = [ops.reshape(one, (-1,)) for one in (prediction, target)]
             positive = ops.cast(columns[0] > (0.0 if self.logits else 0.5), prediction.dtype)
             prediction = ops.stack([1.0 - positive, positive], 1)
             target = ops.cast(columns[1] > 0.5, "int64")
         return {"counts": confusion(self, prediction, target, weights, self.ignore_index)}
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """Of one number for each example: of raw scores without `logits`, of probabilities with."""
+        if not _is_single(prediction, target):
+            return ""
+        return doubt_by_threshold(prediction, loss, logits=self.logits, writing="logits=True")
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """From the whole matrix."""
@@ -427,6 +450,11 @@ class _OfConfusion(Metric):
     @abstractmethod
     def _of_matrix(self, counts: Array) -> float:
         """The metric, from a matrix of floats: actual classes are rows, predicted ones columns."""
+
+
+def _is_single(prediction: Tensor, target: Tensor) -> bool:
+    """Whether there is one number for each example: 0 or 1, by a threshold."""
+    return target.shape == prediction.shape and prediction.shape[1:] in ((), (1,))
 
 
 @frozen_dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import Sourced, origin_text
 from lamina.shapes import Array, Shape, int64, shape_text
+from lamina.training.losses.scores import SCORES, doubt
 from lamina.weighting import aligned, weighted_sum
 
 
@@ -63,9 +64,22 @@ class Metric(Sourced, ABC):
             ShapeError, DTypeError: if the target does not fit the prediction.
         """
 
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """A warning about a prediction that is certainly of a wrong kind; "" for all others.
+
+        Args:
+            prediction, target: as for `statistics`.
+            loss: of the same prediction.
+        """
+        del prediction, target, loss
+        return ""
+
     @abstractmethod
     def result(self, sums: Mapping[str, Array]) -> float | Array:
         """The metric, from the sums over all batches, and the rows of all examples."""
+
+
+PROBABILITIES = "probabilities"
 
 
 # Helpers ------------------------------------------------------------------------------------------
@@ -117,6 +131,30 @@ def full_weights(metric: Metric, values: Tensor, weights: Tensor | None) -> Tens
 def kept_labels(labels: Tensor, ignored: int | None) -> Tensor | None:
     """Where class numbers are not the ignored one; None if none is."""
     return None if ignored is None else ops.not_equal(labels, ignored)
+
+
+def doubt_by_threshold(prediction: Tensor, loss: object, *, logits: bool, writing: str) -> str:
+    """A doubt about predictions of which those above a threshold mean 1.
+
+    Numbers of a linear layer are raw scores if the loss takes such; with `lm.MSE`, for example,
+    they may be probabilities.
+
+    Args:
+        prediction: compared with the threshold.
+        loss: of the prediction.
+        logits: whether the threshold is one for raw scores.
+        writing: how the user writes the metric for raw scores: `"threshold=0.0"`.
+    """
+    if logits:
+        return not_probabilities(prediction, writing)
+    is_of_scores = getattr(loss, "scores", "") in ("sigmoid", "margins")
+    wrong = (SCORES,) if is_of_scores else ()
+    return doubt(prediction, wrong, PROBABILITIES, f"Write {writing} for raw scores.", "metric")
+
+
+def not_probabilities(prediction: Tensor, writing: str) -> str:
+    """A doubt about predictions of which a metric takes softmax or the sigmoid, or their sign."""
+    return doubt(prediction, (PROBABILITIES,), SCORES, f"Leave {writing} out.", "metric")
 
 
 def class_count(metric: Metric, prediction: Tensor) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,13 +13,17 @@ from lamina.graph import Tensor
 from lamina.graph.kinds import Count
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
+from lamina.training.losses.scores import SCORES, doubt
 from lamina.training.metrics.metric import (
+    PROBABILITIES,
     Metric,
     class_numbers,
+    doubt_by_threshold,
     element_weights,
     full_weights,
     kept_labels,
     labels,
+    not_probabilities,
     same_shape,
 )
 from lamina.weighting import weighted_sum
@@ -86,6 +90,16 @@ class CalibrationError(Metric):
         count = ops.sum(member * own, 0)
         return {"confidence": total(confidence), "correct": total(correct), "count": count}
 
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """Of raw scores and logarithms without `logits`, and of probabilities with it."""
+        if self.logits:
+            return not_probabilities(prediction, "logits=True")
+        if target.shape == prediction.shape:
+            return doubt_by_threshold(prediction, loss, logits=False, writing="logits=True")
+        # The softmax of logarithms of probabilities is these probabilities.
+        wrong, advice = (SCORES, "logarithms of probabilities"), "Write logits=True for these."
+        return doubt(prediction, wrong, PROBABILITIES, advice, "metric")
+
     def result(self, sums: Mapping[str, Array]) -> float:
         """From 0 to 1."""
         confidence, correct, count = (
@@ -140,6 +154,12 @@ class Perplexity(Metric):
         own = element_weights(each, weights, kept_labels(wanted, self.ignore_index))
         total, count = weighted_sum(each, own, "weights")
         return {"sum": total, "count": count}
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """Of probabilities; the softmax of their logarithms is right."""
+        del target, loss
+        advice = "Leave the layer before it out, or end in lm.LogSoftmax()."
+        return doubt(prediction, (PROBABILITIES,), SCORES, advice, "metric")
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """1 or more; NaN without targets that count."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,15 @@ from lamina import ops
 from lamina.graph import Tensor
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
-from lamina.training.metrics.metric import Metric, full_weights, labels, same_shape
+from lamina.training.losses.scores import SCORES, doubt
+from lamina.training.metrics.metric import (
+    PROBABILITIES,
+    Metric,
+    full_weights,
+    labels,
+    not_probabilities,
+    same_shape,
+)
 
 Averages = Literal["macro", "micro", "none"]
 
@@ -45,6 +53,19 @@ class _Ranking(Metric):
         if weights is not None:
             rows["weights"] = full_weights(self, counted, weights)
         return rows
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """With class numbers: of raw scores without `logits`, and of probabilities with it.
+
+        Scores of margins are compared as they are.
+        """
+        if target.shape == prediction.shape:
+            return ""
+        if self.logits:
+            return not_probabilities(prediction, "logits=True")
+        wrong = () if getattr(loss, "scores", "") == "margins" else (SCORES,)
+        advice = "Write logits=True for raw scores."
+        return doubt(prediction, wrong, f"{PROBABILITIES} of classes", advice, "metric")
 
     def result(self, sums: Mapping[str, Array]) -> float | Array:
         """From 0 to 1; NaN without examples of both kinds."""
