@@ -201,7 +201,7 @@ class Model(Named):
             inputs: an array, batch first; for several inputs a tuple of arrays, or a dict by their
                 names, `{"image": a, "age": b}`; a `Dataset`, or a stream of batches (see
                 `lm.data.Stream`), whose targets are ignored; or a data frame like the one that the
-                model was trained on.
+                model was trained on, or of numbers if it was trained on arrays.
 
         Returns:
             An array, batch first; a tuple for several outputs.
@@ -237,7 +237,7 @@ class Model(Named):
 
         Returns:
             A function: `predict(x)` returns the outputs, and `predict(x, out=y)` writes them to an
-            array.
+            array. It takes arrays; data frames become arrays by `model.coding.inputs(frame)`.
 
         Raises:
             ShapeError: if the first axis of an output is not the batch.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, cast, final
 
 import numpy as np
@@ -36,7 +37,8 @@ def to_array(value: Any, problem: str) -> Array:
         problem: the error's text for data that cannot be converted.
 
     Raises:
-        DataError: for rows of uneven length, and tensors that NumPy cannot read.
+        DataError: for rows of uneven length, tensors that NumPy cannot read, and data frames that
+            are not of numbers.
         DefinitionError: for Lamina's own tensors.
     """
     if isinstance(value, Tensor):
@@ -49,7 +51,8 @@ def to_array(value: Any, problem: str) -> Array:
     try:
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             return np.from_dlpack(value)
-        return np.asarray(value)
+        array = np.asarray(value)
+        return _of_frame(value, array) if is_frame(value) else array
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         if getattr(value, "requires_grad", False):
             return to_array(value.detach(), problem)
@@ -62,6 +65,23 @@ def to_array(value: Any, problem: str) -> Array:
             advice = "Several inputs make a tuple: (a, b). All examples of one have the same shape."
         facts = (("expected", "rows of equal length"), ("found", str(error)))
         raise DataError(problem, facts=facts, advice=advice) from None
+
+
+def _of_frame(frame: Any, array: Array) -> Array:
+    """The numbers of a data frame, whose array is of objects if its columns have several dtypes."""
+    if array.ndim == 2 and array.dtype.kind in "biuf":
+        return array
+    if array.ndim == 2 and all(isinstance(value, Real | np.bool_) for value in array.flat):
+        return array.astype(np.float64)
+    raise DataError(
+        "the columns of a data frame are not coded",
+        facts=(
+            ("expected", "arrays, or a data frame of numbers without gaps"),
+            ("found", type(frame).__name__),
+        ),
+        advice="Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
+        "model.coding.dataset(frame), or model.coding.inputs(frame) without targets.",
+    )
 
 
 def rounded(array: Array, wanted: DType, name: str) -> Array:

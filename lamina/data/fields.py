@@ -119,7 +119,7 @@ def _check_dtype(name: str, array: Array) -> None:
                 ("expected", ", ".join(PUBLIC_DTYPES)),
                 ("found", f"{array.dtype.name}{shape_text(array.shape)}"),
             ),
-            advice=_dtype_advice(array.dtype),
+            advice=_dtype_advice(array),
         )
     if not array.dtype.isnative:
         raise DTypeError(
@@ -129,15 +129,20 @@ def _check_dtype(name: str, array: Array) -> None:
         )
 
 
-def _dtype_advice(dtype: np.dtype[Any]) -> str:
+def _dtype_advice(array: Array) -> str:
+    dtype = array.dtype
     if dtype.kind == "f":
         return "Convert first: array.astype('float32')."
     if dtype.kind in "iu":
         return "Convert first: array.astype('int32') or array.astype('int64')."
+    words = dtype.kind == "O" and any(isinstance(value, str) for value in array.flat)
+    if words or dtype.kind in "US":
+        return (
+            "Number the classes: numpy.unique(array, return_inverse=True)[1]; or code a table with "
+            "words: lm.data.from_frame(frame, target='NAME')."
+        )
     if dtype.kind == "O":
         return "Often the rows have uneven lengths; build the array with a numeric dtype."
-    if dtype.kind in "US":
-        return "Number the classes: numpy.unique(array, return_inverse=True)[1]."
     return "Convert it to numbers first."
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 
 from lamina.calls import Called
-from lamina.data.arrays import is_buffer, is_frame, is_sparse
+from lamina.data.arrays import is_buffer, is_frame, is_sparse, to_array
 from lamina.data.dataset import NAME_PAIRS, Dataset, as_dataset
 from lamina.errors import DataError
 from lamina.graph.kinds import Count, Kind, Operands, OrNone, Whole, shown
@@ -171,16 +171,11 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
     if isinstance(value, Dataset):
         return value.inputs
     if is_frame(value):
-        if coding is None and isinstance(value, Mapping):
-            return cast(Any, value)
-        if coding is None:
-            raise DataError(
-                "the model was not trained on a data frame",
-                facts=(("expected", "an array"), ("found", type(value).__name__)),
-                where="Model.predict",
-                advice="Train it on lm.data.from_frame(frame, target='NAME').",
-            )
-        return coding.inputs(value)
+        if coding is not None:
+            return coding.inputs(value)
+        if isinstance(value, Mapping):
+            return cast(Any, value)  # by the names of inputs
+        return to_array(value, "the inputs cannot be converted to an array")
     if is_sparse(value) or is_stream(value):
         return as_data(value)
     return value

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, final
 
 import numpy as np
 
+from lamina.data.arrays import is_frame
 from lamina.derive import inference_graph
 from lamina.engines.changes import Changes
-from lamina.errors import DefinitionError, DTypeError, ReleasedError, ShapeError
+from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
 from lamina.protocols import Spec
 from lamina.runtime.arrays import (
     as_arrays,
@@ -111,7 +112,8 @@ class Predictor:
 
         Args:
             inputs: an array, batch first, of at most `batch_size` examples; a tuple of arrays for
-                several inputs, or a dict by their names.
+                several inputs, or a dict by their names. A data frame is coded first:
+                `model.coding.inputs(frame)`.
             out: an array for the output, of its shape and dtype; a tuple of arrays for several
                 outputs, or a dict by their names. By default new arrays are made. With it, a full
                 batch of arrays of the network's dtypes allocates nothing on the cpu engine.
@@ -273,6 +275,14 @@ class Predictor:
 
     def _converted(self, inputs: Any) -> tuple[list[Array], int]:
         """The inputs as arrays of the program's dtypes, and the number of examples."""
+        if is_frame(inputs) and not isinstance(inputs, Mapping):
+            raise DataError(
+                "a predictor takes arrays, not data frames",
+                facts=(("expected", "an array"), ("found", type(inputs).__name__)),
+                where="predictor",
+                advice="Code the frame as in training: predict(model.coding.inputs(frame)); for a "
+                "model that was trained on arrays: predict(frame.to_numpy()).",
+            )
         names, given = self._inputs.labels, as_arrays(inputs, self._inputs)
         arrays = [
             convert(value, dtype, name)

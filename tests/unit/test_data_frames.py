@@ -13,7 +13,7 @@ from cli_cases import run
 
 import lamina as lm
 from lamina.data import Coding, from_frame, load, read_table
-from lamina.errors import DataError, DefinitionError, FileFormatError
+from lamina.errors import DataError, DefinitionError, DTypeError, FileFormatError
 
 DAYS = [datetime.date(1970, 1, 11), datetime.date(1970, 1, 2), datetime.date(1969, 12, 31)] * 10
 TABLE: dict[str, list[Any]] = {
@@ -218,16 +218,8 @@ def test_a_model_takes_the_frame_after_loading(make: Maker, tmp_path: Path) -> N
         assert scores == model.evaluate(data, lm.MSE())
 
 
-def test_frames_without_a_coding_are_refused() -> None:
+def test_columns_by_name_without_a_coding_are_refused() -> None:
     model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
-    with pytest.raises(DataError) as caught:
-        model.predict(pandas_frame({"a": [1.0]}))
-    assert str(caught.value) == (
-        "in Model.predict: the model was not trained on a data frame\n"
-        "  expected  an array\n"
-        "  found     DataFrame\n"
-        "  Train it on lm.data.from_frame(frame, target='NAME')."
-    )
     with pytest.raises(DataError) as caught:
         model.predict({"a": [1.0]})
     assert "for a model that was trained on lm.data.from_frame(...)." in caught.value.advice
@@ -238,6 +230,69 @@ def test_frames_without_a_coding_are_refused() -> None:
         trained(lm.data.Dataset(np.ones((4, 1), "float32"), np.ones((4, 1), "float32"))).coding
         is None
     )
+
+
+def test_a_frame_of_numbers_is_an_array_for_a_model_that_was_trained_on_arrays() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "b": [3, 4], "y": [0.5, 1.5]})
+    inputs, targets = frame[["a", "b"]], np.array([[0.5], [1.5]], "float32")
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)), dtype="float64")
+    model.fit((inputs, targets), loss=lm.MSE(), optimizer=lm.Adam(), epochs=1, progress=False)
+    expected = model.predict(np.array([[1.0, 3.0], [2.0, 4.0]]))
+    assert (model.predict(inputs) == expected).all()
+    assert (model.predict(inputs.convert_dtypes()) == expected).all()
+    assert (model.predict(pytest.importorskip("polars").from_pandas(inputs)) == expected).all()
+
+
+def test_frames_and_targets_with_words_point_to_from_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "w": ["x", "y"]})
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(2)))
+
+    def fit(x: Any, y: Any) -> None:
+        model.fit((x, y), loss=lm.CrossEntropy(), optimizer=lm.Adam(), epochs=1)
+
+    text = (
+        "the columns of a data frame are not coded\n"
+        "  expected  arrays, or a data frame of numbers without gaps\n"
+        "  found     DataFrame\n"
+        "  Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
+        "model.coding.dataset(frame), or model.coding.inputs(frame) without targets."
+    )
+    gaps = pandas.DataFrame({"a": pandas.array([1, None], dtype="Int64"), "b": [1.5, 2]})
+    for call in (
+        lambda: fit(frame, [0, 1]),
+        lambda: model.predict(frame),
+        lambda: model.predict(gaps),
+    ):
+        with pytest.raises(DataError) as caught:
+            call()
+        assert text in str(caught.value)
+    for words in (frame["w"], ["x", "y"], np.array(["x", "y"], object)):
+        with pytest.raises(DTypeError) as dtype:
+            fit(np.ones((2, 2), "float32"), words)
+        assert str(dtype.value).endswith(
+            "Number the classes: numpy.unique(array, return_inverse=True)[1]; or code a table with "
+            "words: lm.data.from_frame(frame, target='NAME')."
+        )
+
+
+def test_a_predictor_tells_how_a_frame_is_coded() -> None:
+    data = from_frame(by_name({"a": [1.0, 2.0], "y": [0.5, 1.5]}), "y", standardise=True)
+    model = trained(data)
+    predict = model.predictor()
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError) as caught:
+        predict(pandas.DataFrame({"a": [1.0]}))
+    assert str(caught.value) == (
+        "in predictor: a predictor takes arrays, not data frames\n"
+        "  expected  an array\n"
+        "  found     DataFrame\n"
+        "  Code the frame as in training: predict(model.coding.inputs(frame)); for a model that "
+        "was trained on arrays: predict(frame.to_numpy())."
+    )
+    found = predict(model.coding.inputs({"a": [1.0]}))
+    np.testing.assert_array_equal(found, model.predict({"a": [1.0]}))
 
 
 def test_a_coding_is_plain_data() -> None:
