@@ -13,11 +13,12 @@ if not loaded_when_used(__name__):
     from lamina.cli.demo import run_demo as run_demo
     from lamina.cli.device_list import details_text as details_text
     from lamina.cli.device_list import devices_text as devices_text
+    from lamina.cli.loading import is_table as is_table
     from lamina.cli.loading import load_data as load_data
+    from lamina.cli.loading import table_inputs as table_inputs
     from lamina.cli.progress import callbacks as callbacks
     from lamina.cli.progress import epoch_lines as epoch_lines
     from lamina.cli.progress import last_epoch as last_epoch
     from lamina.cli.progress import on_terminal as on_terminal
     from lamina.cli.writing import csv_text as csv_text
-    from lamina.cli.writing import with_last_column as with_last_column
     from lamina.cli.writing import write_outputs as write_outputs

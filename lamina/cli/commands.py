@@ -22,6 +22,7 @@ from lamina.cli.options import (
     micro_batch_option,
     precision_option,
     seed_option,
+    table_options,
     targets_option,
 )
 from lamina.errors import missing_extra
@@ -84,6 +85,7 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     "such as 0.1. For a folder of MNIST the default is its test set.",
 )
 @targets_option
+@table_options
 @engine_option
 @click.option(
     "--epochs", type=click.IntRange(min=1), help="The number of epochs; overrides the file's."
@@ -149,6 +151,7 @@ def train(
     patience: int | None,
     log: Path | None,
     minutes: float | None,
+    **table: Any,
 ) -> None:
     """Train the network of FILE.py."""
     if resume and checkpoint is None:
@@ -162,7 +165,7 @@ def train(
         picture_format(curves)
     definition = cli.read_definition(file)
     loss = definition.required_loss()
-    training, examined = cli.load_data(data, targets, validation, seed)
+    training, examined = cli.load_data(data, targets, validation, seed, **table)
     click.echo(f"training    {training!r}")
     if examined is not None:
         click.echo(f"validation  {examined!r}")
@@ -268,6 +271,7 @@ def plan(
 @file_argument
 @click.option("--data", metavar="DATA", help="Examples to check on; random ones by default.")
 @targets_option
+@table_options
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -276,7 +280,9 @@ def plan(
     help="The number of examples.",
 )
 @seed_option
-def verify(file: str, data: str | None, targets: str | None, batch_size: int, seed: int) -> None:
+def verify(
+    file: str, data: str | None, targets: str | None, batch_size: int, seed: int, **table: Any
+) -> None:
     """Check gradients and engines.
 
     Compares each gradient with finite differences, and a training step on all usable engines.
@@ -285,7 +291,7 @@ def verify(file: str, data: str | None, targets: str | None, batch_size: int, se
     loss = definition.required_loss()
     examples = None
     if data is not None:
-        loaded, _ = cli.load_data(data, targets, None, seed)
+        loaded, _ = cli.load_data(data, targets, None, seed, **table)
         examples = loaded.subset(0, min(batch_size, len(loaded)))
     report = lm.verify(definition.network, loss, data=examples, batch_size=batch_size, seed=seed)
     click.echo(str(report))
@@ -328,22 +334,20 @@ def predict(
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
     own = cli.read_layers(layers) if layers else ()
     loaded = lm.load(model, engine=engine, dtype=dtype, precision=precision, layers=own)
-    table = data.lower().endswith(".csv")
     inputs: Any
-    if table and loaded.coding is not None:
-        inputs = lm.data.read_table(data)
+    if not cli.is_table(data):
+        inputs = cli.load_data(data, targets, None, 0)[0].inputs
+    elif loaded.coding is not None:
+        inputs = loaded.coding.inputs(data)
     else:
-        dataset = cli.load_data(data, targets, None, 0)[0]
-        # The last column of a table may be targets or an input; the model decides.
-        whole_table = targets is None and table
-        inputs = cli.with_last_column(loaded, dataset) if whole_table else dataset.inputs
+        inputs = cli.table_inputs(loaded, data, targets)
     outputs: Any = loaded.predict(inputs)
     listed: list[Array] = [outputs] if len(loaded.network.outputs) == 1 else list(outputs)
     if out is None:
         for array in listed:
-            click.echo(cli.csv_text(array), nl=False)
+            click.echo(cli.csv_text(array, loaded.coding), nl=False)
         return
-    written = cli.write_outputs(out, listed)
+    written = cli.write_outputs(out, listed, loaded.coding)
     click.echo(f"wrote {out}: {', '.join(f'{a.dtype}{list(a.shape)}' for a in written)}")
 
 

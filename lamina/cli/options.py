@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -80,8 +81,77 @@ seed_option = click.option(
 targets_option = click.option(
     "--targets",
     metavar="NAME",
-    help="The targets: a column of a table (name or number), an array of an .npz or .h5 file, or "
-    "the file of the labels.",
+    help="The targets: a column of a table (name or number from 0; by default the last), an array "
+    "of an .npz or .h5 file, or the file of the labels.",
+)
+
+
+def _read_gaps(_: click.Context, __: click.Parameter, value: str | None) -> str | float | None:
+    """A rule for missing numbers, or the number that replaces them."""
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return value
+
+
+def _read_kinds(
+    _: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> dict[str, str] | None:
+    """The kinds of columns by name, of `NAME=KIND`.
+
+    Raises:
+        BadParameter: for a value without a sign of equality, or of another kind.
+    """
+    from lamina.data.columns import KINDS  # `lamina --help` does not need it
+
+    found: dict[str, str] = {}
+    for value in values:
+        name, sign, kind = value.rpartition("=")
+        if not sign or kind not in KINDS:
+            raise click.BadParameter(
+                f"{value!r} is not NAME=KIND with one of the kinds {', '.join(KINDS)}.",
+                param=parameter,
+            )
+        found[name] = kind
+    return found or None
+
+
+def table_options(command: Function) -> Function:
+    """The options that say how the columns of a table are coded, as those of `lm.data.load`."""
+    for option in reversed(_TABLE_OPTIONS):
+        command = option(command)
+    return command
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_TABLE_OPTIONS = (
+    click.option(
+        "--gaps",
+        metavar="RULE",
+        callback=_read_gaps,
+        help="What replaces missing numbers of a table: mean, median, indicator (the mean, and a "
+        "feature that is 1 where a number is missing), or a number. By default they are an error.",
+    ),
+    click.option(
+        "--standardise",
+        is_flag=True,
+        default=None,
+        help="Shift and scale numbers and dates of a table to mean 0 and deviation 1.",
+    ),
+    click.option(
+        "--words",
+        type=click.Choice(("one-hot", "index")),
+        help="How words of a table are coded: a feature for each (the default), or an index.",
+    ),
+    click.option(
+        "--kind",
+        "kinds",
+        metavar="NAME=KIND",
+        multiple=True,
+        callback=_read_kinds,
+        help="What a column of a table is: number, date or word, or class for the targets. "
+        "rent=number makes a regression of whole numbers. May be repeated.",
+    ),
 )
 batch_size_option = click.option(
     "--batch-size", type=click.IntRange(min=1), help="Examples in a batch; overrides the file's."

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 
+from lamina.data.columns import GAPS, as_kind, errors_at, kind_of, missing
 from lamina.data.dataset import Arrays, Dataset
-from lamina.data.frames import columns_of
+from lamina.data.frames import columns_of, read_columns
 from lamina.errors import DataError
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
@@ -40,6 +43,15 @@ class Column:
     indicator: bool = False
     mean: float = 0.0
     deviation: float = 1.0
+
+    def read(self, values: Array) -> Array:
+        """The values of such a column in a table; its kind decides what they are.
+
+        Raises:
+            DataError: if they are of another kind.
+        """
+        words = self.words if self.kind == "word" else None
+        return as_kind(self.name, values, self.kind, words)
 
 
 @frozen_dataclass
@@ -75,22 +87,50 @@ class Coding:
     def inputs(self, frame: Any) -> Arrays:
         """The inputs of a model for a table with the same columns.
 
+        Args:
+            frame: a data frame, columns by name, or the path of a `.csv` file.
+
         Raises:
             DataError: for columns that are missing or of another kind, and for missing numbers.
         """
-        table = columns_of(frame)
+        with errors_at("Coding"):
+            return self._inputs(_table(frame, self.columns))
+
+    def dataset(self, frame: Any) -> Dataset:
+        """A table as a data set, with targets if the coding has any.
+
+        Args:
+            frame: a data frame, columns by name, or the path of a `.csv` file.
+
+        Raises:
+            DataError: as for `inputs`, and for targets that are missing or unknown.
+        """
+        with errors_at("Coding"):
+            target = self.target
+            if target is None:
+                return Dataset(self._inputs(_table(frame, self.columns)), coding=self)
+            table = _table(frame, (*self.columns, target))
+            inputs = self._inputs(table)
+            if target.name not in table:
+                raise DataError(
+                    "the column of targets is missing",
+                    facts=(("expected", target.name), ("found", ", ".join(table))),
+                    advice="coding.inputs(frame) needs no targets.",
+                )
+            return Dataset(inputs, _targets(target, table[target.name]), coding=self)
+
+    def _inputs(self, table: Mapping[str, Array]) -> Arrays:
         absent = [column.name for column in self.columns if column.name not in table]
         if absent:
             raise DataError(
                 "columns are missing",
                 facts=(("missing", ", ".join(absent)), ("found", ", ".join(table) or "none")),
-                where="Coding",
                 advice="Give a table with the columns with which the model was trained.",
             )
         features: list[Array] = []
         indices: list[Array] = []
         for column in self.columns:
-            values = table[column.name]
+            values = column.read(table[column.name])
             if column.kind != "word":
                 features += _numbers(column, values)
             elif self.words == "one-hot":
@@ -104,25 +144,6 @@ class Coding:
         if indices:
             arrays.append(np.stack(indices, axis=1))
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
-
-    def dataset(self, frame: Any) -> Dataset:
-        """A table as a data set, with targets if the coding has any.
-
-        Raises:
-            DataError: as for `inputs`, and for targets that are missing or unknown.
-        """
-        inputs = self.inputs(frame)
-        if self.target is None:
-            return Dataset(inputs, coding=self)
-        table = columns_of(frame)
-        if self.target.name not in table:
-            raise DataError(
-                "the column of targets is missing",
-                facts=(("expected", self.target.name), ("found", ", ".join(table))),
-                where="Coding",
-                advice="coding.inputs(frame) needs no targets.",
-            )
-        return Dataset(inputs, _targets(self.target, table[self.target.name]), coding=self)
 
     def notes(self) -> dict[str, Any]:
         """It as plain data, for a file."""
@@ -146,50 +167,78 @@ class Coding:
 def coding_of(
     table: Mapping[str, Array],
     target: str | None,
-    words: Words,
-    gaps: str | float,
+    words: Words = "one-hot",
+    gaps: str | float = "error",
     *,
-    standardise: bool,
+    standardise: bool = False,
+    kinds: Mapping[str, str] | None = None,
 ) -> Coding:
-    """The coding of a table that is trained on."""
-    if target is not None and target not in table:
+    """The coding of a table that is trained on.
+
+    Raises:
+        DataError: if numbers or targets are missing, or a column cannot be coded.
+    """
+    wanted = kinds or {}
+    absent = [name for name in (target, *wanted) if name is not None and name not in table]
+    if absent:
         raise DataError(
-            f"there is no column {target!r}",
+            f"there is no column {absent[0]!r}",
             facts=(("found", ", ".join(table) or "no columns"),),
-            where="from_frame",
-            advice="Name the column of the targets, or leave out target.",
+            advice="Name the column of the targets, or leave out target."
+            if absent[0] == target
+            else "Give the kinds of columns of this table.",
         )
     columns = tuple(
-        _column(name, values, words, gaps, standardise=standardise)
+        _column(name, _known_kind(name, values, wanted.get(name)), words, gaps, standardise)
         for name, values in table.items()
         if name != target
     )
     if not columns:
-        raise DataError("the table has no columns of inputs", where="from_frame")
-    return Coding(columns, None if target is None else _target_column(target, table[target]), words)
+        raise DataError("the table has no columns of inputs")
+    if target is None:
+        return Coding(columns, None, words)
+    return Coding(columns, _target_column(target, table[target], wanted.get(target)), words)
 
 
-def _kind_of(values: Array) -> str:
-    return {"O": "word", "M": "date"}.get(values.dtype.kind, "number")
+def _table(frame: Any, columns: tuple[Column, ...]) -> Mapping[str, Array]:
+    """The columns of a frame or file; of a file these columns as their kinds say."""
+    if isinstance(frame, str | os.PathLike) and os.fspath(cast(Any, frame)):
+        path = Path(cast(Any, frame))
+        return read_columns(path, {column.name: column.kind for column in columns}, other="word")
+    return columns_of(frame)
 
 
-def _column(
-    name: str, values: Array, words: Words, gaps: str | float, *, standardise: bool
-) -> Column:
-    kind = _kind_of(values)
+def _known_kind(name: str, values: Array, kind: str | None) -> Array:
+    """The values of a column of inputs, of the kind that the user has given, if any."""
+    if kind == "class":
+        raise DataError(
+            f"the column {name!r} is an input, and has no classes",
+            facts=(("expected", "'number', 'date' or 'word'"), ("found", "'class'")),
+            advice="kinds={'NAME': 'word'} gives each value of a column a feature of its own.",
+        )
+    if kind is not None:
+        return as_kind(name, values, kind)
+    if kind_of(values) == "word" and missing(values).all():
+        raise DataError(
+            f"the column {name!r} has no values",
+            advice=f"Leave it out, or say of what kind it is: kinds={{{name!r}: 'word'}}.",
+        )
+    return values
+
+
+def _column(name: str, values: Array, words: Words, gaps: str | float, standardise: bool) -> Column:
+    kind = kind_of(values)
     if kind == "word":
         known = _vocabulary(values)
         if words == "one-hot" and len(known) > _MOST_ONE_HOT:
             raise DataError(
                 f"the column {name!r} has too many different words",
                 facts=(("expected", f"at most {_MOST_ONE_HOT:,}"), ("found", f"{len(known):,}")),
-                where="from_frame",
                 advice="Leave it out, or give words='index' and a layer lm.Embedding.",
             )
         return Column(name, kind, known)
     numbers = _as_floats(values)
-    missing: Array = np.isnan(numbers)
-    gap = None if gaps == "error" else _gap(name, numbers[~missing], gaps)
+    gap = None if gaps == "error" else _gap(name, numbers[~np.isnan(numbers)], gaps)
     filled = _filled(name, numbers, gap)
     mean, deviation = 0.0, 1.0
     if standardise and values.dtype.kind != "b":
@@ -201,22 +250,23 @@ def _gap(name: str, present: Array, gaps: str | float) -> float:
     """What replaces the missing numbers of a column."""
     if not isinstance(gaps, str):
         return gaps
+    statistic = "median" if gaps == "median" else "mean"
     if not len(present):
         raise DataError(
-            f"the column {name!r} has no numbers",
-            where="from_frame",
-            advice="Leave it out.",
+            f"the column {name!r} has no number to take the {statistic} of",
+            facts=(("expected", "one number or more"), ("found", "all are missing")),
+            advice="Leave it out, or give a number in place of missing ones: gaps=0.",
         )
     return float(np.median(present) if gaps == "median" else present.mean())
 
 
-def _gaps_error(name: str, missing: int, count: int) -> DataError:
+def _gaps_error(name: str, absent: int, count: int) -> DataError:
     return DataError(
         f"numbers are missing in the column {name!r}",
-        facts=(("missing", f"{missing:,} of {count:,}"),),
-        where="from_frame",
-        advice="Choose what replaces them: gaps='mean', 'median', 'indicator' (the mean, and a "
-        "feature that is 1 where a number is missing), or a number.",
+        facts=(("missing", f"{absent:,} of {count:,}"),),
+        advice="Choose in training what replaces them: gaps='mean', 'median', 'indicator' (the "
+        "mean, and a feature that is 1 where a number is missing), or a number; --gaps mean for "
+        "lamina train.",
     )
 
 
@@ -233,20 +283,8 @@ def _as_floats(values: Array) -> Array:
     return values.astype(np.float64)
 
 
-def _require_kind(column: Column, values: Array) -> None:
-    found, expected = _kind_of(values), "number" if column.kind == "class" else column.kind
-    if found != expected:
-        raise DataError(
-            f"the column {column.name!r} is of another kind",
-            facts=(("expected", f"{expected}s"), ("found", f"{found}s")),
-            where="Coding",
-            advice="Convert it to what the model was trained on.",
-        )
-
-
 def _numbers(column: Column, values: Array) -> list[Array]:
     """The features of a column of numbers or dates."""
-    _require_kind(column, values)
     numbers = _as_floats(values)
     filled = _filled(column.name, numbers, column.gap)
     scaled: Array = (filled - column.mean) / column.deviation
@@ -255,57 +293,76 @@ def _numbers(column: Column, values: Array) -> list[Array]:
 
 def _filled(name: str, numbers: Array, gap: float | None) -> Array:
     """The numbers of a column, with a number in place of those that are missing."""
-    missing: Array = np.isnan(numbers)
-    if not missing.any():
+    absent: Array = np.isnan(numbers)
+    if not absent.any():
         return numbers
     if gap is None:
-        raise _gaps_error(name, int(missing.sum()), len(numbers))
-    return np.where(missing, gap, numbers)
+        raise _gaps_error(name, int(absent.sum()), len(numbers))
+    return np.where(absent, gap, numbers)
 
 
 def _codes(column: Column, values: Array) -> Array:
     """The numbers of words, from 1, int64; 0 for words that are not known."""
-    _require_kind(column, values)
     numbers = {word: number for number, word in enumerate(column.words, 1)}
+    # NA is a word only if it was one in the training data.
+    gaps = {gap: numbers.get("", 0) for gap in GAPS} | numbers
     words = cast(list[Any], values.tolist())
-    return np.array([numbers.get(word or "", 0) for word in words], np.int64)
+    return np.array([gaps.get(word or "", 0) for word in words], np.int64)
 
 
-def _target_column(name: str, values: Array) -> Column:
-    kind = _kind_of(values)
+def _target_column(name: str, values: Array, wanted: str | None) -> Column:
+    kind = wanted or kind_of(values)
+    known = as_kind(name, values, kind)
+    _require_all(name, missing(known))
     if kind == "word":
-        return Column(name, kind, _vocabulary(values))
-    numbers = _as_floats(values)
-    whole = bool(np.all(np.isfinite(numbers) & (np.trunc(numbers) == numbers)))
-    return Column(name, "class" if whole and kind == "number" else kind)
+        return Column(name, kind, _vocabulary(known))
+    numbers = _as_floats(known)
+    broken = np.flatnonzero(~np.isfinite(numbers) | (np.trunc(numbers) != numbers))
+    if wanted == "class" and len(broken):
+        raise DataError(
+            f"the column {name!r} has numbers that are no class numbers",
+            facts=(
+                ("expected", "whole numbers"),
+                ("found", f"{numbers[broken[0]]:g} in row {broken[0]}"),
+            ),
+            advice=f"Targets that are numbers: kinds={{{name!r}: 'number'}}. Targets that are "
+            f"words: kinds={{{name!r}: 'word'}}.",
+        )
+    whole = wanted is None and kind == "number" and not len(broken)
+    return Column(name, "class" if whole else kind)
+
+
+def _require_all(name: str, absent: Array) -> None:
+    """Requires targets for all rows."""
+    if absent.any():
+        raise DataError(
+            f"targets are missing in the column {name!r}",
+            facts=(("missing", f"{int(absent.sum()):,} of {len(absent):,}"),),
+            advice="Leave out the rows that have none.",
+        )
 
 
 def _targets(column: Column, values: Array) -> Array:
     """The targets: class numbers int64[n], or float32[n, 1]."""
+    known = column.read(values)
     if column.kind == "word":
-        codes = _codes(column, values) - 1
+        unknown = GAPS - set(column.words)
+        gaps = [word is None or word in unknown for word in cast(list[Any], known.tolist())]
+        _require_all(column.name, np.array(gaps))
+        codes = _codes(column, known) - 1
         if codes.min() < 0:
             example = int(codes.argmin())
             raise DataError(
                 f"a target is not one of the known words of {column.name!r}",
                 facts=(
                     ("expected", ", ".join(column.words)),
-                    ("found", f"{values[example]!r} in row {example}"),
+                    ("found", f"{known[example]!r} in row {example}"),
                 ),
-                where="Coding",
                 advice="Make the coding of a table that has all classes.",
             )
         return codes
-    _require_kind(column, values)
-    numbers = _as_floats(values)
-    missing = np.isnan(numbers)
-    if missing.any():
-        raise DataError(
-            f"targets are missing in the column {column.name!r}",
-            facts=(("missing", f"{int(missing.sum()):,} of {len(numbers):,}"),),
-            where="Coding",
-            advice="Leave out the rows that have none.",
-        )
+    _require_all(column.name, missing(known))
+    numbers = _as_floats(known)
     if column.kind == "class":
         return numbers.astype(np.int64)
     return numbers.astype(np.float32)[:, None]

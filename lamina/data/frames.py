@@ -6,7 +6,9 @@ Data frames of pandas, Polars, PyArrow and others are read through the package n
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,8 +16,9 @@ import numpy as np
 
 from lamina.calls import checked
 from lamina.data.arrays import to_array
-from lamina.data.tables import read_texts
-from lamina.data.untrusted import PathLike, reading
+from lamina.data.columns import Kinds, of_cells
+from lamina.data.tables import read_texts, reading_table
+from lamina.data.untrusted import PathLike
 from lamina.errors import DataError, missing_extra
 from lamina.shapes import Array
 
@@ -31,8 +34,15 @@ def columns_of(frame: Any) -> dict[str, Array]:
         DataError: if it is no table, has no rows, or a column of another type.
         MissingExtraError: if narwhals is needed and not installed.
     """
+    if isinstance(frame, str | os.PathLike):
+        raise DataError(
+            "this is the path of a file, not a data frame",
+            facts=(("expected", "a data frame"), ("found", repr(os.fspath(cast(str, frame))))),
+            advice="Load it: lm.data.load(path, 'NAME'), with the name of the column of targets.",
+        )
     if isinstance(frame, Mapping):
-        named = cast(Mapping[str, Any], frame)
+        named = cast(Mapping[Any, Any], frame)
+        _require_distinct(list(named))
         columns = {str(name): _plain(str(name), values) for name, values in named.items()}
     else:
         columns = _of_data_frame(frame)
@@ -41,20 +51,19 @@ def columns_of(frame: Any) -> dict[str, Array]:
         raise DataError(
             "the columns differ in length",
             facts=tuple((name, f"{count:,}") for name, count in counts.items()),
-            where="from_frame",
         )
     if not columns or not next(iter(counts.values())):
-        raise DataError("the table has no rows", where="from_frame")
+        raise DataError("the table has no rows")
     return columns
 
 
 def _plain(name: str, values: Any) -> Array:
     """A column that is given as a list or an array."""
     array = to_array(values, f"the column {name!r} cannot be converted to an array")
-    if array.ndim == 1 and array.dtype.kind in "US":
-        return array.astype(object)
-    if array.ndim == 1 and array.dtype.kind == "O":
-        return _of_objects(name, cast(list[Any], array.tolist()))
+    if array.ndim == 1 and array.dtype.kind in "OUS":
+        # NumPy makes texts of all values of a list that has one.
+        listed = cast(list[Any], values) if isinstance(values, list) else array.tolist()
+        return _of_objects(name, cast(list[Any], listed))
     if array.ndim == 1 and array.dtype.kind == "M":
         return array.astype("datetime64[us]")
     if array.ndim != 1 or array.dtype.kind not in "biuf":
@@ -63,14 +72,33 @@ def _plain(name: str, values: Any) -> Array:
 
 
 def _of_objects(name: str, values: list[Any]) -> Array:
-    """A column of Python's objects: words, numbers or None."""
-    present = [value for value in values if value is not None]
+    """A column of Python's objects: words, numbers or missing values."""
+    gaps = [_is_gap(value) for value in values]
+    present = [value for value, gap in zip(values, gaps, strict=True) if not gap]
     if all(isinstance(value, str) for value in present):
-        return np.array(values, object)
-    if all(isinstance(value, bool | int | float) for value in present):
-        return np.array([np.nan if value is None else value for value in values], np.float64)
+        words = [None if gap else value for value, gap in zip(values, gaps, strict=True)]
+        return np.array(words, object)
+    if all(isinstance(value, Real | np.bool_) for value in present):
+        return _numbers(values, gaps)
     found = next(value for value in present if not isinstance(value, str))
     raise _unknown(name, type(found).__name__)
+
+
+def _numbers(values: list[Any], gaps: list[bool]) -> Array:
+    numbers = [np.nan if gap else float(value) for value, gap in zip(values, gaps, strict=True)]
+    return np.array(numbers, np.float64)
+
+
+def _is_gap(value: Any) -> bool:
+    """Whether a value stands for a missing one: None, NaN, NaT, or NA of pandas."""
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except TypeError:
+        return True  # NA has no truth value
+    except ValueError:
+        return False  # an array
 
 
 def _unknown(name: str, found: str) -> DataError:
@@ -87,6 +115,8 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
         narwhals: Any = importlib.import_module("narwhals")
     except ImportError as error:
         raise missing_extra("narwhals", "data", "reading a data frame") from error
+    # Narwhals refuses pandas's frames whose columns are not distinct.
+    _require_distinct(_names(frame))
     try:
         table = narwhals.from_native(frame, eager_only=True)
     except TypeError:
@@ -96,51 +126,87 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
                 ("expected", "a data frame of pandas, Polars, PyArrow, or columns by name"),
                 ("found", type(frame).__name__),
             ),
-            where="from_frame",
             advice="Collect a lazy frame first.",
         ) from None
     return {str(name): _of_series(narwhals, str(name), table[name]) for name in table.columns}
 
 
+def _require_distinct(names: Sequence[Any]) -> None:
+    texts = list(map(str, names))
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"the table has the column {twice!r} more than once",
+            facts=(("expected", "a name for each column"), ("found", ", ".join(texts))),
+            advice="Rename the columns, or leave one of them out.",
+        )
+
+
+def _names(frame: Any) -> list[Any]:
+    """The names of the columns of a frame; none if it is no frame."""
+    found = getattr(frame, "column_names", None)  # of PyArrow, whose columns are arrays
+    return list(getattr(frame, "columns", ()) if found is None else found)
+
+
 def _of_series(narwhals: Any, name: str, series: Any) -> Array:
     """A column of a data frame."""
-    dtype = series.dtype
-    gaps = bool(series.is_null().any())
+    dtype, values = series.dtype, None
+    gaps: list[bool] = series.is_null().to_list()
     if dtype.is_numeric() or dtype == narwhals.Boolean:
-        if not gaps:
-            return np.asarray(series.to_numpy())
-        return _of_objects(name, [_scalar(value) for value in series.to_list()])
+        if not any(gaps):
+            values = np.asarray(series.to_numpy())
+        if values is None or values.dtype.kind == "O":
+            return _numbers(series.to_list(), gaps)
+        return values
     if dtype in (narwhals.Date, narwhals.Datetime):
         if getattr(dtype, "time_zone", None) is not None:
             raise _unknown(name, f"{dtype}: dates with a time zone")
-        return np.array([_scalar(value) for value in series.to_list()], "datetime64[us]")
-    if dtype in (narwhals.String, narwhals.Categorical, narwhals.Enum, narwhals.Object):
-        return _of_objects(name, [_scalar(value) for value in series.to_list()])
+        days = [None if gap else value for value, gap in zip(series.to_list(), gaps, strict=True)]
+        return np.array(days, "datetime64[us]")
+    words = (narwhals.String, narwhals.Categorical, narwhals.Enum, narwhals.Object)
+    if dtype in words or all(gaps):
+        return _of_objects(name, series.to_list())
     raise _unknown(name, str(dtype))
 
 
-def _scalar(value: Any) -> Any:
-    """A value of a column; None for all that stands for a missing one."""
-    return None if value is None or value != value else value
-
-
 @checked
-def read_table(path: PathLike) -> dict[str, Array]:
-    """The columns of a `.csv` file by name, with words and gaps; pandas is not needed.
+def read_table(path: PathLike, *, kinds: Kinds = None) -> dict[str, Array]:
+    """The columns of a `.csv` file by name, with words, dates and gaps; pandas is not needed.
 
-    A column is of numbers if all its entries are numbers or empty, otherwise of words. Without a
-    header, the columns are named "0", "1", ...
+    A column is of numbers or of dates (2024-12-31, perhaps with a time) if all its entries are,
+    otherwise of words. If nine in ten are numbers or dates, but not all, the others are taken for
+    mistakes. Entries that are empty, NA, N/A, n/a, #N/A, <NA>, NULL, null, NaN or nan are missing.
+    Without a header, the columns are named "0", "1", ...
+
+    Args:
+        path: of the file, UTF-8.
+        kinds: `"number"`, `"date"` or `"word"` for columns that shall not be recognised. In a
+            column of words, only empty entries are missing.
 
     Raises:
-        DataError, FileFormatError: if the file is missing, has no rows, or uneven ones.
+        DataError, FileFormatError: if the file is missing, has no rows, or uneven ones, or an entry
+            is not of the kind of its column.
     """
-    source = Path(path)
-    with reading(source, "a table, UTF-8"):
-        return {name: _of_texts(texts) for name, texts in read_texts(source).items()}
+    return read_columns(Path(path), kinds or {})
 
 
-def _of_texts(texts: list[str]) -> Array:
-    try:
-        return np.array([float(text) if text else np.nan for text in texts], np.float64)
-    except ValueError:
-        return np.array([text or None for text in texts], object)
+def read_columns(
+    path: Path, kinds: Mapping[str, str], other: str | None = None
+) -> dict[str, Array]:
+    """The columns of a file by name.
+
+    Args:
+        path: of the file.
+        kinds: of columns by name.
+        other: the kind of all other columns; None recognises it.
+
+    Raises:
+        DataError, FileFormatError: as `read_table`.
+    """
+    with reading_table(path):
+        texts = read_texts(path)
+        wanted = {name: kinds.get(name, other) for name in texts.columns}
+        return {
+            name: of_cells(name, cells, wanted[name], texts.where)
+            for name, cells in texts.columns.items()
+        }

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 from lamina.calls import checked
 from lamina.data.coding import Coding, Words, coding_of
+from lamina.data.columns import Kinds, errors_at
 from lamina.data.dataset import Dataset
 from lamina.data.frames import columns_of
 from lamina.graph.kinds import AnyOf, Number, Word
 
-Gaps = Annotated[str | float, AnyOf((Word(("error", "mean", "median", "indicator")), Number()))]
+GAP_RULES = ("error", "mean", "median", "indicator")
+Gaps = Annotated[str | float, AnyOf((Word(GAP_RULES), Number()))]
 
 
 @checked
@@ -21,6 +23,7 @@ def from_frame(
     words: Words = "one-hot",
     gaps: Gaps = "error",
     standardise: bool = False,
+    kinds: Kinds = None,
 ) -> Dataset:
     """A data frame as a data set, whose `coding` codes further frames alike.
 
@@ -32,7 +35,7 @@ def from_frame(
     | dates | one float32 feature: days since 1970 |
     | words, one-hot | a feature for each word, in sorted order; an unknown word is all zeros |
     | words, index | an int64 index in a second input: 1, 2, ... in sorted order, 0 is unknown |
-    | target, whole numbers | int64 class numbers |
+    | target, whole numbers | int64 class numbers; see `kinds` |
     | target, other numbers | float32 of shape (n, 1) |
     | target, words | int64 class numbers in sorted order: `coding.classes` |
 
@@ -44,6 +47,9 @@ def from_frame(
         gaps: what replaces missing numbers: `"mean"`, `"median"`, a number, or `"indicator"`, the
             mean and a further feature that is 1 where a number is missing. `"error"` refuses them.
         standardise: whether numbers and dates are shifted and scaled to mean 0 and deviation 1.
+        kinds: what columns are, by name, where the values do not tell: `"number"`, `"date"` or
+            `"word"`, and `"class"` for a target. `{"rent": "number"}` makes a regression of whole
+            numbers, and `{"zip": "word"}` words of numbers.
 
     Raises:
         DataError: if numbers or targets are missing, or a column cannot be coded.
@@ -56,6 +62,7 @@ def from_frame(
         >>> data.coding.features, data.inputs.tolist()
         (('size', 'town=Bonn', 'town=Ulm'), [[30.0, 0.0, 1.0], [52.0, 1.0, 0.0]])
     """
-    table = columns_of(frame)
-    coding: Coding = coding_of(table, target, words, gaps, standardise=standardise)
-    return coding.dataset(table)
+    with errors_at("from_frame"):
+        table = columns_of(frame)
+        coding: Coding = coding_of(table, target, words, gaps, standardise=standardise, kinds=kinds)
+        return coding.dataset(table)

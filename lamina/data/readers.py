@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from lamina.calls import checked
 from lamina.data.archives import read_hdf5, read_npy, read_npz
+from lamina.data.coding import Words, coding_of
+from lamina.data.columns import Kinds
 from lamina.data.dataset import Dataset, Floats
-from lamina.data.frames import read_table
-from lamina.data.from_frame import from_frame
+from lamina.data.frames import read_columns
+from lamina.data.from_frame import Gaps
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
 from lamina.data.images import read_image_folder
 from lamina.data.on_disk import MAPPED_BYTES, mapped_hdf5, mapped_npy
-from lamina.data.tables import NotNumbers, read_csv
+from lamina.data.tables import NotNumbers, column_number, read_csv, reading_table
 from lamina.data.untrusted import PathLike, reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
@@ -40,6 +43,7 @@ _SUFFIXES = {
     ".gz": "idx",
 }
 _LONGEST_SIGNATURE = 8
+_TABLE_DEFAULTS = {"words": "one-hot", "gaps": "error", "standardise": False, "kinds": None}
 _FORMATS = ".npz, .npy, .h5, IDX (also .gz), .csv, or a folder of pictures"
 
 
@@ -50,6 +54,10 @@ def load(
     *,
     dtype: Floats | None = None,
     on_disk: Annotated[bool | None, OrNone(Flag())] = None,
+    words: Words = "one-hot",
+    gaps: Gaps = "error",
+    standardise: bool = False,
+    kinds: Kinds = None,
 ) -> Dataset:
     """Reads a data set; the format is recognised by the contents, or else by the file's suffix.
 
@@ -59,7 +67,7 @@ def load(
     | `.npy` | the array | another such file, if given |
     | IDX, also `.gz` | uint8 images get a channel axis | the labels' file, if given; int64 |
     | `.csv` | the other columns, float32 | the last column, or the name or number given |
-    | `.csv` with words | the other columns, coded as by `from_frame` | the same |
+    | `.csv` with words, dates or gaps | the other columns, coded as by `from_frame` | the same |
     | folder | its pictures, uint8 | the number of their subfolder, int64 |
 
     Args:
@@ -70,6 +78,8 @@ def load(
             256 MiB. `.npy` files and the arrays of HDF5 files that are neither compressed nor
             chunked can be mapped; the others are read, or with `on_disk=True` refused.
             `lm.data.in_chunks` reads these in chunks.
+        words, gaps, standardise, kinds: of a table, as in `from_frame`. `{"rent": "number"}` makes
+            a regression of whole numbers.
 
     Raises:
         DataError: if the file is missing, or its contents are not a data set.
@@ -78,11 +88,15 @@ def load(
         MissingExtraError: if h5py or Pillow is needed and not installed.
     """
     source = Path(path)
+    options = {"words": words, "gaps": gaps, "standardise": standardise, "kinds": kinds or None}
+    asked = {name: value for name, value in options.items() if value != _TABLE_DEFAULTS[name]}
     with reading(source, "a data set"):
+        if not on_disk and not source.is_dir() and _kind(source) == "csv":
+            return _read_table(source, targets, dtype, asked)
+        if asked:
+            raise _useless_option(*next(iter(asked.items())))
         if source.is_dir():
             inputs, outputs = _read_folder(source, targets)
-        elif not on_disk and _kind(source) == "csv":
-            return _read_table(source, targets, dtype)
         else:
             inputs, outputs = _mapped(source, targets, on_disk) or _read_file(source, targets)
         return Dataset(inputs, outputs, dtype=dtype)
@@ -100,16 +114,22 @@ def _read_folder(folder: Path, targets: PathLike | int | None) -> tuple[Array, A
     return read_image_folder(folder)
 
 
-def _read_table(path: Path, targets: PathLike | int | None, dtype: Floats | None) -> Dataset:
+def _read_table(
+    path: Path, targets: PathLike | int | None, dtype: Floats | None, options: Mapping[str, Any]
+) -> Dataset:
     """A table of numbers, or of columns that are coded."""
     name = os.fspath(targets) if isinstance(targets, os.PathLike) else targets
-    try:
-        return Dataset(*read_csv(path, name), dtype=dtype)
-    except NotNumbers:
-        table = read_table(path)
-    names = list(table)
-    chosen = names[name % len(names)] if isinstance(name, int) else name
-    return from_frame(table, names[-1] if chosen is None else chosen)
+    with reading_table(path):
+        if not options:
+            try:
+                return Dataset(*read_csv(path, name), dtype=dtype)
+            except NotNumbers:
+                pass
+        table = read_columns(path, options.get("kinds") or {})
+        names = list(table)
+        target = names[column_number(name, names)]
+        coded = coding_of(table, target, **options).dataset(table)
+        return Dataset(coded.inputs, coded.targets, dtype=dtype, coding=coded.coding)
 
 
 def _mapped(
@@ -198,6 +218,14 @@ def _kind(path: Path) -> str:
         ),
         advice="Read the data by other means, and wrap the arrays: lamina.data.Dataset(x, y).",
         where=str(path),
+    )
+
+
+def _useless_option(name: str, value: object) -> DataError:
+    return DataError(
+        f"{name} is for tables, and this is no table",
+        facts=(("expected", f"{name}={_TABLE_DEFAULTS[name]!r}"), ("found", f"{name}={value!r}")),
+        advice="Only the columns of a .csv file are coded.",
     )
 
 

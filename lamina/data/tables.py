@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
+from lamina.data.columns import GAPS, is_number
 from lamina.data.untrusted import reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
 _DELIMITERS = ",;\t"
+_LEAST = {1: "one column", 2: "two columns"}
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 # float64 represents all whole numbers up to this one exactly.
 _EXACT = 2.0**53
 
@@ -23,10 +30,27 @@ class NotNumbers(FileFormatError):
     """A table has words or empty entries."""
 
 
+@frozen_dataclass
+class Texts:
+    """The cells of a table, without spaces around them.
+
+    Attributes:
+        columns: the cells by the names of the columns, which are "0", "1", ... without a header.
+        lines: of the file, in which the rows end; from 1.
+    """
+
+    columns: Mapping[str, list[str]]
+    lines: Sequence[int]
+
+    def where(self, row: int) -> str:
+        """The position of a row, for people."""
+        return f"in line {self.lines[row]}"
+
+
 def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
     """Inputs and targets from a table of numbers.
 
-    A first line that is not all numbers is a header.
+    A first line with an entry that is neither a number nor missing is a header.
 
     Args:
         path: the file, UTF-8.
@@ -37,10 +61,10 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
         Inputs float32[rows, columns - 1]; targets int64[rows] if all are whole numbers, else
         float32[rows, 1].
     """
-    with reading(path, "a table of numbers, UTF-8"):
-        delimiter, names, column_count = _read_layout(path)
-        column = _target_column(targets, names, column_count)
-        table = _read_numbers(path, delimiter, header=names is not None, columns=column_count)
+    with reading_table(path):
+        layout = _read_layout(path, least=2)
+        column = column_number(targets, layout.names)
+        table = _read_numbers(path, layout)
         inputs = np.delete(table, column, axis=1).astype(np.float32)
         values = table[:, column]
         whole = bool(np.all(np.isfinite(values) & (np.trunc(values) == values)))
@@ -49,98 +73,195 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
         return inputs, values.astype(np.float32)[:, None]
 
 
-def read_texts(path: Path) -> dict[str, list[str]]:
-    """The entries of a table by column, without spaces around them.
+def read_numbers(path: Path) -> Array:
+    """All columns of a table of numbers, float32[rows, columns].
+
+    Raises:
+        NotNumbers: if an entry is missing or a word.
+    """
+    with reading_table(path):
+        return _read_numbers(path, _read_layout(path)).astype(np.float32)
+
+
+def read_texts(path: Path) -> Texts:
+    """The entries of a table.
 
     Raises:
         DataError: if there are no rows.
         FileFormatError: if a row has another number of columns than the first.
     """
-    delimiter, names, count = _read_layout(path)
-    names = [str(number) for number in range(count)] if names is None else names
-    columns: list[list[str]] = [[] for _ in names]
+    layout = _read_layout(path)
+    columns: list[list[str]] = [[] for _ in layout.names]
+    lines: list[int] = []
     with _opened(path) as file:
-        rows = csv.reader(file, delimiter=delimiter)
-        for row in islice(rows, 0 if names[0] == "0" else 1, None):
+        rows = csv.reader(file, delimiter=layout.delimiter)
+        for row in islice(rows, int(layout.headed), None):
             if not row:
                 continue
-            if len(row) != count:
-                raise _uneven(rows.line_num, count, len(row))
+            if len(row) != layout.count:
+                raise _uneven(rows.line_num, layout.count, len(row))
+            lines.append(rows.line_num)
             for column, field in zip(columns, row, strict=True):
                 column.append(field.strip())
-    if not columns[0]:
+    if not lines:
         raise _no_rows()
-    return dict(zip(names, columns, strict=True))
+    return Texts(dict(zip(layout.names, columns, strict=True)), lines)
 
 
-def _read_layout(path: Path) -> tuple[str, list[str] | None, int]:
-    """The delimiter, the names in the header if there is one, and the number of columns."""
+@contextmanager
+def reading_table(path: Path) -> Generator[None]:
+    """Names the file in every error, and states the encoding of a file that is not UTF-8."""
+    with reading(path, "a table, UTF-8"):
+        try:
+            yield
+        except UnicodeDecodeError:
+            raise _no_utf8(path) from None
+
+
+def _no_utf8(path: Path) -> FileFormatError:
+    with open_regular(path) as file:
+        content = file.read()
+    if content[:2] in _UTF_16:
+        found, encoding = "UTF-16", "utf-16"
+    else:
+        try:
+            content.decode()
+            position = 0
+        except UnicodeDecodeError as error:
+            position = error.start
+        byte, line = content[position : position + 1], content.count(b"\n", 0, position) + 1
+        encoding = "latin1"
+        found = f"byte 0x{byte.hex()} in line {line}, {byte.decode(encoding)!r} in Latin-1"
+    return FileFormatError(
+        "the table has another encoding than UTF-8",
+        facts=(("expected", "UTF-8"), ("found", found)),
+        advice=f"Save it as UTF-8, or convert it: iconv -f {encoding} -t utf-8 {path.name}",
+    )
+
+
+@frozen_dataclass
+class _Layout:
+    """The layout of a file.
+
+    Attributes:
+        delimiter: between the columns.
+        names: of the columns; numbers from 0 without a header.
+        headed: whether the first line is a header.
+    """
+
+    delimiter: str
+    names: tuple[str, ...]
+    headed: bool
+
+    @property
+    def count(self) -> int:
+        """The number of columns."""
+        return len(self.names)
+
+
+def _read_layout(path: Path, least: int = 1) -> _Layout:
+    """The layout of a file with at least so many columns."""
     with _opened(path) as file:
         first = file.readline()
     delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
     fields = [field.strip() for row in csv.reader([first], delimiter=delimiter) for field in row]
-    if len(fields) < 2:
+    if len(fields) < least:
         raise FileFormatError(
             "the first line is not a row of a table",
             facts=(
-                ("expected", "two columns or more, divided by commas, semicolons or tabs"),
+                ("expected", f"{_LEAST[least]} or more, divided by commas, semicolons or tabs"),
                 ("found", repr(first[:60])),
             ),
             advice="Check that this is the right file, and that it begins with the header or data.",
         )
-    has_header = not all(_is_number(field) for field in fields)
-    return delimiter, fields if has_header else None, len(fields)
+    numbers = sum(map(is_number, fields))
+    if numbers and all(is_number(field) or field in GAPS for field in fields):
+        return _Layout(delimiter, tuple(map(str, range(len(fields)))), headed=False)
+    twice = next((name for name in fields if fields.count(name) > 1), None)
+    if twice is not None:
+        numbered = [str(number) for number, name in enumerate(fields) if name == twice]
+        raise FileFormatError(
+            f"the header has the name {twice!r} more than once",
+            facts=(("expected", "a name for each column"), ("found", _columns_text(numbered))),
+            advice="Give each column its own name in the first line.",
+        )
+    return _Layout(delimiter, tuple(fields), headed=True)
+
+
+def _columns_text(numbered: Sequence[str]) -> str:
+    return f"columns {', '.join(numbered)}, counted from 0"
 
 
 def _opened(path: Path) -> TextIOWrapper:
     return TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="")
 
 
-def _target_column(targets: str | int | None, names: list[str] | None, count: int) -> int:
+def column_number(targets: str | int | None, names: Sequence[str]) -> int:
+    """The number of the column of targets, by its name or number; None means the last.
+
+    Raises:
+        DataError: if there is no such column.
+    """
     if targets is None:
-        return count - 1
-    if isinstance(targets, int):
-        if -count <= targets < count:
-            return targets % count
-    elif names is not None and targets in names:
-        return names.index(targets)
-    columns = ", ".join(names) if names is not None else f"{count} columns without names"
+        return len(names) - 1
+    if isinstance(targets, int) and -len(names) <= targets < len(names):
+        return targets % len(names)
+    if targets in names:
+        return list(names).index(cast(str, targets))
+    headed = names[0] != "0"
     raise DataError(
         f"there is no column {targets!r}",
-        facts=(("expected", f"0 to {count - 1}, or a name"), ("found", columns)),
+        facts=(
+            ("expected", f"0 to {len(names) - 1}, or a name"),
+            ("found", ", ".join(names) if headed else f"{len(names)} columns without names"),
+        ),
         advice="Give the name of the column of targets in the header, or its number.",
     )
 
 
-def _read_numbers(path: Path, delimiter: str, *, header: bool, columns: int) -> Array:
+def _read_numbers(path: Path, layout: _Layout) -> Array:
+    """All numbers of a table, float64[rows, columns].
+
+    Raises:
+        NotNumbers: if an entry is missing or a word.
+    """
     try:
         with _opened(path) as file:
-            lines = islice(file, 1 if header else 0, None)
+            lines = islice(file, int(layout.headed), None)
             rows = [line for line in lines if line.strip()]
         if not rows:
             raise _no_rows()
         table = np.loadtxt(
-            rows, np.float64, comments=None, delimiter=delimiter, quotechar='"', ndmin=2
+            rows, np.float64, comments=None, delimiter=layout.delimiter, quotechar='"', ndmin=2
         )
     except UnicodeDecodeError:
         raise
     except ValueError as error:
-        raise _first_fault(path, delimiter, header, columns) or error from None
-    if table.shape[1] != columns:
-        raise _first_fault(path, delimiter, header, columns) or ValueError("uneven rows")
+        raise _first_fault(path, layout) or error from None
+    if table.shape[1] != layout.count:
+        raise _first_fault(path, layout) or ValueError("uneven rows")
+    if np.isnan(table).any():
+        raise _first_fault(path, layout) or NotNumbers("a number is missing")
     return table
 
 
-def _first_fault(path: Path, delimiter: str, header: bool, columns: int) -> FileFormatError | None:
+def _first_fault(path: Path, layout: _Layout) -> FileFormatError | None:
     """Reads the table again, line by line, to find the fault."""
     with _opened(path) as file:
-        rows = csv.reader(file, delimiter=delimiter)
-        for row in islice(rows, 1 if header else 0, None):
-            if row and len(row) != columns:
-                return _uneven(rows.line_num, columns, len(row))
-            for index, field in enumerate(row):
-                if not _is_number(field):
-                    return NotNumbers(f"line {rows.line_num}, column {index + 1} is not a number")
+        rows = csv.reader(file, delimiter=layout.delimiter)
+        for row in islice(rows, int(layout.headed), None):
+            if row and len(row) != layout.count:
+                return _uneven(rows.line_num, layout.count, len(row))
+            for name, field in zip(layout.names, row, strict=False):
+                cell = field.strip()
+                if cell in GAPS or not is_number(cell):
+                    return NotNumbers(
+                        f"the column {name!r} has an entry that is not a number",
+                        facts=(
+                            ("expected", "numbers"),
+                            ("found", f"{cell!r} in line {rows.line_num}"),
+                        ),
+                    )
     return None
 
 
@@ -158,11 +279,3 @@ def _no_rows() -> DataError:
         facts=(("expected", "one row of numbers or more"), ("found", "only a header")),
         advice="Check that the file was written to its end.",
     )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text  # a number for Python, 1_000, but not in tables

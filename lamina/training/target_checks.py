@@ -123,7 +123,10 @@ def _unfit(
     if target.shape == (*shape, 1):
         advice = "Drop the last axis of the targets: y[..., 0]."
     elif (*target.shape, 1) == shape:
-        advice = "Give the targets a last axis: y[..., None]."
+        advice = (
+            "Give the targets a last axis: y[..., None]. In a table, kinds={'NAME': 'number'} does "
+            "that (--kind NAME=number)."
+        )
     elif prediction.rank > 2 and target.shape == prediction.shape[:-1]:
         order = (0, prediction.rank - 1, *range(1, prediction.rank - 1))
         advice = f"Classes are axis 1 of the prediction: lm.ops.transpose(prediction, {order})."

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import run
 
 import lamina as lm
-from lamina.data import Coding, from_frame, load, read_table
-from lamina.errors import DataError, DefinitionError, DTypeError, FileFormatError
+from lamina.data import Coding, from_frame
+from lamina.errors import DataError, DefinitionError, DTypeError
 
 DAYS = [datetime.date(1970, 1, 11), datetime.date(1970, 1, 2), datetime.date(1969, 12, 31)] * 10
 TABLE: dict[str, list[Any]] = {
@@ -136,8 +136,9 @@ def test_missing_numbers_are_refused_by_default(make: Maker) -> None:
     assert str(caught.value) == (
         "in from_frame: numbers are missing in the column 'a'\n"
         "  missing  1 of 3\n"
-        "  Choose what replaces them: gaps='mean', 'median', 'indicator' (the mean, and a feature "
-        "that is 1 where a number is missing), or a number."
+        "  Choose in training what replaces them: gaps='mean', 'median', 'indicator' (the mean, "
+        "and a feature that is 1 where a number is missing), or a number; --gaps mean for lamina "
+        "train."
     )
     with pytest.raises(DataError, match="targets are missing in the column 'a'"):
         from_frame(table, target="a", gaps="mean")
@@ -187,10 +188,215 @@ def test_faults_of_tables_are_named() -> None:
         "  found    size, town\n"
         "  Give a table with the columns with which the model was trained."
     )
-    with pytest.raises(DataError, match="the column 'size' is of another kind"):
-        coding.inputs(by_name({**TABLE, "size": ["x"] * 30}))
+    with pytest.raises(DataError) as caught:
+        coding.inputs(by_name({**TABLE, "size": ["1"] * 29 + ["x"]}))
+    assert str(caught.value) == (
+        "in Coding: the column 'size' is of another kind\n"
+        "  expected  numbers\n"
+        "  found     'x' in row 29\n"
+        "  Correct it, or leave it empty if the number is missing."
+    )
+    with pytest.raises(DataError) as caught:
+        coding.inputs(by_name({**TABLE, "town": [1.0] * 30}))
+    assert str(caught.value) == (
+        "in Coding: the column 'town' is of another kind\n"
+        "  expected  words\n"
+        "  found     numbers\n"
+        "  Convert it to what the model was trained on."
+    )
     with pytest.raises(DataError, match="the column of targets is missing"):
         coding.dataset({name: values for name, values in by_name(TABLE).items() if name != "rent"})
+    with pytest.raises(DataError) as caught:
+        from_frame("rent.csv")
+    assert str(caught.value) == (
+        "in from_frame: this is the path of a file, not a data frame\n"
+        "  expected  a data frame\n"
+        "  found     'rent.csv'\n"
+        "  Load it: lm.data.load(path, 'NAME'), with the name of the column of targets."
+    )
+
+
+def test_names_of_columns_are_distinct() -> None:
+    pandas = pytest.importorskip("pandas")
+    text = (
+        "in from_frame: the table has the column 'a' more than once\n"
+        "  expected  a name for each column\n"
+        "  found     a, b, a\n"
+        "  Rename the columns, or leave one of them out."
+    )
+    for frame in (
+        pandas.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]),
+        pytest.importorskip("pyarrow").table([[1], [2], [3]], names=["a", "b", "a"]),
+    ):
+        with pytest.raises(DataError) as caught:
+            from_frame(frame)
+        assert str(caught.value) == text
+    for frame in ({1: [1], "1": [2]}, pandas.DataFrame([[1, 2]], columns=["1", 1])):
+        with pytest.raises(DataError, match="the column '1' more than once"):
+            from_frame(frame)
+
+
+# Missing values and kinds -------------------------------------------------------------------------
+
+GAPPY = "i,f,b,s,d\n1,1.5,True,a,2020-01-01\n,,,,\n3,2,False,b,2020-01-03\n"
+
+
+def nullable(backend: str) -> Any:
+    pandas = pytest.importorskip("pandas")
+    if backend == "convert_dtypes":
+        frame = pandas.read_csv(io.StringIO(GAPPY), parse_dates=["d"]).convert_dtypes()
+    else:
+        frame = pandas.read_csv(io.StringIO(GAPPY), parse_dates=["d"], dtype_backend=backend)
+    return frame
+
+
+@pytest.mark.parametrize("backend", ["convert_dtypes", "numpy_nullable", "pyarrow"])
+def test_gaps_of_nullable_columns_of_pandas_are_filled(backend: str) -> None:
+    data = from_frame(nullable(backend), gaps="mean")
+    assert data.coding.features == ("i", "f", "b", "s=", "s=a", "s=b", "d")
+    assert data.inputs.tolist() == [
+        [1, 1.5, 1, 0, 1, 0, 18262],
+        [2, 1.75, 0.5, 1, 0, 0, 18263],
+        [3, 2, 0, 0, 0, 1, 18264],
+    ]
+    with pytest.raises(DataError, match="numbers are missing in the column 'i'"):
+        from_frame(nullable(backend))
+
+
+def test_nullable_columns_in_a_dictionary_and_decimals_are_numbers() -> None:
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    column = pandas.Series([1, None, 3], dtype="Int64")
+    assert from_frame({"a": column}, gaps=7).inputs.tolist() == [[1], [7], [3]]
+    prices = polars.DataFrame({"a": polars.Series([1.5, None]).cast(polars.Decimal(10, 2))})
+    assert from_frame(prices, gaps=0).inputs.tolist() == [[1.5], [0]]
+    assert from_frame({"w": ["a", float("nan")]}).coding.features == ("w=", "w=a")
+    assert from_frame({"a": np.array([np.int64(1), None], object)}, gaps=0).inputs[0, 0] == 1
+
+
+def all_missing(name: str) -> list[Any]:
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    pyarrow = pytest.importorskip("pyarrow")
+    return [
+        pandas.DataFrame({name: [np.nan]}),
+        pandas.DataFrame({name: [None]}),
+        pandas.DataFrame({name: pandas.array([None], dtype="Int64")}),
+        pandas.DataFrame({name: pandas.to_datetime(pandas.Series([None]))}),
+        polars.DataFrame({name: [None]}),
+        polars.DataFrame({name: polars.Series([None], dtype=polars.Int32)}),
+        polars.DataFrame({name: polars.Series([None], dtype=polars.String)}),
+        pyarrow.table({name: [None]}),
+        {name: [None]},
+        {name: [""]},
+        {name: np.array([np.nan])},
+    ]
+
+
+def test_the_coding_decides_what_a_column_without_values_is() -> None:
+    numbers = from_frame({"a": [1.0, 3.0]}, gaps="indicator").coding
+    words = from_frame({"w": ["p", None]}).coding
+    days = from_frame({"d": np.array(["1970-01-03", "1970-01-05"], "datetime64[D]")}, gaps="mean")
+    for frame in all_missing("a"):
+        assert numbers.inputs(frame).tolist() == [[2, 1]]
+    for frame in all_missing("w"):
+        assert words.inputs(frame).tolist() == [[1, 0]]
+    for frame in all_missing("d"):
+        assert days.coding.inputs(frame).tolist() == [[3]]
+
+
+def test_a_column_without_values_is_refused_in_training() -> None:
+    for gaps, statistic in (("mean", "mean"), ("median", "median"), ("indicator", "mean")):
+        with pytest.raises(DataError) as caught:
+            from_frame({"a": np.array([np.nan, np.nan]), "b": [1, 2]}, gaps=gaps)
+        assert str(caught.value) == (
+            f"in from_frame: the column 'a' has no number to take the {statistic} of\n"
+            "  expected  one number or more\n"
+            "  found     all are missing\n"
+            "  Leave it out, or give a number in place of missing ones: gaps=0."
+        )
+    pandas = pytest.importorskip("pandas")
+    empty = pandas.DataFrame({"a": [np.nan, np.nan]})
+    with pytest.raises(DataError, match="numbers are missing in the column 'a'"):
+        from_frame(empty)
+    assert from_frame(empty, gaps=0).inputs.tolist() == [[0], [0]]
+    with pytest.raises(DataError) as caught:
+        from_frame({"a": [None, None]}, gaps="mean")
+    assert str(caught.value) == (
+        "in from_frame: the column 'a' has no values\n"
+        "  Leave it out, or say of what kind it is: kinds={'a': 'word'}."
+    )
+    assert from_frame({"a": [None]}, kinds={"a": "word"}).coding.features == ("a=",)
+    assert from_frame({"a": [None]}, gaps=3, kinds={"a": "number"}).inputs.tolist() == [[3]]
+
+
+@maker
+def test_missing_words_as_targets_are_refused(make: Maker) -> None:
+    text = (
+        "targets are missing in the column 'w'\n"
+        "  missing  1 of 3\n"
+        "  Leave out the rows that have none."
+    )
+    frame = make({"a": [1, 2, 3], "w": ["x", None, "y"]})
+    with pytest.raises(DataError) as caught:
+        from_frame(frame, "w")
+    assert str(caught.value) == f"in from_frame: {text}"
+    coding = from_frame(make({"a": [1, 2], "w": ["x", "y"]}), "w").coding
+    with pytest.raises(DataError) as caught:
+        coding.dataset(frame)
+    assert str(caught.value) == f"in Coding: {text}"
+
+
+def test_missing_categories_as_targets_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1, 2], "w": pandas.Categorical(["x", None])})
+    with pytest.raises(DataError, match="targets are missing in the column 'w'"):
+        from_frame(frame, "w")
+
+
+@maker
+def test_kinds_of_columns_may_be_given(make: Maker) -> None:
+    frame = make({"zip": [7, 12, 7], "y": [10, 20, 30]})
+    regression = from_frame(frame, "y", kinds={"y": "number"})
+    assert regression.targets.dtype == np.float32
+    assert regression.targets.tolist() == [[10], [20], [30]]
+    classes = from_frame(frame, "y", kinds={"zip": "word", "y": "word"})
+    assert classes.coding.features == ("zip=12", "zip=7")
+    assert classes.coding.classes == ("10", "20", "30")
+    assert classes.inputs.tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert classes.coding.inputs(make({"zip": [12.0, None, 8.0]})).tolist() == [
+        [1, 0],
+        [0, 0],
+        [0, 0],
+    ]
+    assert Coding.of(classes.coding.notes()) == classes.coding
+    days = from_frame(make({"d": ["1970-01-02", None]}), gaps=9, kinds={"d": "date"})
+    assert days.inputs.tolist() == [[1], [9]]
+
+
+def test_unfit_kinds_are_refused() -> None:
+    table = {"a": ["x", "y"], "y": [1, 0.5]}
+    for kinds, problem in (
+        ({"b": "word"}, "there is no column 'b'"),
+        ({"a": "class"}, "the column 'a' is an input, and has no classes"),
+        ({"a": "number"}, "the column 'a' is of another kind"),
+        ({"y": "date"}, "the column 'y' is of another kind"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            from_frame(table, "y", kinds=kinds)
+    with pytest.raises(DataError) as caught:
+        from_frame(table, "y", kinds={"y": "class"})
+    assert str(caught.value) == (
+        "in from_frame: the column 'y' has numbers that are no class numbers\n"
+        "  expected  whole numbers\n"
+        "  found     0.5 in row 1\n"
+        "  Targets that are numbers: kinds={'y': 'number'}. Targets that are words: "
+        "kinds={'y': 'word'}."
+    )
+    with pytest.raises(DefinitionError, match=r"kinds\['y'\] must be one of 'number', 'date'"):
+        from_frame(table, "y", kinds={"y": "numbers"})
+    with pytest.raises(DefinitionError, match="kinds must be the kinds of columns by name"):
+        from_frame(table, "y", kinds="number")
 
 
 # Models ------------------------------------------------------------------------------------------
@@ -298,62 +504,3 @@ def test_a_predictor_tells_how_a_frame_is_coded() -> None:
 def test_a_coding_is_plain_data() -> None:
     coding = from_frame(by_name(TABLE), target="town", gaps="indicator", standardise=True).coding
     assert Coding.of(coding.notes()) == coding
-
-
-# Files -------------------------------------------------------------------------------------------
-
-TEXT = "size,town,new,rent\n30.5,Ulm,1,cheap\n52,Bonn,0,good\n41.5,,0,cheap\n"
-
-
-def test_a_table_with_words_is_loaded_without_pandas(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(TEXT, encoding="utf-8")
-    data = load(path)
-    assert data.coding.features == ("size", "town=", "town=Bonn", "town=Ulm", "new")
-    assert data.coding.classes == ("cheap", "good")
-    assert data.targets.tolist() == [0, 1, 0]
-    assert load(path, "size").targets.tolist() == [[30.5], [52.0], [41.5]]
-    assert load(path, 1).coding.classes == ("", "Bonn", "Ulm")
-
-
-def test_columns_of_a_file_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("a;b\n 1 ;x\n;y\n", encoding="utf-8")
-    table = read_table(path)
-    assert list(table) == ["a", "b"]
-    np.testing.assert_array_equal(table["a"], [1.0, np.nan])
-    assert table["b"].tolist() == ["x", "y"]
-    path.write_text("1,2\n3,4\n", encoding="utf-8")
-    assert {name: one.tolist() for name, one in read_table(path).items()} == {
-        "0": [1.0, 3.0],
-        "1": [2.0, 4.0],
-    }
-    path.write_text("a,b\n1,2\n3\n", encoding="utf-8")
-    with pytest.raises(FileFormatError, match="line 3 has another number of columns"):
-        read_table(path)
-
-
-def test_empty_entries_of_a_file_are_refused_with_the_column(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("a,b\n1,2\n,4\n", encoding="utf-8")
-    with pytest.raises(DataError) as caught:
-        load(path)
-    assert "numbers are missing in the column 'a'" in str(caught.value)
-    assert "gaps='mean'" in str(caught.value)
-
-
-def test_the_command_line_takes_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.csv").write_text(TEXT * 1 + "35,Ulm,0,cheap\n", encoding="utf-8")
-    Path("net.py").write_text(
-        "import lamina as lm\n"
-        "net = lm.Sequential(lm.Input(5), lm.Linear(2))\n"
-        "loss = lm.CrossEntropy()\n",
-        encoding="utf-8",
-    )
-    done = run("train", "net.py", "--data", "a.csv", "--validation", "a.csv", "--epochs", "1")
-    assert done.exit_code == 0, done.output
-    Path("b.csv").write_text("town,new,size\nRom,1,20\n", encoding="utf-8")
-    done = run("predict", "net.safetensors", "--data", "b.csv")
-    assert done.exit_code == 0, done.output
-    assert len(done.output.strip().split(",")) == 2

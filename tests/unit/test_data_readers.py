@@ -288,7 +288,17 @@ class TestCsv:
 
     def test_bytes_that_are_no_text_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_bytes(b"1,2\n\xff\xfe,\x00\n")
-        assert "UnicodeDecodeError" in str(fault(tmp_path / "a.csv", FileFormatError))
+        assert str(fault(tmp_path / "a.csv", FileFormatError)) == (
+            f"in {tmp_path / 'a.csv'}: the table has another encoding than UTF-8\n"
+            "  expected  UTF-8\n"
+            "  found     byte 0xff in line 2, 'ÿ' in Latin-1\n"
+            "  Save it as UTF-8, or convert it: iconv -f latin1 -t utf-8 a.csv"
+        )
+        for text in ("a,b\n1,2\n", "a,b\nx,2\n"):
+            (tmp_path / "a.csv").write_text(text, encoding="utf-16")
+            assert dict(fault(tmp_path / "a.csv", FileFormatError).facts)["found"] == "UTF-16"
+            (tmp_path / "a.csv").write_text(text + "Köln,1\n", encoding="latin1")
+            assert "'ö' in Latin-1" in str(fault(tmp_path / "a.csv", FileFormatError))
 
     def test_damaged_tables_give_clear_errors(self, tmp_path: Path) -> None:
         text = "a,b,c\n" + "".join(f"{k},{k / 7:.4f},{k % 3}\n" for k in range(20))

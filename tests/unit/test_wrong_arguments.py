@@ -1090,8 +1090,20 @@ ROWS |= {
     # There are no such files.
     "data.mnist": Row({"folder": "x"}, {"folder": NOTHING}),
     "data.read_idx": Row({"path": "x"}, {"path": NOTHING}),
-    "Coding.inputs": Row({"frame": {"a": [1.0]}}, {"frame": NOTHING}, call=CODING.inputs),
-    "Coding.dataset": Row({"frame": {"a": [1.0]}}, {"frame": NOTHING}, call=CODING.dataset),
+    "Coding.inputs": Row(
+        {"frame": {"a": [1.0]}},
+        {"frame": NOTHING},
+        call=CODING.inputs,
+        # A text is the path of a file.
+        words=("in a:",),
+    ),
+    "Coding.dataset": Row(
+        {"frame": {"a": [1.0]}},
+        {"frame": NOTHING},
+        call=CODING.dataset,
+        # A text is the path of a file.
+        words=("in a:",),
+    ),
     "data.from_frame": Row(
         {"frame": {"a": [1.0]}},
         {
@@ -1100,9 +1112,15 @@ ROWS |= {
             "words": NOTHING,
             "gaps": NUMBER,
             "standardise": FLAG,
+            "kinds": OPTIONAL | some("{}"),
         },
     ),
-    "data.read_table": Row({"path": "x"}, {"path": NOTHING}),
+    "data.read_table": Row(
+        {"path": "x.csv"},
+        {"path": NOTHING, "kinds": OPTIONAL | some("{}")},
+        call=lambda **o: (Path("x.csv").write_text("a\n1\n"), lm.data.read_table(**o))[1],
+        words=("in a:",),
+    ),
     "data.in_chunks": Row(
         {"path": "x.npy"},
         {"path": NOTHING, "targets": OPTIONAL, "examples": OPTIONAL | COUNT},
@@ -1111,7 +1129,17 @@ ROWS |= {
     ),
     "data.load": Row(
         {"path": "x.npy"},
-        {"path": NOTHING, "targets": OPTIONAL, "dtype": OPTIONAL, "on_disk": OPTIONAL | FLAG},
+        {
+            "path": NOTHING,
+            "targets": OPTIONAL,
+            "dtype": OPTIONAL,
+            "on_disk": OPTIONAL | FLAG,
+            "words": NOTHING,
+            # The file is no table.
+            "gaps": NOTHING,
+            "standardise": NOTHING,
+            "kinds": OPTIONAL | some("{}"),
+        },
         call=lambda **o: (np.save("x.npy", X), lm.data.load(**o))[1],
         # It names the file.
         words=("in a:",),

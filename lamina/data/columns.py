@@ -1,0 +1,233 @@
+"""What the columns of a table hold: numbers, dates or words, and which of their values are missing.
+
+The arrays of columns are of bools, integers or floats (NaN where a number is missing), datetime64
+(NaT), or objects that are words (None).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, cast
+
+import numpy as np
+
+from lamina.errors import DataError, LaminaError
+from lamina.graph.kinds import Kind, Misfit, Operands, OrNone, Word
+from lamina.records import frozen_dataclass
+from lamina.shapes import Array
+
+# Cells of a file that stand for a missing value; pandas reads them so too.
+GAPS = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan"))
+# With so many numbers, the other cells of a column are taken for mistakes.
+_NEARLY_ALL = 0.9
+# What can be said of a column; only a target has classes.
+KINDS = ("number", "date", "word", "class")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?", re.ASCII)
+
+
+class _ColumnKinds(Kind):
+    """The kinds of columns by their names."""
+
+    def read(self, value: Any, operands: Operands = ()) -> dict[str, str]:
+        if not isinstance(value, Mapping):
+            raise Misfit("the kinds of columns by name", "{name}={'town': 'word'}")
+        found: dict[str, str] = {}
+        for name, kind in cast(Mapping[Any, Any], value).items():
+            try:
+                found[str(name)] = Word(KINDS).read(kind)
+            except Misfit as misfit:
+                raise misfit.within(f"[{name!r}]", kind) from None
+        return found
+
+
+# A kind for each of some columns, where it shall be another than is found.
+Kinds = Annotated[Mapping[str, str] | None, OrNone(_ColumnKinds())]
+
+
+@contextmanager
+def errors_at(where: str) -> Generator[None]:
+    """Says in errors where they are found, unless code closer to the fault has."""
+    try:
+        yield
+    except LaminaError as error:
+        error.at(where)
+        raise
+
+
+def kind_of(values: Array) -> str:
+    """`"number"`, `"date"` or `"word"`."""
+    return {"O": "word", "M": "date"}.get(values.dtype.kind, "number")
+
+
+def stored_kind(kind: str | None) -> str | None:
+    """The kind of the values of a column; classes are numbers."""
+    return "number" if kind == "class" else kind
+
+
+def missing(values: Array) -> Array:
+    """Which values of a column are missing, bool[n]; an empty word is a missing one."""
+    if values.dtype.kind == "O":
+        return np.array([not word for word in cast(list[Any], values.tolist())], np.bool_)
+    if values.dtype.kind == "M":
+        return np.isnat(values)
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
+
+
+def as_kind(name: str, values: Array, kind: str, known: Collection[str] | None = None) -> Array:
+    """The values of a column as values of a kind.
+
+    Texts become numbers or dates. Numbers become words if such words are known.
+
+    Args:
+        name: of the column.
+        values: of the column.
+        kind: one of `KINDS`.
+        known: the words that are known; None allows any.
+
+    Raises:
+        DataError: if it holds values of another kind.
+    """
+    found, kind = kind_of(values), stored_kind(kind) or ""
+    if found == kind:
+        return values
+    if missing(values).all():
+        return _no_values(kind, len(values))
+    if found == "word":
+        cells = [word or "" for word in cast(list[Any], values.tolist())]
+        return of_cells(name, cells, kind, lambda row: f"in row {row}")
+    if found == "number" and kind == "word" and (known is None or any(map(is_number, known))):
+        return np.array([_word(number) for number in cast(list[Any], values.tolist())], object)
+    raise DataError(
+        f"the column {name!r} is of another kind",
+        facts=(("expected", f"{kind}s"), ("found", f"{found}s")),
+        advice="Convert it to what the model was trained on.",
+    )
+
+
+def _no_values(kind: str, count: int) -> Array:
+    if kind == "word":
+        return np.full(count, None, object)
+    return np.full(count, *(("NaT", "datetime64[us]") if kind == "date" else (np.nan, np.float64)))
+
+
+def _word(number: float) -> str | None:
+    """A number as it is written in a table: a column of integers with gaps is of floats."""
+    if number != number:
+        return None
+    return str(int(number)) if float(number).is_integer() else repr(number)
+
+
+# Cells of text ------------------------------------------------------------------------------------
+
+
+def of_cells(
+    name: str, cells: Sequence[str], kind: str | None, where: Callable[[int], str]
+) -> Array:
+    """The values of a column of text.
+
+    Without a kind, it is of numbers or dates if all its cells are, and otherwise of words.
+
+    Args:
+        name: of the column.
+        cells: its texts, without spaces around them.
+        kind: one of `KINDS`; a word is any cell that is not empty. None finds it.
+        where: describes the position of a cell, `"in line 3"`.
+
+    Raises:
+        DataError: if cells are not of the kind, or nearly all are numbers or dates, but not all.
+    """
+    kind = stored_kind(kind)
+    if kind == "word":
+        return np.array([cell or None for cell in cells], object)
+    present = [cell for cell in cells if cell not in GAPS]
+    kind = kind or _found_kind(name, cells, present, where)
+    if kind == "word":
+        return np.array([None if cell in GAPS else cell for cell in cells], object)
+    found = _FOUND[kind]
+    if not all(map(found.fits, present)):
+        raise _no_kind(name, kind, cells, where)
+    numbers = [found.read(found.gap if cell in GAPS else cell) for cell in cells]
+    return np.array(numbers, found.dtype)
+
+
+def _found_kind(
+    name: str, cells: Sequence[str], present: Sequence[str], where: Callable[[int], str]
+) -> str:
+    for kind, found in _FOUND.items():
+        count = sum(map(found.fits, present))
+        if present and count == len(present):
+            return kind
+        if present and count >= _NEARLY_ALL * len(present):
+            raise DataError(
+                f"nearly all cells of the column {name!r} are {kind}s",
+                facts=(
+                    ("expected", f"{kind}s in all {len(present):,} cells"),
+                    ("found", _other(cells, found.fits, where)),
+                ),
+                advice=f"Correct the cell, or empty it if the {kind} is missing. If the column is "
+                f"of words, say so: kinds={{{name!r}: 'word'}}, or --kind {_quoted(name)}=word.",
+            )
+    return "word"
+
+
+def _no_kind(name: str, kind: str, cells: Sequence[str], where: Callable[[int], str]) -> DataError:
+    return DataError(
+        f"the column {name!r} is of another kind",
+        facts=(("expected", f"{kind}s"), ("found", _other(cells, _FOUND[kind].fits, where))),
+        advice=f"Correct it, or leave it empty if the {kind} is missing.",
+    )
+
+
+def _other(cells: Sequence[str], fits: Callable[[str], bool], where: Callable[[int], str]) -> str:
+    """The first cell that does not fit, with its position."""
+    row = next(row for row, cell in enumerate(cells) if cell not in GAPS and not fits(cell))
+    return f"{cells[row]!r} {where(row)}"
+
+
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() else f"'{name}'"
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell is a number, or NaN or an infinity."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text  # a number for Python, 1_000, but not in tables
+
+
+def _is_date(text: str) -> bool:
+    """Whether a cell is a date of ISO 8601, perhaps with a time, without a time zone."""
+    if not _DATE.fullmatch(text):
+        return False
+    try:
+        np.datetime64(text)
+    except ValueError:
+        return False
+    return True
+
+
+@frozen_dataclass
+class _Found:
+    """A kind of values that is found in cells.
+
+    Attributes:
+        fits: whether a cell is one.
+        read: converts a cell.
+        gap: a missing value as text.
+        dtype: of the column.
+    """
+
+    fits: Callable[[str], bool]
+    read: Callable[[str], Any]
+    gap: str
+    dtype: str
+
+
+_FOUND = {
+    "number": _Found(is_number, float, "nan", "float64"),
+    "date": _Found(_is_date, np.datetime64, "NaT", "datetime64[us]"),
+}

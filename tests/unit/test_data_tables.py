@@ -1,0 +1,314 @@
+"""Files of tables with words, dates and gaps, in Python and on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_cases import fail, run, succeed, write
+
+import lamina as lm
+from lamina.data import load, read_table
+from lamina.errors import DataError, FileFormatError
+
+TEXT = "size,town,new,rent\n30.5,Ulm,1,cheap\n52,Bonn,0,good\n41.5,,0,cheap\n"
+
+
+def test_a_table_with_words_is_loaded_without_pandas(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(TEXT, encoding="utf-8")
+    data = load(path)
+    assert data.coding.features == ("size", "town=", "town=Bonn", "town=Ulm", "new")
+    assert data.coding.classes == ("cheap", "good")
+    assert data.targets.tolist() == [0, 1, 0]
+    assert load(path, "size").targets.tolist() == [[30.5], [52.0], [41.5]]
+    with pytest.raises(DataError) as caught:
+        load(path, 1)
+    assert str(caught.value) == (
+        f"in {path}: targets are missing in the column 'town'\n"
+        "  missing  1 of 3\n"
+        "  Leave out the rows that have none."
+    )
+
+
+def test_columns_of_a_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a;b\n 1 ;x\n;y\n", encoding="utf-8")
+    table = read_table(path)
+    assert list(table) == ["a", "b"]
+    np.testing.assert_array_equal(table["a"], [1.0, np.nan])
+    assert table["b"].tolist() == ["x", "y"]
+    path.write_text("1,2\n3,4\n", encoding="utf-8")
+    assert {name: one.tolist() for name, one in read_table(path).items()} == {
+        "0": [1.0, 3.0],
+        "1": [2.0, 4.0],
+    }
+    path.write_text("a,b\n1,2\n3\n", encoding="utf-8")
+    with pytest.raises(FileFormatError, match="line 3 has another number of columns"):
+        read_table(path)
+
+
+def test_empty_entries_of_a_file_are_refused_with_the_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1,2\n,4\n", encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        load(path)
+    assert "numbers are missing in the column 'a'" in str(caught.value)
+    assert "gaps='mean'" in str(caught.value)
+
+
+def table(folder: Path, text: str) -> Path:
+    path = folder / "a.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_marks_of_missing_values_are_gaps(tmp_path: Path) -> None:
+    marks = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan"]
+    rows = "".join(f"{mark},{mark},1\n" for mark in marks)
+    path = table(tmp_path, f"a,w,y\n3,x,0\n5,y,0\n{rows}")
+    data = load(path, gaps="mean")
+    assert data.coding.features == ("a", "w=", "w=x", "w=y")
+    assert data.inputs[2:].tolist() == [[4, 1, 0, 0]] * len(marks)
+    # A table of numbers alone is refused too, and not trained with NaN.
+    for mark in marks:
+        with pytest.raises(DataError, match="numbers are missing in the column '1'"):
+            load(table(tmp_path, f"1,2,3\n4,{mark},6\n"))
+        with pytest.raises(DataError, match="numbers are missing in the column '1'"):
+            load(table(tmp_path, f"1,{mark},3\n4,5,6\n"))
+
+
+def test_a_mark_is_a_word_if_it_was_one_in_training(tmp_path: Path) -> None:
+    path = table(tmp_path, "land,y\nNA,1.5\nDE,2.5\n,3.5\n")
+    named = load(path, kinds={"land": "word"}).coding
+    assert named.features == ("land=", "land=DE", "land=NA")
+    assert named.inputs(path).tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    plain = load(path).coding
+    assert plain.features == ("land=", "land=DE")
+    assert plain.inputs(path).tolist() == [[1, 0], [0, 1], [1, 0]]
+
+
+def test_dates_of_a_file_are_days(tmp_path: Path) -> None:
+    path = table(tmp_path, "d,y\n1970-01-02,0\n1970-01-03 12:00,1\n1970-01-04T06:00:00,0\n,1\n")
+    assert read_table(path)["d"].dtype == "datetime64[us]"
+    data = load(path, gaps=0)
+    assert data.inputs.tolist() == [[1], [2.5], [3.25], [0]]
+    assert load(path, kinds={"d": "word"}).inputs.shape == (4, 4)
+    for other in ("1970-13-01", "2.1.1970", "1970-01-02T00:00:00Z", "1970"):
+        values = read_table(table(tmp_path, f"d,y\n1970-01-02,0\n{other},1\n"))["d"]
+        assert values.tolist() == ["1970-01-02", other]
+
+
+def test_a_cell_that_spoils_a_column_is_named(tmp_path: Path) -> None:
+    rows = [f"{number},{number}" for number in range(49)]
+    text = "a b,y\n\n" + "\n".join([*rows, "1.2.3,7"]) + "\n"
+    path = table(tmp_path, text)
+    for read in (load, read_table):
+        with pytest.raises(DataError) as caught:
+            read(path)
+        assert str(caught.value) == (
+            f"in {path}: nearly all cells of the column 'a b' are numbers\n"
+            "  expected  numbers in all 50 cells\n"
+            "  found     '1.2.3' in line 52\n"
+            "  Correct the cell, or empty it if the number is missing. If the column is of words, "
+            "say so: kinds={'a b': 'word'}, or --kind 'a b'=word."
+        )
+    assert load(path, kinds={"a b": "word"}).inputs.shape == (50, 50)
+    with pytest.raises(DataError) as caught:
+        load(path, kinds={"a b": "number"})
+    assert str(caught.value) == (
+        f"in {path}: the column 'a b' is of another kind\n"
+        "  expected  numbers\n"
+        "  found     '1.2.3' in line 52\n"
+        "  Correct it, or leave it empty if the number is missing."
+    )
+    days = "".join(f"2024-01-{day},{day}\n" for day in range(10, 20))
+    with pytest.raises(DataError) as caught:
+        load(table(tmp_path, f"d,y\n{days}2024-02-30,1\n"))
+    assert "nearly all cells of the column 'd' are dates" in str(caught.value)
+    assert "'2024-02-30' in line 12" in str(caught.value)
+    # Below nine in ten, the column is of words.
+    few = "".join(f"{number},0\n" for number in range(8))
+    assert load(table(tmp_path, f"a,y\n{few}x,1\n")).coding.features[-1] == "a=x"
+
+
+def test_names_in_a_header_are_distinct(tmp_path: Path) -> None:
+    for text in ("a,b,a\n1,2,3\n", "a,b,a\n1,x,3\n"):
+        with pytest.raises(FileFormatError) as caught:
+            load(table(tmp_path, text))
+        assert str(caught.value) == (
+            f"in {tmp_path / 'a.csv'}: the header has the name 'a' more than once\n"
+            "  expected  a name for each column\n"
+            "  found     columns 0, 2, counted from 0\n"
+            "  Give each column its own name in the first line."
+        )
+
+
+def test_whole_numbers_are_targets_of_a_regression_if_it_is_said(tmp_path: Path) -> None:
+    path = table(tmp_path, "a,y\n1,10\n2,20\n3,30\n")
+    assert load(path).targets.tolist() == [10, 20, 30]
+    data = load(path, kinds={"y": "number"}, dtype="float64")
+    assert data.targets.dtype == np.float64
+    assert data.targets.tolist() == [[10], [20], [30]]
+    assert data.inputs.dtype == np.float64
+    assert data.coding.target.kind == "number"
+    with pytest.raises(DataError, match="there is no column 'z'"):
+        load(path, kinds={"z": "number"})
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ({"gaps": "median"}, [[3, 0, 1], [4, 1, 0], [8, 0, 1], [4, 0, 1]]),
+        ({"gaps": "indicator"}, [[3, 0, 0, 1], [5, 1, 1, 0], [8, 0, 0, 1], [4, 0, 0, 1]]),
+        ({"gaps": 5, "standardise": True}, [[-1, 0, 1], [0, 1, 0], [1.5, 0, 1], [-0.5, 0, 1]]),
+    ],
+)
+def test_a_file_is_coded_by_options(
+    tmp_path: Path, option: dict[str, Any], expected: list[list[float]]
+) -> None:
+    path = table(tmp_path, "a,w,y\n3,q,0.5\n,p,1.5\n8,q,2\n4,q,1\n")
+    inputs = load(path, **option).inputs
+    if "standardise" in option:
+        inputs[:, 0] *= np.std([3, 5, 8, 4]) / 2
+    np.testing.assert_allclose(inputs, expected, rtol=1e-6)
+
+
+def test_words_of_a_file_may_be_indices(tmp_path: Path) -> None:
+    path = table(tmp_path, "a,w,y\n3,q,0.5\n,p,1.5\n")
+    numbers, words = load(path, words="index", gaps=0).inputs
+    assert words.tolist() == [[2], [1]]
+    assert numbers.tolist() == [[3], [0]]
+
+
+def test_options_of_tables_are_refused_for_other_files(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.ones(2))
+    with pytest.raises(DataError) as caught:
+        load(tmp_path / "a.npz", gaps="mean")
+    assert str(caught.value) == (
+        f"in {tmp_path / 'a.npz'}: gaps is for tables, and this is no table\n"
+        "  expected  gaps='error'\n"
+        "  found     gaps='mean'\n"
+        "  Only the columns of a .csv file are coded."
+    )
+
+
+def test_columns_of_targets_are_chosen_in_tables_with_words(tmp_path: Path) -> None:
+    path = table(tmp_path, "a,w,y\n3,q,0.5\n5,p,1.5\n")
+    assert load(path, 0).targets.tolist() == [3, 5]
+    assert load(path, -2).coding.classes == ("p", "q")
+    for wrong in (3, "z"):
+        with pytest.raises(DataError, match=f"there is no column {wrong!r}"):
+            load(path, wrong)
+
+
+# The command line --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def network(features: int, outputs: int = 1, loss: str = "MSE") -> str:
+    return (
+        "import lamina as lm\n"
+        f"net = lm.Sequential(lm.Input({features}), lm.Linear({outputs}))\n"
+        f"loss = lm.{loss}()\n"
+        "epochs = 1\n"
+    )
+
+
+def test_the_command_line_takes_words(folder: Path) -> None:
+    table(folder, TEXT + "35,Ulm,0,cheap\n")
+    write("net.py", network(5, 2, "CrossEntropy"))
+    succeed("train", "net.py", "--data", "a.csv", "--validation", "a.csv")
+    write("b.csv", "town,new,size\nRom,1,20\n")
+    header, scores = succeed("predict", "net.safetensors", "--data", "b.csv").output.splitlines()
+    assert header == "cheap,good"
+    assert len(scores.split(",")) == 2
+    succeed("predict", "net.safetensors", "--data", "b.csv", "--out", "s.csv")
+    assert Path("s.csv").read_text() == f"{header}\n{scores}\n"
+
+
+def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder: Path) -> None:
+    table(folder, "a,b,rent\n1,2,10\n,3,20\n4,NA,30\n")
+    write("net.py", network(2))
+    command = ("train", "net.py", "--data", "a.csv", "--validation", "a.csv")
+    assert "--gaps mean for lamina train" in fail(*command)
+    assert "(--kind NAME=number)" in fail(*command, "--gaps", "mean")
+    options = ("--gaps", "mean", "--kind", "rent=number", "--standardise")
+    assert "training    3 examples: x f32[2], y f32[1]" in succeed(*command, *options).output
+    model = lm.load("net.safetensors")
+    expected = load("a.csv", gaps="mean", standardise=True, kinds={"rent": "number"})
+    assert model.coding == expected.coding
+    header, *scores = succeed("predict", "net.safetensors", "--data", "a.csv").output.splitlines()
+    assert header == "rent"
+    np.testing.assert_allclose(
+        np.array(scores, "float32"), model.predict(expected.inputs)[:, 0], rtol=1e-6
+    )
+    succeed("verify", "net.py", "--data", "a.csv", "--batch-size", 3, *options)
+    succeed("train", "net.py", "--data", "a.csv", "--gaps", "0.5", "--kind", "rent=number")
+    assert [column.gap for column in lm.load("net.safetensors").coding.columns] == [0.5, 0.5]
+
+
+def test_new_rows_of_words_may_be_numbers_or_empty(folder: Path) -> None:
+    table(folder, "house,n,y\n12a,1,0.5\n007,2,1.5\n12a,,1\n")
+    write("net.py", network(3))
+    succeed("train", "net.py", "--data", "a.csv", "--gaps", "mean")
+    coding = lm.load("net.safetensors").coding
+    assert coding.features == ("house=007", "house=12a", "n")
+    write("b.csv", "house,n\n007,\n")
+    assert coding.inputs("b.csv").tolist() == [[1, 0, 1.5]]
+    succeed("predict", "net.safetensors", "--data", "b.csv")
+    write("b.csv", "house,n\n,3\n")
+    assert coding.inputs("b.csv").tolist() == [[0, 0, 3]]
+    write("b.csv", "house,n\n12a,many\n")
+    message = fail("predict", "net.safetensors", "--data", "b.csv")
+    assert "the column 'n' is of another kind" in message
+    assert "'many' in line 2" in message
+
+
+def test_other_columns_of_new_rows_may_hold_anything(folder: Path) -> None:
+    table(folder, "a,w,y\n1,p,1.5\n2,q,2.5\n")
+    write("net.py", network(3))
+    succeed("train", "net.py", "--data", "a.csv")
+    rows = "".join(f"{number},{number},p,?\n" for number in range(20))
+    write("b.csv", f"id,a,w,y\n{rows}x,1,q,\n")
+    assert len(succeed("predict", "net.safetensors", "--data", "b.csv").output.splitlines()) == 22
+
+
+def test_one_column_is_a_table_for_a_model_of_one_feature(folder: Path) -> None:
+    table(folder, "a,y\n1,2.5\n2,3.5\n")
+    write("net.py", network(1))
+    succeed("train", "net.py", "--data", "a.csv")
+    write("one.csv", "a\n1\n2\n")
+    with_targets = succeed("predict", "net.safetensors", "--data", "a.csv").output
+    assert succeed("predict", "net.safetensors", "--data", "one.csv").output == with_targets
+    write("one.csv", "a\n1\n?\n")
+    assert fail("predict", "net.safetensors", "--data", "one.csv") == (
+        "DataError in one.csv: the column 'a' has an entry that is not a number, and the model was "
+        "trained on numbers\n"
+        "  expected  numbers\n"
+        "  found     '?' in line 3\n"
+        "  Correct it, or train on a table with such entries.\n"
+    )
+    first = succeed("predict", "net.safetensors", "--data", "a.csv", "--targets", "y").output
+    assert first == with_targets
+    succeed("train", "net.py", "--data", "a.csv", "--kind", "y=number")
+    assert succeed("predict", "net.safetensors", "--data", "a.csv").output.startswith("y\n")
+
+
+def test_wrong_options_of_tables_are_wrong_usage(folder: Path) -> None:
+    write("net.py", network(1))
+    for option in ("rent", "rent=", "rent=numbers"):
+        message = fail("train", "net.py", "--data", "a.csv", "--kind", option, status=2)
+        assert f"{option!r} is not NAME=KIND with one of the kinds number, date" in message
+    message = fail("train", "net.py", "--data", "digits", "--gaps", "mean", status=2)
+    assert "digits is no table" in message
+    assert run("train", "net.py", "--data", "a.csv", "--words", "hot").exit_code == 2
+    table(folder, "a,y\n1,2\n")
+    assert "gaps must be" in fail("train", "net.py", "--data", "a.csv", "--gaps", "average")
