@@ -7,6 +7,7 @@ The arrays of columns are of bools, integers or floats (NaN where a number is mi
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, cast
@@ -141,29 +142,33 @@ def of_cells(
     kind = stored_kind(kind)
     if kind == "word":
         return np.array([cell or None for cell in cells], object)
-    present = [cell for cell in cells if cell not in GAPS]
-    kind = kind or _found_kind(name, cells, present, where)
+    # Dates and words are often repeated: each is looked at once.
+    counts = Counter(cell for cell in cells if cell not in GAPS)
+    if kind is None:
+        kind = _found_kind(name, cells, counts, where)
+    elif not all(map(_FOUND[kind].fits, counts)):
+        raise _no_kind(name, kind, cells, where)
     if kind == "word":
         return np.array([None if cell in GAPS else cell for cell in cells], object)
     found = _FOUND[kind]
-    if not all(map(found.fits, present)):
-        raise _no_kind(name, kind, cells, where)
     numbers = [found.read(found.gap if cell in GAPS else cell) for cell in cells]
     return np.array(numbers, found.dtype)
 
 
 def _found_kind(
-    name: str, cells: Sequence[str], present: Sequence[str], where: Callable[[int], str]
+    name: str, cells: Sequence[str], counts: Counter[str], where: Callable[[int], str]
 ) -> str:
+    """The kind of the cells that are not missing, of which there are so many of each."""
+    total = counts.total()
     for kind, found in _FOUND.items():
-        count = sum(map(found.fits, present))
-        if present and count == len(present):
+        fitting = sum(count for cell, count in counts.items() if found.fits(cell))
+        if total and fitting == total:
             return kind
-        if present and count >= _NEARLY_ALL * len(present):
+        if total and fitting >= _NEARLY_ALL * total:
             raise DataError(
                 f"nearly all cells of the column {name!r} are {kind}s",
                 facts=(
-                    ("expected", f"{kind}s in all {len(present):,} cells"),
+                    ("expected", f"{kind}s in all {total:,} cells"),
                     ("found", _other(cells, found.fits, where)),
                 ),
                 advice=f"Correct the cell, or empty it if the {kind} is missing. If the column is "

@@ -92,14 +92,15 @@ def read_texts(path: Path) -> Texts:
     """
     layout = _read_layout(path)
     columns: list[list[str]] = [[] for _ in layout.names]
+    count = layout.count
     lines: list[int] = []
     with _opened(path) as file:
         rows = csv.reader(file, delimiter=layout.delimiter)
         for row in islice(rows, int(layout.headed), None):
             if not row:
                 continue
-            if len(row) != layout.count:
-                raise _uneven(rows.line_num, layout.count, len(row))
+            if len(row) != count:
+                raise _uneven(rows.line_num, count, len(row))
             lines.append(rows.line_num)
             for column, field in zip(columns, row, strict=True):
                 column.append(field.strip())
