@@ -115,10 +115,12 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
         narwhals: Any = importlib.import_module("narwhals")
     except ImportError as error:
         raise missing_extra("narwhals", "data", "reading a data frame") from error
-    # Narwhals refuses pandas's frames whose columns are not distinct.
-    _require_distinct(_names(frame))
     try:
         table = narwhals.from_native(frame, eager_only=True)
+        _require_distinct(table.columns)
+    except narwhals.exceptions.DuplicateError:
+        _require_distinct(_names(frame))
+        raise
     except TypeError:
         raise DataError(
             "this is not a data frame",
@@ -143,9 +145,8 @@ def _require_distinct(names: Sequence[Any]) -> None:
 
 
 def _names(frame: Any) -> list[Any]:
-    """The names of the columns of a frame; none if it is no frame."""
-    found = getattr(frame, "column_names", None)  # of PyArrow, whose columns are arrays
-    return list(getattr(frame, "columns", ()) if found is None else found)
+    """The names of the columns of a frame of pandas or PyArrow, whose columns are arrays."""
+    return list(getattr(frame, "column_names", frame.columns))
 
 
 def _of_series(narwhals: Any, name: str, series: Any) -> Array:

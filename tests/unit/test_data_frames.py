@@ -216,7 +216,7 @@ def test_faults_of_tables_are_named() -> None:
     )
 
 
-def test_names_of_columns_are_distinct() -> None:
+def test_frames_are_collected_and_names_of_columns_distinct() -> None:
     pandas = pytest.importorskip("pandas")
     text = (
         "in from_frame: the table has the column 'a' more than once\n"
@@ -231,6 +231,10 @@ def test_names_of_columns_are_distinct() -> None:
         with pytest.raises(DataError) as caught:
             from_frame(frame)
         assert str(caught.value) == text
+    lazy = pytest.importorskip("polars").DataFrame({"a": [1]}).lazy()
+    with pytest.raises(DataError, match="this is not a data frame") as caught:
+        from_frame(lazy)
+    assert caught.value.advice == "Collect a lazy frame first."
     for frame in ({1: [1], "1": [2]}, pandas.DataFrame([[1, 2]], columns=["1", 1])):
         with pytest.raises(DataError, match="the column '1' more than once"):
             from_frame(frame)
