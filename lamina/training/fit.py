@@ -221,7 +221,7 @@ class Fit:
                     self._require_steps(len(recorded.losses) - skipped, scale, number)
                 if interrupt.pressed:
                     break
-                row = summary(recorded, self.options.metrics) | epoch.begun.rates
+                row = {**summary(recorded, self.options.metrics), **epoch.begun.rates}
                 if training.scales_loss:
                     row["skipped_steps"] = skipped
                 if measure is not None:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from random_arrays import normal
 
-from lamina import Adam, Model, Sequential, ops
 from lamina import layers as lm
+from lamina import ops
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.ops.differentiate import gradients
@@ -577,34 +576,3 @@ def test_the_page_of_losses_lists_every_loss_and_metric() -> None:
     words = set(re.findall(r"\w+", page))
     public = {*losses.__all__, *metrics.__all__} - {"Loss", "Metric", "Elements"}
     assert not public - words
-
-
-def test_dice_is_trained_with_class_numbers() -> None:
-    """They are those of one-hot targets."""
-    x = normal(8, 1, 4, 4)
-    labels = np.random.default_rng(0).integers(0, 3, (8, 4, 4))
-    found: list[list[float]] = []
-    for y in (labels, np.moveaxis(np.eye(3, dtype="float32")[labels], -1, 1)):
-        layers = lm.Conv2d(3, 3, padding="same"), lm.Softmax(axis=1)
-        model = Model(Sequential(lm.Input(1, 4, 4), *layers), seed=0)
-        how: Any = {"optimizer": Adam(0.1), "epochs": 3, "batch_size": 4, "seed": 0}
-        losses_ = model.fit((x, y), loss=losses.Dice(), **how)["loss"]
-        found.append([*losses_, model.evaluate((x, y), losses.Dice())["loss"]])
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
-    assert found[0][2] < found[0][0]
-
-
-@pytest.mark.parametrize(
-    ("loss", "target"),
-    [(losses.CrossEntropy(), lm.Input(dtype="int64")), (losses.MSE(), lm.Input(2))],
-)
-def test_positions_in_the_prediction_and_none_in_the_target_need_flatten(
-    loss: Any, target: Any
-) -> None:
-    scores = lm.Linear(2)(lm.Conv2d(4, 3)(lm.Input(1, 6, 6)))
-    with pytest.raises(ShapeError) as caught:
-        loss(scores, target)
-    assert caught.value.advice == (
-        "The prediction has an axis for each position: put lm.Flatten() before the last "
-        'lm.Linear, or returns="last" in a recurrent layer, for one result of each example.'
-    )
