@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -67,12 +68,15 @@ def source_line() -> str:
 def warn(message: str) -> None:
     """Shows a `LaminaWarning` at the innermost line of the caller's stack outside this package.
 
-    Python shows a text once for a line, unless its filters say otherwise.
+    Python shows a text once for a line, unless its filters say otherwise. A thread of this package,
+    which reads the batches of a stream, does not warn: the first batch was read by the caller's.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     level = 2
     while frame.f_back is not None and not _is_of_users(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
+    if frame.f_code.co_filename == threading.__file__:
+        return
     warnings.warn(message, LaminaWarning, stacklevel=level)
 
 

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -497,3 +498,17 @@ def test_a_stream_is_copied_to_the_device_in_chunks(
     assert shared[1].values == copied[1].values
     with pytest.raises(ZeroDivisionError):
         trained(Stream(lambda: [(TRAIN.inputs, TRAIN.targets), 1 / 0]), opencl_name)
+
+
+def test_floats_of_a_stream_that_are_converted_are_reported_once() -> None:
+    def batches() -> Iterator[Any]:
+        for _ in range(5):
+            yield np.ones((8, 2)), np.ones((8, 1))
+
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(model, batches, loss=lm.MSE(), epochs=2, batch_size=8)
+    texts = [str(one.message).partition(" from ")[0] for one in caught]
+    assert texts == ["input 0 is converted", "target 0 is converted"]
+    assert {os.path.basename(one.filename) for one in caught} == {"fit_cases.py"}
