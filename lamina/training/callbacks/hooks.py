@@ -13,7 +13,6 @@ from lamina.protocols import wrong_argument
 from lamina.shapes import Array
 from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.history import History
-from lamina.training.schedules import Schedule
 
 AnyCallback = Callback | Callable[[History], bool | None]
 
@@ -31,6 +30,8 @@ def check_callbacks(callbacks: object) -> None:
 
 
 def _wrong(found: object, kind: str) -> DefinitionError:
+    from lamina.training.schedules import Schedule  # only errors need it
+
     advice = ""
     if isinstance(found, Schedule):
         advice = "A schedule is the rate of an optimizer: lm.SGD(schedule)."
