@@ -470,9 +470,20 @@ def test_focal_loss_without_focus_is_cross_entropy() -> None:
     expected = -((1 - np.exp(logarithm)) ** 2 * logarithm * np.take(WEIGHTS, LABELS)).mean()
     found, _ = run(losses.Focal(class_weights=WEIGHTS), SCORES, LABELS)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
-    extreme, gradient = run(losses.Focal(), np.array([[1e4, -1e4], [-1e4, 1e4]]), np.array([0, 0]))
-    assert np.isfinite(extreme)
-    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("focus", [0.5, 2.0])
+def test_focal_losses_of_certain_predictions_have_finite_gradients(focus: float) -> None:
+    scores = np.array([[1e4, -1e4], [-1e4, 1e4]])
+    for loss, target in (
+        (losses.Focal(focus=focus), np.array([0, 0])),
+        (losses.BinaryFocal(focus=focus), np.array([[1.0, 0.0], [1.0, 0.0]])),
+    ):
+        value, gradient = run(loss, scores, target)
+        assert np.isfinite(value)
+        assert np.isfinite(gradient).all()
+        assert not gradient[0].any()
+        assert gradient[1].any()
 
 
 def test_dice_compares_regions_of_each_class() -> None:

@@ -11,7 +11,16 @@ from lamina.graph import Tensor
 from lamina.graph.kinds import Either, Fraction, NotNegative, Row
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape
-from lamina.training.losses.loss import WEIGHT, Elements, Loss, Reduction, Scores, log, log1m
+from lamina.training.losses.loss import (
+    WEIGHT,
+    Elements,
+    Loss,
+    Reduction,
+    Scores,
+    focused,
+    log,
+    log1m,
+)
 from lamina.training.losses.scores import SCORES, doubt, not_scores
 from lamina.training.target_checks import Weights, check_probabilities, matched, weight_tensor
 
@@ -152,7 +161,7 @@ class BinaryFocal(Loss):
         if self.focus:
             p = ops.sigmoid(prediction)
             wrong = p * (1.0 - wanted) + (1.0 - p) * wanted
-            each = each * wrong**self.focus
+            each = focused(each, wrong, self.focus)
         if self.balance is not None:
             each = each * (wanted * self.balance + (1.0 - wanted) * (1.0 - self.balance))
         return Elements(each)

@@ -12,7 +12,7 @@ from lamina.graph import Tensor
 from lamina.graph.kinds import NotNegative, Number
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64
-from lamina.training.losses.loss import Elements, Loss, Reduction, Scores, Target
+from lamina.training.losses.loss import Elements, Loss, Reduction, Scores, Target, focused
 from lamina.training.losses.scores import SCORES, doubt, not_scores
 from lamina.training.target_checks import (
     Weights,
@@ -229,7 +229,7 @@ class Focal(Loss):
         logarithms = ops.log_softmax(prediction, 1)
         each = -ops.sum(ops.where(hit, logarithms, 0.0), 1, keepdims=True)
         if self.focus:
-            each = each * (1.0 - ops.exp(-each)) ** self.focus
+            each = focused(each, 1.0 - ops.exp(-each), self.focus)
         each = known_classes(each, target, classes, self.ignore_index)
         if weights is not None:
             each = each * ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)

@@ -213,3 +213,12 @@ def log1m(p: Tensor) -> Tensor:
     """log(1 - p), but at least -100, with a finite gradient at 1."""
     below = p < 1
     return ops.where(below, ops.clip(ops.log1p(-ops.where(below, p, 0.0)), low=-100.0), -100.0)
+
+
+def focused(each: Tensor, wrong: Tensor, focus: float) -> Tensor:
+    """A focal loss: wrong^focus times each; zero without a gradient where wrong is 0.
+
+    Rounding makes it 0 for certain predictions. Powers below 1 have no slope there.
+    """
+    certain = ops.equal(wrong, 0.0)
+    return ops.where(certain, 0.0, each * ops.where(certain, 1.0, wrong) ** focus)
