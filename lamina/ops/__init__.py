@@ -194,19 +194,7 @@ _FILES = (
     *("clipping", "division", "bits", "finite", "logarithms", "trigonometry", "comparison"),
     *("creation", "reduce", "softmax", "linalg", "windows", "convolution", "pooling", "indexing"),
     *("getitem", "sorting", "attention", "random", "recurrence", "scans", "factorization"),
-    *("creation", "reduce", "softmax", "linalg", "windows", "convolution"),
-    *("pooling", "indexing", "attention", "random", "recurrence", "scans", "recomputation"),
-    *("comparison", "creation", "reduce", "softmax", "linalg", "windows", "convolution"),
-    *(
-        "pooling",
-        "indexing",
-        "getitem",
-        "sorting",
-        "attention",
-        "random",
-        "recurrence",
-        "factorization",
-    ),
+    "recomputation",
 )
 for _file in _FILES:
     _import_module(f"lamina.ops.{_file}")
