@@ -24,7 +24,8 @@ MODEL: dict[str, str] = {
         "model.set_parameters(values) takes arrays by the names of model.parameters()."
     ),
     "set_weights": "model.set_parameters(values)",
-    "load_weights load": "lm.load(path)",
+    "load_weights": "model.load_parameters(path)",
+    "load": "lm.load(path)",
     "save_weights to_json export": "model.save(path)",
     "layers modules named_modules children get_layer": (
         "print(model.network) shows the layers; model.parameters() has their names."
@@ -179,7 +180,7 @@ TENSOR: dict[str, str] = {
     "to type float double half int long bool": "x.astype(dtype)",
     "amax": "x.max(axes)",
     "amin": "x.min(axes)",
-    "norm": "It is (x * x).sum().sqrt().",
+    "norm": "lm.ops.norm(x)",
     "pow": "x ** y",
     "mm bmm": "x.matmul(y), or x @ y.",
     "gather": "lm.ops.take_along_axis(x, indices, axis)",

@@ -19,9 +19,10 @@ class Recompute:
     The results of the layers inside are not kept for the gradient. Only the operands and the result
     are: the backward pass computes the layers again from the operands, with the same random
     numbers. So a deep network of such blocks takes less memory, and a training step about a third
-    more arithmetic. Results, gradients and states are the same; states are updated once. It may
-    stand within another `Recompute`. A prediction is computed as without it. From Chen, Xu, Zhang,
-    Guestrin: Training deep nets with sublinear memory cost (2016); PyTorch's
+    more arithmetic. Results, gradients and states are the same, except that the compiler may join
+    the second computation with other steps, so that sums are rounded differently; states are
+    updated once. It may stand within another `Recompute`. A prediction is computed as without it.
+    From Chen, Xu, Zhang, Guestrin: Training deep nets with sublinear memory cost (2016); PyTorch's
     `torch.utils.checkpoint`.
 
     Args:

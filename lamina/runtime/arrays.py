@@ -22,6 +22,7 @@ from lamina.runtime.by_name import (
 )
 from lamina.shapes import (
     BATCH,
+    PUBLIC_DTYPES,
     Array,
     DType,
     as_dtype,
@@ -67,6 +68,12 @@ def convert(value: Any, wanted: DType, name: str, *, narrow: bool = True) -> Arr
         arriving = as_dtype(array.dtype)
     except DTypeError as error:
         raise error.at(name) from None
+    if arriving.name not in PUBLIC_DTYPES:
+        raise DTypeError(
+            f"{name} has a dtype that data cannot have",
+            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", arriving.name)),
+            advice="Convert it first: array.astype('int64').",
+        )
     if wanted.is_half and arriving.is_float and arriving.rank <= float32.rank:
         array, arriving = rounded(array, wanted, name), wanted
     narrowing = arriving.is_float and wanted.is_float and arriving.rank > wanted.rank

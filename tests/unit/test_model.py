@@ -547,3 +547,16 @@ def test_a_data_set_can_be_predicted() -> None:
 
 def test_repr_shows_parameters_dtype_and_engine() -> None:
     assert repr(lm.Model(network())) == "Model(43 parameters, float32, engine='cpu')"
+
+
+def test_a_dtype_that_data_cannot_have_is_refused() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+    with pytest.raises(DTypeError) as caught:
+        model.predict(np.ones((2, 2), "uint32"))
+    assert str(caught.value).endswith(
+        "input 0 has a dtype that data cannot have\n"
+        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, uint16, "
+        "bool\n"
+        "  found     uint32\n"
+        "  Convert it first: array.astype('int64')."
+    )

@@ -21,8 +21,8 @@ class LBFGS(Optimizer):
     """w - rate H g, where H approximates the inverse Hessian from the last changes of w and g.
 
     From Nocedal: Updating quasi-Newton matrices with limited storage (1980); Nocedal, Wright:
-    Numerical optimization (2006), algorithm 7.4. It is PyTorch's `LBFGS(max_iter=1)` without line
-    search: one evaluation of the gradient for each training step. The first step is
+    Numerical optimization (2006), algorithm 7.4. It is PyTorch's `LBFGS(max_iter=1)` with
+    `history_size=history`, without line search: each training step evaluates the gradient once. The first step is
     rate min(1, 1 / |g|_1) g, as is each after one in which nothing moved.
 
     H is estimated from differences of gradients, so all training steps should see the same
