@@ -97,7 +97,7 @@ def names_of_weights(network: Network, loss: Loss) -> Names:
 
 _NAME_INPUTS = (
     "name the inputs: lm.Input(..., name={example!r}). A table by columns is for a model that was "
-    "trained on lm.data.from_frame(...)."
+    "trained on lm.data.from_frame(...). A predictor takes model.coding.inputs(table)."
 )
 _NAME_OUTPUTS = "name the outputs: lm.Network(inputs, outputs={{{example!r}: ..., ...}})."
 _GIVE_LOSSES = "give a loss for each output: loss={{{example!r}: lm.MSE(), ...}}."

@@ -282,7 +282,8 @@ def test_names_for_inputs_without_names_are_refused() -> None:
         "  expected  an array\n"
         "  found     a dict of box\n"
         "  Give the array itself, or name the inputs: lm.Input(..., name='box'). A table by "
-        "columns is for a model that was trained on lm.data.from_frame(...)."
+        "columns is for a model that was trained on lm.data.from_frame(...). A predictor takes "
+        "model.coding.inputs(table)."
     )
     a, b = lm.Input(2, name="a"), lm.Input(2)
     two = lm.Model(lm.Network([a, b], a + b), engine="interpreter")

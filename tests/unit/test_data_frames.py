@@ -501,6 +501,9 @@ def test_a_predictor_tells_how_a_frame_is_coded() -> None:
         "  Code the frame as in training: predict(model.coding.inputs(frame)); for a model that "
         "was trained on arrays: predict(frame.to_numpy())."
     )
+    with pytest.raises(DataError) as caught:
+        predict({"a": [1.0]})
+    assert caught.value.advice.endswith("A predictor takes model.coding.inputs(table).")
     found = predict(model.coding.inputs({"a": [1.0]}))
     np.testing.assert_array_equal(found, model.predict({"a": [1.0]}))
 
