@@ -555,8 +555,8 @@ def test_a_dtype_that_data_cannot_have_is_refused() -> None:
         model.predict(np.ones((2, 2), "uint32"))
     assert str(caught.value).endswith(
         "input 0 has a dtype that data cannot have\n"
-        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, uint16, "
-        "bool\n"
+        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
+        "uint16, bool\n"
         "  found     uint32\n"
         "  Convert it first: array.astype('int64')."
     )

@@ -22,8 +22,8 @@ class LBFGS(Optimizer):
 
     From Nocedal: Updating quasi-Newton matrices with limited storage (1980); Nocedal, Wright:
     Numerical optimization (2006), algorithm 7.4. It is PyTorch's `LBFGS(max_iter=1)` with
-    `history_size=history`, without line search: each training step evaluates the gradient once. The first step is
-    rate min(1, 1 / |g|_1) g, as is each after one in which nothing moved.
+    `history_size=history`, without line search: each training step evaluates the gradient once. The
+    first step is rate min(1, 1 / |g|_1) g, as is each after one in which nothing moved.
 
     H is estimated from differences of gradients, so all training steps should see the same
     examples: `batch_size=len(data)`, in a network without random layers. All parameters with this
