@@ -14,7 +14,7 @@ from lamina import Model, Sequential
 from lamina import layers as lm
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate, leaf
-from lamina.shapes import BATCH, as_dtype, float32, int64
+from lamina.shapes import BATCH, Size, as_dtype, float32, int64
 from lamina.training import losses, metrics
 
 generator = np.random.default_rng(0)
@@ -35,13 +35,20 @@ def run(metric: metrics.Metric, prediction: np.ndarray, target: np.ndarray, piec
     )
     statistics = metric.statistics(x, y)
     assert all(tensor.dtype == x.dtype for tensor in statistics.values())
-    sums = dict.fromkeys(statistics, np.float64(0))
+    rows = {n for n, one in statistics.items() if one.rank and isinstance(one.shape[0], Size)}
+    pieces_of: dict[str, list[np.ndarray]] = {name: [] for name in statistics}
     bounds = [0, *(len(prediction) // 4 * n for n in range(1, pieces)), len(prediction)]
     for start, stop in itertools.pairwise(bounds):
         graph = bind_batch(Graph((x, y), tuple(statistics.items())), stop - start)
         found, _ = evaluate(graph, {"x": prediction[start:stop], "y": target[start:stop]})
-        sums = {name: sums[name] + found[name].astype(np.float64) for name in sums}
-    return metric.result(sums)
+        for name, value in found.items():
+            pieces_of[name].append(value.astype(np.float64))
+    return metric.result(
+        {
+            name: np.concatenate(values) if name in rows else np.sum(values, 0)
+            for name, values in pieces_of.items()
+        }
+    )
 
 
 def confusion(found: np.ndarray, actual: np.ndarray, classes: int) -> np.ndarray:

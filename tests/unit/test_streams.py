@@ -24,6 +24,7 @@ from lamina.data.reader import Plan, Reader
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.runtime import streaming
+from lamina.training.callbacks.callback import RunningFit
 from lamina.training.history import History
 
 
@@ -455,8 +456,16 @@ def test_the_buffer_is_bounded() -> None:
 def test_ctrl_c_ends_a_fit_whose_source_is_slow() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    begun = threading.Event()
+
+    class Begins(lm.Callback):
+        def fit_begins(self, fit: RunningFit) -> None:
+            begun.set()
+
     def slow() -> Iterator[Any]:
         yield TRAIN.inputs[:BATCH], TRAIN.targets[:BATCH]
+        # Before, Ctrl-C ends the call of fit itself.
+        begun.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
         for _ in range(50):
             time.sleep(0.05)
@@ -464,7 +473,7 @@ def test_ctrl_c_ends_a_fit_whose_source_is_slow() -> None:
 
     try:
         started = time.perf_counter()
-        _, history = trained(slow, epochs=3)
+        _, history = trained(slow, epochs=3, callbacks=[Begins()])
         assert history.interrupted
         assert time.perf_counter() - started < 20
     finally:
