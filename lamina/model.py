@@ -11,7 +11,7 @@ from lamina.calls import checked
 from lamina.data import Dataset, Stream, as_dataset
 from lamina.data.arrays import rounded
 from lamina.data.dataset import Data
-from lamina.data.stream import AnyData, as_data, as_inputs
+from lamina.data.stream import AnyData, as_data, as_inputs, whole_of
 from lamina.elsewhere import Named
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError
@@ -383,7 +383,7 @@ class Model(Named):
             drop_last: omit a smaller last batch of each epoch.
             micro_batch: divide each batch, as in `training`.
             progress: show a progress bar; by default on terminals only.
-            shuffle: whether each epoch has the examples in another order; otherwise in their own.
+            shuffle: whether each epoch has another order; otherwise that of the data or the source.
             record: further measures of the history: `"rate"`, the learning rate at the begin of
                 each epoch, and `"gradient_norm"`, the mean norm of all gradients together, before
                 they are clipped.
@@ -411,7 +411,7 @@ class Model(Named):
         """
         data = as_data(train)
         self._coding = data.coding if isinstance(data, Dataset) else self._coding
-        targets = data.target_arrays if isinstance(data, Dataset) else None
+        targets = None if (known := whole_of(data)) is None else known.target_arrays
         fit = Fit(
             self,
             self._parameters,
@@ -529,7 +529,7 @@ class Model(Named):
             DataError: if random examples cannot be made, because an input takes integers.
         """
         options = options_of(loss, optimizer, clip, frozen, "profile")
-        dataset = None if data is None else as_dataset(data).subset(0, batch_size)
+        dataset = None if data is None else as_dataset(data).subset(0, batch_size).dense()
         return profile(self._parameters, options, dataset, batch_size, seconds)
 
     def parameters(self) -> dict[str, Array]:

@@ -121,7 +121,7 @@ def objective(
     leaves = [leaf(f"target{n}", "input", *spec) for n, spec in enumerate(targets)]
     weight_leaves = [leaf(f"weight{n}", "input", *spec) for n, spec in enumerate(weights)]
     dtype = loss_dtype(trace)
-    compared = _compared_targets(terms, trace.outputs, leaves)
+    compared = _compared_targets(terms, trace.outputs, leaves, len(weights))
     weighted = _weights_of_terms(terms, [ops.cast(one, dtype) for one in weight_leaves])
     shares: list[Share] = []
     outputs: list[tuple[str, Tensor]] = []
@@ -186,9 +186,16 @@ def _joined(shares: Sequence[Share]) -> tuple[Share, ...]:
 
 
 def _compared_targets(
-    terms: Sequence[LossTerm], outputs: Sequence[Tensor], leaves: Sequence[Tensor]
+    terms: Sequence[LossTerm], outputs: Sequence[Tensor], leaves: Sequence[Tensor], weights: int
 ) -> list[tuple[int, ...]]:
-    """For each term the numbers of its targets."""
+    """For each term the numbers of its targets.
+
+    Args:
+        terms: of the loss.
+        outputs: of the network.
+        leaves: the targets.
+        weights: how many arrays of weights there are, for the error.
+    """
     expected = [_expected(term, outputs) for term in terms]
     for term, specs in zip(terms, expected, strict=True):
         if not leaves and specs:
@@ -202,6 +209,12 @@ def _compared_targets(
         return [tuple(range(len(leaves)))]
     counts = [1 if specs is None else len(specs) for specs in expected]
     if sum(counts) != len(leaves):
+        advice = "Give a tuple with one target for each output that has a loss."
+        if weights and sum(counts) > len(leaves):
+            advice = (
+                "The third value of (x, y, z) is the weights of the examples. Several targets make "
+                "a tuple: (x, (y, z))."
+            )
         raise DataError(
             "the data has another number of targets than the losses take",
             facts=(
@@ -210,7 +223,7 @@ def _compared_targets(
                 ("found", str(len(leaves))),
             ),
             where="loss",
-            advice="Give a tuple with one target for each output that has a loss.",
+            advice=advice,
         )
     starts = [sum(counts[:number]) for number in range(len(counts))]
     return [tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True)]

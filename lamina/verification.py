@@ -145,7 +145,7 @@ def verify(
     """
     loss = as_loss(loss)
     dataset = (
-        positional(as_dataset(data), network, loss, shapes.float64)
+        positional(as_dataset(data).dense(), network, loss, shapes.float64)
         if data is not None
         else random_examples(network, loss, batch_size, seed, shapes.float64, where="verify")
     )

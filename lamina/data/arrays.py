@@ -9,7 +9,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.errors import DataError, DefinitionError
+from lamina.errors import DataError, DefinitionError, DTypeError
 from lamina.graph import Tensor, source_line
 from lamina.shapes import Array, DType, converted
 
@@ -47,6 +47,13 @@ def to_array(value: Any, problem: str) -> Array:
             facts=(("expected", "an array"), ("found", repr(value))),
             where=source_line(),
             advice="Arrays go here, and tensors to the network: model.network(x).",
+        )
+    if is_sparse(value):
+        raise DataError(
+            problem,
+            facts=(("expected", "an array"), ("found", f"a sparse {type(value).__name__}")),
+            advice="Make a dense array: matrix.toarray(). lm.data.Dataset, fit, evaluate and "
+            "predict take sparse inputs as they are.",
         )
     try:
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
@@ -126,6 +133,36 @@ def is_frame(value: object) -> bool:
 def is_sparse(value: object) -> bool:
     """Whether a value is a sparse matrix or array of SciPy."""
     return hasattr(value, "tocsr") and hasattr(value, "toarray")
+
+
+def dense(array: Any) -> Array:
+    """An array, also of a sparse matrix."""
+    return array.toarray() if is_sparse(array) else array
+
+
+def bytes_of(array: Any) -> int:
+    """The bytes of an array, or of a sparse matrix by rows."""
+    stored = (array.data, array.indices, array.indptr) if is_sparse(array) else (array,)
+    return sum(one.nbytes for one in stored)
+
+
+def sparse_in_dtype(name: str, matrix: Any, dtype: DType) -> Any:
+    """A sparse matrix by rows; if it has floats, in this dtype.
+
+    Raises:
+        DTypeError: if SciPy has no sparse matrices of this dtype.
+        DataError: if a finite number becomes infinite.
+    """
+    if matrix.dtype.kind != "f":
+        return matrix
+    if dtype.is_half:
+        raise DTypeError(
+            f"the sparse matrix {name} cannot have floats of 16 bits",
+            facts=(("expected", "dtype='float32' or 'float64'"), ("found", dtype.name)),
+            advice="Leave dtype out: rows are converted when they become dense.",
+        )
+    numbers = rounded(matrix.data, dtype, f"the sparse matrix {name}")
+    return type(matrix)((numbers, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _of_python(value: object) -> bool:

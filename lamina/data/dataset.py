@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.calls import Called
-from lamina.data.arrays import is_buffer, listed, to_array
+from lamina.data.arrays import bytes_of, dense, is_buffer, is_sparse, listed, to_array
 from lamina.data.fields import (
     Arrays,
     arrays_of,
@@ -106,6 +106,7 @@ class Dataset(Named, metaclass=Called):
     Args:
         inputs: an array whose first axis counts the examples. For a network with several inputs a
             tuple of such arrays, or a dict by the names of the inputs: `{"image": a, "age": b}`.
+            Sparse matrices of SciPy are inputs too: their rows become dense batch by batch.
         targets: an array with as many examples, or None. For a network with several outputs a tuple
             of them, or a dict by the names of the outputs; targets of outputs without a loss are
             not used.
@@ -153,12 +154,12 @@ class Dataset(Named, metaclass=Called):
         named = self._named_arrays()
         (first_name, first), *others = named
         for name, value in others:
-            if len(value) != len(first):
+            if value.shape[0] != first.shape[0]:
                 raise DataError(
                     f"the {first_name} and the {name} differ in the number of examples",
                     facts=(
-                        (first_name, f"{len(first):,} examples, {full_text(first)}"),
-                        (name, f"{len(value):,} examples, {full_text(value)}"),
+                        (first_name, f"{first.shape[0]:,} examples, {full_text(first)}"),
+                        (name, f"{value.shape[0]:,} examples, {full_text(value)}"),
                     ),
                     advice="The first axis counts the examples; its extent must be the same in all "
                     "arrays. Pass several inputs as a tuple, or as a dict by their names.",
@@ -248,10 +249,19 @@ class Dataset(Named, metaclass=Called):
     @property
     def nbytes(self) -> int:
         """The bytes of all arrays."""
-        return sum(array.nbytes for _, array in self._named_arrays())
+        return sum(bytes_of(array) for _, array in self._named_arrays())
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether an input is a sparse matrix."""
+        return any(map(is_sparse, self.input_arrays))
+
+    def dense(self) -> Dataset:
+        """The same examples with arrays in place of sparse matrices; itself if it has none."""
+        return self._select(slice(None), is_dense=True) if self.is_sparse else self
 
     def __len__(self) -> int:
-        return len(self.input_arrays[0])
+        return self.input_arrays[0].shape[0]
 
     def __repr__(self) -> str:
         fields: list[str] = []
@@ -377,16 +387,19 @@ class Dataset(Named, metaclass=Called):
     ) -> Iterator[Batch]:
         for start in range(0, stop, batch_size):
             rows = slice(start, min(start + batch_size, stop))
-            yield self._rows(rows if order is None else order[rows])
+            yield self._rows(rows if order is None else order[rows], is_dense=True)
 
-    def _select(self, rows: slice | Array) -> Dataset:
-        inputs, targets, *weights = self._rows(rows)
+    def _select(self, rows: slice | Array, *, is_dense: bool = False) -> Dataset:
+        inputs, targets, *weights = self._rows(rows, is_dense=is_dense)
         own = weights[0] if weights else None
         return Dataset(inputs, targets, weights=own, coding=self.coding)
 
-    def _rows(self, rows: slice | Array) -> Batch:
+    def _rows(self, rows: slice | Array, *, is_dense: bool) -> Batch:
+        def one(_: str, array: Array) -> Array:
+            return dense(array[rows]) if is_dense else array[rows]
+
         def taken(arrays: Arrays) -> Arrays:
-            return of_each(arrays, lambda _, array: array[rows])
+            return of_each(arrays, one)
 
         pair = taken(self.inputs), None if self.targets is None else taken(self.targets)
         return pair if self.weights is None else (*pair, taken(self.weights))
@@ -407,7 +420,7 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
     given = cast(object, value)  # callers without a type checker pass anything
     if isinstance(given, Dataset):
         return given
-    if is_buffer(given) and not isinstance(given, np.generic):
+    if is_sparse(given) or (is_buffer(given) and not isinstance(given, np.generic)):
         return Dataset(cast(Array, given))
     if isinstance(given, tuple) and len(cast(tuple[object, ...], given)) in (2, 3):
         inputs, targets, *weights = cast(tuple[Any, ...], given)

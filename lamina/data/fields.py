@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from lamina.data.arrays import Listed, is_buffer, listed, rounded
+from lamina.data.arrays import Listed, is_buffer, is_sparse, listed, rounded, sparse_in_dtype
 from lamina.errors import DataError, DTypeError
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 
@@ -69,6 +69,8 @@ def arrays_of(role: str, value: Any) -> Any:
 def _as_array(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return cast(Array, value)
+    if is_sparse(value):
+        return value.tocsr()
     convertible = isinstance(value, list) or is_buffer(value)
     return (
         listed(value, f"the {name} cannot be converted to an array")
@@ -81,6 +83,8 @@ def in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
     """The arrays, those of floats in this dtype."""
 
     def one(index: str, array: Array | None) -> Array | None:
+        if is_sparse(array):
+            return sparse_in_dtype(f"{role}{index}", array, dtype)
         is_float = array is not None and as_dtype(array.dtype).is_float
         return rounded(np.asarray(array), dtype, f"the array {role}{index}") if is_float else array
 
@@ -88,7 +92,15 @@ def in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
 
 
 def check(name: str, value: object) -> None:
-    """Raises DataError or DTypeError for what a data set does not take."""
+    """Raises DataError or DTypeError for what a data set does not take.
+
+    Args:
+        name: `"inputs"`, `"targets[1]"`.
+        value: an array; inputs may be a sparse matrix.
+    """
+    if is_sparse(value):
+        _check_sparse(name, cast(Array, value))
+        return
     if not isinstance(value, np.ndarray):
         raise DataError(
             f"the {name} are not an array",
@@ -109,6 +121,23 @@ def check(name: str, value: object) -> None:
             facts=(("expected", "no axis of length 0"), ("found", full_text(array))),
             advice="Check how the array was selected or loaded.",
         )
+
+
+def _check_sparse(name: str, matrix: Array) -> None:
+    found = ("found", f"a sparse matrix, {full_text(matrix)}")
+    if not name.startswith("inputs"):
+        raise DataError(
+            f"the {name} are a sparse matrix",
+            facts=(("expected", "a NumPy array"), found),
+            advice="Only inputs may be sparse. Make an array: matrix.toarray().",
+        )
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise DataError(
+            f"the {name} are sparse, and have no examples with features",
+            facts=(("expected", "two axes, examples and features, not of length 0"), found),
+            advice="The first axis counts the examples: matrix.reshape((1, -1)) makes it.",
+        )
+    _check_dtype(name, matrix)
 
 
 def _check_dtype(name: str, array: Array) -> None:
@@ -148,6 +177,8 @@ def _dtype_advice(array: Array) -> str:
 
 def example_text(array: Array) -> str:
     """Dtype and shape of an example."""
+    if is_sparse(array):
+        return f"{shape_text(array.shape[1:], as_dtype(array.dtype))} sparse"
     if isinstance(array, Listed):
         return f"float{shape_text(array.shape[1:])}"
     return shape_text(array.shape[1:], as_dtype(array.dtype))

@@ -1,18 +1,15 @@
-"""Sparse matrices of SciPy: their rows become dense arrays batch by batch."""
+"""Sparse matrices of SciPy as inputs: their rows become dense arrays batch by batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
-from lamina.data.dataset import Dataset, permutations
-from lamina.data.fields import Arrays
-from lamina.errors import DataError
-from lamina.program.philox import ORDER_STREAM
+from lamina.data.dataset import Batch, Dataset
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array
+from lamina.shapes import Array, size_of
 
 # About the bytes of a batch of dense rows.
 _BATCH_BYTES = 1 << 20
@@ -21,40 +18,22 @@ _BATCH_BYTES = 1 << 20
 @final
 @frozen_dataclass(eq=False)
 class SparseRows:
-    """A source of batches: the rows of a sparse matrix, in the order of a `Dataset`.
+    """A source of batches: the examples of a data set with sparse inputs, in its order.
 
     Attributes:
-        inputs: a sparse matrix, whose rows are the examples.
-        targets: an array, tuple or dict of arrays as the inputs of a data set; or None.
+        dataset: whose inputs are sparse matrices, or also arrays.
     """
 
-    inputs: Any
-    targets: Dataset | None
+    dataset: Dataset
 
-    def __post_init__(self) -> None:
-        inputs: Any = self.inputs.tocsr()
-        object.__setattr__(self, "inputs", inputs)
-        if self.targets is not None and len(self.targets) != inputs.shape[0]:
-            raise DataError(
-                "the inputs and the targets differ in the number of examples",
-                facts=(
-                    ("inputs", f"{inputs.shape[0]:,} rows of a sparse matrix"),
-                    ("targets", f"{len(self.targets):,} examples"),
-                ),
-                advice="Give one target for each row.",
-            )
-
-    def __call__(
-        self, epoch: int, skip: int, seed: int | None
-    ) -> Iterator[tuple[Array, Arrays | None]]:
+    def __call__(self, epoch: int, skip: int, seed: int | None) -> Iterator[Batch]:
         """The batches of an epoch, shuffled if there is a seed."""
-        count: int = self.inputs.shape[0]
-        width: int = self.inputs.shape[1]
-        size = max(1, _BATCH_BYTES // max(1, width * self.inputs.dtype.itemsize))
-        order: Array = np.arange(count)
-        if seed is not None:
-            (order,) = permutations(count, seed, range(epoch, epoch + 1), ORDER_STREAM)
-        for start in range(skip * size, count, size):
-            rows = order[start : start + size]
-            targets = None if self.targets is None else self.targets.take(rows).inputs
-            yield self.inputs[rows].toarray(), targets
+        dataset = self.dataset
+        each = sum(size_of(one.shape[1:]) * one.dtype.itemsize for one in dataset.input_arrays)
+        size = max(1, _BATCH_BYTES // max(1, each))
+        order: Array | None = None if seed is None else dataset.order(seed, epoch)
+        for start in range(skip * size, len(dataset), size):
+            stop = min(start + size, len(dataset))
+            rows = np.arange(start, stop) if order is None else order[start:stop]
+            (batch,) = dataset.take(rows).batches(size)
+            yield batch

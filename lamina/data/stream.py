@@ -19,6 +19,8 @@ from lamina.records import frozen_dataclass
 if TYPE_CHECKING:
     from lamina.data.coding import Coding
 
+# The name of the weights of examples in a batch with names.
+_WEIGHTS = "weights"
 # Bytes of the examples that are read before they are needed.
 BUFFER_BYTES = 64 << 20
 
@@ -62,8 +64,8 @@ class Stream(metaclass=Called):
 
     A batch is `(x, y)`, x alone, or `(x, y, weights)` with the weights of the examples, each an
     array, a tuple, or a dict by the names of inputs or outputs; `{"x": x, "y": y}` and the other
-    names that `load` knows; another dict, of the inputs by their names; or a `Dataset`. Its arrays
-    are those of NumPy, tensors, buffers, and all else that a `Dataset` takes.
+    names that `load` knows, also with `"weights"`; another dict, of the inputs by their names; or a
+    `Dataset`. Its arrays are those of NumPy, tensors, buffers, and all else that a `Dataset` takes.
 
     Args:
         source: of the batches.
@@ -157,8 +159,22 @@ def as_data(value: Any) -> Dataset | Stream:
             facts=(("expected", "a Dataset"), ("found", type(cast(Any, value)).__name__)),
             advice=advice,
         )
-    sparse = _sparse_rows(value)
-    return as_dataset(value) if sparse is None else Stream(sparse)
+    dataset = as_dataset(value)
+    if not dataset.is_sparse:
+        return dataset
+    from lamina.data.sparse import SparseRows  # few trainings need it
+
+    return Stream(SparseRows(dataset))
+
+
+def whole_of(data: Dataset | Stream) -> Dataset | None:
+    """All examples of a training; None for a stream, of which they are not known."""
+    if isinstance(data, Dataset):
+        return data
+    from lamina.data.sparse import SparseRows
+
+    source = data.source
+    return source.dataset if isinstance(source, SparseRows) else None
 
 
 def as_inputs(value: Any, coding: Coding | None) -> Any:
@@ -169,27 +185,25 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
         coding: of the tables that the model takes, if any.
     """
     if isinstance(value, Dataset):
-        return value.inputs
+        return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs
     if is_frame(value):
         if coding is not None:
             return coding.inputs(value)
         if isinstance(value, Mapping):
-            return cast(Any, value)  # by the names of inputs
+            named = cast(Any, value)  # by the names of inputs
+            return as_data(Dataset(named)) if _has_sparse(named) else named
         return to_array(value, "the inputs cannot be converted to an array")
-    if is_sparse(value) or is_stream(value):
+    if is_stream(value):
         return as_data(value)
-    return value
+    return as_data(Dataset(value)) if _has_sparse(value) else value
 
 
-def _sparse_rows(value: Any) -> Any:
-    """A source of the rows of a sparse matrix, alone or with targets; None for other data."""
-    fields = cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value, None)
-    if len(fields) != 2 or not is_sparse(fields[0]):
-        return None
-    from lamina.data.sparse import SparseRows  # few trainings need it
-
-    inputs, targets = fields
-    return SparseRows(inputs, None if targets is None else Dataset(targets))
+def _has_sparse(inputs: object) -> bool:
+    """Whether one of the inputs is a sparse matrix."""
+    if isinstance(inputs, Mapping):
+        inputs = tuple(cast(Mapping[str, object], inputs).values())
+    several = cast(tuple[object, ...], inputs) if isinstance(inputs, tuple) else (inputs,)
+    return any(map(is_sparse, several))
 
 
 _DATA: Any = (Dataset, tuple)
@@ -216,11 +230,15 @@ def _is_batch(value: Any) -> bool:
 
 
 def as_batch(value: Any) -> Dataset:
-    """A batch of a source as a data set.
+    """A batch of a source as a data set of dense arrays.
 
     Raises:
         DataError, DTypeError: if it is not a batch.
     """
+    return _batch(value).dense()
+
+
+def _batch(value: Any) -> Dataset:
     if isinstance(value, Dataset):
         return value
     if isinstance(value, Mapping):
@@ -231,7 +249,8 @@ def as_batch(value: Any) -> Dataset:
             raise DataError(
                 "a batch is neither inputs nor a pair (inputs, targets)",
                 facts=(("expected", "(x, y)"), ("found", f"{len(fields)} values")),
-                advice="Several inputs make a tuple: ((a, b), y).",
+                advice="Several inputs make a tuple, and so do several targets: ((a, b), (y, z)). "
+                "A third value is the weights of the examples.",
             )
         inputs, *others = map(_arrays, fields)
         targets, weights = (*others, None, None)[:2]
@@ -257,14 +276,16 @@ def _arrays(value: Any) -> Any:
 def _named_batch(batch: Mapping[str, Any]) -> Dataset:
     """The inputs and targets of a batch with the names of a pair; otherwise inputs by name."""
     for inputs, targets in NAME_PAIRS:
-        if inputs in batch and set(batch) <= {inputs, targets}:
-            return Dataset(_arrays(batch[inputs]), _arrays(batch.get(targets)))
+        if inputs in batch and set(batch) <= {inputs, targets, _WEIGHTS}:
+            fields = _arrays(batch[inputs]), _arrays(batch.get(targets))
+            return Dataset(*fields, weights=_arrays(batch.get(_WEIGHTS)))
     if not any(targets in batch for _, targets in NAME_PAIRS):
         return Dataset(batch)
+    pairs = ", ".join(f"{inputs}/{targets}" for inputs, targets in NAME_PAIRS)
     raise DataError(
         "the names in a batch do not tell inputs from targets",
         facts=(
-            ("expected", ", ".join(f"{inputs}/{targets}" for inputs, targets in NAME_PAIRS)),
+            ("expected", f"{pairs}; and {_WEIGHTS}, if the examples have any"),
             ("found", ", ".join(map(str, batch)) or "no names"),
         ),
         advice="Give pairs: ({'a': batch['a'], 'b': batch['b']}, batch['c']) for batch in loader.",

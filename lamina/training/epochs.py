@@ -55,7 +55,7 @@ class Opened:
 
     Args:
         data: to open; use it in a `with` block.
-        seed: of the order of the examples.
+        seed: of the order of the examples; None for that of the source.
         notes: where a stream begins, from `Epochs.notes`; None for the beginning.
         keeps_states: whether notes have the state of the source, if it has one.
     """
@@ -63,7 +63,7 @@ class Opened:
     def __init__(
         self,
         data: Dataset | Stream,
-        seed: int,
+        seed: int | None,
         notes: Mapping[str, Any] | None = None,
         *,
         keeps_states: bool = False,

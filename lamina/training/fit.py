@@ -115,7 +115,8 @@ class Fit:
         hooks = Hooks(self.callbacks)
         options = replace(self.options, adjustable_rate=hooks.changes_rate)
         keeps_states = self.checkpoint is not None
-        with Opened(self.train, self.seed, begun.position, keeps_states=keeps_states) as opened:
+        order = self.seed if self.shuffle else None
+        with Opened(self.train, order, begun.position, keeps_states=keeps_states) as opened:
             size = opened.batch_size(self.batch_size)
             how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
             with Training(self.parameters, options, opened.sample, size, **how) as training:

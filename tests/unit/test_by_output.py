@@ -209,6 +209,13 @@ def test_another_number_of_targets_is_refused() -> None:
     text = error_text(DataError, lambda: model().evaluate((X, LABELS), BOTH))
     assert "the data has another number of targets than the losses take" in text
     assert "expected  2 targets" in text
+    assert "Give a tuple with one target for each output that has a loss." in text
+    text = error_text(DataError, lambda: model().evaluate([(X, BOXES, LABELS)], BOTH))
+    assert text.endswith(
+        "  The third value of (x, y, z) is the weights of the examples. Several targets make a "
+        "tuple: (x, (y, z))."
+    )
+    assert model().evaluate([(X, (BOXES, LABELS))], BOTH) == model().evaluate(DATA, BOTH)
     text = error_text(DataError, lambda: model().evaluate((*DATA, (np.ones(40),) * 3), BOTH))
     assert "the data has another number of weights than there are losses" in text
 

@@ -342,14 +342,34 @@ def test_errors_name_the_batch() -> None:
         "in batch 1 of the stream: a batch is neither inputs nor a pair (inputs, targets)\n"
         "  expected  (x, y)\n"
         "  found     4 values\n"
-        "  Several inputs make a tuple: ((a, b), y)."
+        "  Several inputs make a tuple, and so do several targets: ((a, b), (y, z)). A third value "
+        "is the weights of the examples."
     )
     assert fault([{"x": TRAIN.inputs, "labels": TRAIN.targets}], DataError) == (
         "in batch 0 of the stream: the names in a batch do not tell inputs from targets\n"
-        "  expected  x/y, inputs/targets, images/labels\n"
+        "  expected  x/y, inputs/targets, images/labels; and weights, if the examples have any\n"
         "  found     x, labels\n"
         "  Give pairs: ({'a': batch['a'], 'b': batch['b']}, batch['c']) for batch in loader."
     )
+
+
+def test_batches_with_names_may_have_weights() -> None:
+    weights = np.linspace(0.1, 2, 90)
+    parts = [slice(start, start + 20) for start in range(0, 90, 20)]
+    named = [
+        {"weights": weights[part], "images": TRAIN.inputs[part], "labels": TRAIN.targets[part]}
+        for part in parts
+    ]
+    plain = [(TRAIN.inputs[part], TRAIN.targets[part], weights[part]) for part in parts]
+    assert same(trained(named)[0], trained(plain)[0])
+    assert not same(trained(named)[0], trained(TRAIN, shuffle=False)[0])
+
+
+def test_a_stream_is_not_shuffled_without_shuffle() -> None:
+    stream = Stream(batches_of(TRAIN, 20), window=40)
+    plain = trained(TRAIN, shuffle=False)[0]
+    assert same(trained(stream, shuffle=False)[0], plain)
+    assert not same(trained(stream)[0], plain)
 
 
 def test_batches_of_another_dtype_are_refused() -> None:

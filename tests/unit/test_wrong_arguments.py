@@ -1059,6 +1059,7 @@ ROWS |= {
         },
         call=lm.data.Dataset.from_arrays,
     ),
+    "Dataset.dense": Row(call=EIGHT.dense),
     "Dataset.take": Row({"indices": [0, 1]}, {"indices": some("[1, 2]")}, call=EIGHT.take),
     "Dataset.subset": Row(
         {"start": 0, "stop": 4}, {"start": FROM_ZERO, "stop": OPTIONAL | COUNT}, call=EIGHT.subset
