@@ -18,7 +18,7 @@ if not loaded_when_used(__name__):
     from lamina.cli.loading import table_inputs as table_inputs
     from lamina.cli.progress import callbacks as callbacks
     from lamina.cli.progress import epoch_lines as epoch_lines
-    from lamina.cli.progress import last_epoch as last_epoch
     from lamina.cli.progress import on_terminal as on_terminal
+    from lamina.cli.progress import result_lines as result_lines
     from lamina.cli.writing import csv_text as csv_text
     from lamina.cli.writing import write_outputs as write_outputs

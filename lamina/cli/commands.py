@@ -172,6 +172,7 @@ def train(
     wanted = epochs or definition.epochs
     types = definition.types(dtype, precision)
     model = lm.Model(definition.network, engine=engine, seed=seed, **types)
+    callbacks = cli.callbacks(patience, log, minutes, validated=examined is not None)
     history = model.fit(
         training,
         validation=examined,
@@ -182,10 +183,7 @@ def train(
         optimizer=definition.optimizer,
         metrics=definition.metrics,
         progress=cli.on_terminal(),
-        callbacks=[
-            *cli.epoch_lines(wanted),
-            *cli.callbacks(patience, log, minutes, validated=examined is not None),
-        ],
+        callbacks=[*cli.epoch_lines(wanted), *callbacks],
         checkpoint=checkpoint,
         resume=resume,
     )
@@ -194,7 +192,8 @@ def train(
     if history.interrupted:
         click.echo(f"interrupted after {len(history)} of {wanted} epochs")
     if len(history):
-        click.echo(cli.last_epoch(history))
+        for line in cli.result_lines(history, callbacks):
+            click.echo(line)
     click.echo(f"wrote {model_file}")
     if curves is not None and len(history):
         history.plot(curves)

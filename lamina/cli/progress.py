@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -24,9 +24,21 @@ def on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def last_epoch(history: History) -> str:
-    """Loss and metrics of the last epoch: `loss 0.1234  accuracy 0.9600`."""
-    return measured_text({name: values[-1] for name, values in history.values.items()})
+def one_epoch(history: History, number: int) -> str:
+    """Loss and metrics of an epoch, counted from 1: `loss 0.1234  accuracy 0.9600`."""
+    return measured_text({name: values[number - 1] for name, values in history.values.items()})
+
+
+def result_lines(history: History, callbacks: Sequence[Callback]) -> Iterator[str]:
+    """Loss and metrics of the last epoch; also of the best one, if its model is the result."""
+    last = len(history)
+    bests = [one.best_epoch for one in callbacks if isinstance(one, EarlyStopping)]
+    if not bests:
+        yield one_epoch(history, last)
+        return
+    yield f"last epoch, {last}:  {one_epoch(history, last)}"
+    for best in bests:
+        yield f"best epoch, {best}:  {one_epoch(history, best)}  (of the written model)"
 
 
 def callbacks(
@@ -55,6 +67,6 @@ def epoch_lines(epochs: int) -> list[Callable[[History], None]]:
     """The callbacks for `Model.fit`: print lines on standard error, unless there is a bar."""
 
     def line(history: History) -> None:
-        click.echo(f"epoch {len(history)}/{epochs}  {last_epoch(history)}", err=True)
+        click.echo(f"epoch {len(history)}/{epochs}  {one_epoch(history, len(history))}", err=True)
 
     return [] if on_terminal() else [line]
