@@ -12,6 +12,7 @@ from lamina.data import Dataset, Stream
 from lamina.data.fields import as_tuple
 from lamina.data.positions import Position
 from lamina.data.reader import Reader
+from lamina.data.stream import whole_of
 from lamina.errors import DataError
 from lamina.runtime.feeds import Feed, Stopped
 from lamina.shapes import Array
@@ -142,7 +143,10 @@ def epochs_of(
         return
     every = epochs if opened.data.steps_per_epoch is None else None
     with training.fed(opened.reader, opened.sample, drop_last=drop_last, epochs=every) as feed:
-        yield _OfStream(opened.data, feed)
+        known = whole_of(opened.data)
+        size = training.batch_size
+        each = None if known is None else _steps_of(len(known), size, drop_last=drop_last)
+        yield _OfStream(opened.data, feed, each)
 
 
 @final
@@ -164,8 +168,8 @@ class _OfDataset:
 
     @property
     def steps(self) -> int | None:
-        count, size = len(self._dataset), self._training.batch_size
-        return count // size if self._drop_last else -(-count // size)
+        size = self._training.batch_size
+        return _steps_of(len(self._dataset), size, drop_last=self._drop_last)
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
         how: Any = {"drop_last": self._drop_last, "shuffled": self._shuffled}
@@ -191,13 +195,23 @@ class _OfDataset:
         return _first_fault(arrays)
 
 
+def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
+    """The training steps of so many examples."""
+    return examples // size if drop_last else -(-examples // size)
+
+
 @final
 class _OfStream:
-    """The epochs of a stream."""
+    """The epochs of a stream.
 
-    def __init__(self, stream: Stream, feed: Feed) -> None:
+    Args:
+        stream, feed: which are read.
+        steps: of an epoch, if the number of its examples is known.
+    """
+
+    def __init__(self, stream: Stream, feed: Feed, steps: int | None) -> None:
         self._stream, self._feed = stream, feed
-        self.steps = stream.steps_per_epoch
+        self.steps = steps if stream.steps_per_epoch is None else stream.steps_per_epoch
         self._done = 0
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:

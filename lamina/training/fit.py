@@ -31,6 +31,7 @@ from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.order import no_whole_batch
 from lamina.training.progress import Display, display
+from lamina.training.rates import LearningRates
 from lamina.training.snapshot import Snapshot
 from lamina.training.training import Training
 
@@ -203,6 +204,9 @@ class Fit:
             display(self.progress) as shown,
             self._snapshot(training) as snapshot,
         ):
+            if epochs.steps is not None:
+                schedules = LearningRates(self.options.optimizer, {})
+                schedules.warn_of_ends(epochs.steps * self.epochs, self.epochs)
             variables = [self.parameters.memories[name] for name in self.parameters.variables]
             are_finite = self.parameters.engine.finite_check(variables)
             for number in range(len(history), self.epochs):

@@ -10,8 +10,9 @@ import numpy as np
 from lamina.derive import RATE
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError
-from lamina.graph import Graph, Tensor, evaluate, leaf
+from lamina.graph import Graph, Tensor, evaluate, leaf, warn
 from lamina.graph.kinds import Misfit, Number, refusal
+from lamina.layers.checks import origin_text
 from lamina.protocols import Optimizer, RateFunction, with_rates
 from lamina.shapes import float64
 
@@ -90,6 +91,25 @@ class LearningRates:
                 advice="Make the optimizer with a number as its rate, and set it.",
             )
         return value / now if now else 1.0
+
+    def warn_of_ends(self, steps: int, epochs: int) -> None:
+        """Warns of schedules that end before a fit does.
+
+        One training step of each epoch does not count: many forget that of a smaller last batch,
+        and it does no harm.
+
+        Args:
+            steps: the training steps of the fit.
+            epochs: of the fit.
+        """
+        for given in self._given.values():
+            end: int | None = getattr(given, "ends_after", None)
+            if end is not None and callable(given) and end < steps - epochs:
+                warn(
+                    f"in {origin_text(given)}: the learning-rate schedule ends after {end:,} "
+                    f"training steps, and the fit has {steps:,}. The rate stays at "
+                    f"{_at(given, end):.3g} in the others. Lengthen it by {steps - end:,}."
+                )
 
     def _require_states(self) -> None:
         if not self._states:

@@ -42,6 +42,14 @@ class Schedule(Sourced, ABC):
             The rate, without axes, in the same dtype.
         """
 
+    @property
+    def ends_after(self) -> int | None:
+        """After so many training steps it has come to its end, where nothing is learned.
+
+        None for rates that go on, also at a last value above 0.
+        """
+        return None
+
     def at(self, step: NotNegative) -> float:
         """The rate of one training step, in float64; for plots and tests."""
         time = leaf("step", "input", (), float64)
@@ -162,6 +170,11 @@ class Cosine(Schedule):
         wave = ops.cos(_progress(step, self.steps) * math.pi)
         return (wave + 1.0) * ((self.rate - self.final) / 2) + self.final
 
+    @property
+    def ends_after(self) -> int | None:
+        """`steps`, if the rate is 0 then."""
+        return None if self.final else self.steps
+
 
 @frozen_dataclass
 class Linear(Schedule):
@@ -189,6 +202,11 @@ class Linear(Schedule):
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
         return (1.0 - _progress(step, self.steps)) * (self.rate - self.final) + self.final
+
+    @property
+    def ends_after(self) -> int | None:
+        """`steps`, if the rate is 0 then."""
+        return None if self.final else self.steps
 
 
 @frozen_dataclass
@@ -220,6 +238,11 @@ class Polynomial(Schedule):
         """Builds the rate."""
         remaining = ops.pow(1.0 - _progress(step, self.steps), float(self.power))
         return remaining * (self.rate - self.final) + self.final
+
+    @property
+    def ends_after(self) -> int | None:
+        """`steps`, if the rate is 0 then."""
+        return None if self.final else self.steps
 
 
 @frozen_dataclass
@@ -377,6 +400,11 @@ class OneCycle(Schedule):
         falling = _wave((step - top) / (last - top), self.rate, first / self.end)
         return ops.where(step <= top, rising, falling)
 
+    @property
+    def ends_after(self) -> int:
+        """`steps`."""
+        return self.steps
+
 
 @frozen_dataclass
 class Chain(Schedule):
@@ -415,6 +443,11 @@ class Chain(Schedule):
             result = ops.where(step < float(begin), result, later)
         return result
 
+    @property
+    def ends_after(self) -> int | None:
+        """Up to the end of the last one."""
+        return _end_of((0, *self.boundaries)[-1], self.schedules[-1])
+
 
 @frozen_dataclass
 class Warmup(Schedule):
@@ -445,6 +478,11 @@ class Warmup(Schedule):
         rate = _rate_of(self.then, later)
         return ops.minimum((step + 1.0) / float(self.steps), 1.0) * rate
 
+    @property
+    def ends_after(self) -> int | None:
+        """Up to the end of the schedule after the rise."""
+        return _end_of(self.steps, self.then)
+
 
 def _progress(step: Tensor, steps: int) -> Tensor:
     """From 0 at the start to 1 after `steps`, and 1 from then on."""
@@ -460,6 +498,12 @@ def _wave(progress: Tensor, first: float, last: float) -> Tensor:
 def _rate_of(schedule: Schedule | float, step: Tensor) -> Tensor | float:
     """The rate of a schedule, or a constant one."""
     return schedule(step) if callable(schedule) else float(schedule)
+
+
+def _end_of(begin: int, schedule: Schedule | float) -> int | None:
+    """`ends_after` of a schedule that begins later."""
+    own: int | None = getattr(schedule, "ends_after", None)
+    return None if own is None else begin + own
 
 
 def _require_boundaries(

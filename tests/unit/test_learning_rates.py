@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lamina.errors import DefinitionError
+import lamina as lm
+from lamina.errors import DefinitionError, LaminaWarning
 from lamina.graph import Graph, evaluate, leaf
 from lamina.shapes import float32
 from lamina.training import schedules
@@ -199,3 +203,100 @@ def test_bad_arguments_are_refused() -> None:
         schedules.PiecewiseConstant([10], [0.3])
     with pytest.raises(DefinitionError, match="rate must be a number of at least 0"):
         schedules.Constant(-0.1)
+
+
+# The ends of schedules ----------------------------------------------------------------------------
+
+CYCLE = schedules.OneCycle(0.1, steps=10)
+ENDS: dict[str, tuple[schedules.Schedule, int | None]] = {
+    "OneCycle": (CYCLE, 10),
+    "Cosine": (schedules.Cosine(0.1, steps=10), 10),
+    "Linear": (schedules.Linear(0.1, steps=10), 10),
+    "Polynomial": (schedules.Polynomial(0.1, steps=10), 10),
+    "Warmup": (schedules.Warmup(4, then=CYCLE), 14),
+    "Chain": (schedules.Chain([3, 5], [CYCLE, 0.1, CYCLE]), 15),
+    "Cosine with a last rate": (schedules.Cosine(0.1, steps=10, final=0.01), None),
+    "Linear with a last rate": (schedules.Linear(0.1, steps=10, final=0.01), None),
+    "Warmup to a constant rate": (schedules.Warmup(4, then=0.1), None),
+    "Chain to a constant rate": (schedules.Chain([10], [CYCLE, 0.1]), None),
+    "CosineRestarts": (schedules.CosineRestarts(0.1, steps=10), None),
+    "Exponential": (schedules.Exponential(0.1, factor=0.5), None),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_schedule_knows_its_end(name: str) -> None:
+    schedule, end = ENDS[name]
+    assert schedule.ends_after == end
+    if end is not None:
+        assert schedule.at(end) == schedule.at(10 * end) < 1e-6 < schedule.at(end - 2)
+
+
+X, Y = np.eye(4, dtype="float32")[np.arange(20) % 4], np.arange(20) % 4
+
+
+def shown_by_fit(optimizer: Any, data: Any = (X, Y), **how: Any) -> list[str]:
+    """The warnings of a fit of 3 epochs of 5 training steps."""
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(4)), engine="interpreter")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        usual: dict[str, Any] = {"epochs": 3, "batch_size": 4, "loss": lm.CrossEntropy()}
+        model.fit(data, optimizer=optimizer, **(usual | how))  # here
+    assert all(one.category is LaminaWarning for one in shown)
+    assert {one.filename for one in shown} <= {__file__}
+    return [str(one.message) for one in shown]
+
+
+def test_a_schedule_that_ends_before_the_fit_is_named() -> None:
+    (text,) = shown_by_fit(lm.SGD(schedules.OneCycle(0.1, steps=10)))
+    assert re.fullmatch(
+        r"in OneCycle \(test_learning_rates\.py:\d+\): the learning-rate schedule ends after 10 "
+        r"training steps, and the fit has 15\. The rate stays at 4e-07 in the others\. Lengthen it "
+        r"by 5\.",
+        text,
+    )
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lm.EMA(lm.Adam(schedules.Cosine(0.1, steps=11)), decay=0.9),
+        lm.ByPath({"*.bias": lm.SGD(schedules.Linear(0.1, steps=11))}, default=lm.SGD(0.1)),
+        lm.SGD(schedules.Warmup(4, then=schedules.Linear(0.1, steps=7))),
+    ],
+)
+def test_schedules_of_all_optimizers_are_looked_at(optimizer: Any) -> None:
+    (text,) = shown_by_fit(optimizer)
+    assert "ends after 11 training steps, and the fit has 15. The rate stays at 0 in" in text
+
+
+def test_a_stream_of_known_length_counts() -> None:
+    def batches() -> Any:
+        while True:
+            yield X, Y
+
+    short = lm.SGD(schedules.OneCycle(0.1, steps=10))
+    known = lm.data.Stream(batches, steps_per_epoch=7)
+    (text,) = shown_by_fit(short, known)
+    assert "and the fit has 21." in text
+    assert shown_by_fit(short, [(X, Y)]) == []
+
+
+def test_a_sparse_matrix_has_a_known_length() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    data, short = (sparse.csr_array(X), Y), lm.SGD(schedules.OneCycle(0.1, steps=5))
+    (text,) = shown_by_fit(short, data, batch_size=8)
+    assert "and the fit has 9." in text
+    assert shown_by_fit(short, data, batch_size=8, drop_last=True) == []
+
+
+def test_a_schedule_as_long_as_the_fit_gives_no_warning() -> None:
+    for schedule in (
+        schedules.OneCycle(0.1, steps=15),
+        # One training step of each epoch does not count.
+        schedules.OneCycle(0.1, steps=12),
+        schedules.Cosine(0.1, steps=15),
+        schedules.Cosine(0.1, steps=3, final=0.01),
+        lambda step: 0.1 / (1.0 + step),
+    ):
+        assert shown_by_fit(lm.SGD(schedule)) == []
