@@ -169,7 +169,8 @@ def numbers_of(
         raise DefinitionError(
             "balanced weights of classes need the data",
             where="class_weights",
-            advice="Give all of it: training(..., data=(x, y)), or give the weights as a list.",
+            advice="A stream is not read beforehand: give the weights as a list or a dict. For "
+            "training(...), give all of the data: data=(x, y).",
         )
     return balanced(targets)
 

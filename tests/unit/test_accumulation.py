@@ -319,6 +319,38 @@ def test_weights_count_in_a_divided_batch_as_in_the_whole_one(name: str, micro: 
         np.testing.assert_allclose(divided[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
+@pytest.mark.parametrize("classes", [None, {2: 3.0}])
+def test_a_stream_with_weights_is_divided_as_its_data_set(classes: Any) -> None:
+    weights = np.linspace(0.0, 2.0, len(X), dtype="float32")
+
+    def batches() -> Any:
+        for start in range(0, len(X), 7):
+            rows = slice(start, start + 7)
+            yield {"x": X[rows], "y": Y[rows], "weights": weights[rows]}
+
+    found: list[dict[str, Any]] = []
+    for data, micro in (((X, Y, weights), 3), (batches, 3), (batches, None)):
+        model = lm.Model(network(), seed=1)
+        how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "shuffle": False}
+        model.fit(data, batch_size=16, micro_batch=micro, class_weights=classes, **how)
+        found.append(model.parameters())
+    for name, expected in found[0].items():
+        np.testing.assert_array_equal(found[1][name], expected)
+        np.testing.assert_allclose(found[2][name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_balanced_classes_of_a_stream_are_refused() -> None:
+    model = lm.Model(network(), engine="interpreter")
+    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "class_weights": "balanced"}
+    with pytest.raises(lm.errors.DefinitionError) as caught:
+        model.fit([(X, Y)], **how)
+    assert str(caught.value) == (
+        "in class_weights: balanced weights of classes need the data\n"
+        "  A stream is not read beforehand: give the weights as a list or a dict. For "
+        "training(...), give all of the data: data=(x, y)."
+    )
+
+
 def test_a_batch_without_weights_trains_nothing_and_has_no_loss() -> None:
     data = lm.data.Dataset(X[:8], Y[:8], weights=np.zeros(8, "float32"))
     for micro in (None, 3):
