@@ -122,7 +122,7 @@ class Fit:
             how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
             with Training(self.parameters, options, opened.sample, size, **how) as training:
                 history = self._begin(training, hooks, checkpoint)
-                history.measured = self._measured(hooks)
+                history.measured = self._measured(hooks, training)
                 with held_interrupts() as interrupt:
                     fit = RunningFit(
                         self.model, training, history, options.metrics, self.epochs, interrupt
@@ -138,9 +138,10 @@ class Fit:
                         raise
         return history
 
-    def _measured(self, hooks: Hooks) -> tuple[str, ...]:
+    def _measured(self, hooks: Hooks, training: Training) -> tuple[str, ...]:
         """The names of the history."""
-        names = ("loss", *(metric.name for metric in self.options.metrics))
+        by_output = (f"{term.name}_loss" for term in training.terms if term.name)
+        names = ("loss", *by_output, *(metric.name for metric in self.options.metrics))
         examined = () if self.validation is None else names
         further = {
             RATE: self._records_rates(hooks),

@@ -40,7 +40,7 @@ def share_of_hits(prediction: Any, target: Any) -> Any:
     [
         (lm.Perplexity(), "perplexity", None, 2),
         (lm.CalibrationError(logits=True), "calibration_error", None, 2),
-        (lm.NLL(), "nll", None, 2),
+        (lm.MultiMargin(), "multi_margin", None, 2),
         (lm.Accuracy(), "accuracy", None, 1),
         (share_of_hits, "share_of_hits", None, 1),
         (share_of_hits, "share_of_hits", "smallest", 2),
@@ -65,3 +65,15 @@ def test_a_metric_of_an_output_knows_it_too() -> None:
     falling = Scripted([0.9, 0.8, 0.8], "head_perplexity")
     fit([falling, stopping], lm.Model(net), metrics={"head": [lm.Perplexity()]})
     assert stopping.best_epoch == 2
+
+
+@pytest.mark.parametrize(
+    "monitor", ["head_loss", "validation_head_loss", "validation_head_accuracy"]
+)
+def test_measures_of_outputs_are_known_before_the_first_epoch(monitor: str) -> None:
+    x = lm.Input(4)
+    net = lm.Network(x, {"head": lm.Linear(3)(x)})
+    stopping = lm.callbacks.EarlyStopping(monitor, patience=1)
+    how = {"loss": {"head": lm.CrossEntropy()}, "metrics": {"head": [lm.Accuracy()]}}
+    fit([stopping], lm.Model(net), **how)
+    assert stopping.best_epoch
