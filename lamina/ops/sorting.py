@@ -14,19 +14,14 @@ from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, desc
 from lamina.graph.attributes import Axis
 from lamina.graph.kinds import Flag
 from lamina.ops.arguments import as_tensor, axis_of, flag_of, whole_of
-from lamina.ops.bits import bitwise_and
-from lamina.ops.comparison import equal, greater, where
+from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast
-from lamina.ops.creation import arange
 from lamina.ops.indexing import take_along_axis
-from lamina.ops.joining import concat
-from lamina.ops.lowering_rules import Elementwise, Sorting
-from lamina.ops.movement import reshape, squeeze
-from lamina.ops.reduce import min as smallest
+from lamina.ops.lowering_rules import Sorting
+from lamina.ops.movement import squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.program.sort_keys import sort_key
-from lamina.shapes import Array, DType, Shape, bfloat16, float64, int32, int64
+from lamina.shapes import Array, DType, Shape, float64, int32, int64
 
 # order --------------------------------------------------------------------------------------------
 
@@ -93,68 +88,6 @@ def _order(x: Tensor, axis: int, descending: bool) -> Tensor:
     return apply(ORDER, x, axis=axis_of(x, axis), descending=flag_of("descending", descending))
 
 
-# Selection ----------------------------------------------------------------------------------------
-
-
-def _infer_rank_key(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    return operands[0].shape, int32
-
-
-def _rank_key_reference(x: Array, descending: bool) -> Array:
-    if x.dtype.kind == "f" or x.dtype == bfloat16.numpy:
-        key = sort_key(x.astype(np.float32))
-    else:
-        key = x.astype(np.int32)
-    return -1 - key if descending else key
-
-
-def _rank_key_sample(*shape: int, descending: bool, dtypes: tuple[str, ...]) -> Sample:
-    return Sample((shape,), {"descending": descending}, dtypes=dtypes, differentiable=False)
-
-
-# Keys of 32 bits, in the order of the elements.
-RANK_KEY = Op(
-    "rank_key",
-    _infer_rank_key,
-    None,
-    _rank_key_reference,
-    Elementwise(lambda node, operands: _key(node, operands[0])),
-    (
-        _rank_key_sample(3, 5, descending=True, dtypes=("float32",)),
-        _rank_key_sample(7, descending=False, dtypes=("int32",)),
-        _rank_key_sample(2, 9, descending=True, dtypes=("bool",)),
-        _rank_key_sample(11, descending=False, dtypes=("uint8",)),
-    ),
-    attributes={"descending": Flag()},
-)
-
-# As many elements are selected one after the other; more are sorted. Selecting up to 8 was faster
-# on a processor for rows of 20 to 1000 elements; 16 elements of 20 were sorted faster.
-_MOST_SELECTED = 8
-
-_LOW_BITS = 32
-
-
-def _selected(x: Tensor, count: int, axis: int, descending: bool) -> Tensor | None:
-    """The positions of the first elements in order, int64; None if sorting is the better choice.
-
-    A pair of key and position is an integer of 64 bits. Each pass finds the least pair above that
-    of the pass before. All pairs differ, so equal elements keep their order.
-    """
-    extent = x.shape[axis]
-    fits = isinstance(extent, int) and extent <= 2**_LOW_BITS and x.dtype not in (float64, int64)
-    if not fits or not 0 < count <= _MOST_SELECTED:
-        return None
-    key = cast(apply(RANK_KEY, x, descending=descending), int64)
-    position = reshape(arange(extent), tuple(extent if n == axis else 1 for n in range(x.rank)))
-    pairs = key * 2**_LOW_BITS + position
-    found = [smallest(pairs, axis, keepdims=True)]
-    while len(found) < count:
-        later = where(greater(pairs, found[-1]), pairs, 2**63 - 1)
-        found.append(smallest(later, axis, keepdims=True))
-    return bitwise_and(concat(found, axis), 2**_LOW_BITS - 1)
-
-
 # Functions ----------------------------------------------------------------------------------------
 
 
@@ -195,10 +128,7 @@ def top_k(x: TensorLike, count: int, axis: int = -1, largest: bool = True) -> tu
                 advice=f"Take at most {extent}.",
             )
         )
-    descending = flag_of("largest", largest)
-    order = _selected(x, count, axis, descending)
-    if order is None:
-        order = slice_axis(_order(x, axis, descending), axis, 0, count)
+    order = slice_axis(_order(x, axis, flag_of("largest", largest)), axis, 0, count)
     return take_along_axis(x, order, axis), cast(order, int64)
 
 
