@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from lamina.data.columns import GAPS, as_kind, errors_at, kind_of, missing
+from lamina.data.columns import GAPS, as_kind, errors_at, kind_of, missing, recognised
 from lamina.data.dataset import Arrays, Dataset
 from lamina.data.frames import columns_of, read_columns
 from lamina.errors import DataError
@@ -223,7 +223,7 @@ def _known_kind(name: str, values: Array, kind: str | None) -> Array:
             f"the column {name!r} has no values",
             advice=f"Leave it out, or say of what kind it is: kinds={{{name!r}: 'word'}}.",
         )
-    return values
+    return recognised(name, values) if kind_of(values) == "word" else values
 
 
 def _column(name: str, values: Array, words: Words, gaps: str | float, standardise: bool) -> Column:

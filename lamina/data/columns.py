@@ -15,6 +15,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 
 from lamina.errors import DataError, LaminaError
+from lamina.graph import warn
 from lamina.graph.kinds import Kind, Misfit, Operands, OrNone, Word
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
@@ -99,12 +100,43 @@ def as_kind(name: str, values: Array, kind: str, known: Collection[str] | None =
         cells = [word or "" for word in cast(list[Any], values.tolist())]
         return of_cells(name, cells, kind, lambda row: f"in row {row}")
     if found == "number" and kind == "word" and (known is None or any(map(is_number, known))):
-        return np.array([_word(number) for number in cast(list[Any], values.tolist())], object)
+        words = [_word(number) for number in cast(list[Any], values.tolist())]
+        _doubt_numbers(name, words, known)
+        return np.array(words, object)
     raise DataError(
         f"the column {name!r} is of another kind",
         facts=(("expected", f"{kind}s"), ("found", f"{found}s")),
         advice="Convert it to what the model was trained on.",
     )
+
+
+def _doubt_numbers(name: str, words: Sequence[str | None], known: Collection[str] | None) -> None:
+    """Warns of numbers that are no known words, if such words have leading zeros."""
+    if known is None or not any(word.startswith("0") and len(word) > 1 for word in known):
+        return
+    unknown = next((word for word in words if word is not None and word not in known), None)
+    if unknown is not None:
+        warn(
+            f"the column {name!r} was learned as words with leading zeros, and holds numbers here; "
+            f"{unknown} is none of the words. Read the column as text, or give the path of the "
+            "file: model.coding.inputs(path)."
+        )
+
+
+def recognised(name: str, values: Array) -> Array:
+    """A column of words, or of dates if all its words are dates of ISO 8601.
+
+    Raises:
+        DataError: if nearly all words are numbers or dates, but not all.
+    """
+    cells = [word or "" for word in cast(list[Any], values.tolist())]
+
+    def where(row: int) -> str:
+        return f"in row {row}"
+
+    counts = Counter(cell for cell in cells if cell not in GAPS)
+    is_date = _found_kind(name, cells, counts, where) == "date"
+    return of_cells(name, cells, "date", where) if is_date else values
 
 
 def _no_values(kind: str, count: int) -> Array:

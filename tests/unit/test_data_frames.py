@@ -13,7 +13,7 @@ import pytest
 
 import lamina as lm
 from lamina.data import Coding, from_frame
-from lamina.errors import DataError, DefinitionError, DTypeError
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaWarning
 
 DAYS = [datetime.date(1970, 1, 11), datetime.date(1970, 1, 2), datetime.date(1969, 12, 31)] * 10
 TABLE: dict[str, list[Any]] = {
@@ -511,3 +511,41 @@ def test_a_predictor_tells_how_a_frame_is_coded() -> None:
 def test_a_coding_is_plain_data() -> None:
     coding = from_frame(by_name(TABLE), target="town", gaps="indicator", standardise=True).coding
     assert Coding.of(coding.notes()) == coding
+
+
+# Words that are taken for mistakes ----------------------------------------------------------------
+
+
+def test_a_few_words_among_texts_of_numbers_are_mistakes() -> None:
+    sizes = [str(20 + n) for n in range(39)]
+    table = {"size": [*sizes, "7O"], "y": [n + 0.5 for n in range(40)]}
+    with pytest.raises(DataError) as caught:
+        from_frame(table, target="y")
+    assert "nearly all cells of the column 'size' are numbers" in str(caught.value)
+    assert "'7O' in row 39" in str(caught.value)
+    assert len(from_frame(table, target="y", kinds={"size": "word"}).coding.features) == 40
+    # Texts that are all numbers may be codes.
+    codes = from_frame(table | {"size": [*sizes, "70"]}, target="y").coding.features
+    assert len(codes) == 40
+
+
+def test_texts_that_are_all_dates_are_dates() -> None:
+    days = [f"2010-01-{day:02}" for day in range(1, 11)]
+    table = {"built": days, "y": [n + 0.5 for n in range(10)]}
+    assert from_frame(table, target="y").coding.features == ("built",)
+    with pytest.raises(DataError, match="nearly all cells of the column 'built' are dates"):
+        from_frame(table | {"built": [*days[:-1], "soon"]}, target="y")
+
+
+def test_numbers_in_a_column_of_words_are_doubted_if_they_are_unknown() -> None:
+    table = {"zip": ["01067", "53111"], "y": [0.5, 1.5]}
+    coding = from_frame(table, target="y").coding
+    with pytest.warns(LaminaWarning) as caught:
+        found = coding.inputs({"zip": [1067, 53111]})
+    assert str(caught[0].message) == (
+        "the column 'zip' was learned as words with leading zeros, and holds numbers here; 1067 is "
+        "none of the words. Read the column as text, or give the path of the file: "
+        "model.coding.inputs(path)."
+    )
+    assert found.tolist() == [[0, 0], [0, 1]]
+    assert coding.inputs({"zip": [53111]}).tolist() == [[0, 1]]
