@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
@@ -183,6 +184,9 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
     Args:
         value: the argument of `predict`.
         coding: of the tables that the model takes, if any.
+
+    Raises:
+        DataError: for the path of a file, if the model takes no tables.
     """
     if isinstance(value, Dataset):
         return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs
@@ -193,6 +197,15 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
             named = cast(Any, value)  # by the names of inputs
             return as_data(Dataset(named)) if _has_sparse(named) else named
         return to_array(value, "the inputs cannot be converted to an array")
+    if isinstance(value, str | Path):
+        if coding is not None:
+            return coding.inputs(value)
+        raise DataError(
+            "predict takes arrays, not the path of a file",
+            facts=(("expected", "an array"), ("found", repr(str(value)))),
+            where="predict",
+            advice="Read the file: lm.data.load(path).inputs, or numpy.load(path).",
+        )
     if is_stream(value):
         return as_data(value)
     return as_data(Dataset(value)) if _has_sparse(value) else value

@@ -312,3 +312,24 @@ def test_wrong_options_of_tables_are_wrong_usage(folder: Path) -> None:
     assert run("train", "net.py", "--data", "a.csv", "--words", "hot").exit_code == 2
     table(folder, "a,y\n1,2\n")
     assert "gaps must be" in fail("train", "net.py", "--data", "a.csv", "--gaps", "average")
+
+
+def test_a_model_of_tables_predicts_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("zip,size\n01067,3\n53111,\n")
+    table = {"zip": ["01067", "53111"], "size": [1.0, 2.0], "y": [0.5, 1.5]}
+    data = lm.data.from_frame(table, target="y", gaps="mean")
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(1)), seed=0)
+    model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), epochs=1)
+    expected = model.predict({"zip": ["01067", "53111"], "size": [3.0, None]})
+    for given in (path, str(path)):
+        np.testing.assert_array_equal(model.predict(given), expected)
+    other = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(1)))
+    with pytest.raises(DataError) as caught:
+        other.predict("rows.csv")
+    assert str(caught.value) == (
+        "in predict: predict takes arrays, not the path of a file\n"
+        "  expected  an array\n"
+        "  found     'rows.csv'\n"
+        "  Read the file: lm.data.load(path).inputs, or numpy.load(path)."
+    )
