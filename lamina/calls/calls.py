@@ -422,4 +422,4 @@ _OWNERS = {"self", "cls"}
 
 
 def _is_data(value: object) -> bool:
-    return isinstance(value, list) or hasattr(value, "__array__")
+    return isinstance(value, list | dict) or hasattr(value, "__array__")

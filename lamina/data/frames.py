@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping, Sequence
+from datetime import date
 from numbers import Real
 from pathlib import Path
 from typing import Any, cast
@@ -80,6 +81,11 @@ def _of_objects(name: str, values: list[Any]) -> Array:
         return np.array(words, object)
     if all(isinstance(value, Real | np.bool_) for value in present):
         return _numbers(values, gaps)
+    if all(isinstance(value, date) for value in present):
+        if any(getattr(value, "tzinfo", None) is not None for value in present):
+            raise _unknown(name, "dates with a time zone", "Remove the zone, or leave it out.")
+        days = [None if gap else value for value, gap in zip(values, gaps, strict=True)]
+        return np.array(days, "datetime64[us]")
     found = next(value for value in present if not isinstance(value, str))
     raise _unknown(name, type(found).__name__)
 
@@ -101,12 +107,12 @@ def _is_gap(value: Any) -> bool:
         return False  # an array
 
 
-def _unknown(name: str, found: str) -> DataError:
+def _unknown(name: str, found: str, advice: str = "Convert it, or leave it out.") -> DataError:
     return DataError(
         f"the column {name!r} cannot be coded",
         facts=(("expected", "numbers, bools, words or dates"), ("found", found)),
         where="from_frame",
-        advice="Convert it, or leave it out.",
+        advice=advice,
     )
 
 

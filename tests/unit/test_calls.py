@@ -357,6 +357,7 @@ Y = np.arange(16) % 3
         lambda model: model.fit(X, Y, loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1)),
         lambda model: model.fit(X, y=Y, loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1)),
         lambda model: model.evaluate(X, Y, loss=lm.CrossEntropy()),
+        lambda model: model.fit({"x": X}, {"y": Y}, loss=lm.MSE(), optimizer=lm.SGD(0.1)),
     ],
 )
 def test_separate_inputs_and_targets_are_asked_for_as_a_pair(

@@ -549,3 +549,16 @@ def test_numbers_in_a_column_of_words_are_doubted_if_they_are_unknown() -> None:
     )
     assert found.tolist() == [[0, 0], [0, 1]]
     assert coding.inputs({"zip": [53111]}).tolist() == [[0, 1]]
+
+
+def test_dates_of_python_are_dates() -> None:
+    """Also of columns by name, and with a time of day; not with a time zone."""
+    days = [datetime.date(1970, 1, 2), None, datetime.datetime(1970, 1, 11, 12)]
+    data = from_frame({"day": days, "y": [0.5, 1.5, 2.5]}, target="y", gaps=0.0)
+    assert data.coding.features == ("day",)
+    assert data.inputs.tolist() == [[1.0], [0.0], [10.5]]
+    zoned = datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC)
+    with pytest.raises(DataError) as caught:
+        from_frame({"day": [zoned, zoned], "y": [0.5, 1.5]}, target="y")
+    assert "dates with a time zone" in str(caught.value)
+    assert "Remove the zone" in str(caught.value)
