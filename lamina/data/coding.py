@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from lamina.data.columns import GAPS, as_kind, errors_at, kind_of, missing, recognised
+from lamina.data.columns import GAPS, as_kind, errors_at, kind_of, missing
 from lamina.data.dataset import Arrays, Dataset
 from lamina.data.frames import columns_of, read_columns
 from lamina.errors import DataError
@@ -94,7 +94,7 @@ class Coding:
             DataError: for columns that are missing or of another kind, and for missing numbers.
         """
         with errors_at("Coding"):
-            return self._inputs(_table(frame, self.columns))
+            return _inputs(self, _table(frame, self.columns))
 
     def dataset(self, frame: Any) -> Dataset:
         """A table as a data set, with targets if the coding has any.
@@ -105,45 +105,9 @@ class Coding:
         Raises:
             DataError: as for `inputs`, and for targets that are missing or unknown.
         """
+        target = () if self.target is None else (self.target,)
         with errors_at("Coding"):
-            target = self.target
-            if target is None:
-                return Dataset(self._inputs(_table(frame, self.columns)), coding=self)
-            table = _table(frame, (*self.columns, target))
-            inputs = self._inputs(table)
-            if target.name not in table:
-                raise DataError(
-                    "the column of targets is missing",
-                    facts=(("expected", target.name), ("found", ", ".join(table))),
-                    advice="coding.inputs(frame) needs no targets.",
-                )
-            return Dataset(inputs, _targets(target, table[target.name]), coding=self)
-
-    def _inputs(self, table: Mapping[str, Array]) -> Arrays:
-        absent = [column.name for column in self.columns if column.name not in table]
-        if absent:
-            raise DataError(
-                "columns are missing",
-                facts=(("missing", ", ".join(absent)), ("found", ", ".join(table) or "none")),
-                advice="Give a table with the columns with which the model was trained.",
-            )
-        features: list[Array] = []
-        indices: list[Array] = []
-        for column in self.columns:
-            values = column.read(table[column.name])
-            if column.kind != "word":
-                features += _numbers(column, values)
-            elif self.words == "one-hot":
-                codes = _codes(column, values)
-                features += [codes == number for number in range(1, len(column.words) + 1)]
-            else:
-                indices.append(_codes(column, values))
-        arrays: list[Array] = []
-        if features:
-            arrays.append(np.stack(features, axis=1).astype(np.float32))
-        if indices:
-            arrays.append(np.stack(indices, axis=1))
-        return arrays[0] if len(arrays) == 1 else tuple(arrays)
+            return _dataset(self, _table(frame, (*self.columns, *target)))
 
     def notes(self) -> dict[str, Any]:
         """It as plain data, for a file."""
@@ -164,7 +128,7 @@ class Coding:
         return Coding(columns, None if target is None else column(target), notes["words"])
 
 
-def coding_of(
+def coded(
     table: Mapping[str, Array],
     target: str | None,
     words: Words = "one-hot",
@@ -172,8 +136,8 @@ def coding_of(
     *,
     standardise: bool = False,
     kinds: Mapping[str, str] | None = None,
-) -> Coding:
-    """The coding of a table that is trained on.
+) -> Dataset:
+    """The data set of a table that is trained on, with the coding that is learned from it.
 
     Raises:
         DataError: if numbers or targets are missing, or a column cannot be coded.
@@ -195,9 +159,49 @@ def coding_of(
     )
     if not columns:
         raise DataError("the table has no columns of inputs")
+    own = None if target is None else _target_column(target, table[target], wanted.get(target))
+    with errors_at("Coding"):
+        return _dataset(Coding(columns, own, words), table)
+
+
+def _dataset(coding: Coding, table: Mapping[str, Array]) -> Dataset:
+    inputs, target = _inputs(coding, table), coding.target
     if target is None:
-        return Coding(columns, None, words)
-    return Coding(columns, _target_column(target, table[target], wanted.get(target)), words)
+        return Dataset(inputs, coding=coding)
+    if target.name not in table:
+        raise DataError(
+            "the column of targets is missing",
+            facts=(("expected", target.name), ("found", ", ".join(table))),
+            advice="coding.inputs(frame) needs no targets.",
+        )
+    return Dataset(inputs, _targets(target, table[target.name]), coding=coding)
+
+
+def _inputs(coding: Coding, table: Mapping[str, Array]) -> Arrays:
+    absent = [column.name for column in coding.columns if column.name not in table]
+    if absent:
+        raise DataError(
+            "columns are missing",
+            facts=(("missing", ", ".join(absent)), ("found", ", ".join(table) or "none")),
+            advice="Give a table with the columns with which the model was trained.",
+        )
+    features: list[Array] = []
+    indices: list[Array] = []
+    for column in coding.columns:
+        values = column.read(table[column.name])
+        if column.kind != "word":
+            features += _numbers(column, values)
+        elif coding.words == "one-hot":
+            codes = _codes(column, values)
+            features += [codes == number for number in range(1, len(column.words) + 1)]
+        else:
+            indices.append(_codes(column, values))
+    arrays: list[Array] = []
+    if features:
+        arrays.append(np.stack(features, axis=1).astype(np.float32))
+    if indices:
+        arrays.append(np.stack(indices, axis=1))
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
 def _table(frame: Any, columns: tuple[Column, ...]) -> Mapping[str, Array]:
@@ -223,7 +227,7 @@ def _known_kind(name: str, values: Array, kind: str | None) -> Array:
             f"the column {name!r} has no values",
             advice=f"Leave it out, or say of what kind it is: kinds={{{name!r}: 'word'}}.",
         )
-    return recognised(name, values) if kind_of(values) == "word" else values
+    return values
 
 
 def _column(name: str, values: Array, words: Words, gaps: str | float, standardise: bool) -> Column:

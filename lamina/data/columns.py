@@ -124,11 +124,13 @@ def _doubt_numbers(name: str, words: Sequence[str | None], known: Collection[str
 
 
 def recognised(name: str, values: Array) -> Array:
-    """A column of words, or of dates if all its words are dates of ISO 8601.
+    """A column whose kind is not stated: words that are all dates of ISO 8601 become dates.
 
     Raises:
         DataError: if nearly all words are numbers or dates, but not all.
     """
+    if kind_of(values) != "word":
+        return values
     cells = [word or "" for word in cast(list[Any], values.tolist())]
 
     def where(row: int) -> str:

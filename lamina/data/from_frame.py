@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from lamina.calls import checked
-from lamina.data.coding import Coding, Words, coding_of
-from lamina.data.columns import Kinds, errors_at
+from lamina.data.coding import Words, coded
+from lamina.data.columns import Kinds, errors_at, recognised
 from lamina.data.dataset import Dataset
 from lamina.data.frames import columns_of
 from lamina.graph.kinds import AnyOf, Number, Word
@@ -63,6 +63,9 @@ def from_frame(
         (('size', 'town=Bonn', 'town=Ulm'), [[30.0, 0.0, 1.0], [52.0, 1.0, 0.0]])
     """
     with errors_at("from_frame"):
-        table = columns_of(frame)
-        coding: Coding = coding_of(table, target, words, gaps, standardise=standardise, kinds=kinds)
-        return coding.dataset(table)
+        stated = {target, *(kinds or {})}
+        table = {
+            name: values if name in stated else recognised(name, values)
+            for name, values in columns_of(frame).items()
+        }
+        return coded(table, target, words, gaps, standardise=standardise, kinds=kinds)

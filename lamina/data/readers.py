@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from lamina.calls import checked
 from lamina.data.archives import read_hdf5, read_npy, read_npz
-from lamina.data.coding import Words, coding_of
+from lamina.data.coding import Words, coded
 from lamina.data.columns import Kinds
 from lamina.data.dataset import Dataset, Floats
 from lamina.data.frames import read_columns
@@ -128,8 +128,8 @@ def _read_table(
         table = read_columns(path, options.get("kinds") or {})
         names = list(table)
         target = names[column_number(name, names)]
-        coded = coding_of(table, target, **options).dataset(table)
-        return Dataset(coded.inputs, coded.targets, dtype=dtype, coding=coded.coding)
+        found = coded(table, target, **options)
+        return Dataset(found.inputs, found.targets, dtype=dtype, coding=found.coding)
 
 
 def _mapped(
