@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.graph.kinds import NotNegative, Number
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, Shape, int64
-from lamina.training.losses.loss import Elements, Loss, Reduction, Scores, Target, focused
+from lamina.shapes import Array, Shape
+from lamina.training.losses.class_numbers import OfClassNumbers
+from lamina.training.losses.loss import Elements, Reduction, Scores, focused
 from lamina.training.losses.scores import SCORES, doubt, not_scores
 from lamina.training.target_checks import (
     Weights,
-    check_labels,
     class_count,
     counted,
     hits,
@@ -28,7 +26,7 @@ from lamina.training.target_checks import (
 
 
 @frozen_dataclass
-class CrossEntropy(Loss):
+class CrossEntropy(OfClassNumbers):
     """-log of the probability that softmax gives to the correct class.
 
     Takes raw scores ("logits"), f32 or f64 [batch, classes, ...], not probabilities: softmax is
@@ -61,19 +59,10 @@ class CrossEntropy(Loss):
 
     scores: ClassVar[Scores] = "softmax"
 
-    def target(self, prediction: Tensor) -> Target:
-        """Class numbers: int64, the prediction's shape without the classes."""
-        class_count(self, prediction)
-        return label_shape(prediction), int64
-
-    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Class numbers, spread over the classes."""
-        return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
-
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for class numbers that are out of range."""
         if array.dtype.kind in "iu":
-            check_labels(self, array, prediction_shape, self.ignore_index)
+            super().check_target(array, prediction_shape)
 
     def doubt(self, prediction: Any) -> str:
         """Of probabilities and their logarithms: the loss has a softmax inside."""
@@ -112,7 +101,7 @@ class CrossEntropy(Loss):
 
 
 @frozen_dataclass
-class NLL(Loss):
+class NLL(OfClassNumbers):
     """-log of the probability of the correct class, from log-probabilities.
 
     Takes log-probabilities, f32 or f64 [batch, classes, ...], as `LogSoftmax` gives them, and
@@ -139,19 +128,6 @@ class NLL(Loss):
     ignore_index: int | None = None
     reduction: Reduction = "mean"
 
-    def target(self, prediction: Tensor) -> Target:
-        """Class numbers: int64, the prediction's shape without the classes."""
-        class_count(self, prediction)
-        return label_shape(prediction), int64
-
-    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Class numbers, spread over the classes."""
-        return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
-
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for class numbers that are out of range."""
-        check_labels(self, array, prediction_shape, self.ignore_index)
-
     def doubt(self, prediction: Any) -> str:
         """Of raw scores and probabilities."""
         advice = "Write lm.CrossEntropy() for raw scores, or end in lm.LogSoftmax()."
@@ -174,7 +150,7 @@ class NLL(Loss):
 
 
 @frozen_dataclass
-class Focal(Loss):
+class Focal(OfClassNumbers):
     """-(1 - p)^focus log(p), for the probability p that softmax gives to the correct class.
 
     From Lin et al.: Focal loss for dense object detection (2017): easy examples count little. Takes
@@ -203,19 +179,6 @@ class Focal(Loss):
     reduction: Reduction = "mean"
 
     scores: ClassVar[Scores] = "softmax"
-
-    def target(self, prediction: Tensor) -> Target:
-        """Class numbers: int64, the prediction's shape without the classes."""
-        class_count(self, prediction)
-        return label_shape(prediction), int64
-
-    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Class numbers, spread over the classes."""
-        return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
-
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for class numbers that are out of range."""
-        check_labels(self, array, prediction_shape, self.ignore_index)
 
     def doubt(self, prediction: Any) -> str:
         """Of probabilities and their logarithms: the loss has a softmax inside."""

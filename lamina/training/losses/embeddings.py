@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated, ClassVar
@@ -22,8 +23,39 @@ from lamina.training.target_checks import check_values, matched
 _EPSILON = 1e-12
 
 
+class _OfTriplets(Loss):
+    """The base of losses of an anchor, a positive and a negative, which differ in the distance."""
+
+    takes_several: ClassVar[bool] = True
+
+    margin: float
+    swap: bool
+
+    def target(self, prediction: Sequence[Tensor]) -> None:
+        """None: the loss takes no target."""
+        return
+
+    def elements(self, prediction: Sequence[Tensor], target: Tensor | None) -> Elements:
+        """Builds the loss of each example.
+
+        Raises:
+            DefinitionError: if there are not three predictions, or there is a target.
+            ShapeError, DTypeError: if the three differ.
+        """
+        anchor, positive, negative = _triplet(self, prediction, target)
+        near = self._distance(anchor, matched(self, anchor, positive))
+        far = self._distance(anchor, matched(self, anchor, negative))
+        if self.swap:
+            far = ops.minimum(far, self._distance(positive, negative))
+        return Elements(ops.clip(near - far + self.margin, low=0.0))
+
+    @abstractmethod
+    def _distance(self, left: Tensor, right: Tensor) -> Tensor:
+        """The distances of two tensors [batch, ..., features]: [batch, ...]."""
+
+
 @frozen_dataclass
-class Triplet(Loss):
+class Triplet(_OfTriplets):
     """max(0, margin + |a - p| - |a - n|) for an anchor a, a positive p and a negative n.
 
     From Schroff, Kalenichenko, Philbin: FaceNet (2015), and Balntas et al.: Learning local feature
@@ -45,31 +77,11 @@ class Triplet(Loss):
         ()
     """
 
-    takes_several: ClassVar[bool] = True
-
     _: KW_ONLY
     margin: NotNegative = 1.0
     epsilon: NotNegative = 1e-6
     swap: bool = False
     reduction: Reduction = "mean"
-
-    def target(self, prediction: Sequence[Tensor]) -> None:
-        """None: the loss takes no target."""
-        return
-
-    def elements(self, prediction: Sequence[Tensor], target: Tensor | None) -> Elements:
-        """Builds the loss of each example.
-
-        Raises:
-            DefinitionError: if there are not three predictions, or there is a target.
-            ShapeError, DTypeError: if the three differ.
-        """
-        anchor, positive, negative = _triplet(self, prediction, target)
-        near = self._distance(anchor, matched(self, anchor, positive))
-        far = self._distance(anchor, matched(self, anchor, negative))
-        if self.swap:
-            far = ops.minimum(far, self._distance(positive, negative))
-        return Elements(ops.clip(near - far + self.margin, low=0.0))
 
     def _distance(self, left: Tensor, right: Tensor) -> Tensor:
         difference = left - right + self.epsilon
@@ -77,7 +89,7 @@ class Triplet(Loss):
 
 
 @frozen_dataclass
-class TripletWithDistance(Loss):
+class TripletWithDistance(_OfTriplets):
     """max(0, margin + d(a, p) - d(a, n)) with a distance d of your own; else as `Triplet`.
 
     Args:
@@ -97,31 +109,14 @@ class TripletWithDistance(Loss):
         ()
     """
 
-    takes_several: ClassVar[bool] = True
-
     distance: Annotated[Callable[[Tensor, Tensor], Tensor], Function("lambda a, b: ...")]
     _: KW_ONLY
     margin: NotNegative = 1.0
     swap: bool = False
     reduction: Reduction = "mean"
 
-    def target(self, prediction: Sequence[Tensor]) -> None:
-        """None: the loss takes no target."""
-        return
-
-    def elements(self, prediction: Sequence[Tensor], target: Tensor | None) -> Elements:
-        """Builds the loss of each example.
-
-        Raises:
-            DefinitionError: if there are not three predictions, or there is a target.
-            ShapeError, DTypeError: if the three differ.
-        """
-        anchor, positive, negative = _triplet(self, prediction, target)
-        near = self.distance(anchor, matched(self, anchor, positive))
-        far = self.distance(anchor, matched(self, anchor, negative))
-        if self.swap:
-            far = ops.minimum(far, self.distance(positive, negative))
-        return Elements(ops.clip(near - far + self.margin, low=0.0))
+    def _distance(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.distance(left, right)
 
 
 def _triplet(loss: Loss, prediction: Sequence[Tensor], target: object) -> Sequence[Tensor]:

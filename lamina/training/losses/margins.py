@@ -15,6 +15,7 @@ from lamina.graph.kinds import Number, Whole
 from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64
+from lamina.training.losses.class_numbers import OfClassNumbers
 from lamina.training.losses.loss import Elements, Loss, Reduction, Scores, Target, several
 from lamina.training.losses.scores import not_scores
 from lamina.training.target_checks import (
@@ -25,7 +26,6 @@ from lamina.training.target_checks import (
     class_count,
     hits,
     known_classes,
-    label_shape,
     matched,
     weight_tensor,
 )
@@ -219,7 +219,7 @@ class MarginRanking(_Signs):
 
 
 @frozen_dataclass
-class MultiMargin(Loss):
+class MultiMargin(OfClassNumbers):
     """The mean over all classes but the right one of max(0, margin - x[right] + x[class])^power.
 
     The sum is divided by the number of all classes, as in PyTorch. From Crammer, Singer: On the
@@ -249,19 +249,6 @@ class MultiMargin(Loss):
 
     scores: ClassVar[Scores] = "margins"
 
-    def target(self, prediction: Tensor) -> Target:
-        """Class numbers: int64 [batch]."""
-        class_count(self, prediction)
-        return label_shape(prediction), int64
-
-    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Class numbers, spread over the classes."""
-        return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
-
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for class numbers that are out of range."""
-        check_labels(self, array, prediction_shape)
-
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
@@ -277,7 +264,7 @@ class MultiMargin(Loss):
 
 
 @frozen_dataclass
-class CategoricalHinge(Loss):
+class CategoricalHinge(OfClassNumbers):
     """max(0, 1 - x[right] + the largest other score): Keras' loss of this name.
 
     As in Keras, the right class counts among the others with the score 0. Takes scores, f32 or f64
@@ -299,19 +286,6 @@ class CategoricalHinge(Loss):
     reduction: Reduction = "mean"
 
     scores: ClassVar[Scores] = "margins"
-
-    def target(self, prediction: Tensor) -> Target:
-        """Class numbers: int64 [batch]."""
-        class_count(self, prediction)
-        return label_shape(prediction), int64
-
-    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Class numbers, spread over the classes."""
-        return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
-
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for class numbers that are out of range."""
-        check_labels(self, array, prediction_shape)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each example; ShapeError and DTypeError as for all losses."""

@@ -131,7 +131,6 @@ class AUROC(_Ranking):
     Args:
         average: over labels or classes: `"macro"` is the mean over those with positives and
             negatives, `"micro"` takes all scores together, `"none"` gives an array.
-
         logits: with class numbers, whether scores are raw, and softmax is taken of them first:
             it changes the order of different examples.
 
@@ -170,7 +169,6 @@ class AveragePrecision(_Ranking):
     Args:
         average: over labels or classes: `"macro"` is the mean over those with positives,
             `"micro"` takes all scores together, `"none"` gives an array.
-
         logits: with class numbers, whether scores are raw, and softmax is taken of them first:
             it changes the order of different examples.
 
