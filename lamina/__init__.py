@@ -14,8 +14,6 @@ if not loaded_when_used(__name__):
     from lamina import networks as networks
     from lamina import ops as ops
     from lamina import training as training
-    from lamina.by_output import ByOutput as ByOutput
-    from lamina.by_output import FunctionMetric as FunctionMetric
     from lamina.engines.discovery import devices as devices
     from lamina.graph import Tensor as Tensor
     from lamina.layers import CELU as CELU
@@ -132,6 +130,8 @@ if not loaded_when_used(__name__):
     from lamina.model import Model as Model
     from lamina.network import Network as Network
     from lamina.network import Sequential as Sequential
+    from lamina.objective.by_output import ByOutput as ByOutput
+    from lamina.objective.by_output import FunctionMetric as FunctionMetric
     from lamina.ops.differentiate import gradients as gradients
     from lamina.runtime.function import compile as compile
     from lamina.training import callbacks as callbacks

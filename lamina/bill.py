@@ -7,13 +7,11 @@ import os
 from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
-from typing import Annotated, Any, cast
-
-import numpy as np
+from typing import Annotated, Any
 
 from lamina import reports
 from lamina.calls import checked
-from lamina.graph.kinds import Kind, Misfit, Number, Operands, OrNone
+from lamina.graph.kinds import Kind, Misfit, Number, Operands
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction
 from lamina.program.tf32 import unrounded
@@ -35,22 +33,6 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
-
-
-class _Measured(Kind):
-    """Data, as its bytes."""
-
-    def read(self, value: Any, operands: Operands = ()) -> int:
-        if isinstance(value, tuple) and value:
-            return sum(self.read(one) for one in cast(tuple[Any, ...], value) if one is not None)
-        size = getattr(cast(object, value), "nbytes", None)
-        # NumPy's numbers have a size too.
-        if isinstance(size, int) and not isinstance(value, np.generic):
-            return size
-        raise Misfit("a data set, a stream, or a pair of arrays", "lm.data.Dataset(x, y)")
-
-
-DataBytes = Annotated[Any, OrNone(_Measured())]
 
 
 @frozen_dataclass

@@ -11,17 +11,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol, cast
 
 from lamina import ops
-from lamina.by_output import LossTerm
 from lamina.errors import DefinitionError
 from lamina.garbage import without_collections
 from lamina.graph import Graph, Origin, Tensor, labelled, leaf, topological
 from lamina.layers.scope import Variable
 from lamina.layers.tracing import Trace
 from lamina.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
-from lamina.objective import TERMS, Objective, default_specs, loss_dtype, objective
-from lamina.ops.differentiate import gradients, smoothly_depending
-from lamina.precision import Rounding
-from lamina.protocols import (
+from lamina.objective.by_output import LossTerm
+from lamina.objective.objective import TERMS, Objective, default_specs, loss_dtype, objective
+from lamina.objective.protocols import (
     Clip,
     Loss,
     Metric,
@@ -35,6 +33,8 @@ from lamina.protocols import (
     optimizers_by_name,
     with_rates,
 )
+from lamina.ops.differentiate import gradients, smoothly_depending
+from lamina.precision import Rounding
 from lamina.records import frozen_dataclass
 from lamina.rounding import with_rounded_activations, with_rounded_products
 from lamina.shapes import DType, float16, float32

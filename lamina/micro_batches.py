@@ -25,10 +25,10 @@ from lamina.garbage import without_collections
 from lamina.graph import Graph, Origin, Tensor, labelled, leaf, rebuild, rewrite, topological
 from lamina.layers.scope import Variable
 from lamina.loss_scaling import all_finite, kept_unless
-from lamina.objective import Share, added
+from lamina.objective.objective import Share, added
+from lamina.objective.protocols import Spec, TrainingOptions
 from lamina.ops.differentiate import gradients
 from lamina.precision import Rounding
-from lamina.protocols import Spec, TrainingOptions
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, float32, int64
 

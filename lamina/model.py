@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Never, NoReturn, final
 
-from lamina.by_output import Losses, Metrics, as_loss, as_metrics, options_of
 from lamina.calls import checked
 from lamina.data import Dataset, Stream, as_dataset
 from lamina.data.arrays import rounded
@@ -32,15 +31,17 @@ from lamina.graph.kinds import (
     Word,
 )
 from lamina.network import Network
-from lamina.planning import bill_of
-from lamina.precision import MIXED, precision_of
-from lamina.protocols import (
+from lamina.objective.by_output import Losses, Metrics, as_loss, as_metrics, options_of
+from lamina.objective.protocols import (
     BatchSize,
     Clip,
     MicroBatch,
     Optimizer,
     TrainingOptions,
 )
+from lamina.objective.weighting import ClassWeightsKind, WeightsOfClasses, numbers_of
+from lamina.planning import bill_of
+from lamina.precision import MIXED, precision_of
 from lamina.runtime import Inference, Parameters
 from lamina.runtime.predictor import Predictor
 from lamina.shapes import Array, DType, DTypeLike, as_dtype, float32
@@ -51,7 +52,6 @@ from lamina.training.fit import Fit
 from lamina.training.history import History
 from lamina.training.profile import profile
 from lamina.training.training import Training
-from lamina.weighting import ClassWeightsKind, WeightsOfClasses, numbers_of
 from lamina.weights import NamedArrays, Pairing, Patterns, StateDict, pair_by_name
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
-from lamina.bill import DataBytes, Memory, MemoryBill, largest_batch
-from lamina.by_output import Losses, options_of
+from lamina.bill import Memory, MemoryBill, largest_batch
 from lamina.calls import checked
+from lamina.data.stream import AnyData, whole_of
 from lamina.elsewhere import Named, advice_on_object
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
@@ -40,12 +40,13 @@ from lamina.layers.names import OwnName
 from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, shared_names
 from lamina.layers.tracing import Trace, dtype_in_model, trace
+from lamina.objective.by_output import Losses, options_of
+from lamina.objective.protocols import BatchSize, Clip, MicroBatch, Optimizer
 from lamina.ops.recomputation import COMPUTED_AGAIN
 from lamina.planning import bill_of
 from lamina.precision import precision_of
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.protocols import BatchSize, Clip, MicroBatch, Optimizer
 from lamina.reports import bytes_text, table_text
 from lamina.shapes import DType, float32, shape_text, size_of, static
 from lamina.tf32_products import Products
@@ -323,7 +324,7 @@ class Network(Named):
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
         micro_batch: MicroBatch = None,
-        data: DataBytes = None,
+        data: AnyData | None = None,
         engine: str = DEFAULT_ENGINE,
     ) -> MemoryBill:
         """The memory bill of a training step or a forward pass, before anything is allocated.
@@ -336,7 +337,9 @@ class Network(Named):
                 trained, and the size of micro-batches, as in `Model.training`.
             data: a data set, a stream, or a pair of arrays, whose bytes stand in the bill. On the
                 cpu engine they are those of the caller's arrays, which are read where they are; a
-                device has a copy, or buffers if the data does not fit.
+                device has a copy, or buffers if the data does not fit. The program is planned for
+                the dtypes and weights of a data set. A stream is not read: its program is planned
+                for the dtypes that network and loss expect, and without weights.
             engine: the engine for which the program is compiled.
 
         Raises:
@@ -352,8 +355,10 @@ class Network(Named):
         device = partial(device_of, engine)
         wanted = precision_of(dtype, device, precision)
         micro = None if micro_batch is None or micro_batch >= batch_size else micro_batch
-        bill = bill_of(self, batch_size, options, wanted, device, target_of(engine), micro)
-        return replace(bill, data_bytes=data or 0)
+        sample = None if data is None else whole_of(data)
+        bill = bill_of(self, batch_size, options, wanted, device, target_of(engine), micro, sample)
+        measured = data if sample is None else sample
+        return replace(bill, data_bytes=0 if measured is None else measured.nbytes)
 
     @checked
     def max_batch_size(
@@ -366,6 +371,7 @@ class Network(Named):
         precision: Products = "float32",
         clip: Clip | None = None,
         frozen: Sequence[str] = (),
+        data: AnyData | None = None,
         engine: str = DEFAULT_ENGINE,
     ) -> int:
         """The largest batch whose bill fits, with tensors no larger than the device allows.
@@ -375,6 +381,8 @@ class Network(Named):
         Args:
             memory: bytes, or text such as `"2 GiB"`; by default what the engine's device has left.
             loss, optimizer, dtype, precision, clip, frozen, engine: as in `plan`.
+            data: a data set or a pair of arrays, for whose dtypes and weights the programs are
+                planned. Its own bytes do not count.
 
         Raises:
             EngineError: if not even one example fits, or there is no such engine.
@@ -383,12 +391,13 @@ class Network(Named):
         device = partial(device_of, engine)
         wanted, target = precision_of(dtype, device, precision), target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
+        sample = None if data is None else whole_of(data)
         # All needs of the default engine are in the bill.
         count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs
 
         @cache
         def bills(batch_size: int) -> MemoryBill:
-            return bill_of(self, batch_size, options, wanted, device, target)
+            return bill_of(self, batch_size, options, wanted, device, target, sample=sample)
 
         def counted(count: Callable[[Program], Sequence[Need]]) -> Callable[[int], float]:
             def needed(batch_size: int) -> float:

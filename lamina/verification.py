@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from lamina import shapes
-from lamina.by_output import Losses, as_loss
+from lamina.batch.specs import positional, target_specs
 from lamina.calls import checked
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
@@ -18,13 +18,13 @@ from lamina.engines.engine import Device
 from lamina.graph import Graph, Tensor
 from lamina.graph.kinds import Instance
 from lamina.network import Network
+from lamina.objective.by_output import Losses, as_loss
+from lamina.objective.protocols import BatchSize, Loss, TrainingOptions
 from lamina.ops.differentiate import gradients
 from lamina.precision import Precision
-from lamina.protocols import BatchSize, Loss, TrainingOptions
 from lamina.records import frozen_dataclass
 from lamina.reports import table_text
-from lamina.runtime import Parameters, compile_for_batch, target_specs
-from lamina.runtime.arrays import positional
+from lamina.runtime import Parameters, compile_for_batch
 from lamina.runtime.examples import random_examples, random_normal
 from lamina.runtime.parameters import with_random_state
 from lamina.shapes import Array, DType

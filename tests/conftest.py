@@ -28,8 +28,8 @@ from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
+from lamina.objective.protocols import TrainingOptions
 from lamina.program.program import Program
-from lamina.protocols import TrainingOptions
 from lamina.shapes import DType, float32
 
 # Refusals of devices that lack what a program needs.

@@ -9,13 +9,13 @@ from gpu_devices import Gpu
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.schedule import Schedule
+from lamina.objective.protocols import options_or_none
 from lamina.planning import bill_of
 from lamina.precision import MIXED, precision_of
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.program.target import Target
-from lamina.protocols import options_or_none
 from lamina.records import frozen_dataclass
 from lamina.workloads import Workload
 

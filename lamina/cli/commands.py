@@ -228,6 +228,9 @@ def check(file: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="A picture of the plan: bytes over time.",
 )
+@click.option("--data", metavar="DATA", help="Data whose bytes, dtypes and weights count.")
+@targets_option
+@table_options
 @engine_option
 def plan(
     file: str,
@@ -238,7 +241,10 @@ def plan(
     memory: str | None,
     buffers: bool,
     plot: Path | None,
+    data: str | None,
+    targets: str | None,
     engine: str,
+    **table: Any,
 ) -> None:
     """Print the memory that a training step needs.
 
@@ -254,12 +260,15 @@ def plan(
     optimizer = None if loss is None else definition.optimizer
     network, types = definition.network, definition.types(dtype, precision)
     size = batch_size or definition.batch_size
-    bill = network.plan(size, loss, optimizer, micro_batch=micro_batch, engine=engine, **types)
+    how: dict[str, Any] = {**types, "engine": engine}
+    if data is not None:
+        how["data"], _ = cli.load_data(data, targets, None, 0, **table)
+    bill = network.plan(size, loss, optimizer, micro_batch=micro_batch, **how)
     click.echo(str(bill))
     if buffers:
         click.echo(f"\n{bill.buffers()}")
     if memory is not None:
-        largest = network.max_batch_size(memory, loss, optimizer, engine=engine, **types)
+        largest = network.max_batch_size(memory, loss, optimizer, **how)
         click.echo(f"\nlargest batch in {memory}: {largest:,} examples")
     if plot is not None:
         bill.plot(plot)

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import click
 
-from lamina.by_output import ByOutput, as_loss, as_metrics, terms_of
 from lamina.cli.errors import USER_FILE
 from lamina.errors import DefinitionError, DTypeError
 from lamina.graph.kinds import Misfit, ModelType, refusal
 from lamina.layers.layer import Layer
 from lamina.network import Network
-from lamina.protocols import Loss, Metric, Optimizer
+from lamina.objective.by_output import ByOutput, as_loss, as_metrics, terms_of
+from lamina.objective.protocols import Loss, Metric, Optimizer
 from lamina.records import frozen_dataclass
 from lamina.shapes import DTypeLike
 from lamina.tf32_products import ProductPrecision

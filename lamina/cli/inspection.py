@@ -19,7 +19,7 @@ from lamina.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from lamina.protocols import Loss, Optimizer
+    from lamina.objective.protocols import Loss, Optimizer
     from lamina.shapes import DTypeLike
 
 _inference_option = click.option(

@@ -4,7 +4,6 @@
 `compile_for_batch` compiles the graph of one batch. Training is in `lamina.training`.
 """
 
-from lamina.runtime.arrays import target_specs as target_specs
 from lamina.runtime.compiled import compile_for_batch as compile_for_batch
 from lamina.runtime.function import Function as Function
 from lamina.runtime.inference import Inference as Inference

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from lamina.data import Dataset
 from lamina.data.arrays import Listed, rounded, to_array
-from lamina.derive import targets_of_terms
 from lamina.errors import DataError, DTypeError, ShapeError
-from lamina.graph import Tensor, warn
-from lamina.network import Network
-from lamina.protocols import Loss, Spec
-from lamina.runtime.by_name import (
-    Names,
-    names_of_inputs,
-    names_of_targets,
-    names_of_weights,
-)
+from lamina.graph import warn
+from lamina.objective.protocols import Spec
 from lamina.shapes import (
-    BATCH,
     PUBLIC_DTYPES,
     Array,
     DType,
@@ -114,57 +104,6 @@ def is_exact(array: Any, expected: ArrayType | None) -> bool:
         return False
 
 
-def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
-    """The arrays of the inputs or targets, in order.
-
-    Args:
-        value: an array; a tuple or list of several; or a dict of arrays by name.
-        names: of the inputs or targets, which decide the number and the order.
-
-    Raises:
-        DataError: if there are more or fewer, or a name is unknown or missing.
-    """
-    if isinstance(value, Mapping):
-        return names.in_order(cast(Mapping[Any, Any], value))
-    count, role = len(names.each), names.role
-    arrays: tuple[Any, ...] = () if value is None else (value,)
-    if isinstance(value, tuple) or (isinstance(value, list) and count > 1):
-        arrays = tuple(cast(Sequence[Any], value))
-    if len(arrays) != count:
-        raise DataError(
-            f"the network has another number of {role}s",
-            facts=(("expected", str(count)), ("found", str(len(arrays)))),
-            advice=f"Give a tuple with one array for each {role}.",
-        )
-    return arrays
-
-
-def positional(dataset: Dataset, network: Network, loss: Loss, dtype: DType) -> Dataset:
-    """A data set whose arrays are given by name, with the arrays in the order of the network.
-
-    Args:
-        dataset: one without names stays as it is.
-        network: has the inputs and outputs.
-        loss: decides which outputs have targets.
-        dtype: the float type of the model.
-
-    Raises:
-        DataError: if a name is unknown or missing.
-    """
-    inputs, targets, weights = dataset.inputs, dataset.targets, dataset.weights
-    if not any(isinstance(one, Mapping) for one in (inputs, targets, weights)):
-        return dataset
-    if isinstance(inputs, Mapping):
-        inputs = as_arrays(inputs, names_of_inputs(network))
-    if isinstance(targets, Mapping):
-        terms = targets_of_terms(network, loss, dtype)
-        counts = [(term, len(specs)) for term, specs in terms]
-        targets = as_arrays(targets, names_of_targets(network, counts)) or None
-    if isinstance(weights, Mapping):
-        weights = as_arrays(weights, names_of_weights(network, loss))
-    return Dataset(inputs, targets, weights=weights, coding=dataset.coding)
-
-
 def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[str]) -> int:
     """The number of examples in the arrays of one batch.
 
@@ -227,20 +166,3 @@ def _largest(array: Array) -> int:
     if array.size <= FEW_ELEMENTS:
         return max(array.ravel().tolist())
     return int(np.maximum.reduce(array, axis=None))
-
-
-def input_spec(tensor: Tensor, dtype: DType) -> Spec:
-    """Shape and dtype of an input: the model's float type unless the input has a fixed dtype."""
-    return tensor.shape, dtype if tensor.dtype == float32 else tensor.dtype
-
-
-def weight_specs(dataset: Dataset | None, dtype: DType) -> tuple[Spec, ...]:
-    """The shapes, with a symbolic batch, of a data set's weights, which become this float type."""
-    arrays = () if dataset is None else dataset.weight_arrays
-    return tuple(((BATCH, *array.shape[1:]), dtype) for array in arrays)
-
-
-def target_specs(dataset: Dataset) -> tuple[Spec, ...]:
-    """The shapes, with a symbolic batch, and dtypes of a data set's targets."""
-    shapes, dtypes = dataset.target_shapes, dataset.target_dtypes
-    return tuple(((BATCH, *shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True))

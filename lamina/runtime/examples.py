@@ -8,8 +8,8 @@ from lamina.data import Dataset
 from lamina.derive import targets_of_terms
 from lamina.errors import DataError
 from lamina.network import Network
+from lamina.objective.protocols import Loss
 from lamina.program.philox import VERIFICATION_STREAM, random_bits
-from lamina.protocols import Loss
 from lamina.shapes import Array, DType, bind, size_of
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from lamina.batch.names import names_of_inputs
 from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, need_of, require_room
 from lamina.errors import DefinitionError, ShapeError
@@ -18,7 +19,6 @@ from lamina.network import Network
 from lamina.precision import Precision, Rounding, rounding_of
 from lamina.program.program import Buffer
 from lamina.runtime.arrays import convert
-from lamina.runtime.by_name import names_of_inputs
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.model_lock import ModelLock
 from lamina.shapes import Array, DType, converted, shape_text, size_of, static

@@ -10,34 +10,29 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from lamina.by_output import LossTerm
-from lamina.data import Dataset
-from lamina.data.arrays import rounded, to_array
-from lamina.data.reader import Plan, Reader
-from lamina.derive import BatchGraph, default_targets
-from lamina.elsewhere import Named
-from lamina.engines.engine import Memory
-from lamina.errors import DataError, DefinitionError, DTypeError, InternalError, ReleasedError
-from lamina.objective import TERMS, Objective
-from lamina.program.program import Program
-from lamina.protocols import Loss, Spec
-from lamina.records import frozen_dataclass
-from lamina.runtime.arrays import (
-    as_arrays,
-    check_batch,
-    convert,
-    input_spec,
-    positional,
-    target_specs,
-    weight_specs,
-)
-from lamina.runtime.by_name import (
+from lamina.batch.names import (
     Names,
+    as_arrays,
     names_of_inputs,
     names_of_targets,
     names_of_weights,
     unnamed,
 )
+from lamina.batch.specs import batch_specs, input_spec
+from lamina.data import Dataset
+from lamina.data.arrays import rounded, to_array
+from lamina.data.reader import Plan, Reader
+from lamina.derive import BatchGraph
+from lamina.elsewhere import Named
+from lamina.engines.engine import Memory
+from lamina.errors import DataError, DefinitionError, DTypeError, InternalError, ReleasedError
+from lamina.objective.by_output import LossTerm
+from lamina.objective.objective import TERMS, Objective
+from lamina.objective.protocols import Loss, Spec
+from lamina.objective.weighting import check_weights
+from lamina.program.program import Program
+from lamina.records import frozen_dataclass
+from lamina.runtime.arrays import check_batch, convert
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.data_sets import Examples as Examples
 from lamina.runtime.data_sets import uploaded
@@ -45,8 +40,7 @@ from lamina.runtime.feeds import Feed
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all
 from lamina.runtime.streaming import Streamed
-from lamina.shapes import Array, DType, as_dtype, float32
-from lamina.weighting import check_weights
+from lamina.shapes import Array, as_dtype
 
 
 @frozen_dataclass
@@ -149,19 +143,11 @@ class BatchRunner(Named):
         self._lock = parameters.lock
         self._loss = loss
         network, dtype = parameters.network, parameters.dtype
-        if dataset is not None:
-            dataset = positional(dataset, network, loss, dtype)
-        inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
+        specs = batch_specs(network, loss, dtype, dataset)
         self._input_names = names_of_inputs(network)
-        arriving = tuple(dtype for _, dtype in inputs) if dataset is None else dataset.input_dtypes
-        arriving = as_arrays(arriving, self._input_names)
-        self._input_dtypes: tuple[DType, ...] = tuple(_narrowed(dtype, one) for one in arriving)
-        self._wanted_inputs = inputs
-        specs = default_targets(network, loss, dtype) if dataset is None else target_specs(dataset)
-        # Losses are computed in float32 if the model has floats of 16 bits.
-        widest = float32 if dtype.is_half else dtype
-        self._targets = tuple((shape, _narrowed(widest, found)) for shape, found in specs)
-        self._weights = weight_specs(dataset, widest)
+        self._input_dtypes = specs.input_dtypes
+        self._wanted_inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
+        self._targets, self._weights = specs.targets, specs.weights
         self._shared: dict[str, Memory] = dict(parameters.memories)
         self._programs: RecentPrograms[int] = RecentPrograms()
         self._released = False
@@ -395,8 +381,3 @@ class BatchRunner(Named):
                 where=type(self).__name__,
                 advice="Make a new one with model.training(...); the model still works.",
             )
-
-
-def _narrowed(model: DType, found: DType) -> DType:
-    """The dtype of data in the program: at most the model's float type."""
-    return model if found.is_float and found.rank >= model.rank else found

@@ -14,7 +14,7 @@ from lamina.files.classes import classes_of
 from lamina.files.encode import are_alike
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.network import Network
-from lamina.protocols import Optimizer
+from lamina.objective.protocols import Optimizer
 from lamina.records import cached_property, frozen_dataclass
 from lamina.runtime import Parameters
 from lamina.shapes import Array

@@ -11,7 +11,7 @@ import numpy as np
 from lamina.data import Dataset, Stream
 from lamina.data.reader import Reader
 from lamina.derive import GRADIENT_NORM, evaluation_graph
-from lamina.protocols import Loss, Metric
+from lamina.objective.protocols import Loss, Metric
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped
 from lamina.runtime.parameters import with_random_state

@@ -15,8 +15,8 @@ from lamina.data import Dataset, Stream
 from lamina.derive import GRADIENT_NORM, RATE
 from lamina.errors import DataError, DefinitionError, EngineError, NonFiniteError
 from lamina.loss_scaling import LEAST_SCALE
+from lamina.objective.protocols import TrainingOptions
 from lamina.precision import Precision
-from lamina.protocols import TrainingOptions
 from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped

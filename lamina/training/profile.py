@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lamina.data import Dataset
 from lamina.explanation import Profile
-from lamina.protocols import TrainingOptions
+from lamina.objective.protocols import TrainingOptions
 from lamina.runtime import Inference, Parameters
 from lamina.runtime.examples import random_examples
 from lamina.training.training import Training

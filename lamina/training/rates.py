@@ -13,7 +13,7 @@ from lamina.errors import DefinitionError
 from lamina.graph import Graph, Tensor, evaluate, leaf, warn
 from lamina.graph.kinds import Misfit, Number, refusal
 from lamina.layers.checks import origin_text
-from lamina.protocols import Optimizer, RateFunction, with_rates
+from lamina.objective.protocols import Optimizer, RateFunction, with_rates
 from lamina.shapes import float64
 
 _NOT_NEGATIVE = Number("[0, inf)")

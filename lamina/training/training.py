@@ -25,7 +25,7 @@ from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
 from lamina.loss_scaling import SCALE, SKIPPED
 from lamina.micro_batches import MICRO_STEP, UPDATE_NAME, accumulating_graphs
-from lamina.protocols import AVERAGE, TrainingOptions
+from lamina.objective.protocols import AVERAGE, TrainingOptions
 from lamina.runtime.compiled import CompiledProgram, compile_for_batch, program_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (

@@ -15,8 +15,8 @@ from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.layers.layer import Layer
+from lamina.objective.protocols import TrainingOptions
 from lamina.ops.differentiate import gradients
-from lamina.protocols import TrainingOptions
 from lamina.shapes import Array, float32, static
 
 BATCH = 6

@@ -14,8 +14,8 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine, Memory
 from lamina.graph import Graph, constant, leaf
+from lamina.objective.protocols import TrainingOptions
 from lamina.program.program import Program
-from lamina.protocols import TrainingOptions
 from lamina.shapes import PUBLIC_DTYPES, Array, as_dtype, float32, int64
 
 

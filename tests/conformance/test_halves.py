@@ -18,9 +18,9 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Op, Sample, apply, bind_batch, evaluate
+from lamina.objective.protocols import TrainingOptions
 from lamina.precision import Rounding
 from lamina.program.program import Program
-from lamina.protocols import TrainingOptions
 from lamina.rounding import with_rounded_products
 from lamina.shapes import Array, DType, as_dtype, bfloat16, float16, float32, static
 

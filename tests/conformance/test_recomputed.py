@@ -14,7 +14,7 @@ import lamina as lm
 from lamina.compiler.pipeline import compile_graph
 from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine
-from lamina.protocols import TrainingOptions
+from lamina.objective.protocols import TrainingOptions
 from lamina.shapes import Array, float32
 
 Wrap = Callable[..., Any]

@@ -10,7 +10,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.derive import BatchGraph, default_targets, inference_graph, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import show
-from lamina.protocols import TrainingOptions
+from lamina.objective.protocols import TrainingOptions
 from lamina.shapes import float32
 
 FOLDER = Path(__file__).parent

@@ -6,7 +6,9 @@ import math
 import re
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from lamina.bill import MemorySize, largest_batch
 from lamina.calls import refused
 from lamina.engines import machine_memory
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.errors import DefinitionError, EngineError
+from lamina.errors import DataError, DefinitionError, EngineError
 from lamina.graph.kinds import Misfit
 
 SMALL = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2))
@@ -327,17 +329,63 @@ def test_the_bytes_of_data_stand_in_the_bill() -> None:
     for data, expected in (
         ((x, y), 24_000),
         (lm.data.Dataset(x, y), 24_000),
-        (lm.data.Dataset(x, y, weights=x[:, 0]), 28_000),
         (stream, 1 << 20),
+        (lambda: [(x, y)], 64 << 20),
     ):
         bill = net.plan(8, **how, data=data)
         assert bill.data_bytes == expected
         assert bill.peak_bytes == plain.peak_bytes + expected
-    assert re.search(r"^data +1 MiB$", str(bill), re.MULTILINE)
+    assert re.search(r"^data +1 MiB$", str(net.plan(8, **how, data=stream)), re.MULTILINE)
 
 
-def test_data_without_a_size_is_refused() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Sequential(lm.Input(4), lm.Linear(3)).plan(8, data="train.npz")
-    assert "data must be a data set, a stream, or a pair of arrays" in str(caught.value)
-    assert "expected  lm.data.Dataset(x, y)" in str(caught.value)
+_PIXELS = np.zeros((40, 12), "uint8")
+_CLASSES = np.zeros(40, "uint8")
+_WEIGHTS = np.ones(40, "float32")
+
+
+@pytest.mark.parametrize("micro_batch", [None, 4])
+@pytest.mark.parametrize("dtype", ["float32", "mixed-bfloat16"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        lm.data.Dataset(_PIXELS, _CLASSES),
+        lm.data.Dataset(_PIXELS, _CLASSES, weights=_WEIGHTS),
+        lm.data.Dataset({"pixels": _PIXELS}, _CLASSES, weights=_WEIGHTS.astype("int32")),
+    ],
+    ids=["bytes", "weights", "names"],
+)
+def test_a_plan_for_data_is_that_of_a_training_on_it(
+    data: lm.data.Dataset, dtype: Any, micro_batch: int | None
+) -> None:
+    pixels = lm.Input(12, name="pixels")
+    net = lm.Network(inputs=pixels, outputs=lm.Linear(3)(pixels))
+    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(), "micro_batch": micro_batch}
+    plain, bill = net.plan(8, **how, dtype=dtype), net.plan(8, **how, dtype=dtype, data=data)
+    with lm.Model(net, dtype=dtype).training(batch_size=8, data=data, **how) as training:
+        assert str(training.bill) == str(replace(bill, data_bytes=0))
+    assert bill.input_bytes < plain.input_bytes
+    assert bill.data_bytes == data.nbytes
+
+
+def test_a_forward_pass_is_planned_for_the_dtypes_of_data() -> None:
+    net = lm.Sequential(lm.Input(12), lm.Linear(3))
+    assert net.plan(8).input_bytes == 8 * 12 * 4
+    assert net.plan(8, data=(_PIXELS, _CLASSES)).input_bytes == 8 * 12
+    assert net.plan(8, data=_PIXELS).input_bytes == 8 * 12
+
+
+def test_more_bytes_than_floats_fit() -> None:
+    net = lm.Sequential(lm.Input(12), lm.Linear(1))
+    size = net.max_batch_size("64 KiB")
+    larger = net.max_batch_size("64 KiB", data=_PIXELS)
+    assert larger > 2 * size
+
+
+def test_a_plan_for_data_that_is_none_is_refused() -> None:
+    net = lm.Sequential(lm.Input(4), lm.Linear(3))
+    with pytest.raises(DataError) as caught:
+        net.plan(8, data="train.npz")
+    assert "this is not a data set" in str(caught.value)
+    with pytest.raises(DataError) as caught:
+        net.plan(8, data=({"age": _PIXELS}, _CLASSES))
+    assert "the inputs are given by name, and the input has no name" in str(caught.value)

@@ -83,6 +83,15 @@ def test_plan_without_a_loss_prints_the_bill_of_inference():
     assert succeed("plan", path).output == f"{bill}\n"
 
 
+def test_plan_counts_data_and_plans_for_its_dtypes():
+    path = write("digits.py", DIGITS)
+    output = succeed("plan", path, "--data", "digits", "--memory", "1 MiB").output
+    net, data = namespace(DIGITS)["net"], lm.data.digits()
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-2), "data": data}
+    assert output.startswith(f"{net.plan(100, **how)}\n")
+    assert f"largest batch in 1 MiB: {net.max_batch_size('1 MiB', **how):,} examples" in output
+
+
 def test_verify_prints_the_report():
     output = succeed("verify", write("table.py", TABLE)).output
     assert "gradient of 1.weight" in output

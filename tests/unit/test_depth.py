@@ -40,10 +40,10 @@ from lamina.graph import (
     topological,
 )
 from lamina.layers.layer import UNNAMED
+from lamina.objective.protocols import TrainingOptions
 from lamina.program.index import Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar
-from lamina.protocols import TrainingOptions
 from lamina.shapes import float32, int64
 
 # So many levels, and so many calls of Python functions to get through them.

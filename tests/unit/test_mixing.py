@@ -18,7 +18,7 @@ from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, constant, evaluate
 from lamina.layers.layer import Layer
 from lamina.layers.mixing import beta_quantiles
-from lamina.protocols import TrainingOptions
+from lamina.objective.protocols import TrainingOptions
 from lamina.shapes import Array, Shape, float64, int64
 
 KEYS = {"seed": np.int64(1), "step": np.int64(2)}

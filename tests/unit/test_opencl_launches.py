@@ -27,9 +27,9 @@ from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.engines.simd.emit.kernels import WrittenProgram
 from lamina.graph import Tensor
 from lamina.layers import LSTM, Input
+from lamina.objective.protocols import TrainingOptions
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.protocols import TrainingOptions
 from lamina.shapes import Array, float32
 from lamina.workloads import WORKLOADS
 

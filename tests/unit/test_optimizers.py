@@ -12,7 +12,7 @@ import lamina as lm
 from lamina import ops
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import Graph, Tensor, evaluate, leaf, verify
-from lamina.protocols import PerParameter
+from lamina.objective.protocols import PerParameter
 from lamina.shapes import DType, as_dtype, float32, float64, int64
 from lamina.training import clipping, optimizers, schedules
 

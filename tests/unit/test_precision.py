@@ -18,12 +18,12 @@ from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.engine import Device
 from lamina.errors import EngineError
 from lamina.graph import LEAF, Graph, Tensor, apply, bind_batch, evaluate, leaf
+from lamina.objective.protocols import TrainingOptions
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 from lamina.precision import Precision, Rounding, precision_of, rounding_of
 from lamina.program.program import Program
 from lamina.program.scalar import Load, postorder
 from lamina.program.steps import Contraction
-from lamina.protocols import TrainingOptions
 from lamina.rounding import PRODUCTS, with_rounded_activations, with_rounded_products
 from lamina.shapes import (
     BATCH,

@@ -21,10 +21,10 @@ from lamina.compiler.program_cache import compile_cached
 from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import OPS, Graph, Op, apply, leaf
+from lamina.objective.protocols import TrainingOptions
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.protocols import TrainingOptions
 from lamina.shapes import as_dtype, float32
 
 

@@ -27,7 +27,7 @@ import lamina as lm
 from lamina import ops
 from lamina.derive import default_targets, training_graph
 from lamina.errors import EngineError, InternalError, LaminaError
-from lamina.protocols import TrainingOptions
+from lamina.objective.protocols import TrainingOptions
 from lamina.shapes import float32
 
 
@@ -816,13 +816,15 @@ ROWS |= {
             **HALF,
             "clip": OPTIONAL,
             "micro_batch": OPTIONAL | COUNT,
-            "data": OPTIONAL | some("vector", "matrix"),
+            "data": OPTIONAL | some("lambda"),
         },
         call=net().plan,
     ),
     # A few bytes are too few.
     "Network.max_batch_size": Row(
-        {"memory": "1 KiB", **STEP}, {**HALF, "memory": OPTIONAL}, call=net().max_batch_size
+        {"memory": "1 KiB", **STEP},
+        {**HALF, "memory": OPTIONAL, "data": OPTIONAL | some("lambda")},
+        call=net().max_batch_size,
     ),
 }
 NET = net()
@@ -875,7 +877,7 @@ ROWS |= {
         {
             **DATA,
             **OF_CLASSES,
-            "data": OPTIONAL,
+            "data": OPTIONAL | some("lambda"),
             "seed": OPTIONAL | WHOLE,
             "micro_batch": OPTIONAL | COUNT,
             "adjustable_rate": FLAG,

@@ -13,7 +13,7 @@ from lamina.calls import Called
 from lamina.elsewhere.training import HOOKS
 from lamina.errors import DefinitionError
 from lamina.graph import Origin, source_line
-from lamina.protocols import Metric
+from lamina.objective.protocols import Metric
 from lamina.shapes import Array
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt

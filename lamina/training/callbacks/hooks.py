@@ -9,7 +9,7 @@ import numpy as np
 
 from lamina.errors import DefinitionError
 from lamina.layers.checks import Sourced
-from lamina.protocols import wrong_argument
+from lamina.objective.protocols import wrong_argument
 from lamina.shapes import Array
 from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.history import History

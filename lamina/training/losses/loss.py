@@ -13,9 +13,9 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import Number
 from lamina.layers.checks import Sourced, origin_text
+from lamina.objective.weighting import aligned, called
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape
-from lamina.weighting import aligned, called
 
 Reduction = Literal["mean", "sum", "none"]
 WEIGHT = Number("[0, inf)")

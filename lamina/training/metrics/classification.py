@@ -13,6 +13,7 @@ from lamina import ops
 from lamina.graph import Tensor
 from lamina.graph.kinds import Count
 from lamina.layers.checks import origin_text
+from lamina.objective.weighting import aligned
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 from lamina.training.metrics.metric import (
@@ -28,7 +29,6 @@ from lamina.training.metrics.metric import (
     same_shape,
     share,
 )
-from lamina.weighting import aligned
 
 Average = Literal["macro", "micro", "binary"]
 

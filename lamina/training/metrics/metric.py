@@ -12,9 +12,9 @@ from lamina import ops
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import Sourced, origin_text
+from lamina.objective.weighting import aligned, weighted_sum
 from lamina.shapes import Array, Shape, int64, shape_text
 from lamina.training.losses.scores import SCORES, doubt
-from lamina.weighting import aligned, weighted_sum
 
 
 class Metric(Sourced, ABC):

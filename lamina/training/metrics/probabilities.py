@@ -11,6 +11,7 @@ import numpy as np
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.graph.kinds import Count
+from lamina.objective.weighting import weighted_sum
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 from lamina.training.losses.scores import SCORES, doubt
@@ -26,7 +27,6 @@ from lamina.training.metrics.metric import (
     not_probabilities,
     same_shape,
 )
-from lamina.weighting import weighted_sum
 
 
 @frozen_dataclass

@@ -8,7 +8,7 @@ values, but other names: `rate` is PyTorch's `lr`.
 from lamina.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
-    from lamina.protocols import PerParameter as PerParameter
+    from lamina.objective.protocols import PerParameter as PerParameter
     from lamina.training.optimizers.adagrad import Adadelta as Adadelta
     from lamina.training.optimizers.adagrad import Adagrad as Adagrad
     from lamina.training.optimizers.adagrad import RMSProp as RMSProp

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.graph.kinds import Fraction, NotNegative
-from lamina.protocols import PerParameter
+from lamina.objective.protocols import PerParameter
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import (
     Optimizer,

@@ -16,7 +16,7 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.graph.kinds import Count, Fraction
 from lamina.layers.checks import origin_text
-from lamina.protocols import (
+from lamina.objective.protocols import (
     AVERAGE,
     PerParameter,
     RateFunction,
@@ -25,7 +25,7 @@ from lamina.protocols import (
     optimizers_by_name,
     with_rates,
 )
-from lamina.protocols import Optimizer as AnyOptimizer
+from lamina.objective.protocols import Optimizer as AnyOptimizer
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import Optimizer, Slots
 

@@ -8,8 +8,8 @@ from typing import cast
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import origin_text
-from lamina.protocols import Optimizer as AnyOptimizer
-from lamina.protocols import (
+from lamina.objective.protocols import Optimizer as AnyOptimizer
+from lamina.objective.protocols import (
     PerParameter,
     RateFunction,
     check_optimizer,

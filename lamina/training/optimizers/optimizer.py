@@ -13,8 +13,8 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor, TensorLike, constant
 from lamina.graph.kinds import AnyOf, Function, Number
 from lamina.layers.checks import Sourced, origin_text
-from lamina.protocols import Optimizer as AnyOptimizer
-from lamina.protocols import PerParameter, RateFunction
+from lamina.objective.protocols import Optimizer as AnyOptimizer
+from lamina.objective.protocols import PerParameter, RateFunction
 from lamina.shapes import DType
 
 _RATE = AnyOf((Number("[0, inf)"), Function("a function of the training step")))

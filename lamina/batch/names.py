@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from lamina.by_output import LossTerm, terms_of
 from lamina.errors import DataError
-from lamina.network import Network
-from lamina.protocols import Loss
+from lamina.objective.by_output import LossTerm, terms_of
+from lamina.objective.protocols import Loss
 from lamina.records import frozen_dataclass
+
+
+class HasNames(Protocol):
+    """The part of a network that this file needs."""
+
+    @property
+    def input_names(self) -> tuple[str | None, ...]: ...
+
+    @property
+    def output_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def has_output_names(self) -> bool: ...
 
 
 @frozen_dataclass
@@ -60,17 +72,17 @@ def unnamed(role: str, count: int) -> Names:
     return Names(role, (None,) * count)
 
 
-def names_of_inputs(network: Network) -> Names:
+def names_of_inputs(network: HasNames) -> Names:
     """The names that the user gave to the inputs of a network."""
     return Names("input", network.input_names)
 
 
-def names_of_outputs(network: Network) -> Names:
+def names_of_outputs(network: HasNames) -> Names:
     """The names of the outputs of a network."""
     return Names("output", network.output_names, shown=network.has_output_names)
 
 
-def names_of_targets(network: Network, counts: Sequence[tuple[LossTerm, int]]) -> Names:
+def names_of_targets(network: HasNames, counts: Sequence[tuple[LossTerm, int]]) -> Names:
     """The names of the targets: those of the outputs with which they are compared.
 
     Args:
@@ -86,11 +98,36 @@ def names_of_targets(network: Network, counts: Sequence[tuple[LossTerm, int]]) -
     return Names("target", each, outputs, shown)
 
 
-def names_of_weights(network: Network, loss: Loss) -> Names:
+def names_of_weights(network: HasNames, loss: Loss) -> Names:
     """The names of the weights of examples: those of the outputs that have a loss."""
     terms = terms_of(loss, network.output_names)
     each = tuple(None if term.output is None else term.name for term in terms)
     return Names("weight", each, network.output_names, network.has_output_names)
+
+
+def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
+    """The arrays of the inputs or targets, in order.
+
+    Args:
+        value: an array; a tuple or list of several; or a dict of arrays by name.
+        names: of the inputs or targets, which decide the number and the order.
+
+    Raises:
+        DataError: if there are more or fewer, or a name is unknown or missing.
+    """
+    if isinstance(value, Mapping):
+        return names.in_order(cast(Mapping[Any, Any], value))
+    count, role = len(names.each), names.role
+    arrays: tuple[Any, ...] = () if value is None else (value,)
+    if isinstance(value, tuple) or (isinstance(value, list) and count > 1):
+        arrays = tuple(cast(Sequence[Any], value))
+    if len(arrays) != count:
+        raise DataError(
+            f"the network has another number of {role}s",
+            facts=(("expected", str(count)), ("found", str(len(arrays)))),
+            advice=f"Give a tuple with one array for each {role}.",
+        )
+    return arrays
 
 
 # Errors -------------------------------------------------------------------------------------------

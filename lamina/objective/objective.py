@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from lamina import ops
-from lamina.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import Origin, Tensor, described, labelled, leaf, warn
 from lamina.layers.mixture import partners
 from lamina.layers.tracing import Trace
-from lamina.protocols import Loss, Metric, Spec, check_loss, check_metrics, check_outputs
+from lamina.objective.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
+from lamina.objective.protocols import Loss, Metric, Spec, check_loss, check_metrics, check_outputs
+from lamina.objective.weighting import ClassWeights, called, takes_weights, weights_of_classes
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, Size, float32, shape_text
-from lamina.weighting import ClassWeights, called, takes_weights, weights_of_classes
 
 # The beginnings of the names of a loss's outputs.
 TERMS = ("loss.", "divisor.")

@@ -13,7 +13,7 @@ from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.graph.kinds import Misfit, Number
 from lamina.layers.checks import Sourced, origin_text
-from lamina.protocols import (
+from lamina.objective.protocols import (
     Clip,
     Loss,
     Metric,
@@ -23,9 +23,9 @@ from lamina.protocols import (
     check_metrics,
     options_or_none,
 )
+from lamina.objective.weighting import weighted_sum
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
-from lamina.weighting import weighted_sum
 
 # What users give as a loss and as metrics.
 Losses = Loss | Mapping[str, Loss] | Sequence[Loss | None]

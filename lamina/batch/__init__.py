@@ -1,0 +1,1 @@
+"""The arrays of a batch: their names, shapes and dtypes."""
