@@ -272,8 +272,8 @@ class Model(Named):
         Returns:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
-        found = as_metrics(metrics)
-        return evaluate(self._parameters, as_data(data), as_loss(loss), found, batch_size)
+        found, examples = as_metrics(metrics), as_data(data, self._coding)
+        return evaluate(self._parameters, examples, as_loss(loss), found, batch_size)
 
     @checked
     def training(
@@ -410,7 +410,7 @@ class Model(Named):
             EngineError: if a training step needs more memory than the device has.
         """
         data = as_data(train)
-        self._coding = data.coding if isinstance(data, Dataset) else self._coding
+        coding = data.coding if isinstance(data, Dataset) else self._coding
         targets = None if (known := whole_of(data)) is None else known.target_arrays
         fit = Fit(
             self,
@@ -425,7 +425,7 @@ class Model(Named):
                 gradient_norm="gradient_norm" in record,
             ),
             data,
-            None if validation is None else as_data(validation),
+            None if validation is None else as_data(validation, coding),
             epochs=epochs,
             batch_size=batch_size,
             seed=self.seed if seed is None else seed,
@@ -439,7 +439,7 @@ class Model(Named):
             checkpoint_steps=checkpoint_steps,
             resume=resume,
         )
-        return fit.run()
+        return fit.run(lambda: setattr(self, "_coding", coding))
 
     @checked
     def explain(
@@ -587,9 +587,8 @@ class Model(Named):
             DataError: if the file cannot be written.
         """
         values = self._parameters.read(list(self._parameters.memories))
-        precision, coding = self._parameters.precision, self._coding
-        file = ModelFile(self.network, precision, self.seed, values, coding=coding)
-        write_model(path, file)
+        precision, seed = self._parameters.precision, self.seed
+        write_model(path, ModelFile(self.network, precision, seed, values, coding=self._coding))
 
 
 def _rounded(values: Mapping[str, Array], dtype: DType) -> dict[str, Array]:

@@ -130,6 +130,23 @@ def is_frame(value: object) -> bool:
     return isinstance(value, Mapping) or (hasattr(value, "columns") and not is_array)
 
 
+def is_row(value: Any) -> bool:
+    """Whether a value is a row of a table: single values by the names of the columns."""
+    if not isinstance(value, Mapping) or not value:
+        return False
+    return all(map(_is_single, cast(Mapping[Any, Any], value).values()))
+
+
+def is_rows(value: Any) -> bool:
+    """Whether a value is a list of rows of a table."""
+    rows = cast(list[Any], value) if isinstance(value, list) else []
+    return bool(rows) and all(map(is_row, rows))
+
+
+def _is_single(value: object) -> bool:
+    return isinstance(value, str | bytes) or not hasattr(value, "__len__")
+
+
 def is_sparse(value: object) -> bool:
     """Whether a value is a sparse matrix or array of SciPy."""
     return hasattr(value, "tocsr") and hasattr(value, "toarray")

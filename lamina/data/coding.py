@@ -88,7 +88,8 @@ class Coding:
         """The inputs of a model for a table with the same columns.
 
         Args:
-            frame: a data frame, columns by name, or the path of a `.csv` file.
+            frame: a data frame, columns by name, rows (a dict of values by the names of columns,
+                or a list of them), or the path of a `.csv` file.
 
         Raises:
             DataError: for columns that are missing or of another kind, and for missing numbers.
@@ -100,7 +101,7 @@ class Coding:
         """A table as a data set, with targets if the coding has any.
 
         Args:
-            frame: a data frame, columns by name, or the path of a `.csv` file.
+            frame: as for `inputs`.
 
         Raises:
             DataError: as for `inputs`, and for targets that are missing or unknown.

@@ -143,6 +143,7 @@ class Dataset(Named, metaclass=Called):
 
     def __post_init__(self) -> None:
         roles = ("inputs", "targets", "weights")
+        object.__setattr__(self, "_of_frame", hasattr(self.inputs, "columns"))
         for role in roles:
             object.__setattr__(self, role, arrays_of(role, getattr(self, role)))
         for name, value in self._named_arrays():
@@ -245,6 +246,11 @@ class Dataset(Named, metaclass=Called):
                 advice="Number the classes from 0, or remove the examples that have no class.",
             )
         return int(targets.max()) + 1
+
+    @property
+    def is_uncoded_frame(self) -> bool:
+        """Whether the inputs were given as a data frame of numbers, which no `Coding` has coded."""
+        return cast(Any, self)._of_frame and self.coding is None
 
     @property
     def nbytes(self) -> int:
@@ -392,7 +398,9 @@ class Dataset(Named, metaclass=Called):
     def _select(self, rows: slice | Array, *, is_dense: bool = False) -> Dataset:
         inputs, targets, *weights = self._rows(rows, is_dense=is_dense)
         own = weights[0] if weights else None
-        return Dataset(inputs, targets, weights=own, coding=self.coding)
+        selected = Dataset(inputs, targets, weights=own, coding=self.coding)
+        object.__setattr__(selected, "_of_frame", cast(Any, self)._of_frame)
+        return selected
 
     def _rows(self, rows: slice | Array, *, is_dense: bool) -> Batch:
         def one(_: str, array: Array) -> Array:

@@ -194,4 +194,5 @@ def type_text(value: object) -> str:
     if isinstance(value, tuple):
         items = ", ".join(type(item).__name__ for item in cast(tuple[object, ...], value))
         return f"a tuple of ({items})"
-    return f"a {type(value).__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from lamina.calls import checked
-from lamina.data.arrays import to_array
+from lamina.data.arrays import is_row, is_rows, to_array
 from lamina.data.columns import Kinds, of_cells
 from lamina.data.tables import read_texts, reading_table
 from lamina.data.untrusted import PathLike
@@ -41,8 +41,12 @@ def columns_of(frame: Any) -> dict[str, Array]:
             facts=(("expected", "a data frame"), ("found", repr(os.fspath(cast(str, frame))))),
             advice="Load it: lm.data.load(path, 'NAME'), with the name of the column of targets.",
         )
+    if is_rows(frame):
+        frame = _columns_of_rows(cast(list[Mapping[Any, Any]], frame))
     if isinstance(frame, Mapping):
         named = cast(Mapping[Any, Any], frame)
+        if is_row(named):
+            named = {name: [value] for name, value in named.items()}
         _require_distinct(list(named))
         columns = {str(name): _plain(str(name), values) for name, values in named.items()}
     else:
@@ -56,6 +60,26 @@ def columns_of(frame: Any) -> dict[str, Array]:
     if not columns or not next(iter(counts.values())):
         raise DataError("the table has no rows")
     return columns
+
+
+def _columns_of_rows(rows: list[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
+    """The columns of rows, which all have the same names.
+
+    Raises:
+        DataError: if a row has not the names of the first.
+    """
+    first = list(rows[0])
+    for number, row in enumerate(rows):
+        if row.keys() != rows[0].keys():
+            raise DataError(
+                "the rows differ in their columns",
+                facts=(
+                    ("row 0", ", ".join(map(str, first))),
+                    (f"row {number}", ", ".join(map(str, row))),
+                ),
+                advice="Give all values in each row; a missing one is None.",
+            )
+    return {name: [row[name] for row in rows] for name in first}
 
 
 def _plain(name: str, values: Any) -> Array:

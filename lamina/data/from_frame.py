@@ -41,7 +41,7 @@ def from_frame(
 
     Args:
         frame: of pandas, Polars, PyArrow, or another that narwhals reads; or columns by name, such
-            as `read_table` returns.
+            as `read_table` returns; or a list of rows, dicts by the names of columns.
         target: the name of the column of targets.
         words: `"one-hot"`, or `"index"` for `lm.Embedding`. A missing word is the word "".
         gaps: what replaces missing numbers: `"mean"`, `"median"`, a number, or `"indicator"`, the

@@ -32,7 +32,7 @@ _SIGNATURES = (
     (GZIP_MAGIC, "idx"),
     (b"\0\0", "idx"),
 )
-_SUFFIXES = {
+SUFFIXES = {
     ".npy": "npy",
     ".npz": "npz",
     ".h5": "hdf5",
@@ -207,7 +207,7 @@ def _kind(path: Path) -> str:
     for signature, kind in _SIGNATURES:
         if beginning.startswith(signature):
             return kind
-    by_name = _SUFFIXES.get(path.suffix.lower())
+    by_name = SUFFIXES.get(path.suffix.lower())
     if by_name is not None and beginning:
         return by_name
     raise FileFormatError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 
 from lamina.calls import Called
-from lamina.data.arrays import is_buffer, is_frame, is_sparse, to_array
+from lamina.data.arrays import is_buffer, is_frame, is_rows, is_sparse, to_array
 from lamina.data.dataset import NAME_PAIRS, Dataset, as_dataset
 from lamina.errors import DataError
 from lamina.graph.kinds import Count, Kind, Operands, OrNone, Whole, shown
@@ -142,11 +142,16 @@ def _is_source(value: object) -> bool:
     return hasattr(value, "__iter__") or callable(value)
 
 
-def as_data(value: Any) -> Dataset | Stream:
+def as_data(value: Any, coding: Coding | None = None) -> Dataset | Stream:
     """A data set or a stream, as it is; arrays as a data set; anything else as a stream.
 
+    Args:
+        value: the data.
+        coding: of the tables that the model takes, if any.
+
     Raises:
-        DataError: if it is neither data nor a source of batches.
+        DataError: if it is neither data nor a source of batches; with a coding, for a data frame
+            that is not coded.
     """
     if is_stream(value):
         return value if isinstance(value, Stream) else Stream(value)
@@ -155,17 +160,25 @@ def as_data(value: Any) -> Dataset | Stream:
         advice += "model.coding.dataset(frame)."
         if isinstance(value, Mapping):
             advice += " Arrays by the names of inputs are lm.data.Dataset({'age': array, ...})."
-        raise DataError(
-            "the columns of a data frame are not coded",
-            facts=(("expected", "a Dataset"), ("found", type(cast(Any, value)).__name__)),
-            advice=advice,
-        )
+        raise _uncoded("a Dataset", type(cast(Any, value)).__name__, advice)
     dataset = as_dataset(value)
+    if coding is not None and dataset.is_uncoded_frame:
+        advice = "The model was trained on coded columns. With targets of your own: "
+        advice += "(model.coding.inputs(frame), y)."
+        raise _uncoded("model.coding.dataset(frame)", repr(dataset), advice)
     if not dataset.is_sparse:
         return dataset
     from lamina.data.sparse import SparseRows  # few trainings need it
 
     return Stream(SparseRows(dataset))
+
+
+def _uncoded(expected: str, found: str, advice: str) -> DataError:
+    return DataError(
+        "the columns of a data frame are not coded",
+        facts=(("expected", expected), ("found", found)),
+        advice=advice,
+    )
 
 
 def whole_of(data: Dataset | Stream) -> Dataset | None:
@@ -190,9 +203,9 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
     """
     if isinstance(value, Dataset):
         return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs
+    if coding is not None and (is_frame(value) or is_rows(value)):
+        return coding.inputs(value)
     if is_frame(value):
-        if coding is not None:
-            return coding.inputs(value)
         if isinstance(value, Mapping):
             named = cast(Any, value)  # by the names of inputs
             return as_data(Dataset(named)) if _has_sparse(named) else named

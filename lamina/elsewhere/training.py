@@ -127,33 +127,6 @@ CLIPPING: dict[str, str] = {
     "clip_grad_value_": "It is an option of fit and training: clip=lm.ClipValue(limit).",
 }
 
-# Hooks of callbacks in Keras, Lightning and the like: Lamina's hook, or sentences.
-HOOKS: dict[str, str] = {
-    "on_train_begin on_train_start on_fit_start on_fit_begin fit_starts train_begins before_fit": (
-        "fit_begins"
-    ),
-    "on_train_end on_fit_end train_ends after_fit": "fit_ends",
-    "on_epoch_begin on_epoch_start on_train_epoch_start epoch_starts before_epoch": "epoch_begins",
-    "on_epoch_end on_train_epoch_end on_validation_end on_validation_epoch_end after_epoch "
-    "on_test_end": "epoch_ends",
-    "on_batch_end on_train_batch_end on_step_end step_ends steps_end batch_ends after_batch": (
-        "steps_done"
-    ),
-    "on_exception": "fit_fails",
-    "on_save_checkpoint state_dict": "state",
-    "on_load_checkpoint load_state_dict": "restore",
-    "on_batch_begin on_train_batch_begin on_train_batch_start on_step_begin before_batch": (
-        "Training steps run without Python in between; steps_done is called about every 50 ms."
-    ),
-    "on_test_begin on_test_batch_begin on_test_batch_end on_validation_start "
-    "on_validation_epoch_start on_validation_batch_start on_validation_batch_end": (
-        "No hook is called during the validation; epoch_ends is called after it."
-    ),
-    "on_predict_begin on_predict_end on_predict_batch_begin on_predict_batch_end": (
-        "model.predict calls no hooks."
-    ),
-}
-
 # Callbacks that have the same name here.
 SAME_CALLBACKS: dict[str, str] = {
     "EarlyStopping": "lm.callbacks.EarlyStopping()",

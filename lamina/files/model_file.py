@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -284,4 +285,8 @@ def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:
 def _damaged(problem: str, where: str, found: str) -> FileFormatError:
     expected = "a whole model file, as Model.save writes it"
     facts = (("expected", expected), ("found", found))
-    return FileFormatError(problem, facts=facts, where=where, advice=ADVICE)
+    from lamina.data.readers import SUFFIXES  # only errors need it
+
+    is_data = Path(where).suffix.lower() in SUFFIXES
+    advice = "Its name is one of data, which lm.data.load(path) reads." if is_data else ADVICE
+    return FileFormatError(problem, facts=facts, where=where, advice=advice)

@@ -39,8 +39,17 @@ class Recompute:
         8970
     """
 
-    def __init__(self, *layers: Any) -> None:
+    def __init__(self, *layers: Any, **unknown: Any) -> None:
         self._source = source_line()
+        for name in unknown:
+            raise self._error(
+                f"Recompute has no option {name}",
+                "layers and networks",
+                f"{name}={unknown[name]!r}",
+                "It changes no names: name the layers in it, lm.Linear(64, name='first')."
+                if name == "name"
+                else "Leave it out.",
+            )
         for layer in layers:
             # A network has outputs; its class is defined in terms of layers.
             known = isinstance(layer, Layer | Recompute) or hasattr(layer, "outputs")

@@ -94,10 +94,13 @@ class Fit:
                 advice="Name the checkpoint file that the earlier fit wrote.",
             )
 
-    def run(self) -> History:
+    def run(self, begins: Callable[[], None]) -> History:
         """Trains until all epochs are done; returns their history.
 
         Ctrl-C ends it between two training steps; the model keeps the parameters trained so far.
+
+        Args:
+            begins: is called before the first epoch, when all data is checked.
 
         Raises:
             DataError: if the checkpoint file could not be written.
@@ -127,7 +130,7 @@ class Fit:
                     fit = RunningFit(
                         self.model, training, history, options.metrics, self.epochs, interrupt
                     )
-                    run = _Run(fit, hooks, interrupt, checkpoint)
+                    run = _Run(fit, hooks, interrupt, checkpoint, begins)
                     try:
                         hooks.fit_begins(fit)
                         with self._measure() as measure:
@@ -205,9 +208,8 @@ class Fit:
             display(self.progress) as shown,
             self._snapshot(training) as snapshot,
         ):
-            if epochs.steps is not None:
-                schedules = LearningRates(self.options.optimizer, {})
-                schedules.warn_of_ends(epochs.steps * self.epochs, self.epochs)
+            run.begins()
+            is_known = self._warn_of_schedules(epochs.steps)
             variables = [self.parameters.memories[name] for name in self.parameters.variables]
             are_finite = self.parameters.engine.finite_check(variables)
             for number in range(len(history), self.epochs):
@@ -215,33 +217,62 @@ class Fit:
                     break
                 fit.epoch = number + 1
                 hooks.epoch_begins(fit)
-                started, scale = time.perf_counter(), training.loss_scale
+                started = time.perf_counter()
                 if begun.recorded is None:
                     rates = training.rates if self._records_rates(hooks) else {}
                     begun = Begun(skipped=training.skipped_steps, rates=rates)
                 epoch = _Epoch(number, epochs, run, begun, shown, are_finite)
                 begun = Begun()
-                with _restored_after_errors(snapshot, number):
-                    recorded = self._epoch(epoch)
-                    skipped = training.skipped_steps - epoch.begun.skipped
-                    self._require_steps(len(recorded.losses) - skipped, scale, number)
+                recorded = self._trained(epoch, snapshot)
                 if interrupt.pressed:
                     break
-                row = {**summary(recorded, self.options.metrics), **epoch.begun.rates}
-                if training.scales_loss:
-                    row["skipped_steps"] = skipped
-                if measure is not None:
-                    measured = measure(lambda: interrupt.pressed)
-                    if interrupt.pressed and isinstance(self.validation, Stream):
-                        break
-                    found = summary(measured, self.options.metrics).items()
-                    row |= {VALIDATION + name: value for name, value in found}
+                is_known = is_known or self._warn_of_schedules(epochs.steps)
+                row = self._row(epoch, recorded, measure)
+                if row is None:
+                    break
                 history.add(row, time.perf_counter() - started)
                 shown.epoch_ends(number + 1, self.epochs, row)
                 if self._ends_after(run, epochs):
                     break
             history.interrupted = interrupt.handle()
             _note_averages(training, history)
+
+    def _warn_of_schedules(self, steps: int | None) -> bool:
+        """Warns of schedules that end before the fit; whether an epoch's steps are known."""
+        if steps is None:
+            return False
+        schedules = LearningRates(self.options.optimizer, {})
+        schedules.warn_of_ends(steps * self.epochs, self.epochs)
+        return True
+
+    def _trained(self, epoch: _Epoch, snapshot: Snapshot) -> Recorded:
+        """One epoch, or its training steps before Ctrl-C; the model is restored after errors."""
+        training = epoch.run.fit.training
+        scale = training.loss_scale
+        with _restored_after_errors(snapshot, epoch.number):
+            recorded = self._epoch(epoch)
+            skipped = training.skipped_steps - epoch.begun.skipped
+            self._require_steps(len(recorded.losses) - skipped, scale, epoch.number)
+        return recorded
+
+    def _row(
+        self,
+        epoch: _Epoch,
+        recorded: Recorded,
+        measure: Callable[[Stopped], Recorded] | None,
+    ) -> dict[str, Any] | None:
+        """The values of an epoch for the history; None if Ctrl-C ends its validation."""
+        training, interrupt = epoch.run.fit.training, epoch.run.interrupt
+        row = {**summary(recorded, self.options.metrics), **epoch.begun.rates}
+        if training.scales_loss:
+            row["skipped_steps"] = training.skipped_steps - epoch.begun.skipped
+        if measure is not None:
+            measured = measure(lambda: interrupt.pressed)
+            if interrupt.pressed and isinstance(self.validation, Stream):
+                return None
+            found = summary(measured, self.options.metrics).items()
+            row |= {VALIDATION + name: value for name, value in found}
+        return row
 
     def _records_rates(self, hooks: Hooks) -> bool:
         return self.record_rate or hooks.changes_rate
@@ -351,12 +382,14 @@ class _Run:
         hooks: of the callbacks.
         interrupt: whether Ctrl-C was pressed.
         checkpoint: the file that is written, if any.
+        begins: is called before the first epoch, when all data is checked.
     """
 
     fit: RunningFit
     hooks: Hooks
     interrupt: Interrupt
     checkpoint: Checkpoint | None
+    begins: Callable[[], None]
 
     def save(self, begun: Begun) -> None:
         """Writes the checkpoint, if there is one; `begun` is the epoch that is not finished."""

@@ -38,6 +38,13 @@ def three(self: Any, fit: Any, steps: Any) -> None:
         ("fit_begin", "fit_begins(self, fit)"),
         ("step_done", "steps_done(self, fit, steps)"),
         ("fit_fail", "fit_fails(self, fit, error)"),
+        ("batch_end", "steps_done(self, fit, steps)"),
+        ("training_finished", "fit_ends(self, fit)"),
+        ("after_train_epoch", "epoch_ends(self, fit)"),
+        ("validation_ends", "epoch_ends(self, fit)"),
+        ("on_test_end", "epoch_ends(self, fit)"),
+        ("get_state", "state(self)"),
+        ("set_state", "restore(self, state)"),
     ],
 )
 def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: str) -> None:
@@ -57,6 +64,15 @@ def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: s
     [
         ("on_train_batch_begin", "Training steps run without Python in between; steps_done is "),
         ("on_test_begin", "No hook is called during the validation; epoch_ends is called after"),
+        (
+            "validation_begins",
+            "No hook is called during the validation; epoch_ends is called after",
+        ),
+        (
+            "on_test_batch_end",
+            "No hook is called during the validation; epoch_ends is called after",
+        ),
+        ("before_batch", "Training steps run without Python in between; steps_done is "),
         ("on_predict_end", "model.predict calls no hooks."),
     ],
 )
@@ -71,7 +87,9 @@ def test_a_hook_that_lamina_has_not_is_refused(name: str, advice: str) -> None:
 
 
 def test_other_methods_of_a_callback_are_the_users_own() -> None:
-    own = dict.fromkeys(("__len__", "on_plateau", "reset", "states", "epoch_time"), two)
+    own = dict.fromkeys(
+        ("__len__", "on_plateau", "reset", "states", "epoch_time", "epoch", "test", "on_train"), two
+    )
     type("Mine", (lm.Callback,), own)
     # An adapter passes Lamina's hook on to one of another name.
     type("Adapter", (lm.Callback,), {"epoch_ends": two, "on_epoch_end": three})

@@ -13,7 +13,7 @@ import pytest
 
 import lamina as lm
 from lamina.data import Coding, from_frame
-from lamina.errors import DataError, DefinitionError, DTypeError, LaminaWarning
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaWarning, ShapeError
 
 DAYS = [datetime.date(1970, 1, 11), datetime.date(1970, 1, 2), datetime.date(1969, 12, 31)] * 10
 TABLE: dict[str, list[Any]] = {
@@ -452,6 +452,76 @@ def test_a_frame_of_numbers_is_an_array_for_a_model_that_was_trained_on_arrays()
     assert (model.predict(inputs) == expected).all()
     assert (model.predict(inputs.convert_dtypes()) == expected).all()
     assert (model.predict(pytest.importorskip("polars").from_pandas(inputs)) == expected).all()
+
+
+ROWS = [{"size": 38.0, "town": "Ulm"}, {"size": None, "town": "Rom"}]
+
+
+def test_rows_are_a_table() -> None:
+    table = {name: TABLE[name] for name in ("size", "town", "rent")}
+    data = from_frame(by_name(table), target="rent", gaps="mean")
+    assert data.coding is not None
+    columns = {"size": [38.0, np.nan], "town": ["Ulm", "Rom"]}
+    expected = data.coding.inputs(columns)
+    np.testing.assert_array_equal(data.coding.inputs(ROWS), expected)
+    np.testing.assert_array_equal(data.coding.inputs(ROWS[0]), expected[:1])
+    model = trained(data)
+    predicted = model.predict(columns)
+    assert (model.predict(ROWS) == predicted).all()
+    assert model.predict(ROWS[0]).shape == (1, 1)
+    assert len(data.coding.dataset([{**row, "rent": 1.5} for row in ROWS])) == 2
+    again = from_frame([{**row, "rent": 1.5} for row in ROWS], "rent", gaps="mean")
+    assert again.coding is not None
+    assert again.coding.features == ("size", "town=Rom", "town=Ulm")
+
+
+def test_rows_of_other_columns_are_refused() -> None:
+    data = from_frame([{"size": 1.0, "rent": 0.5}, {"size": 2.0, "rent": 1.5}], "rent")
+    assert data.coding is not None
+    with pytest.raises(DataError) as caught:
+        data.coding.inputs([{"size": 3.0}, {"width": 4.0}])
+    assert str(caught.value) == (
+        "in Coding: the rows differ in their columns\n"
+        "  row 0  size\n"
+        "  row 1  width\n"
+        "  Give all values in each row; a missing one is None."
+    )
+
+
+def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0, 4.0], "y": [0.5, 1.5, 3.5]})
+    data = from_frame(frame, "y", standardise=True)
+    model, y = trained(data), frame[["y"]].to_numpy("float32")
+    text = (
+        "the columns of a data frame are not coded\n"
+        "  expected  model.coding.dataset(frame)\n"
+        "  found     3 examples: x f64[1], y f32[1]\n"
+        "  The model was trained on coded columns. With targets of your own: "
+        "(model.coding.inputs(frame), y)."
+    )
+    uncoded = (frame[["a"]], y)
+    with pytest.raises(DataError) as caught:
+        model.evaluate(uncoded, loss=lm.MSE())
+    assert str(caught.value) == text
+    with pytest.raises(DataError) as caught:
+        trained(data, validation=uncoded)
+    assert str(caught.value) == text
+    half = lm.data.Dataset(*uncoded).subset(0, 2)
+    with pytest.raises(DataError):
+        model.evaluate(half, loss=lm.MSE())
+    assert model.coding is not None
+    whole = model.evaluate((model.coding.inputs(frame), y), loss=lm.MSE())
+    assert whole == model.evaluate(model.coding.dataset(frame), loss=lm.MSE())
+
+
+def test_a_fit_that_is_refused_keeps_the_coding() -> None:
+    model = trained(from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y"))
+    coding = model.coding
+    other = from_frame({"b": [1.0, 2.0], "c": [1.0, 2.0], "y": [0.5, 1.5]}, "y")
+    with pytest.raises(ShapeError):
+        model.fit(other, loss=lm.MSE(), optimizer=lm.SGD(0.1))
+    assert model.coding is coding
 
 
 def test_frames_and_targets_with_words_point_to_from_frame() -> None:

@@ -318,6 +318,15 @@ def test_a_file_of_another_kind_is_refused(data: bytes, tmp_path: Path) -> None:
     assert error.facts[0] == ("expected", "a whole model file, as Model.save writes it")
 
 
+def test_a_file_of_data_is_told_from_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "train.npz"
+    np.savez(path, x=np.zeros((3, 2), "float32"))
+    with pytest.raises(FileFormatError) as caught:
+        lm.load(path)
+    assert caught.value.problem == "the file is damaged or of another kind"
+    assert caught.value.advice == "Its name is one of data, which lm.data.load(path) reads."
+
+
 @pytest.mark.parametrize("read", [lm.load, lm.Model(lm.Sequential(lm.Input(2))).load_parameters])
 @pytest.mark.parametrize(
     ("data", "found"),

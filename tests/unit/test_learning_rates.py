@@ -279,7 +279,13 @@ def test_a_stream_of_known_length_counts() -> None:
     known = lm.data.Stream(batches, steps_per_epoch=7)
     (text,) = shown_by_fit(short, known)
     assert "and the fit has 21." in text
-    assert shown_by_fit(short, [(X, Y)]) == []
+
+
+def test_a_stream_of_unknown_length_counts_after_its_first_epoch() -> None:
+    short = lm.SGD(schedules.OneCycle(0.1, steps=10))
+    (text,) = shown_by_fit(short, [(X, Y)])
+    assert "and the fit has 15." in text
+    assert shown_by_fit(lm.SGD(schedules.OneCycle(0.1, steps=15)), [(X, Y)]) == []
 
 
 def test_a_sparse_matrix_has_a_known_length() -> None:

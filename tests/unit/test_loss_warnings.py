@@ -16,6 +16,7 @@ from lamina.errors import LaminaWarning
 X = np.linspace(-1, 1, 24, dtype="float32").reshape(6, 4)
 LABELS = np.arange(6) % 3
 BITS = np.arange(18, dtype="float32").reshape(6, 3) % 2
+SIGNS = 2 * BITS - 1
 
 
 def net(*layers: lm.Layer) -> lm.Network:
@@ -123,11 +124,11 @@ OF_METRICS = [
     ),
     # Elements.
     (lm.BinaryAccuracy(), [], lm.BCEWithLogits(), BITS, "raw scores", "Write threshold=0.0"),
-    (lm.BinaryAccuracy(), [], lm.Hinge(), 2 * BITS - 1, "raw scores", "Write threshold=0.0"),
+    (lm.BinaryAccuracy(), [], lm.Hinge(), SIGNS, "raw scores", "Write threshold=0.0"),
     (lm.CalibrationError(), [], lm.BCEWithLogits(), BITS, "raw scores", "Write logits=True"),
     (BINARY, [], lm.BCEWithLogits(), BITS, "raw scores", "Write logits=True"),
     (lm.F1(average="binary"), [], lm.BinaryFocal(), BITS, "raw scores", "Write logits=True"),
-    (lm.Recall(average="binary"), [], lm.SoftMargin(), 2 * BITS - 1, "raw scores", "Write logits"),
+    (lm.Recall(average="binary"), [], lm.SoftMargin(), SIGNS, "raw scores", "Write logits"),
     # The reverse.
     (
         lm.AUROC(logits=True),
@@ -195,6 +196,20 @@ def test_a_metric_of_one_number_by_a_threshold_says_so(make: Any) -> None:
     with pytest.warns(LaminaWarning, match=r"takes probabilities\. Write logits=True for raw"):
         model.evaluate((X, bits), lm.BCEWithLogits(), [make()])
     model.evaluate((X, bits), lm.BCEWithLogits(), [make(logits=True)])
+
+
+@pytest.mark.parametrize("loss", [lm.BCEWithLogits(), lm.SoftMargin()], ids=repr)
+def test_a_loss_of_raw_scores_says_what_any_layer_makes(loss: Any) -> None:
+    metric, targets = lm.BinaryAccuracy(), BITS if isinstance(loss, lm.BCEWithLogits) else SIGNS
+    (one,) = shown_by_metric(metric, [lm.BatchNorm()], loss, targets)
+    name = type(loss).__name__
+    assert str(one.message).endswith(
+        f"{name} takes raw scores, and the metric takes probabilities. Write threshold=0.0 for raw "
+        "scores."
+    )
+    # The loss of these says that they are none; the metric is right.
+    (one,) = shown_by_metric(metric, [lm.Sigmoid()], lm.BCEWithLogits(), BITS)
+    assert str(one.message).startswith("in BCEWithLogits")
 
 
 NO_DOUBT = [

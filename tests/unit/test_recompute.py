@@ -212,6 +212,17 @@ def test_something_else_than_a_layer_is_refused() -> None:
         lm.Recompute()
 
 
+def test_an_option_is_refused() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lm.Recompute(lm.Linear(3), name="first")
+    assert str(caught.value).partition(": ")[2] == (
+        "Recompute has no option name\n"
+        "  expected  layers and networks\n"
+        "  found     name='first'\n"
+        "  It changes no names: name the layers in it, lm.Linear(64, name='first')."
+    )
+
+
 def test_a_network_with_two_outputs_is_refused() -> None:
     x = lm.Input(3)
     two = lm.Network(x, [lm.Linear(2)(x), lm.Linear(3)(x)])

@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
 from lamina.calls import Called
-from lamina.elsewhere.training import HOOKS
+from lamina.elsewhere.hooks import hook_here
 from lamina.errors import DefinitionError
 from lamina.graph import Origin, source_line
 from lamina.objective.protocols import Metric
@@ -155,7 +155,6 @@ class Callback(metaclass=Called):
 
 
 _HOOKS = ["fit_begins", "epoch_begins", "steps_done", "epoch_ends", "fit_ends", "fit_fails"]
-_ELSEWHERE = {name: text for names, text in HOOKS.items() for name in names.split()}
 # Names that differ more from a hook are methods of the user's.
 _LIKENESS = 0.85
 
@@ -170,7 +169,7 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
         _check_parameters(cls, name, method)
         return
     near = get_close_matches(name, _HOOKS, 1, _LIKENESS)
-    ours = _ELSEWHERE.get(name) or (near[0] if near else "")
+    ours = hook_here(name) or (near[0] if near else "")
     # In a class that has Lamina's hook too, it is the user's own method.
     if not ours or ours in vars(cls):
         return

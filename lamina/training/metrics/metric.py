@@ -14,7 +14,7 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import Sourced, origin_text
 from lamina.objective.weighting import aligned, weighted_sum
 from lamina.shapes import Array, Shape, int64, shape_text
-from lamina.training.losses.scores import SCORES, doubt
+from lamina.training.losses.scores import SCORES, doubt, kind_of
 
 
 class Metric(Sourced, ABC):
@@ -136,8 +136,8 @@ def kept_labels(labels: Tensor, ignored: int | None) -> Tensor | None:
 def doubt_by_threshold(prediction: Tensor, loss: object, *, logits: bool, writing: str) -> str:
     """A doubt about predictions of which those above a threshold mean 1.
 
-    Numbers of a linear layer are raw scores if the loss takes such; with `lm.MSE`, for example,
-    they may be probabilities.
+    A loss of raw scores says that they are such. With `lm.MSE`, for example, the numbers of a
+    linear layer may be probabilities.
 
     Args:
         prediction: compared with the threshold.
@@ -147,9 +147,13 @@ def doubt_by_threshold(prediction: Tensor, loss: object, *, logits: bool, writin
     """
     if logits:
         return not_probabilities(prediction, writing)
-    is_of_scores = getattr(loss, "scores", "") in ("sigmoid", "margins")
-    wrong = (SCORES,) if is_of_scores else ()
-    return doubt(prediction, wrong, PROBABILITIES, f"Write {writing} for raw scores.", "metric")
+    if getattr(loss, "scores", "") not in ("sigmoid", "margins"):
+        return ""
+    advice = f"Write {writing} for raw scores."
+    if not kind_of(prediction)[0]:
+        name = type(loss).__name__
+        return f"{name} takes raw scores, and the metric takes {PROBABILITIES}. {advice}"
+    return doubt(prediction, (SCORES,), PROBABILITIES, advice, "metric")
 
 
 def not_probabilities(prediction: Tensor, writing: str) -> str:
