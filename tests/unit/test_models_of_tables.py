@@ -1,0 +1,196 @@
+"""Models that take tables: the coding is theirs, and stored with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from frame_cases import (
+    TABLE,
+    Maker,
+    by_name,
+    maker,
+)
+
+import lamina as lm
+from lamina.data import Coding, from_frame
+from lamina.errors import DataError, DTypeError, ShapeError
+
+
+def trained(data: Any, **how: Any) -> lm.Model:
+    model = lm.Model(lm.Sequential(lm.Input(data.inputs.shape[1]), lm.Linear(1)))
+    model.fit(data, loss=lm.MSE(), optimizer=lm.Adam(0.01), progress=False, **how)
+    return model
+
+
+@maker
+def test_a_model_takes_the_frame_after_loading(make: Maker, tmp_path: Path) -> None:
+    data = from_frame(make(TABLE), target="rent", gaps="mean", standardise=True)
+    train, _ = data.split(0.8)
+    model = trained(train, checkpoint=tmp_path / "checkpoint")
+    expected = model.predict(data.inputs)
+    np.testing.assert_array_equal(model.predict(make(TABLE)), expected)
+    model.save(tmp_path / "model")
+    for name in ("model", "checkpoint"):
+        loaded = lm.load(tmp_path / name)
+        assert loaded.coding == data.coding
+        np.testing.assert_array_equal(loaded.predict(make(TABLE)), expected)
+        scores = loaded.evaluate(loaded.coding.dataset(make(TABLE)), lm.MSE())
+        assert scores == model.evaluate(data, lm.MSE())
+
+
+def test_columns_by_name_without_a_coding_are_refused() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
+    with pytest.raises(DataError) as caught:
+        model.predict({"a": [1.0]})
+    assert "for a model that was trained on lm.data.from_frame(...)." in caught.value.advice
+    with pytest.raises(DataError, match="the columns of a data frame are not coded") as caught:
+        model.evaluate({"a": [1.0]}, lm.MSE())
+    assert "Arrays by the names of inputs are lm.data.Dataset(" in caught.value.advice
+    assert (
+        trained(lm.data.Dataset(np.ones((4, 1), "float32"), np.ones((4, 1), "float32"))).coding
+        is None
+    )
+
+
+def test_a_frame_of_numbers_is_an_array_for_a_model_that_was_trained_on_arrays() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "b": [3, 4], "y": [0.5, 1.5]})
+    inputs, targets = frame[["a", "b"]], np.array([[0.5], [1.5]], "float32")
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)), dtype="float64")
+    model.fit((inputs, targets), loss=lm.MSE(), optimizer=lm.Adam(), epochs=1, progress=False)
+    expected = model.predict(np.array([[1.0, 3.0], [2.0, 4.0]]))
+    assert (model.predict(inputs) == expected).all()
+    assert (model.predict(inputs.convert_dtypes()) == expected).all()
+    assert (model.predict(pytest.importorskip("polars").from_pandas(inputs)) == expected).all()
+
+
+ROWS = [{"size": 38.0, "town": "Ulm"}, {"size": None, "town": "Rom"}]
+
+
+def test_rows_are_a_table() -> None:
+    table = {name: TABLE[name] for name in ("size", "town", "rent")}
+    data = from_frame(by_name(table), target="rent", gaps="mean")
+    assert data.coding is not None
+    columns = {"size": [38.0, np.nan], "town": ["Ulm", "Rom"]}
+    expected = data.coding.inputs(columns)
+    np.testing.assert_array_equal(data.coding.inputs(ROWS), expected)
+    np.testing.assert_array_equal(data.coding.inputs(ROWS[0]), expected[:1])
+    model = trained(data)
+    predicted = model.predict(columns)
+    assert (model.predict(ROWS) == predicted).all()
+    assert model.predict(ROWS[0]).shape == (1, 1)
+    assert len(data.coding.dataset([{**row, "rent": 1.5} for row in ROWS])) == 2
+    again = from_frame([{**row, "rent": 1.5} for row in ROWS], "rent", gaps="mean")
+    assert again.coding is not None
+    assert again.coding.features == ("size", "town=Rom", "town=Ulm")
+
+
+def test_rows_of_other_columns_are_refused() -> None:
+    data = from_frame([{"size": 1.0, "rent": 0.5}, {"size": 2.0, "rent": 1.5}], "rent")
+    assert data.coding is not None
+    with pytest.raises(DataError) as caught:
+        data.coding.inputs([{"size": 3.0}, {"width": 4.0}])
+    assert str(caught.value) == (
+        "in Coding: the rows differ in their columns\n"
+        "  row 0  size\n"
+        "  row 1  width\n"
+        "  Give all values in each row; a missing one is None."
+    )
+
+
+def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0, 4.0], "y": [0.5, 1.5, 3.5]})
+    data = from_frame(frame, "y", standardise=True)
+    model, y = trained(data), frame[["y"]].to_numpy("float32")
+    text = (
+        "the columns of a data frame are not coded\n"
+        "  expected  model.coding.dataset(frame)\n"
+        "  found     3 examples: x f64[1], y f32[1]\n"
+        "  The model was trained on coded columns. With targets of your own: "
+        "(model.coding.inputs(frame), y)."
+    )
+    uncoded = (frame[["a"]], y)
+    with pytest.raises(DataError) as caught:
+        model.evaluate(uncoded, loss=lm.MSE())
+    assert str(caught.value) == text
+    with pytest.raises(DataError) as caught:
+        trained(data, validation=uncoded)
+    assert str(caught.value) == text
+    half = lm.data.Dataset(*uncoded).subset(0, 2)
+    with pytest.raises(DataError):
+        model.evaluate(half, loss=lm.MSE())
+    assert model.coding is not None
+    whole = model.evaluate((model.coding.inputs(frame), y), loss=lm.MSE())
+    assert whole == model.evaluate(model.coding.dataset(frame), loss=lm.MSE())
+
+
+def test_a_fit_that_is_refused_keeps_the_coding() -> None:
+    model = trained(from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y"))
+    coding = model.coding
+    other = from_frame({"b": [1.0, 2.0], "c": [1.0, 2.0], "y": [0.5, 1.5]}, "y")
+    with pytest.raises(ShapeError):
+        model.fit(other, loss=lm.MSE(), optimizer=lm.SGD(0.1))
+    assert model.coding is coding
+
+
+def test_frames_and_targets_with_words_point_to_from_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "w": ["x", "y"]})
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(2)))
+
+    def fit(x: Any, y: Any) -> None:
+        model.fit((x, y), loss=lm.CrossEntropy(), optimizer=lm.Adam(), epochs=1)
+
+    text = (
+        "the columns of a data frame are not coded\n"
+        "  expected  arrays, or a data frame of numbers without gaps\n"
+        "  found     DataFrame\n"
+        "  Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
+        "model.coding.dataset(frame), or model.coding.inputs(frame) without targets."
+    )
+    gaps = pandas.DataFrame({"a": pandas.array([1, None], dtype="Int64"), "b": [1.5, 2]})
+    for call in (
+        lambda: fit(frame, [0, 1]),
+        lambda: model.predict(frame),
+        lambda: model.predict(gaps),
+    ):
+        with pytest.raises(DataError) as caught:
+            call()
+        assert text in str(caught.value)
+    for words in (frame["w"], ["x", "y"], np.array(["x", "y"], object)):
+        with pytest.raises(DTypeError) as dtype:
+            fit(np.ones((2, 2), "float32"), words)
+        assert str(dtype.value).endswith(
+            "Number the classes: numpy.unique(array, return_inverse=True)[1]; or code a table with "
+            "words: lm.data.from_frame(frame, target='NAME')."
+        )
+
+
+def test_a_predictor_tells_how_a_frame_is_coded() -> None:
+    data = from_frame(by_name({"a": [1.0, 2.0], "y": [0.5, 1.5]}), "y", standardise=True)
+    model = trained(data)
+    predict = model.predictor()
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError) as caught:
+        predict(pandas.DataFrame({"a": [1.0]}))
+    assert str(caught.value) == (
+        "in predictor: a predictor takes arrays, not data frames\n"
+        "  expected  an array\n"
+        "  found     DataFrame\n"
+        "  Code the frame as in training: predict(model.coding.inputs(frame)); for a model that "
+        "was trained on arrays: predict(frame.to_numpy())."
+    )
+    with pytest.raises(DataError) as caught:
+        predict({"a": [1.0]})
+    assert caught.value.advice.endswith("A predictor takes model.coding.inputs(table).")
+    found = predict(model.coding.inputs({"a": [1.0]}))
+    np.testing.assert_array_equal(found, model.predict({"a": [1.0]}))
+
+
+def test_a_coding_is_plain_data() -> None:
+    coding = from_frame(by_name(TABLE), target="town", gaps="indicator", standardise=True).coding
+    assert Coding.of(coding.notes()) == coding
