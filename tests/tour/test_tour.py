@@ -13,6 +13,7 @@ PAGES = [
     "guide.md",
     "training.md",
     "losses.md",
+    "optimizers.md",
     "data.md",
     "networks.md",
     "ops.md",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -487,3 +489,39 @@ def test_parameters_that_are_joined_have_no_average(average: Any, wrapped: Any) 
         "Use the optimizer alone",
     ):
         assert text in str(raised.value)
+
+
+# The page -----------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text()
+
+
+def call_of(cls: type) -> str:
+    """The call of a class with all options, as the page writes it."""
+    written: list[str] = []
+    for option in inspect.signature(cls).parameters.values():
+        if option.kind is option.KEYWORD_ONLY and "*" not in written:
+            written.append("*")
+        has_default = option.default is not option.empty
+        written.append(f"{option.name}={option.default!r}" if has_default else option.name)
+    return f"`{cls.__name__}({', '.join(written)})`"
+
+
+@pytest.mark.parametrize(
+    ("module", "bases", "count"),
+    [
+        (optimizers, {"Optimizer", "Averaging", "PerParameter"}, 15),
+        (schedules, {"Schedule"}, 12),
+        (clipping, set[str](), 3),
+    ],
+)
+def test_the_page_of_optimizers_shows_every_option(
+    module: Any, bases: set[str], count: int
+) -> None:
+    rows = {line.split(" | ")[0].removeprefix("| ") for line in PAGE.splitlines()}
+    public = [getattr(module, name) for name in dir(module) if name not in bases]
+    classes = [one for one in public if isinstance(one, type) and not one.__name__.startswith("_")]
+    own = [cls for cls in classes if cls.__module__.startswith(module.__name__)]
+    wanted = {call_of(cls) for cls in own}
+    assert len(wanted) == count
+    assert not wanted - rows
