@@ -6,16 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from lamina.batch.specs import Defined, batch_specs
+from lamina.batch.specs import BatchSpecs, Defined, batch_specs
 from lamina.bill import MemoryBill
 from lamina.data.dataset import Dataset
-from lamina.derive import inference_graph, training_graph
+from lamina.derive import BatchGraph, inference_graph, training_graph
 from lamina.engines.engine import Device
 from lamina.lazy import loading
 from lamina.micro_batches import UPDATE_NAME, accumulating_graphs
 from lamina.objective.protocols import TrainingOptions
-from lamina.precision import Precision, rounding_of
+from lamina.precision import Precision, Rounding, rounding_of
 from lamina.program.target import Target
+from lamina.shapes import DType
 
 
 def bill_of(
@@ -37,24 +38,46 @@ def bill_of(
             network and loss expect, and no weights.
     """
     specs = batch_specs(network, options and options.loss, precision.dtype, sample)
-    how: Any = {
-        "dtype": precision.dtype,
-        "rounding": rounding_of(precision, device),
-        "input_dtypes": specs.input_dtypes,
-    }
+    how: Any = {"dtype": precision.dtype, "rounding": rounding_of(precision, device)}
     # Imported here: importing the passes takes longer than defining a network.
     with loading:
         from lamina.compiler.pipeline import compile_graph
 
     compiled = partial(compile_graph, target=target)
     if options is None:
-        graph = inference_graph(network, **how).graph
+        graph = inference_graph(network, input_dtypes=specs.input_dtypes, **how).graph
         return MemoryBill(batch_size, compiled(graph, batch=batch_size, name="inference"))
-    name, how = "training step", {**how, "weights": specs.weights}
-    if micro_batch is None:
-        graph = training_graph(network, options, specs.targets, **how).graph
-        return MemoryBill(batch_size, compiled(graph, batch=batch_size, name=name))
+    divided = micro_batch is not None
+    step, update = step_graphs(network, options, specs, **how, divided=divided)
+    examples = micro_batch or batch_size
+    program = compiled(step.graph, batch=examples, name="training step")
+    if update is None:
+        return MemoryBill(examples, program)
+    further = compiled(update.graph, batch=examples, name=UPDATE_NAME)
+    return MemoryBill(examples, program, (further,))
+
+
+def step_graphs(
+    network: Defined,
+    options: TrainingOptions,
+    specs: BatchSpecs,
+    *,
+    dtype: DType,
+    rounding: Rounding | None,
+    divided: bool,
+) -> tuple[BatchGraph, BatchGraph | None]:
+    """The graph of a training step; if batches are divided, those of a micro-batch and the update.
+
+    Raises:
+        DefinitionError, ShapeError: as `derive.training_graph`.
+    """
+    how: Any = {
+        "dtype": dtype,
+        "rounding": rounding,
+        "weights": specs.weights,
+        "input_dtypes": specs.input_dtypes,
+    }
+    if not divided:
+        return training_graph(network, options, specs.targets, **how), None
     graphs = accumulating_graphs(network, options, specs.targets, **how)
-    micro = compiled(graphs.micro.graph, batch=micro_batch, name=name)
-    update = compiled(graphs.update.graph, batch=micro_batch, name=UPDATE_NAME)
-    return MemoryBill(micro_batch, micro, (update,))
+    return graphs.micro, graphs.update

@@ -7,10 +7,10 @@ if not loaded_when_used(__name__):
     from lamina.data.dataset import Dataset as Dataset
     from lamina.data.dataset import as_dataset as as_dataset
     from lamina.data.digits import digits as digits
+    from lamina.data.files import load as load
     from lamina.data.frames import read_table as read_table
     from lamina.data.from_frame import from_frame as from_frame
     from lamina.data.idx import mnist as mnist
     from lamina.data.idx import read_idx as read_idx
     from lamina.data.on_disk import in_chunks as in_chunks
-    from lamina.data.readers import load as load
     from lamina.data.stream import Stream as Stream

@@ -285,7 +285,7 @@ def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:
 def _damaged(problem: str, where: str, found: str) -> FileFormatError:
     expected = "a whole model file, as Model.save writes it"
     facts = (("expected", expected), ("found", found))
-    from lamina.data.readers import SUFFIXES  # only errors need it
+    from lamina.data.files import SUFFIXES  # only errors need it
 
     is_data = Path(where).suffix.lower() in SUFFIXES
     advice = "Its name is one of data, which lm.data.load(path) reads." if is_data else ADVICE

@@ -15,7 +15,7 @@ from lamina.graph.kinds import Positive
 from lamina.layers.augmentation import below, image_extents, positions
 from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
-from lamina.layers.mixture import partners
+from lamina.layers.partners import partners
 from lamina.layers.scope import Scope
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, float32, int64

@@ -33,7 +33,7 @@ from lamina.graph.kinds import (
     OrNone,
     Row,
 )
-from lamina.layers.mixture import Mixture
+from lamina.layers.partners import Mixture
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, DTypeLike, Shape, shape_text, static

@@ -9,7 +9,7 @@ from typing import Any, cast
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import Origin, Tensor, described, labelled, leaf, warn
-from lamina.layers.mixture import partners
+from lamina.layers.partners import partners
 from lamina.layers.tracing import Trace
 from lamina.objective.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
 from lamina.objective.protocols import Loss, Metric, Spec, check_loss, check_metrics, check_outputs

@@ -8,8 +8,8 @@ from typing import final
 
 import numpy as np
 
+from lamina.data.background import Chunk, Plan, Reader
 from lamina.data.positions import Position
-from lamina.data.reader import Chunk, Plan, Reader
 from lamina.engines.engine import Engine
 from lamina.runtime.data_sets import Examples, uploaded
 from lamina.runtime.streaming import Streamed, streamed

@@ -10,7 +10,7 @@ import numpy as np
 from lamina.batch.names import as_arrays, names_of_inputs
 from lamina.batch.specs import input_spec
 from lamina.data import Dataset, Stream
-from lamina.data.reader import Plan, Reader
+from lamina.data.background import Plan, Reader
 from lamina.derive import BatchGraph, inference_graph
 from lamina.engines.engine import Memory
 from lamina.errors import ShapeError

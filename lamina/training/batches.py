@@ -21,7 +21,7 @@ from lamina.batch.names import (
 from lamina.batch.specs import batch_specs, input_spec
 from lamina.data import Dataset
 from lamina.data.arrays import rounded, to_array
-from lamina.data.reader import Plan, Reader
+from lamina.data.background import Plan, Reader
 from lamina.derive import BatchGraph
 from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
@@ -143,11 +143,9 @@ class BatchRunner(Named):
         self._lock = parameters.lock
         self._loss = loss
         network, dtype = parameters.network, parameters.dtype
-        specs = batch_specs(network, loss, dtype, dataset)
+        self._arrays = batch_specs(network, loss, dtype, dataset)
         self._input_names = names_of_inputs(network)
-        self._input_dtypes = specs.input_dtypes
         self._wanted_inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
-        self._targets, self._weights = specs.targets, specs.weights
         self._shared: dict[str, Memory] = dict(parameters.memories)
         self._programs: RecentPrograms[int] = RecentPrograms()
         self._released = False
@@ -184,7 +182,11 @@ class BatchRunner(Named):
 
     def _specs(self) -> list[Spec]:
         shapes = [shape for shape, _ in self._wanted_inputs]
-        return [*zip(shapes, self._input_dtypes, strict=True), *self._targets, *self._weights]
+        return [
+            *zip(shapes, self._arrays.input_dtypes, strict=True),
+            *self._arrays.targets,
+            *self._arrays.weights,
+        ]
 
     @cached_property
     def _target_names(self) -> Names:
@@ -196,8 +198,8 @@ class BatchRunner(Named):
     @cached_property
     def _labels(self) -> list[str]:
         """The names of inputs, targets and weights in errors."""
-        weights = unnamed("weight", len(self._weights))
-        if len(self._weights) == len(self.terms):
+        weights = unnamed("weight", len(self._arrays.weights))
+        if len(self._arrays.weights) == len(self.terms):
             weights = names_of_weights(self._parameters.network, self._loss)
         return [*self._input_names.labels, *self._target_names.labels, *weights.labels]
 
@@ -214,7 +216,10 @@ class BatchRunner(Named):
         )
         arrays: list[Array] = []
         specs, names = self._specs(), self._labels
-        wanted = [dtype for _, dtype in (*self._wanted_inputs, *self._targets, *self._weights)]
+        wanted = [
+            dtype
+            for _, dtype in (*self._wanted_inputs, *self._arrays.targets, *self._arrays.weights)
+        ]
         for value, (_, compiled), dtype, name in zip(given, specs, wanted, names, strict=True):
             array = convert(value, dtype, name)
             if as_dtype(array.dtype) != compiled:
@@ -230,8 +235,8 @@ class BatchRunner(Named):
         check_indices(self._parameters.index_checks, arrays)
         for position, check in self._target_checks():
             check(arrays[len(self._wanted_inputs) + position])
-        for number in range(len(self._weights)):
-            position = len(arrays) - len(self._weights) + number
+        for number in range(len(self._arrays.weights)):
+            position = len(arrays) - len(self._arrays.weights) + number
             check_weights(arrays[position], names[position])
         return arrays
 
@@ -242,7 +247,7 @@ class BatchRunner(Named):
             DataError: if there are none, or more than the program takes; for numbers that the dtype
                 cannot hold.
         """
-        count = len(self._weights)
+        count = len(self._arrays.weights)
         if count and isinstance(weights, Mapping):
             weights = as_arrays(weights, names_of_weights(self._parameters.network, self._loss))
         several = isinstance(weights, tuple)
@@ -256,7 +261,7 @@ class BatchRunner(Named):
                 "all of its batches have them then.",
             )
         arrays: list[Array] = []
-        for number, (one, (_, dtype)) in enumerate(zip(given, self._weights, strict=True)):
+        for number, (one, (_, dtype)) in enumerate(zip(given, self._arrays.weights, strict=True)):
             array = to_array(one, "the weights cannot be converted to an array")
             if array.dtype.kind == "f":
                 array = rounded(array, dtype, f"weight {number}")

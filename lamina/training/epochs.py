@@ -9,9 +9,9 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from lamina.data import Dataset, Stream
+from lamina.data.background import Reader
 from lamina.data.fields import as_tuple
 from lamina.data.positions import Position
-from lamina.data.reader import Reader
 from lamina.data.stream import whole_of
 from lamina.errors import DataError
 from lamina.runtime.feeds import Feed, Stopped

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from lamina.data import Dataset, Stream
-from lamina.data.reader import Reader
+from lamina.data.background import Reader
 from lamina.derive import GRADIENT_NORM, evaluation_graph
 from lamina.objective.protocols import Loss, Metric
 from lamina.runtime import Parameters
@@ -122,12 +122,12 @@ class Evaluation(BatchRunner):
         self._graph = evaluation_graph(
             parameters.network,
             loss,
-            self._targets,
+            self._arrays.targets,
             dtype=parameters.dtype,
             rounding=parameters.rounding,
             metrics=metrics,
-            weights=self._weights,
-            input_dtypes=self._input_dtypes,
+            weights=self._arrays.weights,
+            input_dtypes=self._arrays.input_dtypes,
         )
 
     def run(self, resident: Examples, examples: int) -> Recorded:

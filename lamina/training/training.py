@@ -15,17 +15,18 @@ import numpy as np
 from lamina.bill import MemoryBill
 from lamina.calls import checked
 from lamina.data import Dataset, Stream
-from lamina.data.reader import Reader
+from lamina.data.background import Reader
 from lamina.data.stream import AnyData, as_data
-from lamina.derive import RATE, BatchGraph, training_graph
+from lamina.derive import RATE, BatchGraph
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile
 from lamina.garbage import without_collections
 from lamina.graph.kinds import Instance, Number, Whole
 from lamina.loss_scaling import SCALE, SKIPPED
-from lamina.micro_batches import MICRO_STEP, UPDATE_NAME, accumulating_graphs
+from lamina.micro_batches import MICRO_STEP, UPDATE_NAME
 from lamina.objective.protocols import AVERAGE, TrainingOptions
+from lamina.planning import step_graphs
 from lamina.runtime.compiled import CompiledProgram, compile_for_batch, program_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (
@@ -89,19 +90,15 @@ class Training(BatchRunner):
         micro_batch: int | None = None,
     ) -> None:
         super().__init__(parameters, options.loss, dataset, batch_size)
-        how: Any = {
-            "dtype": parameters.dtype,
-            "rounding": parameters.rounding,
-            "weights": self._weights,
-            "input_dtypes": self._input_dtypes,
-        }
         micro = batch_size if micro_batch is None else min(micro_batch, batch_size)
-        update = None
-        if micro < batch_size:
-            graphs = accumulating_graphs(parameters.network, options, self._targets, **how)
-            self._graph, update = graphs.micro, graphs.update
-        else:
-            self._graph = training_graph(parameters.network, options, self._targets, **how)
+        self._graph, update = step_graphs(
+            parameters.network,
+            options,
+            self._arrays,
+            dtype=parameters.dtype,
+            rounding=parameters.rounding,
+            divided=micro < batch_size,
+        )
         self._exact = self._exact_arrays()
         # The training steps of a piece; the next epoch begins with as many.
         self._at_once = 1
@@ -300,7 +297,7 @@ class Training(BatchRunner):
     def _exact_arrays(self) -> _Exact | None:
         """The types that `_as_compiled` expects; None unless there is one input and one target."""
         specs = self._specs()
-        if len(self._wanted_inputs) != 1 or len(self._targets) != 1 or len(specs) != 2:
+        if len(self._wanted_inputs) != 1 or len(self._arrays.targets) != 1 or len(specs) != 2:
             return None
         (x, x_dtype), (y, y_dtype) = specs
         size = self.batch_size

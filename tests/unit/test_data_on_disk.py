@@ -62,7 +62,7 @@ def test_large_files_are_mapped_by_default(
     npy: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not isinstance(load(npy[0]).inputs, np.memmap)
-    monkeypatch.setattr("lamina.data.readers.MAPPED_BYTES", 100)
+    monkeypatch.setattr("lamina.data.files.MAPPED_BYTES", 100)
     assert isinstance(load(npy[0]).inputs, np.memmap)
     assert not isinstance(load(npy[0], on_disk=False).inputs, np.memmap)
     np.save(npy[0], np.asfortranarray(TRAIN.inputs))

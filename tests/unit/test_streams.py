@@ -19,8 +19,8 @@ from stream_cases import BATCH, TEST, TRAIN, batches_of, fault, trained
 
 import lamina as lm
 from lamina.data import Dataset, Stream
+from lamina.data.background import Plan, Reader
 from lamina.data.positions import WindowOrder
-from lamina.data.reader import Plan, Reader
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.runtime import streaming
