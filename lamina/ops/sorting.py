@@ -12,16 +12,22 @@ from lamina.calls import checked_as_given as checked
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
 from lamina.graph.attributes import Axis
-from lamina.graph.kinds import Flag
+from lamina.graph.kinds import Flag, Whole
 from lamina.ops.arguments import as_tensor, axis_of, flag_of, whole_of
-from lamina.ops.comparison import equal, where
+from lamina.ops.bits import bitwise_and
+from lamina.ops.comparison import equal, greater, where
 from lamina.ops.conversion import cast
+from lamina.ops.creation import arange
 from lamina.ops.indexing import take_along_axis
-from lamina.ops.lowering_rules import Sorting
-from lamina.ops.movement import squeeze
+from lamina.ops.joining import concat
+from lamina.ops.lowering_rules import Decomposition, Elementwise, Sorting
+from lamina.ops.movement import reshape, squeeze
+from lamina.ops.reduce import min as smallest
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.shapes import Array, DType, Shape, float64, int32, int64
+from lamina.program.sort_keys import sort_key
+from lamina.program.target import Target
+from lamina.shapes import Array, DType, Shape, bfloat16, float64, int32, int64
 
 # order --------------------------------------------------------------------------------------------
 
@@ -88,6 +94,110 @@ def _order(x: Tensor, axis: int, descending: bool) -> Tensor:
     return apply(ORDER, x, axis=axis_of(x, axis), descending=flag_of("descending", descending))
 
 
+# first_in_order -----------------------------------------------------------------------------------
+
+
+def _infer_rank_key(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    return operands[0].shape, int32
+
+
+def _rank_key_reference(x: Array, descending: bool) -> Array:
+    if x.dtype.kind == "f" or x.dtype == bfloat16.numpy:
+        key = sort_key(x.astype(np.float32))
+    else:
+        key = x.astype(np.int32)
+    return -1 - key if descending else key
+
+
+def _rank_key_sample(*shape: int, descending: bool, dtypes: tuple[str, ...]) -> Sample:
+    return Sample((shape,), {"descending": descending}, dtypes=dtypes, differentiable=False)
+
+
+# Keys of 32 bits, in the order of the elements.
+RANK_KEY = Op(
+    "rank_key",
+    _infer_rank_key,
+    None,
+    _rank_key_reference,
+    Elementwise(lambda node, operands: _key(node, operands[0])),
+    (
+        _rank_key_sample(3, 5, descending=True, dtypes=("float32",)),
+        _rank_key_sample(7, descending=False, dtypes=("int32",)),
+        _rank_key_sample(2, 9, descending=True, dtypes=("bool",)),
+        _rank_key_sample(11, descending=False, dtypes=("uint8",)),
+    ),
+    attributes={"descending": Flag()},
+)
+
+# As many elements are selected one after the other; more are sorted.
+_MOST_SELECTED = 8
+_LOW_BITS = 32
+
+
+def _selected(x: Tensor, count: int, axis: int, descending: bool) -> Tensor:
+    """The positions of the first elements in order, each by a pass over the axis.
+
+    A pair of key and position is an integer of 64 bits. Each pass finds the least pair above that
+    of the pass before. All pairs differ, so equal elements keep their order.
+    """
+    extent = x.shape[axis]
+    key = cast(apply(RANK_KEY, x, descending=descending), int64)
+    position = reshape(arange(extent), tuple(extent if n == axis else 1 for n in range(x.rank)))
+    pairs = key * 2**_LOW_BITS + position
+    found = [smallest(pairs, axis, keepdims=True)]
+    while len(found) < count:
+        later = where(greater(pairs, found[-1]), pairs, 2**63 - 1)
+        found.append(smallest(later, axis, keepdims=True))
+    return cast(bitwise_and(concat(found, axis), 2**_LOW_BITS - 1), int32)
+
+
+def _build_first(node: Tensor, target: Target) -> Tensor:
+    (x,) = node.operands
+    count, axis = node.attributes["count"], node.attributes["axis"]
+    descending = node.attributes["descending"]
+    # Keys of 64 bits leave no bits for the position.
+    if 0 < count <= _MOST_SELECTED and x.dtype not in (float64, int64) and node.dtype == int32:
+        return _selected(x, count, axis, descending)
+    return slice_axis(_order(x, axis, descending), axis, 0, count)
+
+
+def _infer_first(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    shape, dtype = _infer_order(operands, attributes)
+    axis: int = attributes["axis"]
+    return (*shape[:axis], attributes["count"], *shape[axis + 1 :]), dtype
+
+
+def _first_reference(x: Array, axis: int, count: int, descending: bool) -> Array:
+    return np.take(_order_reference(x, axis, descending), range(count), axis)
+
+
+def _first_sample(
+    *shape: int, axis: int, count: int, descending: bool = True, dtypes: tuple[str, ...] = ()
+) -> Sample:
+    given = {"axis": axis, "count": count, "descending": descending}
+    return Sample((shape,), given, dtypes=dtypes, differentiable=False)
+
+
+# The positions of the first elements in order.
+FIRST = Op(
+    "first_in_order",
+    _infer_first,
+    None,
+    _first_reference,
+    Decomposition(_build_first),
+    (
+        _first_sample(3, 5, axis=1, count=2),
+        _first_sample(21, 2, axis=0, count=8, descending=False),
+        _first_sample(2, 40, 3, axis=1, count=3, dtypes=("int32",)),  # few values: ties
+        _first_sample(17, axis=0, count=4, dtypes=("int64",)),
+        _first_sample(2, 9, axis=1, count=1, dtypes=("bool",)),
+        _first_sample(11, axis=0, count=9, dtypes=("uint8",)),
+        _first_sample(3, 4, axis=0, count=0),
+    ),
+    attributes={"axis": Axis(), "count": Whole(0), "descending": Flag()},
+)
+
+
 # Functions ----------------------------------------------------------------------------------------
 
 
@@ -128,7 +238,7 @@ def top_k(x: TensorLike, count: int, axis: int = -1, largest: bool = True) -> tu
                 advice=f"Take at most {extent}.",
             )
         )
-    order = slice_axis(_order(x, axis, flag_of("largest", largest)), axis, 0, count)
+    order = apply(FIRST, x, axis=axis, count=count, descending=flag_of("largest", largest))
     return take_along_axis(x, order, axis), cast(order, int64)
 
 

@@ -41,6 +41,7 @@ from lamina.program.scalar import (
     Within,
     postorder,
 )
+from lamina.program.sort_keys import sort_key
 from lamina.shapes import Array, as_dtype, converted, float32, int64, static
 
 
@@ -61,6 +62,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "quotient": lambda a, b: np.floor_divide(a - np.fmod(a, b), b),
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
+    "sort_key": sort_key,
     "random_bits": lambda seed, step, position, stream: random_bits(
         first(seed), first(step), position, first(stream)
     ),
