@@ -771,7 +771,11 @@ ROWS |= {
         {"tensors": Made(lambda: [lm.Input(3), lm.Input(2)])},
         {"tensors": NOTHING, "axis": COUNT},
     ),
-    "Recompute": Row({"layers": lm.Linear(2)}, {"layers": NOTHING}, lambda it: it(lm.Input(3))),
+    "Recompute": Row(
+        {"layers": lm.Linear(2)},
+        {"layers": NOTHING, "unknown": NOTHING},
+        lambda it: it(lm.Input(3)),
+    ),
     "Recompute.__call__": Row(
         {"operands": A_PREDICTION},
         {"operands": NOTHING},
@@ -877,7 +881,7 @@ ROWS |= {
         {
             **DATA,
             **OF_CLASSES,
-            "data": OPTIONAL | some("lambda"),
+            "data": OPTIONAL,
             "seed": OPTIONAL | WHOLE,
             "micro_batch": OPTIONAL | COUNT,
             "adjustable_rate": FLAG,

@@ -170,6 +170,7 @@ class TopK(Metric):
         return ratio(sums["correct"], sums["count"])
 
 
+@frozen_dataclass
 class _ByClass(Metric):
     """The base of metrics from true positives, predictions and targets, counted for each class.
 
@@ -177,9 +178,10 @@ class _ByClass(Metric):
     `"micro"` counts all classes together; `"binary"` counts one class, with targets of 0 and 1.
     """
 
-    average: Average
-    logits: bool
-    ignore_index: int | None
+    _: KW_ONLY
+    average: Average = "macro"
+    logits: bool = False
+    ignore_index: int | None = None
 
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
@@ -255,11 +257,6 @@ class Precision(_ByClass):
         'precision'
     """
 
-    _: KW_ONLY
-    average: Average = "macro"
-    logits: bool = False
-    ignore_index: int | None = None
-
     @property
     def name(self) -> str:
         """`"precision"`."""
@@ -292,11 +289,6 @@ class Recall(_ByClass):
         'recall'
     """
 
-    _: KW_ONLY
-    average: Average = "macro"
-    logits: bool = False
-    ignore_index: int | None = None
-
     @property
     def name(self) -> str:
         """`"recall"`."""
@@ -328,11 +320,6 @@ class F1(_ByClass):
         >>> lm.F1().name
         'f1'
     """
-
-    _: KW_ONLY
-    average: Average = "macro"
-    logits: bool = False
-    ignore_index: int | None = None
 
     @property
     def name(self) -> str:

@@ -15,8 +15,18 @@ from lamina.shapes import Array
 from lamina.training.metrics.metric import Metric, full_weights, ratio, same_shape, summed
 
 
+class _MeanOfErrors(Metric):
+    """The base of means over errors; the statistics are `sum` and `count`."""
+
+    smaller_is_better: ClassVar[bool | None] = True
+
+    def result(self, sums: Mapping[str, Array]) -> float:
+        """0 or more."""
+        return ratio(sums["sum"], sums["count"])
+
+
 @frozen_dataclass
-class MeanAbsoluteError(Metric):
+class MeanAbsoluteError(_MeanOfErrors):
     """The mean of |prediction - target|, for tensors of one shape.
 
     Example:
@@ -24,8 +34,6 @@ class MeanAbsoluteError(Metric):
         >>> lm.MeanAbsoluteError().name
         'mean_absolute_error'
     """
-
-    smaller_is_better: ClassVar[bool | None] = True
 
     @property
     def name(self) -> str:
@@ -39,13 +47,9 @@ class MeanAbsoluteError(Metric):
         error = ops.abs(prediction - same_shape(self, prediction, target))
         return summed(error, weights)
 
-    def result(self, sums: Mapping[str, Array]) -> float:
-        """0 or more."""
-        return ratio(sums["sum"], sums["count"])
-
 
 @frozen_dataclass
-class MeanSquaredError(Metric):
+class MeanSquaredError(_MeanOfErrors):
     """The mean of (prediction - target)^2, for tensors of one shape.
 
     Example:
@@ -53,8 +57,6 @@ class MeanSquaredError(Metric):
         >>> lm.MeanSquaredError().name
         'mean_squared_error'
     """
-
-    smaller_is_better: ClassVar[bool | None] = True
 
     @property
     def name(self) -> str:
@@ -68,13 +70,9 @@ class MeanSquaredError(Metric):
         error = prediction - same_shape(self, prediction, target)
         return summed(error * error, weights)
 
-    def result(self, sums: Mapping[str, Array]) -> float:
-        """0 or more."""
-        return ratio(sums["sum"], sums["count"])
-
 
 @frozen_dataclass
-class RootMeanSquaredError(Metric):
+class RootMeanSquaredError(_MeanOfErrors):
     """The square root of the mean of (prediction - target)^2, for tensors of one shape.
 
     Example:
@@ -82,8 +80,6 @@ class RootMeanSquaredError(Metric):
         >>> lm.RootMeanSquaredError().name
         'root_mean_squared_error'
     """
-
-    smaller_is_better: ClassVar[bool | None] = True
 
     @property
     def name(self) -> str:
