@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
 from lamina.bill import Memory, MemoryBill, largest_batch
 from lamina.calls import checked
-from lamina.data.stream import AnyData, whole_of
 from lamina.elsewhere import Named, advice_on_object
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
@@ -33,17 +31,17 @@ from lamina.graph import (
     source_line,
     topological,
 )
-from lamina.graph.kinds import FloatType, Instance
+from lamina.graph.kinds import FloatType, Instance, Kind, Operands
 from lamina.layers.definition_names import name_of, names_of
 from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of
 from lamina.layers.names import OwnName
 from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, shared_names
 from lamina.layers.tracing import Trace, dtype_in_model, trace
+from lamina.lazy import loading
 from lamina.objective.by_output import Losses, options_of
 from lamina.objective.protocols import BatchSize, Clip, MicroBatch, Optimizer
 from lamina.ops.recomputation import COMPUTED_AGAIN
-from lamina.planning import bill_of
 from lamina.precision import precision_of
 from lamina.program.program import Program
 from lamina.program.target import Target
@@ -54,6 +52,20 @@ from lamina.tf32_products import Products
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
 _MOST_TRACES = 8  # that a network keeps: both modes, for a few dtypes of inputs
+
+
+class _Data(Kind):
+    """Data, which is loaded when it is given: that takes longer than to define a network."""
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        with loading:
+            from lamina.data.stream import as_data
+
+        return as_data(value)
+
+
+# Data sets, pairs of arrays, streams, and sources of batches.
+AnyData = Annotated[Any, _Data()]
 
 
 @final
@@ -355,10 +367,11 @@ class Network(Named):
         device = partial(device_of, engine)
         wanted = precision_of(dtype, device, precision)
         micro = None if micro_batch is None or micro_batch >= batch_size else micro_batch
-        sample = None if data is None else whole_of(data)
-        bill = bill_of(self, batch_size, options, wanted, device, target_of(engine), micro, sample)
-        measured = data if sample is None else sample
-        return replace(bill, data_bytes=0 if measured is None else measured.nbytes)
+        # Imported here: it takes longer than to define a network.
+        with loading:
+            from lamina.planning import bill_of
+
+        return bill_of(self, batch_size, options, wanted, device, target_of(engine), micro, data)
 
     @checked
     def max_batch_size(
@@ -391,13 +404,15 @@ class Network(Named):
         device = partial(device_of, engine)
         wanted, target = precision_of(dtype, device, precision), target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
-        sample = None if data is None else whole_of(data)
+        with loading:
+            from lamina.planning import bill_of
+
         # All needs of the default engine are in the bill.
         count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs
 
         @cache
         def bills(batch_size: int) -> MemoryBill:
-            return bill_of(self, batch_size, options, wanted, device, target, sample=sample)
+            return bill_of(self, batch_size, options, wanted, device, target, data=data)
 
         def counted(count: Callable[[Program], Sequence[Need]]) -> Callable[[int], float]:
             def needed(batch_size: int) -> float:

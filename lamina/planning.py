@@ -9,6 +9,7 @@ from typing import Any
 from lamina.batch.specs import BatchSpecs, Defined, batch_specs
 from lamina.bill import MemoryBill
 from lamina.data.dataset import Dataset
+from lamina.data.stream import Stream, whole_of
 from lamina.derive import BatchGraph, inference_graph, training_graph
 from lamina.engines.engine import Device
 from lamina.lazy import loading
@@ -27,16 +28,19 @@ def bill_of(
     device: Callable[[], Device],
     target: Target,
     micro_batch: int | None = None,
-    sample: Dataset | None = None,
+    data: Dataset | Stream | None = None,
 ) -> MemoryBill:
     """The memory bill of a training step; without options, of a forward pass.
 
     With micro-batches it is that of one of them, and of the update.
 
     Args:
-        sample: examples whose dtypes and weights the batches have; by default they have those that
-            network and loss expect, and no weights.
+        data: whose dtypes and weights the batches have; for a stream and by default they have
+            what network and loss expect, and no weights.
     """
+    sample = None if data is None else whole_of(data)
+    measured = sample or data
+    held = 0 if measured is None else measured.nbytes
     specs = batch_specs(network, options and options.loss, precision.dtype, sample)
     how: Any = {"dtype": precision.dtype, "rounding": rounding_of(precision, device)}
     # Imported here: importing the passes takes longer than defining a network.
@@ -46,15 +50,16 @@ def bill_of(
     compiled = partial(compile_graph, target=target)
     if options is None:
         graph = inference_graph(network, input_dtypes=specs.input_dtypes, **how).graph
-        return MemoryBill(batch_size, compiled(graph, batch=batch_size, name="inference"))
+        program = compiled(graph, batch=batch_size, name="inference")
+        return MemoryBill(batch_size, program, data_bytes=held)
     divided = micro_batch is not None
     step, update = step_graphs(network, options, specs, **how, divided=divided)
-    examples = micro_batch or batch_size
-    program = compiled(step.graph, batch=examples, name="training step")
+    size = micro_batch or batch_size
+    program = compiled(step.graph, batch=size, name="training step")
     if update is None:
-        return MemoryBill(examples, program)
-    further = compiled(update.graph, batch=examples, name=UPDATE_NAME)
-    return MemoryBill(examples, program, (further,))
+        return MemoryBill(size, program, data_bytes=held)
+    further = compiled(update.graph, batch=size, name=UPDATE_NAME)
+    return MemoryBill(size, program, (further,), held)
 
 
 def step_graphs(
