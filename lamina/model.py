@@ -96,8 +96,6 @@ class Model(Named):
         (5, 2)
     """
 
-    _coding: Coding | None = None
-
     @checked
     def __init__(
         self,
@@ -134,7 +132,7 @@ class Model(Named):
             values = _rounded(values, precision.dtype)
         model._parameters = Parameters(saved.network, opened, precision, saved.seed, values)
         model._inference = Inference(model._parameters)
-        model._coding = saved.coding
+        model._parameters.coding = saved.coding
         return model
 
     @checked
@@ -179,7 +177,7 @@ class Model(Named):
     @property
     def coding(self) -> Coding | None:
         """How the columns of a table become inputs, if the model was trained on a table."""
-        return self._coding
+        return self._parameters.coding
 
     @property
     def seed(self) -> int:
@@ -217,7 +215,7 @@ class Model(Named):
                 where=str(Origin("Model.predict", source_line())),
                 advice="It splits them into batches itself.",
             )
-        inputs = as_inputs(inputs, self._coding)
+        inputs = as_inputs(inputs, self.coding)
         if isinstance(inputs, Stream):
             outputs = self._inference.of_stream(inputs)
         else:
@@ -272,7 +270,7 @@ class Model(Named):
         Returns:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
-        found, examples = as_metrics(metrics), as_data(data, self._coding)
+        found, examples = as_metrics(metrics), as_data(data, self.coding)
         return evaluate(self._parameters, examples, as_loss(loss), found, batch_size)
 
     @checked
@@ -409,8 +407,9 @@ class Model(Named):
             DefinitionError: for invalid options, before the first training step.
             EngineError: if a training step needs more memory than the device has.
         """
-        data = as_data(train)
-        coding = data.coding if isinstance(data, Dataset) else self._coding
+        data = as_data(train, self.coding)
+        own = data.coding if isinstance(data, Dataset) else None
+        coding = own or self.coding
         targets = None if (known := whole_of(data)) is None else known.target_arrays
         fit = Fit(
             self,
@@ -426,6 +425,7 @@ class Model(Named):
             ),
             data,
             None if validation is None else as_data(validation, coding),
+            coding,
             epochs=epochs,
             batch_size=batch_size,
             seed=self.seed if seed is None else seed,
@@ -439,7 +439,7 @@ class Model(Named):
             checkpoint_steps=checkpoint_steps,
             resume=resume,
         )
-        return fit.run(lambda: setattr(self, "_coding", coding))
+        return fit.run()
 
     @checked
     def explain(
@@ -588,7 +588,7 @@ class Model(Named):
         """
         values = self._parameters.read(list(self._parameters.memories))
         precision, seed = self._parameters.precision, self.seed
-        write_model(path, ModelFile(self.network, precision, seed, values, coding=self._coding))
+        write_model(path, ModelFile(self.network, precision, seed, values, coding=self.coding))
 
 
 def _rounded(values: Mapping[str, Array], dtype: DType) -> dict[str, Array]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from lamina.batch.specs import BatchSpecs, Defined, batch_specs
+from lamina.batch.specs import BatchSpecs, NetworkDefinition, batch_specs
 from lamina.bill import MemoryBill
 from lamina.data.dataset import Dataset
 from lamina.data.stream import Stream, whole_of
@@ -21,7 +21,7 @@ from lamina.shapes import DType
 
 
 def bill_of(
-    network: Defined,
+    network: NetworkDefinition,
     batch_size: int,
     options: TrainingOptions | None,
     precision: Precision,
@@ -63,7 +63,7 @@ def bill_of(
 
 
 def step_graphs(
-    network: Defined,
+    network: NetworkDefinition,
     options: TrainingOptions,
     specs: BatchSpecs,
     *,

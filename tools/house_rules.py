@@ -100,7 +100,7 @@ WORDS = (
             r"model\.part": "a method",
             r"inside\.parts": "of a path",
         },
-        within=(*_ENGINES, "lamina/protocols.py", "docs/architecture.md"),
+        within=(*_ENGINES, "lamina/objective/protocols.py", "docs/architecture.md"),
     ),
     Retired(
         "units?",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
+
+import numpy as np
 
 from lamina.batch.names import (
     HasNames,
@@ -14,20 +16,21 @@ from lamina.batch.names import (
 )
 from lamina.data import Dataset
 from lamina.derive import Traceable, default_targets, targets_of_terms
+from lamina.errors import DataError, ShapeError
 from lamina.graph import Tensor
 from lamina.objective.protocols import Loss, Spec
 from lamina.records import frozen_dataclass
-from lamina.shapes import BATCH, DType, float32
+from lamina.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
 
 
-class Defined(HasNames, Traceable, Protocol):
+class NetworkDefinition(HasNames, Traceable, Protocol):
     """The part of a network that this file needs."""
 
     @property
     def inputs(self) -> Sequence[Tensor]: ...
 
     @property
-    def output_names(self) -> tuple[str, ...]: ...
+    def output_names(self) -> tuple[str, ...]: ...  # both bases have it
 
 
 @frozen_dataclass
@@ -46,7 +49,7 @@ class BatchSpecs:
 
 
 def batch_specs(
-    network: Defined, loss: Loss | None, dtype: DType, dataset: Dataset | None
+    network: NetworkDefinition, loss: Loss | None, dtype: DType, dataset: Dataset | None
 ) -> BatchSpecs:
     """The arrays of the batches of a data set.
 
@@ -58,6 +61,7 @@ def batch_specs(
 
     Raises:
         DataError: if the data set does not have the inputs, or a name is unknown or missing.
+        ShapeError: if the inputs of examples have other shapes.
     """
     inputs = _input_dtypes(network, dtype, dataset)
     if loss is None:
@@ -69,21 +73,23 @@ def batch_specs(
     else:
         dataset = positional(dataset, network, loss, dtype)
         specs = target_specs(dataset)
-    targets = tuple((shape, _narrowed(widest, found)) for shape, found in specs)
+    targets = tuple((shape, _narrowed(found, widest)) for shape, found in specs)
     return BatchSpecs(inputs, targets, weight_specs(dataset, widest))
 
 
-def _input_dtypes(network: Defined, dtype: DType, dataset: Dataset | None) -> tuple[DType, ...]:
+def _input_dtypes(
+    network: NetworkDefinition, dtype: DType, dataset: Dataset | None
+) -> tuple[DType, ...]:
     """The dtypes of the inputs, in the order of the network."""
     if dataset is None:
         return tuple(input_spec(tensor, dtype)[1] for tensor in network.inputs)
-    found: Any = dataset.input_dtypes
-    if isinstance(dataset.inputs, Mapping):
-        found = dict(zip(dataset.inputs, found, strict=True))
-    return tuple(_narrowed(dtype, one) for one in as_arrays(found, names_of_inputs(network)))
+    names, inputs = names_of_inputs(network), dataset.inputs
+    arrays = as_arrays(inputs if isinstance(inputs, Mapping) else dataset.input_arrays, names)
+    check_batch(arrays, [input_spec(tensor, dtype) for tensor in network.inputs], names.labels)
+    return tuple(_narrowed(as_dtype(array.dtype), dtype) for array in arrays)
 
 
-def positional(dataset: Dataset, network: Defined, loss: Loss, dtype: DType) -> Dataset:
+def positional(dataset: Dataset, network: NetworkDefinition, loss: Loss, dtype: DType) -> Dataset:
     """A data set whose arrays are given by name, with the arrays in the order of the network.
 
     Args:
@@ -126,6 +132,53 @@ def weight_specs(dataset: Dataset | None, dtype: DType) -> tuple[Spec, ...]:
     return tuple(((BATCH, *array.shape[1:]), dtype) for array in arrays)
 
 
-def _narrowed(model: DType, found: DType) -> DType:
-    """The dtype of data in the program: at most the model's float type."""
-    return model if found.is_float and found.rank >= model.rank else found
+def _narrowed(found: DType, widest: DType) -> DType:
+    """The dtype of data in the program: at most this float type."""
+    return widest if found.is_float and found.rank >= widest.rank else found
+
+
+def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[str]) -> int:
+    """The number of examples in the arrays of one batch.
+
+    Raises:
+        DataError: if it is 0, or differs between arrays.
+        ShapeError: if examples have another shape than expected.
+    """
+    for array, (shape, dtype), name in zip(arrays, specs, names, strict=True):
+        if array.ndim != len(shape) or array.shape[1:] != static(shape[1:]):
+            raise ShapeError(
+                f"{name} has another shape than the network expects",
+                facts=(
+                    ("expected", shape_text(shape, dtype)),
+                    ("found", shape_text(array.shape, as_dtype(array.dtype))),
+                ),
+                where=name,
+                advice=_shape_advice(array.shape, static(shape[1:])),
+            )
+    counts = [len(array) for array in arrays]
+    if counts[0] == 0:
+        raise DataError("there are no examples", where=names[0], advice="Give at least one.")
+    if len(set(counts)) > 1:
+        raise DataError(
+            "the arrays differ in their number of examples",
+            facts=tuple((name, str(count)) for name, count in zip(names, counts, strict=True)),
+            advice="Every array has one row for each example.",
+        )
+    return counts[0]
+
+
+def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    if found == expected:
+        return "The batch axis is missing: array[None] makes a batch of one."
+    if len(expected) > 1 and found[1:] == (*expected[1:], expected[0]):
+        order = ", ".join(map(str, (0, len(expected), *range(1, len(expected)))))
+        return f"Channels come first: array.transpose({order})."
+    if len(found) == 1 + len(expected) and sorted(found[1:]) == sorted(expected):
+        return "The axes are in another order: array.transpose(...) puts them right."
+    if found[1:] and expected and np.prod(found[1:]) == np.prod(expected):
+        return f"The elements are right in number: array.reshape(-1, {_listed(expected)})."
+    return f"The first axis is the batch; each example has the shape [{_listed(expected)}]."
+
+
+def _listed(shape: tuple[int, ...]) -> str:
+    return ", ".join(str(extent) for extent in shape)

@@ -263,6 +263,8 @@ def plan(
     how: dict[str, Any] = {**types, "engine": engine}
     if data is not None:
         how["data"], _ = cli.load_data(data, targets, None, 0, **table)
+    elif any(value is not None for value in (targets, *table.values())):
+        raise click.UsageError("--targets, --gaps, --kind and the like are for --data DATA.")
     bill = network.plan(size, loss, optimizer, micro_batch=micro_batch, **how)
     click.echo(str(bill))
     if buffers:

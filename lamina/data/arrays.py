@@ -132,9 +132,9 @@ def is_frame(value: object) -> bool:
 
 def is_row(value: Any) -> bool:
     """Whether a value is a row of a table: single values by the names of the columns."""
-    if not isinstance(value, Mapping) or not value:
-        return False
-    return all(map(_is_single, cast(Mapping[Any, Any], value).values()))
+    return isinstance(value, Mapping) and all(
+        map(_is_single, cast(Mapping[Any, Any], value).values())
+    )
 
 
 def is_rows(value: Any) -> bool:
@@ -144,7 +144,8 @@ def is_rows(value: Any) -> bool:
 
 
 def _is_single(value: object) -> bool:
-    return isinstance(value, str | bytes) or not hasattr(value, "__len__")
+    is_number = getattr(value, "ndim", None) == 0
+    return is_number or isinstance(value, str | bytes) or not hasattr(value, "__len__")
 
 
 def is_sparse(value: object) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 
+from lamina.data.arrays import is_row
 from lamina.data.columns import GAPS, as_kind, errors_at, kind_of, missing
 from lamina.data.dataset import Arrays, Dataset
 from lamina.data.frames import columns_of, read_columns
@@ -83,6 +84,15 @@ class Coding:
     def classes(self) -> tuple[str, ...]:
         """The words of the target, in the order of their class numbers; empty for numbers."""
         return () if self.target is None else self.target.words
+
+    def takes_rows(self, value: Any) -> bool:
+        """Whether a value is a list of rows: dicts of single values for these columns."""
+        rows: list[Any] = cast(list[Any], value) if isinstance(value, list) else []
+        names = [column.name for column in self.columns]
+        return bool(rows) and all(
+            isinstance(row, Mapping) and is_row(_of(cast(Mapping[Any, Any], row), names))
+            for row in rows
+        )
 
     def inputs(self, frame: Any) -> Arrays:
         """The inputs of a model for a table with the same columns.
@@ -210,7 +220,17 @@ def _table(frame: Any, columns: tuple[Column, ...]) -> Mapping[str, Array]:
     if isinstance(frame, str | os.PathLike) and os.fspath(cast(Any, frame)):
         path = Path(cast(Any, frame))
         return read_columns(path, {column.name: column.kind for column in columns}, other="word")
+    names = [column.name for column in columns]
+    if isinstance(frame, Mapping):
+        return columns_of(_of(cast(Mapping[Any, Any], frame), names))
+    if isinstance(frame, list) and all(isinstance(row, Mapping) for row in cast(list[Any], frame)):
+        return columns_of([_of(row, names) for row in cast(list[Any], frame)])
     return columns_of(frame)
+
+
+def _of(row: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:
+    """These columns of a row or table; others are ignored."""
+    return {name: value for name, value in row.items() if str(name) in names}
 
 
 def _known_kind(name: str, values: Array, kind: str | None) -> Array:
@@ -270,8 +290,8 @@ def _gaps_error(name: str, absent: int, count: int) -> DataError:
         f"numbers are missing in the column {name!r}",
         facts=(("missing", f"{absent:,} of {count:,}"),),
         advice="Choose in training what replaces them: gaps='mean', 'median', 'indicator' (the "
-        "mean, and a feature that is 1 where a number is missing), or a number; --gaps mean for "
-        "lamina train.",
+        "mean, and a feature that is 1 where a number is missing), or a number; --gaps mean on the "
+        "command line.",
     )
 
 

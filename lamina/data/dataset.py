@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, field
 from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lamina.calls import Called
-from lamina.data.arrays import bytes_of, dense, is_buffer, is_sparse, listed, to_array
+from lamina.data.arrays import bytes_of, dense, is_buffer, is_frame, is_sparse, listed, to_array
 from lamina.data.fields import (
     Arrays,
     arrays_of,
@@ -140,10 +140,11 @@ class Dataset(Named, metaclass=Called):
     dtype: Floats | None = None
     coding: Annotated[Any, _TableCoding()] = None
     weights: Arrays | None = None
+    is_of_frame: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         roles = ("inputs", "targets", "weights")
-        object.__setattr__(self, "_of_frame", hasattr(self.inputs, "columns"))
+        object.__setattr__(self, "is_of_frame", _has_frame(self.inputs))
         for role in roles:
             object.__setattr__(self, role, arrays_of(role, getattr(self, role)))
         for name, value in self._named_arrays():
@@ -250,7 +251,7 @@ class Dataset(Named, metaclass=Called):
     @property
     def is_uncoded_frame(self) -> bool:
         """Whether the inputs were given as a data frame of numbers, which no `Coding` has coded."""
-        return cast(Any, self)._of_frame and self.coding is None
+        return self.is_of_frame and self.coding is None
 
     @property
     def nbytes(self) -> int:
@@ -399,7 +400,7 @@ class Dataset(Named, metaclass=Called):
         inputs, targets, *weights = self._rows(rows, is_dense=is_dense)
         own = weights[0] if weights else None
         selected = Dataset(inputs, targets, weights=own, coding=self.coding)
-        object.__setattr__(selected, "_of_frame", cast(Any, self)._of_frame)
+        object.__setattr__(selected, "is_of_frame", self.is_of_frame)
         return selected
 
     def _rows(self, rows: slice | Array, *, is_dense: bool) -> Batch:
@@ -417,6 +418,15 @@ class Dataset(Named, metaclass=Called):
         for role, arrays in (("targets", self.targets), ("weights", self.weights)):
             named += [] if arrays is None else named_arrays(role, arrays)
         return named
+
+
+def _has_frame(inputs: object) -> bool:
+    """Whether one of the inputs is a data frame."""
+    if isinstance(inputs, tuple | Mapping):
+        several: tuple[object, ...] = as_tuple(cast(Any, inputs))
+    else:
+        several = (inputs,)
+    return any(is_frame(one) and not isinstance(one, Mapping) for one in several)
 
 
 def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:

@@ -195,4 +195,4 @@ def type_text(value: object) -> str:
         items = ", ".join(type(item).__name__ for item in cast(tuple[object, ...], value))
         return f"a tuple of ({items})"
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    return f"{'an' if name[0] in 'aeio' else 'a'} {name}"

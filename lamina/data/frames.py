@@ -41,7 +41,7 @@ def columns_of(frame: Any) -> dict[str, Array]:
             facts=(("expected", "a data frame"), ("found", repr(os.fspath(cast(str, frame))))),
             advice="Load it: lm.data.load(path, 'NAME'), with the name of the column of targets.",
         )
-    if is_rows(frame):
+    if is_rows(frame) and any(cast(list[Any], frame)):
         frame = _columns_of_rows(cast(list[Mapping[Any, Any]], frame))
     if isinstance(frame, Mapping):
         named = cast(Mapping[Any, Any], frame)
@@ -155,10 +155,12 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
         raise DataError(
             "this is not a data frame",
             facts=(
-                ("expected", "a data frame of pandas, Polars, PyArrow, or columns by name"),
+                ("expected", "a data frame of pandas, Polars, PyArrow, columns by name, or rows"),
                 ("found", type(frame).__name__),
             ),
-            advice="Collect a lazy frame first.",
+            advice="Collect it first: frame.collect()."
+            if hasattr(frame, "collect")
+            else "Columns by name are lists or arrays, rows dicts of single values.",
         ) from None
     return {str(name): _of_series(narwhals, str(name), table[name]) for name in table.columns}
 

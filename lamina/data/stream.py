@@ -153,24 +153,30 @@ def as_data(value: Any, coding: Coding | None = None) -> Dataset | Stream:
         DataError: if it is neither data nor a source of batches; with a coding, for a data frame
             that is not coded.
     """
-    if is_stream(value):
-        return value if isinstance(value, Stream) else Stream(value)
-    if is_frame(value):
+    if is_frame(value) or is_rows(value):
         advice = "Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
         advice += "model.coding.dataset(frame)."
         if isinstance(value, Mapping):
             advice += " Arrays by the names of inputs are lm.data.Dataset({'age': array, ...})."
-        raise _uncoded("a Dataset", type(cast(Any, value)).__name__, advice)
+        kind = "rows" if is_rows(value) else type(cast(Any, value)).__name__
+        raise _uncoded("a Dataset", kind, advice)
+    if is_stream(value):
+        return value if isinstance(value, Stream) else Stream(value)
     dataset = as_dataset(value)
-    if coding is not None and dataset.is_uncoded_frame:
-        advice = "The model was trained on coded columns. With targets of your own: "
-        advice += "(model.coding.inputs(frame), y)."
-        raise _uncoded("model.coding.dataset(frame)", repr(dataset), advice)
+    _require_coded(dataset, coding)
     if not dataset.is_sparse:
         return dataset
     from lamina.data.sparse import SparseRows  # few trainings need it
 
     return Stream(SparseRows(dataset))
+
+
+def _require_coded(dataset: Dataset, coding: Coding | None) -> None:
+    """Raises DataError for a data frame that a model with a coding would take as it is."""
+    if coding is not None and dataset.is_uncoded_frame:
+        advice = "The model was trained on coded columns. With targets of your own: "
+        advice += "(model.coding.inputs(frame), y)."
+        raise _uncoded("model.coding.dataset(frame)", repr(dataset), advice)
 
 
 def _uncoded(expected: str, found: str, advice: str) -> DataError:
@@ -202,9 +208,17 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
         DataError: for the path of a file, if the model takes no tables.
     """
     if isinstance(value, Dataset):
+        _require_coded(value, coding)
         return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs
-    if coding is not None and (is_frame(value) or is_rows(value)):
+    if coding is not None and (is_frame(value) or coding.takes_rows(value)):
         return coding.inputs(value)
+    if is_rows(value):
+        raise _uncoded(
+            "an array",
+            "rows",
+            "Give an array [examples, features]. A model that was "
+            "trained on lm.data.from_frame(...) takes rows.",
+        )
     if is_frame(value):
         if isinstance(value, Mapping):
             named = cast(Any, value)  # by the names of inputs

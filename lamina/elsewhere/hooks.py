@@ -6,10 +6,10 @@ import re
 
 # A hook of an event: `on_train_epoch_end`, `after_batch`, `batch_ends`, `validation_begins`.
 _EVENT = re.compile(
-    r"(?P<before>before_|after_|on_)?"
-    r"(?P<phase>train(ing)?_|val(idation)?_|test_|predict(ion)?_)?"
-    r"(?P<event>fit|train(ing)?|epoch|batch|steps?|val(idation)?|test|predict(ion)?)"
-    r"(_(?P<moment>begin|began|start|end|finish|done)(s|ed|es)?)?"
+    r"(?P<prefix>before_|after_|on_)?"
+    r"(?P<phase>train(ing)?_|val(idat(e|ion))?_|test_|predict(ion)?_)?"
+    r"(?P<event>fit|train(ing)?|epoch|batch|iteration|steps?|val(idat(e|ion))?|test|predict(ion)?)"
+    r"(_(?P<moment>begin|began|start|end|finish|complete|done)(s|d|ed|es)?)?"
 )
 
 _NO_BEGINNING = (
@@ -23,12 +23,9 @@ _OTHERS = {
     "on_save_checkpoint": "state",
     "state_dict": "state",
     "get_state": "state",
-    "save_state": "state",
     "on_load_checkpoint": "restore",
     "load_state_dict": "restore",
     "set_state": "restore",
-    "load_state": "restore",
-    "restore_state": "restore",
 }
 
 
@@ -41,17 +38,17 @@ def hook_here(name: str) -> str:
     match = _EVENT.fullmatch(name)
     if match is None:
         return _OTHERS.get(name, "")
-    before, phase, event, moment = match.group("before", "phase", "event", "moment")
-    if moment is None and before in (None, "on_"):
+    prefix, phase, event, moment = match.group("prefix", "phase", "event", "moment")
+    if moment is None and prefix in (None, "on_"):
         return ""
-    begins = before == "before_" or moment in ("begin", "began", "start")
+    begins = prefix == "before_" or moment in ("begin", "began", "start")
     kind = (phase or "").rstrip("_") or event
     if kind.startswith("predict"):
         return _NO_PREDICTION
     if kind.startswith(("val", "test")):
-        is_last = not begins and not event.startswith(("batch", "step"))
+        is_last = not begins and not event.startswith(("batch", "iteration", "step"))
         return "epoch_ends" if is_last else _NO_VALIDATION
-    if event.startswith(("batch", "step")):
+    if event.startswith(("batch", "iteration", "step")):
         return _NO_BEGINNING if begins else "steps_done"
     about = "epoch" if event == "epoch" else "fit"
     return f"{about}_begins" if begins else f"{about}_ends"

@@ -178,10 +178,10 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         _require_no_pickle(data, where)
         found = f"{len(data):,} bytes that are not a safetensors file: {error}"
-        raise _damaged("the file is damaged or of another kind", where, found) from error
+        raise _of_another_kind(where, found) from error
     except (RecursionError, OverflowError, MemoryError) as error:
         found = type(error).__name__
-        raise _damaged("the file is damaged or of another kind", where, found) from error
+        raise _of_another_kind(where, found) from error
     return tensors, metadata
 
 
@@ -285,8 +285,14 @@ def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:
 def _damaged(problem: str, where: str, found: str) -> FileFormatError:
     expected = "a whole model file, as Model.save writes it"
     facts = (("expected", expected), ("found", found))
+    return FileFormatError(problem, facts=facts, where=where, advice=ADVICE)
+
+
+def _of_another_kind(where: str, found: str) -> FileFormatError:
     from lamina.data.files import SUFFIXES  # only errors need it
 
-    is_data = Path(where).suffix.lower() in SUFFIXES
-    advice = "Its name is one of data, which lm.data.load(path) reads." if is_data else ADVICE
-    return FileFormatError(problem, facts=facts, where=where, advice=advice)
+    error = _damaged("the file is damaged or of another kind", where, found)
+    if Path(where).suffix.lower() in SUFFIXES:
+        error.advice = "The name is that of a data file: lm.data.load(path) reads those, and "
+        error.advice += "model.load_parameters takes dict(numpy.load(path))."
+    return error

@@ -41,7 +41,8 @@ class Recompute:
 
     def __init__(self, *layers: Any, **unknown: Any) -> None:
         self._source = source_line()
-        for name in unknown:
+        if unknown:
+            name = next(iter(unknown))
             raise self._error(
                 f"Recompute has no option {name}",
                 "layers and networks",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from lamina.calls import checked_as_given as checked
-from lamina.errors import ShapeError
+from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
 from lamina.graph.attributes import Axis
 from lamina.graph.kinds import Flag, Whole
@@ -98,7 +98,13 @@ def _order(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 
 def _infer_rank_key(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    return operands[0].shape, int32
+    (x,) = operands
+    if x.dtype in (float64, int64):
+        raise DTypeError(
+            "rank_key: there are no keys of 32 bits for this dtype",
+            facts=(("expected", "at most 32 bits"), ("found", x.dtype.name)),
+        )
+    return x.shape, int32
 
 
 def _rank_key_reference(x: Array, descending: bool) -> Array:
@@ -129,7 +135,8 @@ RANK_KEY = Op(
     attributes={"descending": Flag()},
 )
 
-# As many elements are selected one after the other; more are sorted.
+# Up to this many elements are selected one after the other; more are sorted. On a processor
+# selecting 8 of 1000 elements took a fifth of the time of sorting them, 2 of 16 as long.
 _MOST_SELECTED = 8
 _LOW_BITS = 32
 
@@ -155,10 +162,23 @@ def _build_first(node: Tensor, target: Target) -> Tensor:
     (x,) = node.operands
     count, axis = node.attributes["count"], node.attributes["axis"]
     descending = node.attributes["descending"]
+    # A batch may be smaller than the count.
+    _require_elements(x, count, axis)
     # Keys of 64 bits leave no bits for the position.
     if 0 < count <= _MOST_SELECTED and x.dtype not in (float64, int64) and node.dtype == int32:
         return _selected(x, count, axis, descending)
     return slice_axis(_order(x, axis, descending), axis, 0, count)
+
+
+def _require_elements(x: Tensor, count: int, axis: int) -> None:
+    """Raises ShapeError if the axis is known to have fewer elements."""
+    extent = x.shape[axis]
+    if isinstance(extent, int) and count > extent:
+        raise ShapeError(
+            f"top_k: axis {axis} has fewer than {count} elements",
+            facts=(("tensor", described(x)), ("count", str(count))),
+            advice=f"Take at most {extent}.",
+        )
 
 
 def _infer_first(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
@@ -229,15 +249,11 @@ def top_k(x: TensorLike, count: int, axis: int = -1, largest: bool = True) -> tu
     """
     x = as_tensor(x)
     axis = axis_of(x, axis)
-    count, extent = whole_of("count", count), x.shape[axis]
-    if isinstance(extent, int) and count > extent:
-        raise located(
-            ShapeError(
-                f"top_k: axis {axis} has fewer than {count} elements",
-                facts=(("tensor", described(x)), ("count", str(count))),
-                advice=f"Take at most {extent}.",
-            )
-        )
+    count = whole_of("count", count)
+    try:
+        _require_elements(x, count, axis)
+    except ShapeError as error:
+        raise located(error) from None
     order = apply(FIRST, x, axis=axis, count=count, descending=flag_of("largest", largest))
     return take_along_axis(x, order, axis), cast(order, int64)
 

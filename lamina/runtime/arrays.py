@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from lamina.data.arrays import Listed, rounded, to_array
-from lamina.errors import DataError, DTypeError, ShapeError
+from lamina.errors import DTypeError
 from lamina.graph import warn
-from lamina.objective.protocols import Spec
 from lamina.shapes import (
     PUBLIC_DTYPES,
     Array,
     DType,
     as_dtype,
     float32,
-    shape_text,
-    static,
 )
 
 # Class, shape and dtype of an array.
@@ -102,53 +98,6 @@ def is_exact(array: Any, expected: ArrayType | None) -> bool:
         return found == expected and array.flags.carray
     except AttributeError:
         return False
-
-
-def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[str]) -> int:
-    """The number of examples in the arrays of one batch.
-
-    Raises:
-        DataError: if it is 0, or differs between arrays.
-        ShapeError: if examples have another shape than expected.
-    """
-    for array, (shape, dtype), name in zip(arrays, specs, names, strict=True):
-        if array.ndim != len(shape) or array.shape[1:] != static(shape[1:]):
-            raise ShapeError(
-                f"{name} has another shape than the network expects",
-                facts=(
-                    ("expected", shape_text(shape, dtype)),
-                    ("found", shape_text(array.shape, as_dtype(array.dtype))),
-                ),
-                where=name,
-                advice=_shape_advice(array.shape, static(shape[1:])),
-            )
-    counts = [len(array) for array in arrays]
-    if counts[0] == 0:
-        raise DataError("there are no examples", where=names[0], advice="Give at least one.")
-    if len(set(counts)) > 1:
-        raise DataError(
-            "the arrays differ in their number of examples",
-            facts=tuple((name, str(count)) for name, count in zip(names, counts, strict=True)),
-            advice="Every array has one row for each example.",
-        )
-    return counts[0]
-
-
-def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    if found == expected:
-        return "The batch axis is missing: array[None] makes a batch of one."
-    if len(expected) > 1 and found[1:] == (*expected[1:], expected[0]):
-        order = ", ".join(map(str, (0, len(expected), *range(1, len(expected)))))
-        return f"Channels come first: array.transpose({order})."
-    if len(found) == 1 + len(expected) and sorted(found[1:]) == sorted(expected):
-        return "The axes are in another order: array.transpose(...) puts them right."
-    if found[1:] and expected and np.prod(found[1:]) == np.prod(expected):
-        return f"The elements are right in number: array.reshape(-1, {_listed(expected)})."
-    return f"The first axis is the batch; each example has the shape [{_listed(expected)}]."
-
-
-def _listed(shape: tuple[int, ...]) -> str:
-    return ", ".join(str(extent) for extent in shape)
 
 
 def are_indices(array: Array, count: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from lamina.batch.names import as_arrays, unnamed
+from lamina.batch.specs import check_batch
 from lamina.calls import checked
 from lamina.derive import inference_graph
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
@@ -13,7 +14,7 @@ from lamina.engines.engine import Engine
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.network import Network
-from lamina.runtime.arrays import check_batch, convert
+from lamina.runtime.arrays import convert
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices, index_checks
 from lamina.runtime.model_lock import ModelLock

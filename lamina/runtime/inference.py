@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from lamina.batch.names import as_arrays, names_of_inputs
-from lamina.batch.specs import input_spec
+from lamina.batch.specs import check_batch, input_spec
 from lamina.data import Dataset, Stream
 from lamina.data.background import Plan, Reader
 from lamina.derive import BatchGraph, inference_graph
@@ -16,7 +16,7 @@ from lamina.engines.engine import Memory
 from lamina.errors import ShapeError
 from lamina.explanation import Profile
 from lamina.graph import Tensor
-from lamina.runtime.arrays import ArrayType, check_batch, convert, is_exact, type_of
+from lamina.runtime.arrays import ArrayType, convert, is_exact, type_of
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, with_random_state

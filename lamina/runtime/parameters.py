@@ -10,6 +10,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from lamina.batch.names import names_of_inputs
+from lamina.data.coding import Coding
 from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, need_of, require_room
 from lamina.errors import DefinitionError, ShapeError
@@ -98,6 +99,8 @@ class Parameters:
         self.precision = precision
         self.dtype = dtype = precision.dtype
         self.seed = seed
+        # Of the tables on which they were trained, if any.
+        self.coding: Coding | None = None
         # Models that share memories share the lock. So they never run at the same time, and can
         # share an arena too.
         self.arena = engine.arena() if whole is None else whole.arena
@@ -176,7 +179,9 @@ class Parameters:
     def copy(self) -> Parameters:
         """The same values in memory of their own."""
         values = self.read(list(self.memories))
-        return Parameters(self.network, self.engine, self.precision, self.seed, values)
+        copied = Parameters(self.network, self.engine, self.precision, self.seed, values)
+        copied.coding = self.coding
+        return copied
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
         """Copies of values by name."""

@@ -8,13 +8,13 @@ from typing import Any, cast, final
 import numpy as np
 
 from lamina.batch.names import as_arrays, names_of_inputs, names_of_outputs
-from lamina.batch.specs import input_spec
+from lamina.batch.specs import check_batch, input_spec
 from lamina.data.arrays import is_frame
 from lamina.derive import inference_graph
 from lamina.engines.changes import Changes
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
 from lamina.objective.protocols import Spec
-from lamina.runtime.arrays import check_batch, convert
+from lamina.runtime.arrays import convert
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.inference import require_batch

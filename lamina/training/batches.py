@@ -18,7 +18,7 @@ from lamina.batch.names import (
     names_of_weights,
     unnamed,
 )
-from lamina.batch.specs import batch_specs, input_spec
+from lamina.batch.specs import batch_specs, check_batch, input_spec
 from lamina.data import Dataset
 from lamina.data.arrays import rounded, to_array
 from lamina.data.background import Plan, Reader
@@ -32,7 +32,7 @@ from lamina.objective.protocols import Loss, Spec
 from lamina.objective.weighting import check_weights
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
-from lamina.runtime.arrays import check_batch, convert
+from lamina.runtime.arrays import convert
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.data_sets import Examples as Examples
 from lamina.runtime.data_sets import uploaded

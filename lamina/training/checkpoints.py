@@ -25,7 +25,7 @@ from lamina.training.optimizers import Averaging, ByPath
 from lamina.training.training import Training
 
 if TYPE_CHECKING:
-    from lamina.data import Coding
+    pass
 
 # The key of the options in the file. Files of earlier versions have it too.
 _OPTIONS = "terms"
@@ -63,7 +63,6 @@ class Checkpoint:
         path: of the file.
         parameters: of the model.
         options: they must be equal in a resumed fit and in the fit that wrote the file.
-        coding: of the table that is trained on, if any.
 
     Raises:
         DataError: if the file could not be written.
@@ -74,12 +73,11 @@ class Checkpoint:
         path: str | os.PathLike[str],
         parameters: Parameters,
         options: Mapping[str, Any],
-        coding: Coding | None = None,
     ) -> None:
         require_writable(path)
         self._path = path
         self._parameters = parameters
-        self._options, self._coding = dict(options), coding
+        self._options = dict(options)
 
     @property
     def exists(self) -> bool:
@@ -106,7 +104,7 @@ class Checkpoint:
             state |= _tensors_of(begun.recorded)
         parameters = self._parameters
         network, precision, seed = parameters.network, parameters.precision, parameters.seed
-        file = ModelFile(network, precision, seed, values, state, notes, self._coding)
+        file = ModelFile(network, precision, seed, values, state, notes, parameters.coding)
         write_model(self._path, file)
 
     @cached_property
@@ -163,6 +161,7 @@ class Checkpoint:
         extra = {n: v for n, v in saved.extra.items() if not n.startswith(_RECORDED)}
         state = {n: v for n, v in extra.items() if not n.startswith(_CALLBACKS)}
         training.restore(state, saved.values)
+        self._parameters.coding = self._parameters.coding or saved.coding
         arrays = {n.removeprefix(_CALLBACKS): v for n, v in extra.items() if n not in state}
         # Checkpoints of earlier versions have no callbacks.
         states = together(notes.get("callbacks", {}), arrays)

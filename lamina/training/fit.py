@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 
-from lamina.data import Dataset, Stream
+from lamina.data import Coding, Dataset, Stream
 from lamina.derive import GRADIENT_NORM, RATE
 from lamina.errors import DataError, DefinitionError, EngineError, NonFiniteError
 from lamina.loss_scaling import LEAST_SCALE
@@ -46,6 +46,7 @@ class Fit:
         parameters: of the model.
         options: of each training step.
         train, validation: data sets or streams.
+        coding: of the tables that are trained on, or on which the model was trained before.
         epochs, batch_size, seed, drop_last, micro_batch, shuffle, record_rate, progress, callbacks,
             checkpoint, checkpoint_steps, resume: as in `Model.fit`.
 
@@ -58,6 +59,7 @@ class Fit:
     options: TrainingOptions
     train: Dataset | Stream
     validation: Dataset | Stream | None
+    coding: Coding | None
     epochs: int
     batch_size: int
     seed: int
@@ -94,13 +96,10 @@ class Fit:
                 advice="Name the checkpoint file that the earlier fit wrote.",
             )
 
-    def run(self, begins: Callable[[], None]) -> History:
+    def run(self) -> History:
         """Trains until all epochs are done; returns their history.
 
         Ctrl-C ends it between two training steps; the model keeps the parameters trained so far.
-
-        Args:
-            begins: is called before the first epoch, when all data is checked.
 
         Raises:
             DataError: if the checkpoint file could not be written.
@@ -111,9 +110,8 @@ class Fit:
         """
         checkpoint = None
         if self.checkpoint is not None:
-            coding = self.train.coding if isinstance(self.train, Dataset) else None
             options = self._resume_options()
-            checkpoint = Checkpoint(self.checkpoint, self.parameters, options, coding)
+            checkpoint = Checkpoint(self.checkpoint, self.parameters, options)
         resumed = self.resume and checkpoint is not None and checkpoint.exists
         begun = checkpoint.begun() if checkpoint is not None and resumed else Begun()
         hooks = Hooks(self.callbacks)
@@ -123,14 +121,17 @@ class Fit:
         with Opened(self.train, order, begun.position, keeps_states=keeps_states) as opened:
             size = opened.batch_size(self.batch_size)
             how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
-            with Training(self.parameters, options, opened.sample, size, **how) as training:
+            with (
+                Training(self.parameters, options, opened.sample, size, **how) as training,
+                self._coded(training),
+            ):
                 history = self._begin(training, hooks, checkpoint)
                 history.measured = self._measured(hooks, training)
                 with held_interrupts() as interrupt:
                     fit = RunningFit(
                         self.model, training, history, options.metrics, self.epochs, interrupt
                     )
-                    run = _Run(fit, hooks, interrupt, checkpoint, begins)
+                    run = _Run(fit, hooks, interrupt, checkpoint)
                     try:
                         hooks.fit_begins(fit)
                         with self._measure() as measure:
@@ -140,6 +141,17 @@ class Fit:
                         hooks.fit_fails(fit, error)
                         raise
         return history
+
+    @contextmanager
+    def _coded(self, training: Training) -> Generator[None]:
+        """Gives the model the coding of the data, unless no training step changes the model."""
+        before, self.parameters.coding = self.parameters.coding, self.coding
+        try:
+            yield
+        finally:
+            with suppress(EngineError):
+                if not training.steps_done:
+                    self.parameters.coding = before
 
     def _measured(self, hooks: Hooks, training: Training) -> tuple[str, ...]:
         """The names of the history."""
@@ -208,7 +220,6 @@ class Fit:
             display(self.progress) as shown,
             self._snapshot(training) as snapshot,
         ):
-            run.begins()
             is_known = self._warn_of_schedules(epochs.steps)
             variables = [self.parameters.memories[name] for name in self.parameters.variables]
             are_finite = self.parameters.engine.finite_check(variables)
@@ -226,7 +237,7 @@ class Fit:
                 recorded = self._trained(epoch, snapshot)
                 if interrupt.pressed:
                     break
-                is_known = is_known or self._warn_of_schedules(epochs.steps)
+                is_known = is_known or self._warn_of_schedules(epochs.steps, measured=True)
                 row = self._row(epoch, recorded, measure)
                 if row is None:
                     break
@@ -237,12 +248,12 @@ class Fit:
             history.interrupted = interrupt.handle()
             _note_averages(training, history)
 
-    def _warn_of_schedules(self, steps: int | None) -> bool:
+    def _warn_of_schedules(self, steps: int | None, *, measured: bool = False) -> bool:
         """Warns of schedules that end before the fit; whether an epoch's steps are known."""
         if steps is None:
             return False
         schedules = LearningRates(self.options.optimizer, {})
-        schedules.warn_of_ends(steps * self.epochs, self.epochs)
+        schedules.warn_of_ends(steps * self.epochs, self.epochs, measured=measured)
         return True
 
     def _trained(self, epoch: _Epoch, snapshot: Snapshot) -> Recorded:
@@ -382,14 +393,12 @@ class _Run:
         hooks: of the callbacks.
         interrupt: whether Ctrl-C was pressed.
         checkpoint: the file that is written, if any.
-        begins: is called before the first epoch, when all data is checked.
     """
 
     fit: RunningFit
     hooks: Hooks
     interrupt: Interrupt
     checkpoint: Checkpoint | None
-    begins: Callable[[], None]
 
     def save(self, begun: Begun) -> None:
         """Writes the checkpoint, if there is one; `begun` is the epoch that is not finished."""

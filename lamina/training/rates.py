@@ -92,7 +92,7 @@ class LearningRates:
             )
         return value / now if now else 1.0
 
-    def warn_of_ends(self, steps: int, epochs: int) -> None:
+    def warn_of_ends(self, steps: int, epochs: int, *, measured: bool = False) -> None:
         """Warns of schedules that end before a fit does.
 
         One training step of each epoch does not count: many forget that of a smaller last batch,
@@ -101,13 +101,15 @@ class LearningRates:
         Args:
             steps: the training steps of the fit.
             epochs: of the fit.
+            measured: whether the first epoch of a stream was counted; others may be longer.
         """
+        counted = ", if all epochs are as long as the first" if measured else ""
         for given in self._given.values():
             end: int | None = getattr(given, "ends_after", None)
             if end is not None and callable(given) and end < steps - epochs:
                 warn(
                     f"in {origin_text(given)}: the learning-rate schedule ends after {end:,} "
-                    f"training steps, and the fit has {steps:,}. The rate stays at "
+                    f"training steps, and the fit has {steps:,}{counted}. The rate stays at "
                     f"{_at(given, end):.3g} in the others. Lengthen it by {steps - end:,}."
                 )
 

@@ -20,7 +20,7 @@ from lamina.bill import MemorySize, largest_batch
 from lamina.calls import refused
 from lamina.engines import machine_memory
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.errors import DataError, DefinitionError, EngineError
+from lamina.errors import DataError, DefinitionError, EngineError, ShapeError
 from lamina.graph.kinds import Misfit
 
 SMALL = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2))
@@ -386,6 +386,9 @@ def test_a_plan_for_data_that_is_none_is_refused() -> None:
     with pytest.raises(DataError) as caught:
         net.plan(8, data="train.npz")
     assert "this is not a data set" in str(caught.value)
+    with pytest.raises(ShapeError) as caught:
+        net.plan(8, data=_PIXELS)
+    assert "input 0 has another shape than the network expects" in str(caught.value)
     with pytest.raises(DataError) as caught:
         net.plan(8, data=({"age": _PIXELS}, _CLASSES))
     assert "the inputs are given by name, and the input has no name" in str(caught.value)

@@ -43,6 +43,8 @@ def three(self: Any, fit: Any, steps: Any) -> None:
         ("after_train_epoch", "epoch_ends(self, fit)"),
         ("validation_ends", "epoch_ends(self, fit)"),
         ("on_test_end", "epoch_ends(self, fit)"),
+        ("epoch_completed", "epoch_ends(self, fit)"),
+        ("after_validate", "epoch_ends(self, fit)"),
         ("get_state", "state(self)"),
         ("set_state", "restore(self, state)"),
     ],
@@ -72,6 +74,7 @@ def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: s
             "on_test_batch_end",
             "No hook is called during the validation; epoch_ends is called after",
         ),
+        ("before_iteration", "Training steps run without Python in between; steps_done is "),
         ("before_batch", "Training steps run without Python in between; steps_done is "),
         ("on_predict_end", "model.predict calls no hooks."),
     ],
@@ -88,11 +91,27 @@ def test_a_hook_that_lamina_has_not_is_refused(name: str, advice: str) -> None:
 
 def test_other_methods_of_a_callback_are_the_users_own() -> None:
     own = dict.fromkeys(
-        ("__len__", "on_plateau", "reset", "states", "epoch_time", "epoch", "test", "on_train"), two
+        (
+            "__len__",
+            "on_plateau",
+            "reset",
+            "states",
+            "epoch_time",
+            "epoch",
+            "test",
+            "on_train",
+            "save_state",
+        ),
+        two,
     )
     type("Mine", (lm.Callback,), own)
     # An adapter passes Lamina's hook on to one of another name.
     type("Adapter", (lm.Callback,), {"epoch_ends": two, "on_epoch_end": three})
+
+
+def test_a_class_that_inherits_the_hook_may_have_a_method_of_another_name() -> None:
+    base = type("Base", (lm.Callback,), {"epoch_ends": two})
+    type("Mine", (base,), {"epoch_done": two})
 
 
 def test_a_hook_of_other_arguments_is_refused() -> None:

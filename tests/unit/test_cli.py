@@ -92,6 +92,11 @@ def test_plan_counts_data_and_plans_for_its_dtypes():
     assert f"largest batch in 1 MiB: {net.max_batch_size('1 MiB', **how):,} examples" in output
 
 
+def test_options_of_data_without_data_are_refused():
+    error = fail("plan", write("digits.py", DIGITS), "--gaps", "mean").output
+    assert "--targets, --gaps, --kind and the like are for --data DATA." in error
+
+
 def test_verify_prints_the_report():
     output = succeed("verify", write("table.py", TABLE)).output
     assert "gradient of 1.weight" in output

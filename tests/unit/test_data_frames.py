@@ -101,8 +101,8 @@ def test_missing_numbers_are_refused_by_default(make: Maker) -> None:
         "in from_frame: numbers are missing in the column 'a'\n"
         "  missing  1 of 3\n"
         "  Choose in training what replaces them: gaps='mean', 'median', 'indicator' (the mean, "
-        "and a feature that is 1 where a number is missing), or a number; --gaps mean for lamina "
-        "train."
+        "and a feature that is 1 where a number is missing), or a number; --gaps mean on the "
+        "command line."
     )
     with pytest.raises(DataError, match="targets are missing in the column 'a'"):
         from_frame(table, target="a", gaps="mean")
@@ -198,7 +198,7 @@ def test_frames_are_collected_and_names_of_columns_distinct() -> None:
     lazy = pytest.importorskip("polars").DataFrame({"a": [1]}).lazy()
     with pytest.raises(DataError, match="this is not a data frame") as caught:
         from_frame(lazy)
-    assert caught.value.advice == "Collect a lazy frame first."
+    assert caught.value.advice == "Collect it first: frame.collect()."
     for frame in ({1: [1], "1": [2]}, pandas.DataFrame([[1, 2]], columns=["1", 1])):
         with pytest.raises(DataError, match="the column '1' more than once"):
             from_frame(frame)

@@ -238,7 +238,7 @@ def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder: Path) -
     table(folder, "a,b,rent\n1,2,10\n,3,20\n4,NA,30\n")
     write("net.py", network(2))
     command = ("train", "net.py", "--data", "a.csv", "--validation", "a.csv")
-    assert "--gaps mean for lamina train" in fail(*command)
+    assert "--gaps mean on the command line" in fail(*command)
     assert "(--kind NAME=number)" in fail(*command, "--gaps", "mean")
     options = ("--gaps", "mean", "--kind", "rent=number", "--standardise")
     assert "training    3 examples: x f32[2], y f32[1]" in succeed(*command, *options).output

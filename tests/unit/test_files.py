@@ -324,7 +324,10 @@ def test_a_file_of_data_is_told_from_a_model(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError) as caught:
         lm.load(path)
     assert caught.value.problem == "the file is damaged or of another kind"
-    assert caught.value.advice == "Its name is one of data, which lm.data.load(path) reads."
+    assert caught.value.advice == (
+        "The name is that of a data file: lm.data.load(path) reads those, and "
+        "model.load_parameters takes dict(numpy.load(path))."
+    )
 
 
 @pytest.mark.parametrize("read", [lm.load, lm.Model(lm.Sequential(lm.Input(2))).load_parameters])

@@ -16,7 +16,7 @@ from frame_cases import (
 
 import lamina as lm
 from lamina.data import Coding, from_frame
-from lamina.errors import DataError, DTypeError, ShapeError
+from lamina.errors import DataError, DTypeError, NonFiniteError, ShapeError
 
 
 def trained(data: Any, **how: Any) -> lm.Model:
@@ -89,16 +89,17 @@ def test_rows_are_a_table() -> None:
 
 
 def test_rows_of_other_columns_are_refused() -> None:
-    data = from_frame([{"size": 1.0, "rent": 0.5}, {"size": 2.0, "rent": 1.5}], "rent")
+    rows = [{"size": 1.0, "rent": 0.5}, {"size": 2.0, "rent": 1.5}]
+    data = from_frame(rows, "rent")
     assert data.coding is not None
-    with pytest.raises(DataError) as caught:
-        data.coding.inputs([{"size": 3.0}, {"width": 4.0}])
-    assert str(caught.value) == (
-        "in Coding: the rows differ in their columns\n"
-        "  row 0  size\n"
-        "  row 1  width\n"
-        "  Give all values in each row; a missing one is None."
-    )
+    coding = data.coding
+    for call in (
+        lambda: coding.inputs([{"size": 3.0}, {"width": 4.0}]),
+        lambda: from_frame([*rows, {"size": 3.0}], "rent"),
+    ):
+        with pytest.raises(DataError, match="the rows differ in their columns") as caught:
+            call()
+        assert caught.value.advice == "Give all values in each row; a missing one is None."
 
 
 def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes() -> None:
@@ -124,6 +125,13 @@ def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes() -> None:
     with pytest.raises(DataError):
         model.evaluate(half, loss=lm.MSE())
     assert model.coding is not None
+    for call in (
+        lambda: model.predict(lm.data.Dataset(frame[["a"]])),
+        lambda: model.evaluate(((frame[["a"]],), y), loss=lm.MSE()),
+        lambda: model.fit(uncoded, loss=lm.MSE(), optimizer=lm.SGD(0.1)),
+    ):
+        with pytest.raises(DataError, match="the columns of a data frame are not coded"):
+            call()
     whole = model.evaluate((model.coding.inputs(frame), y), loss=lm.MSE())
     assert whole == model.evaluate(model.coding.dataset(frame), loss=lm.MSE())
 
@@ -135,6 +143,60 @@ def test_a_fit_that_is_refused_keeps_the_coding() -> None:
     with pytest.raises(ShapeError):
         model.fit(other, loss=lm.MSE(), optimizer=lm.SGD(0.1))
     assert model.coding is coding
+
+
+def test_a_fit_that_changes_nothing_keeps_the_coding(tmp_path: Path) -> None:
+    model = trained(from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y"))
+    coding, how = model.coding, {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
+    other = from_frame({"b": [1.0, 2.0], "y": [0.5, np.inf]}, "y", kinds={"y": "number"})
+    with pytest.raises(NonFiniteError):
+        model.fit(other, **how)
+    assert model.coding is coding
+
+    class Saves(lm.Callback):
+        def fit_begins(self, fit: Any) -> None:
+            fit.model.save(tmp_path / "model")
+            fit.stop()
+
+    finite = from_frame({"b": [1.0, 2.0], "y": [0.5, 1.5]}, "y")
+    model.fit(finite, callbacks=[Saves()], **how)
+    assert model.coding is coding
+    assert lm.load(tmp_path / "model").coding == finite.coding
+    model.fit(finite, **how)
+    assert model.coding is finite.coding
+
+
+def test_a_fit_on_arrays_keeps_the_coding(tmp_path: Path) -> None:
+    data = from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y")
+    model, how = trained(data), {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
+    model.fit((data.inputs, data.targets), **how)
+    assert model.coding is data.coding
+    path = tmp_path / "checkpoint"
+    model.fit([(data.inputs, data.targets)], checkpoint=path, **how)
+    assert lm.load(path).coding == data.coding
+    fresh = lm.Model(model.network)
+    fresh.fit([(data.inputs, data.targets)], checkpoint=path, resume=True, epochs=2, **how)
+    assert fresh.coding == data.coding
+
+
+def test_rows_without_a_coding_are_refused() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
+    rows = [{"a": 1.0}, {"a": 2.0}]
+    for call in (
+        lambda: model.predict(rows),
+        lambda: model.evaluate(rows, loss=lm.MSE()),
+        lambda: model.network.plan(2, data=rows),
+    ):
+        with pytest.raises(DataError, match="the columns of a data frame are not coded"):
+            call()
+
+
+def test_other_columns_of_rows_are_ignored() -> None:
+    model = trained(from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y"))
+    expected = model.predict({"a": [3.0, 4.0]})
+    rows = [{"a": np.array(3.0), "b": [1, 2]}, {"a": 4.0, "c": "x"}]
+    assert (model.predict(rows) == expected).all()
+    assert (model.predict({"a": 3.0, "b": [1, 2]}) == expected[:1]).all()
 
 
 def test_frames_and_targets_with_words_point_to_from_frame() -> None:

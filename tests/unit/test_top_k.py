@@ -7,6 +7,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.errors import ShapeError
 from lamina.program.steps import Loop, Sort
 
 VALUES = np.array(
@@ -66,3 +67,25 @@ def test_a_model_in_float64_sorts_what_was_defined_in_float32() -> None:
     close[0, :2] = 7.0, 7.0 + 1e-12
     _, order = lm.Model(network, dtype="float64").predict(close)
     assert order[0, :3].tolist() == [7, 6, 1]
+
+
+@pytest.mark.parametrize("count", [3, 9])
+def test_a_batch_with_fewer_elements_is_refused(count: int) -> None:
+    x = lm.Input(2)
+    function = lm.compile(inputs=[x], outputs=list(ops.top_k(x, count, axis=0)))
+    rows = np.arange(20, dtype=np.float32).reshape(10, 2)
+    _, positions = function(rows)
+    np.testing.assert_array_equal(positions[:3, 0], [9, 8, 7])
+    with pytest.raises(ShapeError) as caught:
+        function(rows[:2])
+    assert f"top_k: axis 0 has fewer than {count} elements" in str(caught.value)
+    assert "Take at most 2." in str(caught.value)
+
+
+def test_the_elements_of_a_batch_are_selected_with_their_gradients() -> None:
+    x = lm.Input(2)
+    values, _ = ops.top_k(x, 2, axis=0)
+    (gradient,) = lm.gradients(ops.sum(values * values), [x])
+    function = lm.compile(inputs=[x], outputs=[gradient])
+    rows = np.array([[1, 5], [4, 2], [3, 3]], np.float32)
+    np.testing.assert_array_equal(function(rows)[0], [[0, 10], [8, 0], [6, 6]])

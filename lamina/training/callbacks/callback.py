@@ -171,7 +171,8 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
     near = get_close_matches(name, _HOOKS, 1, _LIKENESS)
     ours = hook_here(name) or (near[0] if near else "")
     # In a class that has Lamina's hook too, it is the user's own method.
-    if not ours or ours in vars(cls):
+    own = cls.__mro__[: cls.__mro__.index(Callback)]
+    if not ours or any(ours in vars(one) for one in own):
         return
     known = ours.isidentifier()
     raise DefinitionError(

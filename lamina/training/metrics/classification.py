@@ -107,7 +107,10 @@ class BinaryAccuracy(Metric):
         return counted(ops.equal(prediction > self.threshold, wanted), prediction, weights)
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
-        """Of raw scores with the threshold 0.5, and of probabilities with one of 0 or less."""
+        """Of raw scores with the threshold 0.5, also if only the loss says that they are such.
+
+        And of probabilities with a threshold of 0 or less.
+        """
         del target
         if 0 < self.threshold != 0.5:
             return ""
