@@ -93,7 +93,7 @@ def test_plan_counts_data_and_plans_for_its_dtypes():
 
 
 def test_options_of_data_without_data_are_refused():
-    error = fail("plan", write("digits.py", DIGITS), "--gaps", "mean").output
+    error = fail("plan", write("digits.py", DIGITS), "--gaps", "mean", status=2)
     assert "--targets, --gaps, --kind and the like are for --data DATA." in error
 
 
