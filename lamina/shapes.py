@@ -360,7 +360,21 @@ def broadcast(left: Shape, right: Shape) -> Shape:
                 advice="Dimensions must be equal, or one of them 1; reshape one operand.",
             )
         result.append(b if a == 1 else a)
+    short, long = sorted((left, right), key=len)
+    if len(short) < len(long) and short and isinstance(long[0], Size):
+        _require_batches_first(short, long[len(long) - len(short) :], left, right)
     return tuple(result)
+
+
+def _require_batches_first(short: Shape, ends: Shape, left: Shape, right: Shape) -> None:
+    """Raises ShapeError if two batches would become two axes: [batch] with [batch, 1]."""
+    if any(isinstance(a, Size) and b == 1 for a, b in zip(short, ends, strict=True)):
+        raise ShapeError(
+            "the batch of one operand meets an axis of extent 1 of the other",
+            facts=(("left", shape_text(left)), ("right", shape_text(right))),
+            advice="Give both as many axes: x[:, 0] or y[:, None] for each example by itself, "
+            "x[:, None] and y[None] for all pairs.",
+        )
 
 
 def broadcast_all(shapes: Iterable[Shape]) -> Shape:

@@ -21,6 +21,7 @@ from lamina.objective.protocols import (
     TrainingOptions,
     check_loss,
     check_metrics,
+    check_order,
     options_or_none,
 )
 from lamina.objective.weighting import weighted_sum
@@ -273,6 +274,7 @@ class FunctionMetric(Sourced):
                 facts=(("found", repr(self.function)),),
                 where=origin_text(self),
             )
+        check_order(self.function, origin_text(self))
         name = self.name or getattr(self.function, "__name__", "")
         if not name or "<" in name:
             raise DefinitionError(

@@ -422,14 +422,27 @@ def _measured(
             )
         with labelled(Origin(f"metric{number}")):
             statistics = _statistics(metric, inner, prediction, target, weights)
+        name = metric.output if isinstance(metric, OfOutput) else ""
+        own = _loss_of(name, terms)
+        _warn_of(_doubt_of_ignored(inner, own), inner, name)
         doubt: Callable[..., str] | None = getattr(inner, "doubt", None)
         if doubt:
-            name = metric.output if isinstance(metric, OfOutput) else ""
-            text = doubt(prediction, target, _loss_of(name, terms))
+            text = doubt(prediction, target, own)
             _warn_of(text, inner.function if isinstance(inner, FunctionMetric) else inner, name)
         found += [(f"metric{number}.{name}", tensor) for name, tensor in statistics.items()]
     kept = [name for name, tensor in found if tensor.rank and isinstance(tensor.shape[0], Size)]
     return found, frozenset(kept)
+
+
+def _doubt_of_ignored(metric: object, loss: object) -> str:
+    """A warning about targets that the loss ignores, and the metric counts; "" for none."""
+    ignored: int | None = getattr(loss, "ignore_index", None)
+    if ignored is None or getattr(metric, "ignore_index", ignored) == ignored:
+        return ""
+    return (
+        f"{type(loss).__name__} ignores targets of {ignored}, and the metric counts them. "
+        f"Write ignore_index={ignored}."
+    )
 
 
 def _loss_of(output: str, terms: Sequence[LossTerm]) -> Loss | None:

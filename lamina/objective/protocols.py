@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import FunctionType
 from typing import Annotated, Any, Protocol, cast
 
 from lamina.elsewhere import advice_on_object
@@ -161,6 +162,27 @@ def check_loss(loss: object, where: str = "loss") -> None:
     if isinstance(loss, type) or not (callable_here or hasattr(loss, "terms")):
         expected = "lm.CrossEntropy(), or a function of (prediction, target)"
         raise wrong_argument(where, "a loss", expected, loss)
+    check_order(loss, where)
+
+
+# Names of parameters in functions for Keras and scikit-learn, whose targets come first.
+_TARGETS = ("y_true", "target", "targets", "true", "label", "labels")
+_PREDICTIONS = ("y_pred", "prediction", "predictions", "pred", "preds", "output", "outputs")
+
+
+def check_order(function: object, where: str) -> None:
+    """Raises DefinitionError for a user's function of (target, prediction), in this order."""
+    if not isinstance(function, FunctionType):
+        return
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    if len(names) > 1 and names[0] in _TARGETS and names[1] in _PREDICTIONS:
+        raise DefinitionError(
+            "the function takes the target first, and gets the prediction first",
+            facts=(("expected", "(prediction, target)"), ("found", f"({', '.join(names)})")),
+            where=where,
+            advice=f"Swap them: lambda {names[1]}, {names[0]}: {function.__name__}"
+            f"({names[0]}, {names[1]}).",
+        )
 
 
 def check_outputs(loss: object, outputs: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lamina.data.arrays import Listed, rounded, to_array
-from lamina.errors import DTypeError
+from lamina.errors import DataError, DTypeError
 from lamina.graph import warn
 from lamina.shapes import (
     PUBLIC_DTYPES,
@@ -39,7 +39,8 @@ def convert(value: Any, wanted: DType, name: str, *, narrow: bool = True) -> Arr
 
     Raises:
         DTypeError: for a dtype that is refused, with the conversion to write.
-        DataError: for nested lists of uneven lengths, and numbers beyond the range of the dtype.
+        DataError: for nested lists of uneven lengths, and numbers beyond the range of the dtype,
+            also of integers that keep their own.
         DefinitionError: for Lamina's own tensors.
     """
     plain = type(value) is np.ndarray  # the usual case
@@ -79,8 +80,28 @@ def convert(value: Any, wanted: DType, name: str, *, narrow: bool = True) -> Arr
             facts=(("expected", wanted.name), ("found", arriving.name)),
             advice=advice,
         )
+    elif arriving.kind == "int" and wanted.kind == "int" and arriving != wanted:
+        _require_range(array, wanted, name)
     native = array.dtype.newbyteorder("=")
     return np.ascontiguousarray(array, native).reshape(array.shape)
+
+
+def _require_range(array: Array, wanted: DType, name: str) -> None:
+    """Raises DataError for integers that the dtype cannot hold."""
+    held, own = np.iinfo(wanted.numpy), np.iinfo(array.dtype)
+    if not array.size or (held.min <= own.min and own.max <= held.max):
+        return
+    least, most = int(array.min()), int(array.max())
+    if least < held.min or most > held.max:
+        raise DataError(
+            f"{name} has numbers that {wanted.name} cannot hold",
+            facts=(
+                ("expected", f"{held.min} to {held.max}"),
+                ("found", str(least if least < held.min else most)),
+            ),
+            where=name,
+            advice="Scale them, or give the input another dtype: lm.Input(..., dtype='int64').",
+        )
 
 
 def type_of(array: Array) -> ArrayType:

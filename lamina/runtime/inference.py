@@ -56,13 +56,17 @@ class Inference:
 
         The batch size is the largest with which no tensor takes more than 8 MiB, but at least 16.
         The last batch may be smaller. Batches are not padded, so a network that mixes the examples
-        of a batch sees real examples only.
+        of a batch sees real examples only. Without examples the outputs have none.
         """
         key = self._known(inputs)
         if key is not None:
             with self._parameters.lock.mutex:
                 return self._run((inputs,), key)
         arrays = self._converted(inputs)
+        if all(array.ndim and not len(array) for array in arrays):
+            # No examples have the outputs of one, without its row.
+            row = tuple(np.zeros((1, *array.shape[1:]), array.dtype) for array in arrays)
+            return tuple(output[:0] for output in self(row))
         count = check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)

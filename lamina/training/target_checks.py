@@ -206,6 +206,28 @@ def check_probabilities(loss: object, array: Array) -> None:
     )
 
 
+def check_distributions(loss: object, array: Array) -> None:
+    """Raises DataError for targets that are no shares of classes, which lie along axis 1.
+
+    Shares may add up to less than 1: an example of zeros does not count.
+    """
+    check_probabilities(loss, array)
+    sums: Array = array.sum(axis=1, dtype=np.float64)
+    check_values(
+        loss,
+        sums,
+        sums <= 1 + _SHARE_TOLERANCE,
+        problem="targets are no shares of classes",
+        expected="a sum of 1 over the classes",
+        advice="One class for each example is a class number: targets.argmax(axis=1). For several "
+        "classes at once use lm.BCEWithLogits().",
+    )
+
+
+# Of the sum of shares, which may be rounded to 16 bits.
+_SHARE_TOLERANCE = 0.01
+
+
 def _all_between(array: Array, low: float, high: float) -> bool:
     """Whether low <= x <= high for all elements; never for NaN."""
     if array.size == 1:

@@ -10,7 +10,7 @@ from random_arrays import normal
 
 from lamina import Adam, Model, Sequential
 from lamina import layers as lm
-from lamina.errors import ShapeError
+from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.training import losses
 
 
@@ -43,3 +43,49 @@ def test_positions_in_the_prediction_and_none_in_the_target_need_flatten(
         "The prediction has an axis for each position: put lm.Flatten() before the last "
         'lm.Linear, or returns="last" in a recurrent layer, for one result of each example.'
     )
+
+
+SHARES = np.full((6, 3), 1 / 3, "float32")
+
+
+@pytest.mark.parametrize(
+    ("targets", "problem", "found"),
+    [
+        (SHARES * 255, "targets out of range", "85.0 at example 0"),
+        (-SHARES, "targets out of range", "at example 0"),
+        (np.eye(3, dtype="float32")[[0, 1, 2, 0, 1, 2]] + SHARES, "targets out", "at example 0"),
+        (np.float32([[1, 0, 0]] * 5 + [[1, 0, 1]]), "no shares of classes", "2.0 at example 5"),
+    ],
+)
+def test_cross_entropy_takes_shares_of_classes(targets: Any, problem: str, found: str) -> None:
+    model = Model(Sequential(lm.Input(3), lm.Linear(3)), engine="interpreter")
+    with pytest.raises(DataError) as caught:
+        model.evaluate((SHARES, targets), losses.CrossEntropy())
+    assert problem in caught.value.problem
+    assert found in str(caught.value)
+
+
+def test_shares_may_be_rounded_and_an_example_may_have_none() -> None:
+    model = Model(Sequential(lm.Input(3), lm.Linear(3)), engine="interpreter")
+    rounded = SHARES.astype("float16")
+    rounded[2] = 0
+    assert model.evaluate((SHARES, rounded), losses.CrossEntropy())["loss"] > 0
+
+
+def test_a_loss_that_takes_the_target_first_is_refused() -> None:
+    def divergence(y_true: Any, y_pred: Any) -> Any:
+        return y_true - y_pred
+
+    model = Model(Sequential(lm.Input(3), lm.Linear(3)), engine="interpreter")
+    for call in (
+        lambda: model.evaluate((SHARES, SHARES), divergence),
+        lambda: model.evaluate((SHARES, SHARES), losses.MSE(), [divergence]),
+    ):
+        with pytest.raises(DefinitionError) as caught:
+            call()
+        assert str(caught.value).endswith(
+            "the function takes the target first, and gets the prediction first\n"
+            "  expected  (prediction, target)\n"
+            "  found     (y_true, y_pred)\n"
+            "  Swap them: lambda y_pred, y_true: divergence(y_true, y_pred)."
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -300,3 +300,44 @@ def test_the_warning_is_at_the_line_of_the_call(use: str) -> None:
     assert use == "verify" or len(shown) == 1
     assert {one.filename for one in shown} == {__file__}
     assert f'"{use}": lambda loss' in linecache.getline(__file__, shown[0].lineno)
+
+
+# Targets that are ignored, and softmax of one -----------------------------------------------------
+
+SOME = np.array([0, -1, 2, -1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        *(lm.Accuracy(), lm.TopK(2), lm.F1(), lm.Perplexity(), lm.MeanIoU()),
+        *(lm.AUROC(logits=True), lm.AveragePrecision(logits=True)),
+        lm.CalibrationError(logits=True),
+    ],
+    ids=lambda one: one.name,
+)
+def test_a_metric_that_counts_what_the_loss_ignores_says_so(metric: Any) -> None:
+    (one,) = shown_by_metric(metric, [], lm.CrossEntropy(ignore_index=-1), SOME)
+    assert str(one.message).startswith(f"in {type(metric).__name__} (test_loss_warnings.py:")
+    assert str(one.message).endswith(
+        "CrossEntropy ignores targets of -1, and the metric counts them. Write ignore_index=-1."
+    )
+    same = replace(metric, ignore_index=-1)
+    assert shown_by_metric(same, [], lm.CrossEntropy(ignore_index=-1), SOME) == []
+
+
+def test_a_divergence_takes_logarithms() -> None:
+    for layers, kind in (([], "raw scores"), ([lm.Softmax()], "probabilities")):
+        (one,) = shown_by(net(lm.Linear(3), *layers), lm.KLDivergence())
+        assert f"the prediction is {kind} of net/" in str(one.message)
+        assert str(one.message).endswith(
+            "takes logarithms of probabilities. End in lm.LogSoftmax()."
+        )
+    assert shown_by(net(lm.Linear(3), lm.LogSoftmax()), lm.KLDivergence()) == []
+
+
+def test_the_softmax_of_one_number_is_no_probability() -> None:
+    (one,) = shown_by(net(lm.Linear(1), lm.Softmax()), lm.BCE())
+    assert str(one.message).endswith(
+        "the prediction is the softmax of a single number: 1. End in lm.Sigmoid()."
+    )

@@ -12,6 +12,7 @@ from random_arrays import normal
 
 from lamina import Model, Sequential
 from lamina import layers as lm
+from lamina.data import Dataset
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.shapes import BATCH, Size, as_dtype, float32, int64
@@ -562,3 +563,24 @@ def test_functions_without_a_name_or_a_tensor_are_refused() -> None:
     x = lm.Input(2)
     text = error_text(ShapeError, lambda: wrong.statistics(x, x))
     assert "the metric 'three' gives no tensor" in text
+
+
+@pytest.mark.parametrize(
+    "make", [metrics.AUROC, metrics.AveragePrecision, metrics.CalibrationError]
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_metrics_of_scores_leave_ignored_targets_out(make: Any, weighted: bool) -> None:
+    generator = np.random.default_rng(3)
+    scores = generator.normal(size=(40, 3)).astype("float32")
+    targets = generator.integers(0, 3, 40)
+    weights = generator.uniform(0.5, 2, 40).astype("float32") if weighted else None
+    kept = generator.uniform(size=40) < 0.6
+    model = Model(Sequential(lm.Input(3), lm.Identity()), engine="interpreter")
+
+    def found(rows: Any, classes: Any, own: Any, **how: Any) -> float:
+        metric, loss = make(logits=True, **how), losses.CrossEntropy(**how)
+        return model.evaluate(Dataset(rows, classes, weights=own), loss, [metric])[metric.name]
+
+    expected = found(scores[kept], targets[kept], None if weights is None else weights[kept])
+    some = np.where(kept, targets, -1)
+    assert found(scores, some, weights, ignore_index=-1) == pytest.approx(expected, rel=1e-6)

@@ -11,7 +11,7 @@ from fit_cases import same
 
 import lamina as lm
 from lamina.data import Dataset
-from lamina.errors import DTypeError, LaminaError
+from lamina.errors import DataError, DTypeError, LaminaError
 from lamina.shapes import as_dtype, promote
 
 INTEGERS = ("int8", "int16", "uint16", "uint8", "int32", "int64")
@@ -100,6 +100,26 @@ def test_constants_of_narrow_types_are_saved(tmp_path: Path) -> None:
         model.save(tmp_path / "a")
         given = numbers("float32", 3, 4)
         np.testing.assert_array_equal(lm.load(tmp_path / "a").predict(given), model.predict(given))
+
+
+def test_integers_beyond_the_type_of_an_input_are_refused() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(2, dtype="uint8"), lm.Rescale(1.0)))
+    expected = model.predict(np.array([[1, 200]], np.uint8))
+    assert (model.predict(np.array([[1, 200]])) == expected).all()
+    for number in (300, -3):
+        rows = np.array([[1, number]])
+        for call in (
+            lambda rows=rows: model.predict(rows),
+            lambda rows=rows: model.evaluate((rows, np.zeros((1, 2), "float32")), lm.MSE()),
+        ):
+            with pytest.raises(DataError) as caught:
+                call()
+            assert str(caught.value) == (
+                "in input 0: input 0 has numbers that uint8 cannot hold\n"
+                "  expected  0 to 255\n"
+                f"  found     {number}\n"
+                "  Scale them, or give the input another dtype: lm.Input(..., dtype='int64')."
+            )
 
 
 def test_integers_are_promoted_as_in_numpy() -> None:

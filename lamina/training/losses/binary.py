@@ -21,7 +21,7 @@ from lamina.training.losses.loss import (
     log,
     log1m,
 )
-from lamina.training.losses.scores import SCORES, doubt, not_scores
+from lamina.training.losses.scores import SCORES, doubt, is_softmax_of_one, not_scores
 from lamina.training.target_checks import Weights, check_probabilities, matched, weight_tensor
 
 
@@ -56,7 +56,9 @@ class BCE(Loss):
         check_probabilities(self, array)
 
     def doubt(self, prediction: Any) -> str:
-        """Of raw scores and logarithms."""
+        """Of raw scores and logarithms, and of the softmax of a single number."""
+        if is_softmax_of_one(prediction):
+            return "the prediction is the softmax of a single number: 1. End in lm.Sigmoid()."
         advice = "Write lm.BCEWithLogits() for raw scores, or end in lm.Sigmoid()."
         return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
 

@@ -15,6 +15,7 @@ from lamina.training.losses.loss import Elements, Reduction, Scores, focused
 from lamina.training.losses.scores import SCORES, doubt, not_scores
 from lamina.training.target_checks import (
     Weights,
+    check_distributions,
     class_count,
     counted,
     hits,
@@ -60,9 +61,11 @@ class CrossEntropy(OfClassNumbers):
     scores: ClassVar[Scores] = "softmax"
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for class numbers that are out of range."""
+        """Raises DataError for class numbers that are out of range, and for no probabilities."""
         if array.dtype.kind in "iu":
             super().check_target(array, prediction_shape)
+        elif array.dtype.kind == "f" and array.ndim == len(prediction_shape):
+            check_distributions(self, array)
 
     def doubt(self, prediction: Any) -> str:
         """Of probabilities and their logarithms: the loss has a softmax inside."""

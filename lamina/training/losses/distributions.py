@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape
 from lamina.training.losses.loss import Elements, Loss, Reduction, Target, count_of, several
+from lamina.training.losses.scores import SCORES, doubt
 from lamina.training.target_checks import check_values, matched
 
 
@@ -63,6 +64,11 @@ class KLDivergence(Loss):
             expected="0 or more",
             advice="Targets are probabilities; of their logarithms say log_target=True.",
         )
+
+    def doubt(self, prediction: Any) -> str:
+        """Of raw scores and probabilities."""
+        wanted, advice = "logarithms of probabilities", "End in lm.LogSoftmax()."
+        return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""

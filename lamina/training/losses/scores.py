@@ -66,6 +66,15 @@ def not_scores(prediction: object) -> str:
     return doubt(prediction, wrong, SCORES, "Leave the layer before the loss out.")
 
 
+def is_softmax_of_one(prediction: object) -> bool:
+    """Whether a prediction is a softmax over one number, which is always 1."""
+    kind, made = kind_of(prediction)
+    if kind != "probabilities" or made is None or made.op.name != "softmax":
+        return False
+    axis: int = made.attributes["axis"]
+    return made.shape[axis] == 1
+
+
 def _is_of_scores(one: Tensor) -> bool:
     layer = one.origin.path.rpartition("/")[2].rpartition(":")[2].rstrip("0123456789d")
     return one.op.name in _LINEAR and layer in _LAYERS

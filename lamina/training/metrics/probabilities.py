@@ -44,6 +44,7 @@ class CalibrationError(Metric):
         norm: `"mean"` over the examples, `"square"` for the root of the mean of the squares, or
             `"max"` for the bin that is farthest.
         logits: whether predictions are raw scores, of which softmax or the sigmoid is taken.
+        ignore_index: the class number of targets that do not count, or None.
 
     Raises:
         DefinitionError: if there is no bin, or for another norm.
@@ -58,6 +59,7 @@ class CalibrationError(Metric):
     bins: Count = 15
     norm: Literal["mean", "square", "max"] = "mean"
     logits: bool = False
+    ignore_index: int | None = None
 
     smaller_is_better: ClassVar[bool | None] = True
 
@@ -70,17 +72,19 @@ class CalibrationError(Metric):
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """`confidence`, `correct` and `count` of each bin; errors as for all metrics."""
+        kept = None
         if target.shape == prediction.shape:
             confidence = ops.sigmoid(prediction) if self.logits else prediction
             correct = same_shape(self, prediction, target)
         else:
             wanted = labels(self, prediction, target)
+            kept = kept_labels(wanted, self.ignore_index)
             probabilities = ops.softmax(prediction, 1) if self.logits else prediction
             confidence = ops.max(probabilities, 1)
             correct = ops.cast(ops.equal(ops.argmax(prediction, 1), wanted), prediction.dtype)
         numbers = ops.cast(ops.floor(confidence * float(self.bins)), "int64")
         numbers = ops.clip(numbers, 0, self.bins - 1)
-        own = full_weights(self, confidence, weights)
+        own = full_weights(self, confidence, element_weights(confidence, weights, kept))
         member = ops.one_hot(ops.reshape(numbers, (-1,)), self.bins, prediction.dtype)
         own = ops.reshape(own, (-1, 1))
 

@@ -20,7 +20,9 @@ from lamina.training.losses.scores import SCORES, doubt
 from lamina.training.metrics.metric import (
     PROBABILITIES,
     Metric,
+    element_weights,
     full_weights,
+    kept_labels,
     labels,
     not_probabilities,
     same_shape,
@@ -34,6 +36,7 @@ class _Ranking(Metric):
 
     average: Averages
     logits: bool
+    ignore_index: int | None
 
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
@@ -42,16 +45,18 @@ class _Ranking(Metric):
 
         Raises ShapeError and DTypeError as for all metrics.
         """
+        kept = None
         if target.shape == prediction.shape:
-            wanted = same_shape(self, prediction, target)
-            counted = prediction
+            counted = wanted = same_shape(self, prediction, target)
         else:
-            counted = labels(self, prediction, target)
+            classes = labels(self, prediction, target)
+            kept = kept_labels(classes, self.ignore_index)
             prediction = ops.softmax(prediction, 1) if self.logits else prediction
-            wanted = ops.cast(counted, prediction.dtype)
+            counted = wanted = ops.cast(classes, prediction.dtype)
         rows = {"scores": prediction, "targets": wanted}
-        if weights is not None:
-            rows["weights"] = full_weights(self, counted, weights)
+        own = element_weights(counted, weights, kept)
+        if own is not None:
+            rows["weights"] = full_weights(self, counted, own)
         return rows
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
@@ -133,6 +138,7 @@ class AUROC(_Ranking):
             negatives, `"micro"` takes all scores together, `"none"` gives an array.
         logits: with class numbers, whether scores are raw, and softmax is taken of them first:
             it changes the order of different examples.
+        ignore_index: the class number of targets that do not count, or None.
 
     Raises:
         DefinitionError: for another average.
@@ -146,6 +152,7 @@ class AUROC(_Ranking):
     _: KW_ONLY
     average: Averages = "macro"
     logits: bool = False
+    ignore_index: int | None = None
 
     @property
     def name(self) -> str:
@@ -171,6 +178,7 @@ class AveragePrecision(_Ranking):
             `"micro"` takes all scores together, `"none"` gives an array.
         logits: with class numbers, whether scores are raw, and softmax is taken of them first:
             it changes the order of different examples.
+        ignore_index: the class number of targets that do not count, or None.
 
     Raises:
         DefinitionError: for another average.
@@ -184,6 +192,7 @@ class AveragePrecision(_Ranking):
     _: KW_ONLY
     average: Averages = "macro"
     logits: bool = False
+    ignore_index: int | None = None
 
     @property
     def name(self) -> str:
