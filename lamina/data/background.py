@@ -9,27 +9,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from lamina.data.dataset import Dataset
-from lamina.data.positions import (
-    Position,
-    WindowOrder,
-    is_stateful,
-    plain_state,
-    saved_state,
-)
-from lamina.data.stream import (
-    Stream,
-    as_batch,
-    depends_on_epochs_before,
-    is_one_example,
-    opened,
-)
-from lamina.errors import DataError, LaminaError
+from lamina.data.positions import Position, WindowOrder
+from lamina.data.reading import Convert, EpochBatches, EpochExamples
+from lamina.data.stream import Stream
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, size_of
 
@@ -42,9 +29,6 @@ _ALIGNMENT_BYTES = 64
 _PAUSE_SECONDS = 0.1
 # How long `close` waits for a source that is reading.
 _PATIENCE_SECONDS = 5.0
-
-# Converts a batch of the source to the arrays that the program reads.
-Convert = Callable[[Dataset], Sequence[Array]]
 
 
 @frozen_dataclass
@@ -225,7 +209,7 @@ class Reader:
     def _read(self) -> None:
         position, plan = self._position, None
         while plan is None or plan.epochs is None or position.epoch < plan.epochs:
-            batches = _Batches(
+            batches = EpochBatches(
                 self._stream.source,
                 position,
                 self._seed,
@@ -250,14 +234,14 @@ class Reader:
                 self._changed.wait(_PAUSE_SECONDS)
             return self._plan
 
-    def _read_epoch(self, batches: _Batches, position: Position, plan: Plan) -> None:
+    def _read_epoch(self, batches: EpochBatches, position: Position, plan: Plan) -> None:
         if self._stream.regroup:
-            examples = _Examples(batches, plan.convert, position.examples)
+            examples = EpochExamples(batches, plan.convert, position.examples)
             window = 0 if self._seed is None else self._stream.window
             order = WindowOrder(window, self._seed or 0, position.epoch) if window else None
             _Blocks(self, order, examples, position, plan).read()
             return
-        examples = _Examples(batches, plan.convert, position.examples + position.used)
+        examples = EpochExamples(batches, plan.convert, position.examples + position.used)
         number = 0
         while (size := examples.left()) > 0:
             slot = self.slot(examples.arrays, size)
@@ -332,7 +316,7 @@ class _Blocks:
         self,
         reader: Reader,
         order: WindowOrder | None,
-        examples: _Examples,
+        examples: EpochExamples,
         position: Position,
         plan: Plan,
     ) -> None:
@@ -396,186 +380,3 @@ def _batches(rows: Array, size: int) -> tuple[list[Array], Array]:
     """Whole batches, if there are any, and the examples that are left."""
     whole = len(rows) // size * size
     return ([rows[:whole].reshape(-1, size)] if whole else []), rows[whole:]
-
-
-@final
-class _Examples:
-    """The examples of an epoch one after the other, whatever the batches of the source.
-
-    Args:
-        batches: of the source.
-        convert: checks and converts a batch.
-        skip: the examples that are omitted at the beginning.
-    """
-
-    def __init__(self, batches: _Batches, convert: Convert, skip: int) -> None:
-        self._batches, self._convert = batches, convert
-        # Before the first batch, arrays are unknown.
-        self.arrays: Sequence[Array] = ()
-        self._used, self._state = skip, batches.state
-        self._load()
-        self.left()
-
-    def _load(self) -> bool:
-        """Reads the next batch; False at the end."""
-        batch = self._batches.next()
-        self._state = self._batches.state
-        if batch is None:
-            self.arrays = [array[:0] for array in self.arrays]
-            return False
-        try:
-            self.arrays = self._convert(batch)
-        except LaminaError as error:
-            batch = f"batch {self._batches.read - 1} of the stream"
-            error.where = f"{batch}, {error.where}" if error.where else batch
-            raise error from None
-        return True
-
-    def left(self) -> int:
-        """The examples of the present batch that are not used yet; 0 at the end."""
-        while self.arrays and len(self.arrays[0]) and self._used >= len(self.arrays[0]):
-            self._used -= len(self.arrays[0])
-            if not self._load():
-                break
-        return len(self.arrays[0]) - self._used if len(self.arrays[0]) else 0
-
-    def position(self, epoch: int, block: int, used: int = 0) -> Position:
-        """Where the next example is."""
-        read = self._batches.read - (1 if len(self.arrays[0]) else 0)
-        return Position(epoch, read, self._used, block, used, self._state)
-
-    def fill(self, targets: Sequence[Array], start: int, count: int) -> int:
-        """Copies the next examples; returns their number, which is smaller at the end."""
-        done = 0
-        while done < count:
-            left = self.left()
-            if not left:
-                break
-            some = min(left, count - done)
-            for target, source in zip(targets, self.arrays, strict=True):
-                _require_like(target, source, self._batches.read - 1)
-                where = slice(start + done, start + done + some)
-                target[where] = source[self._used : self._used + some]
-            self._used += some
-            done += some
-        return done
-
-
-def _require_like(target: Array, source: Array, number: int) -> None:
-    if target.shape[1:] != source.shape[1:] or target.dtype != source.dtype:
-        raise DataError(
-            "the batches of the stream differ",
-            facts=(
-                ("expected", f"{target.dtype}, each example {list(target.shape[1:])}"),
-                ("found", f"{source.dtype}, each example {list(source.shape[1:])}"),
-            ),
-            where=f"batch {number} of the stream",
-            advice="Give all batches one dtype and examples of one shape.",
-        )
-
-
-@final
-class _Batches:
-    """The batches of a source in one epoch, after a position.
-
-    Attributes:
-        read: the number of batches that were read or omitted.
-        state: of the source, before the next batch.
-    """
-
-    def __init__(
-        self,
-        source: Any,
-        position: Position,
-        seed: int | None,
-        *,
-        resumes: bool,
-        keeps_states: bool,
-    ) -> None:
-        self._source, self._seed, self._keeps_states = source, seed, keeps_states
-        self.read = 0
-        self._first: Dataset | None = None
-        stateful = position.state is not None
-        if stateful and is_stateful(source):
-            source.load_state_dict(plain_state(position.state))
-        elif resumes and depends_on_epochs_before(source):
-            self._replay(position.epoch)
-        self._iterator, omitted = opened(source, position.epoch, position.batches, seed)
-        if stateful and not is_stateful(source):
-            self._iterator.set_state(plain_state(position.state))
-        if stateful or omitted:
-            self.read = position.batches
-        while self.read < position.batches and self._next() is not _END:
-            pass
-        self.state = self._present_state()
-
-    def _replay(self, epochs: int) -> None:
-        """Reads the epochs before, so that a source that draws random numbers draws the next."""
-        for epoch in range(epochs):
-            iterator, _ = opened(self._source, epoch, 0, self._seed)
-            for _ in iterator:
-                pass
-            _close(iterator)
-
-    def _present_state(self) -> Any:
-        return saved_state(self._source, self._iterator) if self._keeps_states else None
-
-    def _next(self) -> Any:
-        found = next(self._iterator, _END)
-        self.read += found is not _END
-        return found
-
-    def first(self) -> Dataset:
-        """The first batch, which `next` returns again.
-
-        Raises:
-            DataError: if there is none.
-        """
-        self._first = self.next()
-        if self._first is None:
-            raise DataError(
-                "the stream has no batches",
-                facts=(("source", type(self._source).__name__),),
-                where="Stream",
-                advice="An iterator can be read once: give a generator function, or a list."
-                if self.read == 0
-                else "The source has fewer batches than when the fit was interrupted.",
-            )
-        self.read -= 1
-        return self._first
-
-    def next(self) -> Dataset | None:
-        """The next batch; None at the end."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            self.read += 1
-            return first
-        self.state = self._present_state()
-        found = self._next()
-        if found is _END:
-            return None
-        try:
-            return as_batch(found)
-        except LaminaError as error:
-            if is_one_example(found):
-                error.advice = _NOT_BATCHES
-            raise error.at(f"batch {self.read - 1} of the stream") from None
-
-    def close(self) -> None:
-        """Closes the source, so that its last lines run in this thread."""
-        _close(self._iterator)
-
-
-_END: Any = object()
-_NOT_BATCHES = (
-    "A source gives batches, and this is a single example: give several, stacked along a first "
-    "axis; (x[None], y[None]) is a batch of one."
-)
-
-
-def _close(iterator: Any) -> None:
-    close = getattr(iterator, "close", None)
-    # An error while closing must not hide the one that ended the reading.
-    with suppress(Exception):
-        if close is not None:
-            close()
