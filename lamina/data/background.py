@@ -40,12 +40,16 @@ class Plan:
         batch_size: of the program.
         drop_last: whether a smaller last batch of an epoch is omitted.
         epochs: the number of epochs of the whole fit; None to read without an end.
+        steps: the batches after which the reader ends, over all epochs; None if that is not known.
+        examples: of an epoch, after which it ends; None for those that the source has.
     """
 
     convert: Convert
     batch_size: int
     drop_last: bool = False
     epochs: int | None = 1
+    steps: int | None = None
+    examples: int | None = None
 
 
 @frozen_dataclass(eq=False)
@@ -112,6 +116,9 @@ class Reader:
         self._sample: Dataset | None = None
         self._plan: Plan | None = None
         self._ready: deque[Chunk] = deque()
+        # Makes a chunk of what is read while the source is asked for more.
+        self._offer: Callable[[], Chunk] | None = None
+        self._is_waited_for = False
         self._slots: list[list[Array]] = []
         self._free: list[int] = []
         self._most_slots = _LEAST_SLOTS
@@ -146,11 +153,16 @@ class Reader:
         """
         with self._changed:
             while not self._ready:
+                if self._offer is not None:
+                    make, self._offer = self._offer, None
+                    return make()
                 if self._error is not None:
                     self._raise()
                 if self._done or stopped():
                     return None
+                self._is_waited_for = True
                 self._changed.wait(_PAUSE_SECONDS)
+                self._is_waited_for = False
             return self._ready.popleft()
 
     def give_back(self, chunk: Chunk) -> None:
@@ -207,8 +219,8 @@ class Reader:
                 self._changed.notify_all()
 
     def _read(self) -> None:
-        position, plan = self._position, None
-        while plan is None or plan.epochs is None or position.epoch < plan.epochs:
+        position, plan, left = self._position, None, None
+        while plan is None or (left != 0 and (plan.epochs is None or position.epoch < plan.epochs)):
             batches = EpochBatches(
                 self._stream.source,
                 position,
@@ -218,8 +230,10 @@ class Reader:
             )
             try:
                 first = batches.first()
-                plan = plan or self._plan_for(first)
-                self._read_epoch(batches, position, plan)
+                if plan is None:
+                    plan = self._plan_for(first)
+                    left = plan.steps
+                left = self._read_epoch(batches, position, plan, left)
             finally:
                 batches.close()
             position, self._resumes = Position(position.epoch + 1), False
@@ -234,31 +248,45 @@ class Reader:
                 self._changed.wait(_PAUSE_SECONDS)
             return self._plan
 
-    def _read_epoch(self, batches: EpochBatches, position: Position, plan: Plan) -> None:
+    def _read_epoch(
+        self, batches: EpochBatches, position: Position, plan: Plan, steps: int | None
+    ) -> int | None:
+        """Reads an epoch, but at most so many batches; returns how many of these are left."""
+        if steps == 0:
+            return 0
+        window = 0 if self._seed is None else self._stream.window
+        # Without a window, the examples that are used are the first ones after the position.
+        skip = position.examples + (0 if window else position.used)
+        examples = EpochExamples(batches, plan.convert, skip, plan.examples)
         if self._stream.regroup:
-            examples = EpochExamples(batches, plan.convert, position.examples)
-            window = 0 if self._seed is None else self._stream.window
             order = WindowOrder(window, self._seed or 0, position.epoch) if window else None
-            _Blocks(self, order, examples, position, plan).read()
-            return
-        examples = EpochExamples(batches, plan.convert, position.examples + position.used)
+            return _Blocks(self, order, examples, position, plan, steps).read()
+        return self._read_as_given(examples, position, plan, steps)
+
+    def _read_as_given(
+        self, examples: EpochExamples, position: Position, plan: Plan, steps: int | None
+    ) -> int | None:
+        """Makes a chunk of each batch of the source."""
         number = 0
-        while (size := examples.left()) > 0:
-            slot = self.slot(examples.arrays, size)
+        while steps != 0 and (size := examples.left()) > 0:
+            slot = self.slot(examples, size)
             starts = ((number, examples.position(position.epoch, 0)),)
             examples.fill(self._slots[slot], 0, size)
             rows = np.arange(size, dtype=np.int64).reshape(1, size)
             groups = () if plan.drop_last and size < plan.batch_size else (rows,)
-            self.give(Chunk(self._filled(slot, size), groups, slot, number, starts, ends=False))
+            self.give(Chunk(self.filled(slot, size), groups, slot, number, starts, ends=False))
             number += size
-        slot = self.slot(examples.arrays, 0)
+            steps = steps_left(steps, groups)
+        if steps == 0:
+            return 0
+        slot = self.slot(examples, 0)
         last = ((number, examples.position(position.epoch, 0)),)
-        self.give(Chunk(self._filled(slot, 0), (), slot, number, last, ends=True))
+        self.give(Chunk(self.filled(slot, 0), (), slot, number, last, ends=True))
+        return steps
 
-    def slot(self, like: Sequence[Array], count: int) -> int:
+    def slot(self, like: EpochExamples, count: int) -> int:
         """The number of a slot that is free, with room for so many examples."""
-        each = sum(array[:1].nbytes for array in like)
-        most = self._stream.buffer_bytes // max(1, each * count)
+        most = self._stream.buffer_bytes // max(1, like.each_bytes * count)
         self._most_slots = min(max(_LEAST_SLOTS, most), _MOST_SLOTS)
         with self._changed:
             while not self._free and len(self._slots) >= self._most_slots:
@@ -270,14 +298,15 @@ class Reader:
                 self._slots.append([])
         slot = self._slots[number]
         if not slot or len(slot[0]) < count:
-            slot[:] = [_room(count, array) for array in like]
+            slot[:] = [_room(count, array) for array in like.arrays]
         return number
 
     def arrays(self, slot: int) -> list[Array]:
         """The memory of a slot."""
         return self._slots[slot]
 
-    def _filled(self, slot: int, count: int) -> tuple[Array, ...]:
+    def filled(self, slot: int, count: int) -> tuple[Array, ...]:
+        """The first examples in the memory of a slot."""
         return tuple(array[:count] for array in self._slots[slot])
 
     def give(self, chunk: Chunk) -> None:
@@ -286,6 +315,30 @@ class Reader:
             self._require_open()
             self._ready.append(chunk)
             self._changed.notify_all()
+
+    def offer(self, make: Callable[[], Chunk]) -> bool:
+        """Lets the caller take what is read, before the source is asked for more.
+
+        Args:
+            make: makes a chunk of it.
+
+        Returns:
+            Whether the caller waits and gets the chunk. Otherwise it may take it until `withdraw`.
+        """
+        with self._changed:
+            self._require_open()
+            if self._is_waited_for and not self._ready:
+                self._ready.append(make())
+                self._changed.notify_all()
+                return True
+            self._offer = make
+            return False
+
+    def withdraw(self) -> bool:
+        """Ends the offer; returns whether the caller took the chunk."""
+        with self._changed:
+            offer, self._offer = self._offer, None
+            return offer is None
 
     def _require_open(self) -> None:
         if self._closed:
@@ -305,11 +358,26 @@ def _room(count: int, like: Array) -> Array:
     return block[start : start + size].view(like.dtype).reshape(shape)
 
 
+def steps_left(steps: int | None, groups: Sequence[Array]) -> int | None:
+    """The batches that are left of so many; None if their number is not known."""
+    return None if steps is None else max(0, steps - sum(map(len, groups)))
+
+
 @final
 class _Blocks:
     """Makes chunks of an epoch: blocks of examples, each in an order of its own.
 
-    The examples that do not fill a batch are moved to the next chunk.
+    The examples that do not fill a batch are moved to the next chunk. With a window, a block is
+    what the window's rule says. Without one it has the examples that are read until the caller
+    waits for them, at least a batch, and at most those of a chunk: the batches are the same.
+
+    Args:
+        reader: takes the chunks.
+        order: of the examples of a window; None for that of the source.
+        examples: of the epoch.
+        position: where it begins.
+        plan: of the chunks.
+        steps: the most batches; None for all.
     """
 
     def __init__(
@@ -319,52 +387,105 @@ class _Blocks:
         examples: EpochExamples,
         position: Position,
         plan: Plan,
+        steps: int | None,
     ) -> None:
         self._reader, self._examples, self._plan = reader, examples, plan
-        self._epoch, self._block, self._used = position.epoch, position.block, position.used
-        self._order = order
-
-    def read(self) -> None:
-        """Reads the epoch to its end."""
-        plan, examples = self._plan, self._examples
-        carried: list[Array] = []
+        self._epoch, self._block = position.epoch, position.block
+        self._order, self._steps = order, steps
+        # The examples of the first block that were used before.
+        self._used = 0 if order is None else position.used
+        self._carried: list[Array] = []
         # The number in the epoch of the next example, after those before the first block.
-        number = 0
-        starts: deque[tuple[int, Position]] = deque()
-        ends = False
-        while not ends:
-            count = len(carried[0]) if carried else 0
-            length = self._length()
-            examples.left()
-            slot = self._reader.slot(examples.arrays, count + length)
-            target = self._reader.arrays(slot)
-            for array, values in zip(target, carried, strict=False):
-                array[:count] = values
-            position = examples.position(self._epoch, self._block, self._used)
-            starts.append((number + count, position))
-            found = examples.fill(target, count, length)
-            ends = found < length
-            rows = self._rows(count, found)
-            groups, rest = _batches(rows, plan.batch_size)
-            if ends and rest.size and not plan.drop_last:
-                groups.append(rest.reshape(1, -1))
-            carried = [] if ends else [array[rest] for array in target] if rest.size else []
-            while len(starts) > 1 and starts[1][0] <= number:
-                starts.popleft()
-            arrays = tuple(array[: count + found] for array in target)
-            chunk = Chunk(arrays, tuple(groups), slot, number, tuple(starts), ends)
-            self._reader.give(chunk)
-            number += sum(one.size for one in groups)
-            self._block, self._used = self._block + 1, 0
+        self._number = 0
+        self._starts: deque[tuple[int, Position]] = deque()
 
-    def _length(self) -> int:
+    def read(self) -> int | None:
+        """Reads the epoch to its end; returns how many of the batches are left."""
+        ends = False
+        while not ends and self._steps != 0:
+            ends = self._read_chunk()
+        return self._steps
+
+    def _read_chunk(self) -> bool:
+        """Passes a chunk to the caller; returns whether it ends the epoch."""
+        examples, carried = self._examples, self._carried
+        count = len(carried[0]) if carried else 0
+        examples.left()
+        length = self._length(count)
+        slot = self._reader.slot(examples, count + length)
+        target = self._reader.arrays(slot)
+        for array, values in zip(target, carried, strict=False):
+            array[:count] = values
+        position = examples.position(self._epoch, self._block, self._used)
+        self._starts.append((self._number + count, position))
+        while len(self._starts) > 1 and self._starts[1][0] <= self._number:
+            self._starts.popleft()
+        if self._order is None:
+            found, taken = self._fill(slot, count, length)
+        else:
+            found, taken = examples.fill(target, count, length), False
+        ends = found < length and not taken
+        chunk, rest = self._chunk(slot, count, found, ends=ends)
+        self._carried = [array[rest] for array in target] if rest.size and not ends else []
+        if not taken:
+            self._reader.give(chunk)
+        self._number += sum(one.size for one in chunk.groups)
+        self._steps = steps_left(self._steps, chunk.groups)
+        self._block, self._used = self._block + 1, 0
+        return ends
+
+    def _length(self, carried: int) -> int:
         """The most examples of the next block."""
         if self._order is not None:
             return self._order.length(self._block)
-        each = sum(array[:1].nbytes for array in self._examples.arrays)
-        most = min(_CHUNK_BYTES, self._reader.buffer_bytes // _LEAST_SLOTS)
         batch = self._plan.batch_size
-        return max(1, most // max(1, each * batch)) * batch
+        most = min(_CHUNK_BYTES, self._reader.buffer_bytes // _LEAST_SLOTS)
+        batches = max(1, most // max(1, self._examples.each_bytes * batch))
+        if self._steps is not None:
+            batches = min(batches, self._steps)
+        return batches * batch - carried
+
+    def _fill(self, slot: int, carried: int, length: int) -> tuple[int, bool]:
+        """Copies the next examples; returns their number, and whether the caller took the chunk.
+
+        The number is smaller at the end of the epoch, and if the caller took the chunk.
+        """
+        found, target = 0, self._reader.arrays(slot)
+        while found < length:
+            is_whole = carried + found >= self._plan.batch_size
+            if is_whole and self._examples.must_read and self._is_taken(slot, carried, found):
+                return found, True
+            some = self._examples.copy(target, carried + found, length - found)
+            if not some:
+                break
+            found += some
+        return found, False
+
+    def _is_taken(self, slot: int, carried: int, found: int) -> bool:
+        """Asks the source for more; returns whether the caller took the chunk as it is."""
+
+        def make() -> Chunk:
+            return self._chunk(slot, carried, found, ends=False)[0]
+
+        if self._reader.offer(make):
+            return True
+        try:
+            self._examples.left()
+        except BaseException:
+            # Whether the caller waits does not decide which batches it gets before an error.
+            if not self._reader.withdraw():
+                self._reader.give(make())
+            raise
+        return self._reader.withdraw()
+
+    def _chunk(self, slot: int, carried: int, found: int, *, ends: bool) -> tuple[Chunk, Array]:
+        """A chunk of a slot, and the examples that are in none of its batches."""
+        groups, rest = _batches(self._rows(carried, found), self._plan.batch_size)
+        if ends and rest.size and not self._plan.drop_last:
+            groups.append(rest.reshape(1, -1))
+        arrays = self._reader.filled(slot, carried + found)
+        starts = tuple(self._starts)
+        return Chunk(arrays, tuple(groups), slot, self._number, starts, ends), rest
 
     def _rows(self, carried: int, found: int) -> Array:
         """The examples of a chunk in the order in which they are used."""

@@ -10,7 +10,7 @@ from lamina.data.dataset import Dataset
 from lamina.data.positions import Position, is_stateful, plain_state, saved_state
 from lamina.data.stream import as_batch, depends_on_epochs_before, is_one_example, opened
 from lamina.errors import DataError, LaminaError
-from lamina.shapes import Array
+from lamina.shapes import Array, size_of
 
 # Converts a batch of the source to the arrays that the program reads.
 Convert = Callable[[Dataset], Sequence[Array]]
@@ -24,10 +24,13 @@ class EpochExamples:
         batches: of the source.
         convert: checks and converts a batch.
         skip: the examples that are omitted at the beginning.
+        most: the examples after which the epoch ends; None for those that the source has.
     """
 
-    def __init__(self, batches: EpochBatches, convert: Convert, skip: int) -> None:
-        self._batches, self._convert = batches, convert
+    def __init__(
+        self, batches: EpochBatches, convert: Convert, skip: int, most: int | None = None
+    ) -> None:
+        self._batches, self._convert, self._most = batches, convert, most
         # Before the first batch, arrays are unknown.
         self.arrays: Sequence[Array] = ()
         self._used, self._state = skip, batches.state
@@ -42,20 +45,39 @@ class EpochExamples:
             self.arrays = [array[:0] for array in self.arrays]
             return False
         try:
-            self.arrays = self._convert(batch)
+            arrays = self._convert(batch)
         except LaminaError as error:
             batch = f"batch {self._batches.read - 1} of the stream"
             error.where = f"{batch}, {error.where}" if error.where else batch
             raise error from None
+        for before, array in zip(self.arrays, arrays, strict=False):
+            _require_like(before, array, self._batches.read - 1)
+        self.arrays = arrays
         return True
 
     def left(self) -> int:
-        """The examples of the present batch that are not used yet; 0 at the end."""
+        """The examples of the present batch that are not used yet; 0 at the end.
+
+        It reads the next batch if there are none.
+        """
+        if self._most == 0:
+            return 0
         while self.arrays and len(self.arrays[0]) and self._used >= len(self.arrays[0]):
             self._used -= len(self.arrays[0])
             if not self._load():
                 break
-        return len(self.arrays[0]) - self._used if len(self.arrays[0]) else 0
+        left = len(self.arrays[0]) - self._used if len(self.arrays[0]) else 0
+        return left if self._most is None else min(left, self._most)
+
+    @property
+    def each_bytes(self) -> int:
+        """The bytes of an example."""
+        return sum(size_of(array.shape[1:]) * array.dtype.itemsize for array in self.arrays)
+
+    @property
+    def must_read(self) -> bool:
+        """Whether the next example has to be read from the source."""
+        return self._most != 0 and 0 < len(self.arrays[0]) <= self._used
 
     def position(self, epoch: int, block: int, used: int = 0) -> Position:
         """Where the next example is."""
@@ -65,27 +87,29 @@ class EpochExamples:
     def fill(self, targets: Sequence[Array], start: int, count: int) -> int:
         """Copies the next examples; returns their number, which is smaller at the end."""
         done = 0
-        while done < count:
-            left = self.left()
-            if not left:
-                break
-            some = min(left, count - done)
-            for target, source in zip(targets, self.arrays, strict=True):
-                _require_like(target, source, self._batches.read - 1)
-                where = slice(start + done, start + done + some)
-                target[where] = source[self._used : self._used + some]
-            self._used += some
-            done += some
+        while done < count and self.left():
+            done += self.copy(targets, start + done, count - done)
         return done
 
+    def copy(self, targets: Sequence[Array], start: int, count: int) -> int:
+        """Copies at most `count` examples of the present batch; returns their number."""
+        some = min(self.left(), count)
+        for target, source in zip(targets, self.arrays, strict=True):
+            _require_like(target, source, self._batches.read - 1)
+            target[start : start + some] = source[self._used : self._used + some]
+        self._used += some
+        if self._most is not None:
+            self._most -= some
+        return some
 
-def _require_like(target: Array, source: Array, number: int) -> None:
-    if target.shape[1:] != source.shape[1:] or target.dtype != source.dtype:
+
+def _require_like(before: Array, array: Array, number: int) -> None:
+    if before.shape[1:] != array.shape[1:] or before.dtype != array.dtype:
         raise DataError(
             "the batches of the stream differ",
             facts=(
-                ("expected", f"{target.dtype}, each example {list(target.shape[1:])}"),
-                ("found", f"{source.dtype}, each example {list(source.shape[1:])}"),
+                ("expected", f"{before.dtype}, each example {list(before.shape[1:])}"),
+                ("found", f"{array.dtype}, each example {list(array.shape[1:])}"),
             ),
             where=f"batch {number} of the stream",
             advice="Give all batches one dtype and examples of one shape.",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # The name of the weights of examples in a batch with names.
 _WEIGHTS = "weights"
+# The examples of a step in `predict`; in `evaluate` too, unless it gets another batch size.
+STEP_EXAMPLES = 256
 # Bytes of the examples that are read before they are needed.
 BUFFER_BYTES = 64 << 20
 
@@ -77,7 +79,9 @@ class Stream(metaclass=Called):
             evaluation and prediction always do.
         seed: of the window; by default that of the fit.
         steps_per_epoch: an epoch ends after so many training steps, and the next one continues
-            from there; a source that ends is read again. Needed for sources without an end.
+            from there; a source that ends is read again. `evaluate` and `predict` end after so many
+            batches, of 256 examples by default, or with the source. Needed for sources without an
+            end: nothing else ends an epoch of theirs.
         regroup: whether to join and divide the batches of the source, so that all have the
             `batch_size` of the fit. Otherwise they are taken as they are, and a program is compiled
             for each size.

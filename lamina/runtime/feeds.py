@@ -121,9 +121,13 @@ class Feed:
         """The bytes of the chunks in the computer's memory."""
         return self._reader.bytes
 
-    def arrays(self) -> Sequence[Array]:
-        """The examples of the chunk in use; empty before the first."""
-        return self._taken[0].arrays if self._taken else ()
+    def examples(self) -> tuple[int, Sequence[Array]]:
+        """The number in the epoch of the first example of the chunk in use, and its examples.
+
+        There are none before the first chunk.
+        """
+        self._forget_done()
+        return (self._taken[0].first, self._taken[0].arrays) if self._taken else (0, ())
 
     def close(self) -> None:
         """Ends the reader, and releases memory on the device."""

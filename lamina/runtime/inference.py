@@ -11,6 +11,7 @@ from lamina.batch.names import as_arrays, names_of_inputs
 from lamina.batch.specs import check_batch, input_spec
 from lamina.data import Dataset, Stream
 from lamina.data.background import Plan, Reader
+from lamina.data.stream import STEP_EXAMPLES
 from lamina.derive import BatchGraph, inference_graph
 from lamina.engines.engine import Memory
 from lamina.errors import ShapeError
@@ -96,14 +97,19 @@ class Inference:
     def of_stream(self, stream: Stream) -> tuple[Array, ...]:
         """The outputs for the inputs of a stream, which is read in the background.
 
-        Its batches are regrouped as those of `__call__`, unless the stream keeps them.
+        Its batches are regrouped as those of `__call__`, unless the stream keeps them. Of a stream
+        with `steps_per_epoch` it reads the examples that `evaluate` reads by default.
         """
+        steps = stream.steps_per_epoch
+        limit: Any = {}
+        if steps is not None:
+            limit = {"examples": steps * STEP_EXAMPLES} if stream.regroup else {"steps": steps}
         results: list[tuple[Array, ...]] = []
         reader = Reader(stream)
         try:
             sample = reader.sample()
             size = self._largest_batch() if stream.regroup else len(sample)
-            reader.begin(Plan(self._checked, size))
+            reader.begin(Plan(self._checked, size, **limit))
             while (chunk := reader.take()) is not None:
                 for batch in (rows for group in chunk.groups for rows in group):
                     rows = [one[batch] for one in chunk.arrays]

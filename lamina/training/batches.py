@@ -301,6 +301,7 @@ class BatchRunner(Named):
         *,
         drop_last: bool = False,
         epochs: int | None = 1,
+        steps: int | None = None,
     ) -> Generator[Feed]:
         """The batches of a stream, where the engine can read them, as long as the block runs.
 
@@ -309,9 +310,10 @@ class BatchRunner(Named):
             sample: its first batch.
             drop_last: whether a smaller last batch of an epoch is omitted.
             epochs: to read; None to read without an end.
+            steps: the batches that are taken, over all epochs; None if that is not known.
         """
         self._require_alive()
-        plan = Plan(self._arrays_of, self.batch_size, drop_last, epochs)
+        plan = Plan(self._arrays_of, self.batch_size, drop_last, epochs, steps)
         named = dict(zip(self._leaf_names(), self._arrays_of(sample), strict=True))
         feed = Feed(reader, plan, self._parameters.engine, named)
         try:

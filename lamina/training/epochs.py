@@ -124,7 +124,14 @@ def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the trainin
 
 @contextmanager
 def epochs_of(
-    opened: Opened, training: Training, *, seed: int, drop_last: bool, shuffled: bool, epochs: int
+    opened: Opened,
+    training: Training,
+    *,
+    seed: int,
+    drop_last: bool,
+    shuffled: bool,
+    epochs: int,
+    done: tuple[int, int] = (0, 0),
 ) -> Generator[Epochs]:
     """The epochs of a training; their memory is released after the block.
 
@@ -135,14 +142,18 @@ def epochs_of(
         drop_last: whether a smaller last batch of an epoch is omitted.
         shuffled: whether each epoch has the examples of a data set in another order.
         epochs: of the fit.
+        done: the epochs that are done, and the training steps of the next one.
     """
     if isinstance(opened.data, Dataset):
         with training.uploaded(opened.data) as resident:
             how: Any = {"drop_last": drop_last, "shuffled": shuffled}
             yield _OfDataset(opened.data, training, resident, seed, **how)
         return
-    every = epochs if opened.data.steps_per_epoch is None else None
-    with training.fed(opened.reader, opened.sample, drop_last=drop_last, epochs=every) as feed:
+    each = opened.data.steps_per_epoch
+    to_read: Any = {"epochs": epochs}
+    if each is not None:
+        to_read = {"epochs": None, "steps": max(0, each * (epochs - done[0]) - done[1])}
+    with training.fed(opened.reader, opened.sample, drop_last=drop_last, **to_read) as feed:
         known = whole_of(opened.data)
         size = training.batch_size
         each = None if known is None else _steps_of(len(known), size, drop_last=drop_last)
@@ -229,13 +240,14 @@ class _OfStream:
         return self._feed.position.notes()
 
     def fault(self) -> str:
-        arrays = self._feed.arrays()
-        return _first_fault([(f"array {n} of the batch", one) for n, one in enumerate(arrays)])
+        first, arrays = self._feed.examples()
+        named = [(f"array {n} of the batch", one) for n, one in enumerate(arrays)]
+        return _first_fault(named, first)
 
 
-def _first_fault(arrays: list[tuple[str, Array]]) -> str:
+def _first_fault(arrays: list[tuple[str, Array]], first: int = 0) -> str:
     for name, array in arrays:
         rows = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
         if rows.any():
-            return f"{name} is not finite at example {int(rows.argmax())}"
+            return f"{name} is not finite at example {first + int(rows.argmax())}"
     return "all finite"

@@ -10,6 +10,7 @@ import numpy as np
 
 from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
+from lamina.data.stream import STEP_EXAMPLES
 from lamina.derive import GRADIENT_NORM, evaluation_graph
 from lamina.objective.protocols import Loss, Metric
 from lamina.runtime import Parameters
@@ -19,7 +20,7 @@ from lamina.training.batches import BatchRunner, Examples, Recorded, joined
 from lamina.training.order import batches_of_rows
 
 # The default number of examples in a batch.
-BATCH_SIZE = 256
+BATCH_SIZE = STEP_EXAMPLES
 
 
 def evaluate(
@@ -146,7 +147,7 @@ class Evaluation(BatchRunner):
         """
         try:
             sample = reader.sample()
-            with self.fed(reader, sample) as feed:
+            with self.fed(reader, sample, steps=steps) as feed:
                 groups = feed.groups(steps, stopped)
                 return joined([self._run_batches(resident, rows) for resident, rows in groups])
         finally:

@@ -215,6 +215,7 @@ class Fit:
         fit, hooks, interrupt = run.fit, run.hooks, run.interrupt
         training, history = fit.training, fit.history
         how: Any = {"drop_last": self.drop_last, "shuffled": self.shuffle, "epochs": self.epochs}
+        how["done"] = len(history), len(begun.recorded.losses) if begun.recorded else 0
         with (
             epochs_of(opened, training, seed=self.seed, **how) as epochs,
             display(self.progress) as shown,

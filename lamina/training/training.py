@@ -359,7 +359,9 @@ class Training(BatchRunner):
             raise
         with (
             held_interrupts() as interrupt,
-            self.fed(reader, sample, drop_last=drop_last, epochs=epochs) as feed,
+            self.fed(
+                reader, sample, drop_last=drop_last, epochs=epochs, steps=omitted + steps
+            ) as feed,
         ):
 
             def stopped() -> bool:

@@ -1,0 +1,255 @@
+"""Streams without an end: how many batches are read, and when they are handed out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fit_cases import network, same
+from stream_cases import BATCH, TRAIN, batches_of, trained
+from test_streams_continued import CONTINUED, failing, fitted
+
+import lamina as lm
+from lamina.data import Stream
+from lamina.data.background import Chunk, Plan, Reader
+from lamina.errors import DataError
+
+# Long enough for a thread to run; nothing waits so long unless a test fails.
+PATIENCE = 30
+
+
+class Endless:
+    """A source that counts the batches that are read: 10 examples of `TRAIN` each."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __call__(self) -> Iterator[Any]:
+        while True:
+            for batch in batches_of(TRAIN, 10)():
+                self.read += 1
+                yield batch
+
+
+def examples(count: int) -> Any:
+    """The inputs of the first examples of `Endless`."""
+    return np.concatenate([TRAIN.inputs] * (count // len(TRAIN) + 1))[:count]
+
+
+def whole(reader: Reader, batch: int = BATCH) -> None:
+    """Begins to read inputs."""
+    reader.sample()
+    reader.begin(Plan(lambda found: found.input_arrays, batch))
+
+
+def taken(reader: Reader) -> Iterator[Chunk]:
+    """The chunks up to the end."""
+    while (chunk := reader.take()) is not None:
+        yield chunk
+        reader.give_back(chunk)
+
+
+# Predictions -------------------------------------------------------------------------------------
+
+
+def test_a_prediction_ends_after_the_steps_of_an_epoch() -> None:
+    source, model = Endless(), lm.Model(network(), seed=3)
+    found = model.predict(Stream(source, steps_per_epoch=3))
+    np.testing.assert_array_equal(found, model.predict(examples(3 * 256)))
+    assert source.read == 77
+
+
+def test_a_prediction_ends_after_so_many_batches_as_they_are() -> None:
+    source, model = Endless(), lm.Model(network(), seed=3)
+    found = model.predict(Stream(source, steps_per_epoch=3, regroup=False))
+    assert found.shape == (30, 3)
+    assert source.read == 3
+
+
+def test_a_prediction_ends_with_its_source_before_the_steps_of_an_epoch() -> None:
+    model = lm.Model(network(), seed=3)
+    found = model.predict(Stream(batches_of(TRAIN, 20), steps_per_epoch=3))
+    np.testing.assert_array_equal(found, model.predict(TRAIN.inputs))
+
+
+# What is read ------------------------------------------------------------------------------------
+
+
+def test_a_fit_reads_what_its_steps_need() -> None:
+    source = Endless()
+    trained(Stream(source, steps_per_epoch=4), epochs=2)
+    assert source.read == 7
+
+
+def test_a_fit_with_batches_as_they_are_reads_one_for_each_step() -> None:
+    source = Endless()
+    trained(Stream(source, steps_per_epoch=4, regroup=False), epochs=2)
+    assert source.read == 8
+
+
+def test_a_fit_with_a_window_reads_whole_windows() -> None:
+    source = Endless()
+    trained(Stream(source, steps_per_epoch=4, window=30), epochs=2)
+    assert 7 <= source.read <= 10
+
+
+def test_an_evaluation_reads_what_its_steps_need() -> None:
+    source, model = Endless(), lm.Model(network(), seed=3)
+    model.evaluate(Stream(source, steps_per_epoch=3), lm.CrossEntropy(), batch_size=20)
+    assert source.read == 6
+
+
+def test_a_run_of_training_steps_reads_what_they_need() -> None:
+    source, model = Endless(), lm.Model(network(), seed=3)
+    with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
+        assert len(training.run(source, 5)) == 5
+        assert source.read == 4
+        training.run(source, 2)
+    assert source.read == 4 + 6
+
+
+def test_a_fit_that_continues_reads_what_its_steps_need(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    how: Any = {"epochs": 2, "checkpoint": path, "checkpoint_steps": 1}
+    with failing(6):
+        trained(Stream(Endless(), steps_per_epoch=5), **how)
+    source = Endless()
+    trained(Stream(source, steps_per_epoch=5), resume=True, **how)
+    assert source.read == 8
+
+
+# When it is handed out ---------------------------------------------------------------------------
+
+
+def test_whole_batches_are_handed_out_while_the_source_is_read() -> None:
+    go_on = threading.Event()
+
+    def slow() -> Iterator[Any]:
+        yield TRAIN.inputs[:20]
+        go_on.wait(PATIENCE)
+        yield TRAIN.inputs[20:30]
+
+    reader = Reader(Stream(slow))
+    try:
+        whole(reader)
+        first = reader.take()
+        assert first is not None
+        assert not go_on.is_set()
+        assert [rows.tolist() for rows in first.groups] == [np.arange(16).reshape(2, 8).tolist()]
+        go_on.set()
+        second = reader.take()
+        assert second is not None
+        assert second.first == 16
+        np.testing.assert_array_equal(second.arrays[0][second.groups[0][0]], TRAIN.inputs[16:24])
+    finally:
+        go_on.set()
+        reader.close()
+
+
+def test_chunks_grow_while_nobody_waits() -> None:
+    read, go_on = threading.Event(), threading.Event()
+
+    def source() -> Iterator[Any]:
+        for _ in range(1000):
+            yield TRAIN.inputs[:BATCH]
+        read.set()
+        go_on.wait(PATIENCE)
+
+    reader = Reader(Stream(source))
+    try:
+        whole(reader)
+        assert read.wait(PATIENCE)
+        chunk = reader.take()
+        assert chunk is not None
+        assert sum(map(len, chunk.groups)) == 1000
+    finally:
+        go_on.set()
+        reader.close()
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["busy", "waits"])
+def test_the_batches_before_an_error_are_handed_out(
+    monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    def broken() -> Iterator[Any]:
+        yield from batches_of(TRAIN, 10)()
+        raise ZeroDivisionError
+
+    hand_out(monkeypatch, lambda: waits)
+    reader, chunks = Reader(Stream(broken)), list[Chunk]()
+    try:
+        whole(reader)
+        with pytest.raises(ZeroDivisionError):
+            chunks.extend(taken(reader))
+        assert sum(len(rows) for chunk in chunks for rows in chunk.groups) == 90 // BATCH
+    finally:
+        reader.close()
+
+
+# Chunks do not change results ---------------------------------------------------------------------
+
+
+def hand_out(monkeypatch: pytest.MonkeyPatch, waits: Callable[[], bool]) -> None:
+    """Readers hand out what they have when the function says so, whoever waits."""
+
+    def offer(self: Reader, make: Callable[[], Chunk]) -> bool:
+        is_taken = waits()
+        if is_taken:
+            self.give(make())
+        return is_taken
+
+    monkeypatch.setattr(Reader, "offer", offer)
+    monkeypatch.setattr(Reader, "withdraw", lambda _: False)
+
+
+def at_random(seed: int) -> Callable[[], bool]:
+    random = np.random.default_rng(seed)
+    return lambda: bool(random.random() < 0.4)
+
+
+@pytest.mark.parametrize("name", ["function", "window", "state", "steps_per_epoch"])
+def test_a_fit_continues_with_other_chunks(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, path = CONTINUED[name], tmp_path / "checkpoint"
+    hand_out(monkeypatch, lambda: False)
+    expected = fitted(make)
+    for number, (before, after) in enumerate(
+        [(lambda: False, lambda: True), (lambda: True, lambda: False), (at_random(1), at_random(2))]
+    ):
+        part = path.with_name(f"checkpoint{number}")
+        hand_out(monkeypatch, before)
+        with failing(17):
+            fitted(make, checkpoint=part, checkpoint_steps=1)
+        hand_out(monkeypatch, after)
+        found = fitted(make, checkpoint=part, resume=True)
+        assert same(expected[0], found[0])
+        assert expected[1].values == found[1].values
+
+
+def test_a_stream_is_continued_with_a_smaller_buffer(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    whole_fit = trained(batches_of(TRAIN, 7), epochs=2)
+    with failing(20):
+        trained(batches_of(TRAIN, 7), epochs=2, checkpoint=path, checkpoint_steps=1)
+    small = Stream(batches_of(TRAIN, 7), buffer_bytes=1)
+    found = trained(small, epochs=2, checkpoint=path, resume=True)
+    assert same(whole_fit[0], found[0])
+
+
+def test_batches_of_another_dtype_are_refused_whatever_the_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = TRAIN.inputs[:10]
+    hand_out(monkeypatch, lambda: True)
+    reader = Reader(Stream([x, x, x.astype("float64")]))
+    try:
+        whole(reader)
+        with pytest.raises(DataError, match="the batches of the stream differ"):
+            list(taken(reader))
+    finally:
+        reader.close()
