@@ -155,7 +155,7 @@ def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[
                 where=name,
                 advice=_shape_advice(array.shape, static(shape[1:])),
             )
-    counts = [len(array) for array in arrays]
+    counts = [array.shape[0] for array in arrays]  # a sparse matrix has no length
     if counts[0] == 0:
         raise DataError("there are no examples", where=names[0], advice="Give at least one.")
     if len(set(counts)) > 1:
