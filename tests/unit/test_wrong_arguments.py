@@ -1414,6 +1414,7 @@ def problem_with(name: str, parameter: str, value_name: str) -> str:
     except LaminaError as error:
         text = str(error)
         words = [parameter, parameter.removesuffix("s"), *name.split("."), *row.words]
+        words += ["input 0"] if parameter in ("data", "train") else []
         if expected:
             return f"{case} is refused: {text}"
         if not any(word in text for word in words if word):
