@@ -311,7 +311,10 @@ class Interface:
         with a similar name.
         """
         ours = [option for option in accepted if unknown in ELSEWHERE.get(option, "").split()]
-        names = f"Here it is called {' and '.join(ours)}." * bool(ours)
+        from lamina.calls.foreign import has_other_value  # only errors need it
+
+        renamed = bool(ours) and not has_other_value(self.name, unknown)
+        names = f"Here it is called {' and '.join(ours)}." * renamed
         whole = self._translation(values, options) if self.owner is not None else ""
         if names or whole:
             return " ".join(filter(None, (names, whole)))

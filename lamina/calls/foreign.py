@@ -39,6 +39,9 @@ _BAG = (
 _REDUCED = "size_average reduce reduction"
 _MOMENTS = "params | lr betas eps weight_decay"
 _KERAS_MOMENTS = "| learning_rate beta_1 beta_2 epsilon"
+_BLOCK = (
+    "d_model nhead | dim_feedforward dropout activation layer_norm_eps batch_first norm_first bias"
+)
 _RANKS = ("1d", "2d", "3d")
 SIGNATURES: dict[str, tuple[str, ...]] = {
     **{f"Conv{rank}": (_CONV, _FILTERS) for rank in _RANKS},
@@ -52,6 +55,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Hardsigmoid", "Hardswish", "Mish"), ("| inplace",)),
     **dict.fromkeys(("Hardshrink", "Softshrink"), ("| lambd",)),
     **dict.fromkeys(("GLU", "Softmin"), ("| dim",)),
+    **dict.fromkeys(("TransformerEncoderBlock", "TransformerDecoderBlock"), (_BLOCK,)),
     "AlphaDropout": ("p | inplace", "rate | noise_shape seed"),
     "Bilinear": ("in1_features in2_features out_features | bias",),
     "CELU": ("| alpha inplace",),
@@ -130,6 +134,7 @@ LEFT_OUT: dict[str, str] = {
     "name seed trainable": "there is no such option here",
     "batch_first time_major": "the batch always comes first",
     "data_format": "the channels always come before the positions",
+    "d_model": "the input's features are inferred, leave them out",
     "device dtype": "lm.Model chooses the engine and the precision",
     "in1_features in2_features key_dim": "the input's features are inferred, leave them out",
     "in_channels num_channels": "the input's channels are inferred, leave them out",
@@ -229,6 +234,25 @@ ACTIVATIONS = {
     "tanh": "Tanh",
 }
 
+
+def _degrees(value: Any) -> dict[str, Any]:
+    """Degrees in both directions, of a number or a pair; numbers below 1 are shares of a circle."""
+    pair = list(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(one, int | float) for one in pair):
+        raise _Unfit
+    if len(pair) > 2 or (len(pair) == 2 and -pair[0] != pair[1]) or not pair:
+        raise _Unfit
+    return {"degrees": round(360.0 * pair[-1], 6) if 0 < pair[-1] < 1 else pair[-1]}
+
+
+def _outside(value: Any) -> dict[str, Any]:
+    """The elements outside an image, which Keras calls fill_mode."""
+    words = {"constant": "zeros", "nearest": "border"}
+    if not isinstance(value, str) or value not in words:
+        raise _Unfit
+    return {"padding": words[value]}
+
+
 # Parameters that become other options, or none.
 _CONVERTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "betas": _pair(("beta1", "beta2")),
@@ -241,8 +265,17 @@ _CONVERTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "return_sequences": lambda value: {"returns": "all" if value is True else "last"},
 }
 _BETWEEN: dict[str, str] = {
+    "factor": "degrees are 360 * factor",
     "normalized_shape": "axes are given instead of a shape, the last one by default",
 }
+# The same in one class alone.
+_CONVERTED_IN: dict[tuple[str, str], Callable[[Any], dict[str, Any]]] = {
+    ("RandomRotation", "degrees"): _degrees,
+    ("RandomRotation", "factor"): _degrees,
+    ("RandomRotation", "fill_mode"): _outside,
+}
+# Required options that PyTorch has a default for, by the parameter before them.
+_DEFAULTS: dict[str, dict[str, Any]] = {"nhead": {"hidden": 2048}}
 # Names that mean another option in these classes than `ELSEWHERE` says.
 _SPECIAL: dict[tuple[str, str], str] = {
     ("LPPool1d", "norm_type"): "power",
@@ -254,6 +287,13 @@ _SPECIAL: dict[tuple[str, str], str] = {
     ("CELU", "alpha"): "alpha",
     ("Cyclic", "base_lr"): "least",
     ("LocalResponseNorm", "size"): "window",
+}
+# Advice on arguments that say too little for a translation.
+_WRITTEN = {
+    "MaxUnpool": (
+        "Write MaxUnpool(size=...): the extents before pooling, instead of the window. "
+        'The indices are those of MaxPool2d(2, returns="indices").'
+    ),
 }
 # Classes whose positional arguments mean one thing in PyTorch and another in Keras.
 _TWO_MEANINGS = {
@@ -267,6 +307,11 @@ _TWO_MEANINGS = {
         ),
     ),
 }
+
+
+def has_other_value(name: str, option: str) -> bool:
+    """Whether an option of a class has another value here, not only another name."""
+    return (name, option) in _CONVERTED_IN
 
 
 @frozen_dataclass
@@ -310,6 +355,8 @@ def advice_for(
     for one in call.translations():
         if one.call not in [earlier.call for earlier in found]:
             found.append(one)
+    if name in _WRITTEN and (values or not found):
+        return _WRITTEN[name]
     if not found:
         return ""
     meanings = _TWO_MEANINGS.get(name)
@@ -365,6 +412,8 @@ class _Call:
         given |= self.options
         if self.values and not given.keys() >= set(required):
             raise _Unfit
+        if "d_model" in names and not _is_divided(given.get("d_model"), given.get("nhead")):
+            raise _Unfit
         ours: dict[str, Any] = {}
         reasons: list[str] = []
         after = ""
@@ -380,6 +429,10 @@ class _Call:
             reason = _BETWEEN.get(name) or ("" if read else _REASONS.get(name, ""))
             if reason and reason not in reasons:
                 reasons.append(reason)
+        for name in given.keys() & _DEFAULTS.keys():
+            lacking = {n: v for n, v in _DEFAULTS[name].items() if n not in ours}
+            reasons += [f"{n} is {v} by default in PyTorch" for n, v in lacking.items()]
+            ours |= lacking
         return Translation(self._text(ours) + after, tuple(reasons))
 
     def _after(self, activation: Any) -> str:
@@ -394,6 +447,8 @@ class _Call:
 
     def _read(self, name: str, value: Any, known: bool) -> dict[str, Any]:
         """The options that a parameter becomes; `known` is whether the signature has it."""
+        if (self.name, name) in _CONVERTED_IN:
+            return _CONVERTED_IN[self.name, name](value)
         if name in self.accepted and (self.name, name) not in _SPECIAL:
             return {name: value}
         if name in _CONVERTED:
@@ -426,6 +481,13 @@ class _Call:
             raise _Unfit
         by_name = {name: value for name, value in ours.items() if name not in first}
         return call_text(self.name, [ours[name] for name in first], by_name)
+
+
+def _is_divided(features: object, heads: object) -> bool:
+    """Whether a number of heads fits the features, or one of them is not given."""
+    if not isinstance(features, int) or not isinstance(heads, int):
+        return features is None or heads is None
+    return heads > 0 and features % heads == 0
 
 
 def call_text(name: str, values: Sequence[Any], options: Mapping[str, Any]) -> str:

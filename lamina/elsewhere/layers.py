@@ -15,6 +15,20 @@ _TEXT = (
     " lm.Embedding."
 )
 
+# PyTorch's order of widths is that of the last axis first: left, right, top, bottom, front, back.
+_WIDTHS = {
+    "1d": "((left, right),)",
+    "2d": "((top, bottom), (left, right))",
+    "3d": "((front, back), (top, bottom), (left, right))",
+}
+
+
+def _padding(name: str, options: str) -> dict[str, str]:
+    """The entries of PyTorch's layers that pad 1, 2 and 3 axes, such as ZeroPad2d."""
+    order = "The order is that of the axes, and a single number is for all sides"
+    return {name + rank: f"{order}: lm.Pad({widths}{options})." for rank, widths in _WIDTHS.items()}
+
+
 LAYERS: dict[str, str] = {
     # Products and convolutions
     "Dense LazyLinear": "lm.Linear(features)",
@@ -62,7 +76,7 @@ LAYERS: dict[str, str] = {
         "There is no such layer; lm.AdaptiveMaxPool(size) comes nearest."
     ),
     "MaxUnpool1d MaxUnpool2d MaxUnpool3d": (
-        "lm.MaxUnpool(size), whose size is that before pooling."
+        "lm.MaxUnpool(size=size), whose size is that before pooling."
     ),
     # Activations
     "Activation": (
@@ -113,11 +127,12 @@ LAYERS: dict[str, str] = {
         "lm.ops.attention is the function, lm.MultiHeadAttention(heads) the layer."
     ),
     "GroupQueryAttention GroupedQueryAttention": "lm.MultiHeadAttention(heads, key_heads=groups)",
-    "TransformerEncoderLayer": "lm.TransformerEncoderBlock(heads, hidden)",
-    "TransformerDecoderLayer": "lm.TransformerDecoderBlock(heads, hidden)",
+    "TransformerEncoderLayer": "lm.TransformerEncoderBlock(heads, hidden=hidden)",
+    "TransformerDecoderLayer": "lm.TransformerDecoderBlock(heads, hidden=hidden)",
     "TransformerEncoder TransformerDecoder Transformer": (
-        "Apply several blocks one after another: lm.TransformerEncoderBlock(heads, hidden) and "
-        "lm.TransformerDecoderBlock(heads, hidden)."
+        "Apply several blocks one after another: "
+        "lm.TransformerEncoderBlock(heads, hidden=hidden) and "
+        "lm.TransformerDecoderBlock(heads, hidden=hidden)."
     ),
     # Shapes and images
     "Unflatten": "lm.Reshape(*dimensions)",
@@ -125,12 +140,16 @@ LAYERS: dict[str, str] = {
     "RepeatVector": "There is no such layer; lm.ops.broadcast_to repeats a tensor.",
     "UpSampling1D UpSampling2D UpSampling3D UpsamplingNearest2d": "lm.Upsample(scale=2)",
     "UpsamplingBilinear2d": 'lm.Upsample(scale=2, mode="bilinear", align_corners=True)',
-    "ZeroPad1d ZeroPad2d ZeroPad3d ZeroPadding1D ZeroPadding2D ZeroPadding3D ConstantPad1d "
-    "ConstantPad2d ConstantPad3d": "lm.Pad(widths)",
-    "ReflectionPad1d ReflectionPad2d ReflectionPad3d": 'lm.Pad(widths, mode="reflect")',
-    "ReplicationPad1d ReplicationPad2d ReplicationPad3d": 'lm.Pad(widths, mode="replicate")',
-    "CircularPad1d CircularPad2d CircularPad3d": 'lm.Pad(widths, mode="circular")',
-    "Cropping1D Cropping2D Cropping3D CenterCrop": "lm.Crop(widths)",
+    "ZeroPadding1D": "lm.Pad(widths), or lm.Pad(((before, after),)) for a pair.",
+    "ZeroPadding2D ZeroPadding3D": "lm.Pad(widths), in the same order.",
+    **_padding("ZeroPad", ""),
+    **_padding("ConstantPad", ", value=value"),
+    **_padding("ReflectionPad", ', mode="reflect"'),
+    **_padding("ReplicationPad", ', mode="replicate"'),
+    **_padding("CircularPad", ', mode="circular"'),
+    "Cropping1D": "lm.Crop(widths), or lm.Crop(((before, after),)) for a pair.",
+    "Cropping2D Cropping3D": "lm.Crop(widths), in the same order.",
+    "CenterCrop": "lm.Crop(widths) removes as many elements as widths say.",
     "Resizing": "There is no such layer; lm.Upsample(scale=2) enlarges by a factor.",
     # Several inputs
     "Concatenate": "lm.Concat()",

@@ -33,8 +33,13 @@ LOSSES: dict[str, str] = {
     "Poisson": "lm.PoissonNLL(log_input=False)",
     "GaussianNLLLoss": "lm.GaussianNLL()",
     "CTCLoss": "lm.CTC() takes logarithms of probabilities, [batch, time, classes].",
-    "CategoricalFocalCrossentropy": "lm.Focal() takes raw scores, and class numbers as targets.",
-    "BinaryFocalCrossentropy": "lm.BinaryFocal() takes raw scores (from_logits=True).",
+    "CategoricalFocalCrossentropy": (
+        "lm.Focal() takes raw scores, and class numbers as targets; it is without Keras' "
+        "factor alpha, which is 0.25."
+    ),
+    "BinaryFocalCrossentropy": (
+        "lm.BinaryFocal(balance=None) takes raw scores (from_logits=True)."
+    ),
     "MeanAbsolutePercentageError": "lm.MAPE()",
     "MeanSquaredLogarithmicError": "lm.MSLE()",
     "AdaptiveLogSoftmaxWithLoss Tversky Circle CategoricalGeneralizedCrossEntropy": (

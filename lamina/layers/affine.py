@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, final
 
 import numpy as np
 
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.graph.kinds import NotNegative, Number
+from lamina.graph.kinds import Kind, Misfit, NotNegative, Number, Operands
 from lamina.layers.augmentation import Ordered, image_extents
 from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
@@ -20,6 +20,23 @@ from lamina.shapes import Dim, float32
 
 _Mode = Literal["nearest", "bilinear", "bicubic"]
 _Padding = Literal["zeros", "border", "reflect"]
+
+
+@final
+@frozen_dataclass
+class _Degrees(Kind):
+    """An angle that is no share of a circle: 0, or at least 1 degree."""
+
+    def read(self, value: Any, operands: Operands = ()) -> float:
+        degrees = Number("[0, inf)").read(value)
+        if not 0.0 < degrees < 1.0:
+            return degrees
+        raise Misfit(
+            "a number of degrees, 0 or at least 1",
+            "{name} >= 1",
+            advice=f"Write RandomRotation({round(360.0 * degrees, 6)}) for a share of a circle, as "
+            f"Keras' factor is. RandomAffine(degrees={degrees}) takes less than a degree.",
+        )
 
 
 @frozen_dataclass
@@ -69,11 +86,12 @@ class RandomRotation(Layer):
     reads the nearest pixel by default; here pixels are interpolated.
 
     Args:
-        degrees: the greatest angle, in both directions.
+        degrees: the greatest angle, in both directions: 0, or 1 and more. Keras' `factor` is
+            a share of a circle instead, and 360 * factor are the degrees.
         mode, padding: as for `RandomAffine`.
 
     Raises:
-        DefinitionError: for a number out of range.
+        DefinitionError: for a number out of range, or degrees between 0 and 1.
         ShapeError: when applied to another rank.
         DTypeError: when applied to integers: `Rescale` comes before it.
 
@@ -82,7 +100,7 @@ class RandomRotation(Layer):
         >>> y = lm.RandomRotation(15)(lm.Input(1, 28, 28))
     """
 
-    degrees: NotNegative
+    degrees: Annotated[float, _Degrees()]
     _: KW_ONLY
     mode: _Mode = "bilinear"
     padding: _Padding = "zeros"

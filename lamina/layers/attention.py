@@ -222,13 +222,13 @@ class TransformerEncoderBlock(Layer):
 
     Example:
         >>> import lamina as lm
-        >>> lm.TransformerEncoderBlock(4, 256)(lm.Input(12, 64)).shape
+        >>> lm.TransformerEncoderBlock(4, hidden=256)(lm.Input(12, 64)).shape
         (batch, 12, 64)
     """
 
     heads: Count
-    hidden: Count
     _: KW_ONLY
+    hidden: Count
     dropout: Fraction = 0.1
     activation: Activation = "relu"
     norm_first: bool = False
@@ -282,13 +282,13 @@ class TransformerDecoderBlock(Layer):
 
     Example:
         >>> import lamina as lm
-        >>> lm.TransformerDecoderBlock(4, 256)(lm.Input(12, 64), lm.Input(20, 32)).shape
+        >>> lm.TransformerDecoderBlock(4, hidden=256)(lm.Input(12, 64), lm.Input(20, 32)).shape
         (batch, 12, 64)
     """
 
     heads: Count
-    hidden: Count
     _: KW_ONLY
+    hidden: Count
     dropout: Fraction = 0.1
     activation: Activation = "relu"
     norm_first: bool = False

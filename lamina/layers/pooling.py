@@ -156,10 +156,11 @@ class MaxUnpool(Layer):
     Example:
         >>> import lamina as lm
         >>> values, indices = lm.MaxPool2d(2, returns="indices")(lm.Input(20, 24, 24))
-        >>> lm.MaxUnpool(24)(values, indices).shape
+        >>> lm.MaxUnpool(size=24)(values, indices).shape
         (batch, 20, 24, 24)
     """
 
+    _: KW_ONLY
     size: Numbers
 
     def forward(self, scope: Scope, x: Tensor, indices: Tensor) -> Tensor:

@@ -63,7 +63,8 @@ def transformer_encoder(
     x = LearnedPositions(name="positions")(x)
     for number in range(layers):
         block = TransformerEncoderBlock(
-            *(heads, hidden),
+            heads,
+            hidden=hidden,
             dropout=dropout,
             activation="gelu",
             norm_first=True,

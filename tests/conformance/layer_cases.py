@@ -56,7 +56,7 @@ def _lstm_cell(x: Tensor, h: Tensor, c: Tensor) -> Tensor:
 
 def _unpooled(x: Tensor) -> Tensor:
     values, indices = lm.MaxPool2d(2, returns="indices")(x)
-    return lm.MaxUnpool(tuple(static(x.shape[2:])))(values, indices)
+    return lm.MaxUnpool(size=tuple(static(x.shape[2:])))(values, indices)
 
 
 def _similarity(a: Tensor, b: Tensor) -> Tensor:
@@ -103,11 +103,11 @@ LAYERS: Mapping[str, LayerCase] = {
     "ConvTranspose3d": _volume(lm.ConvTranspose3d(3, 2), roundings=_weight),
     "MultiHeadAttention": _sequence(lm.MultiHeadAttention(2), roundings=_attention),
     "TransformerEncoderBlock": _sequence(
-        lm.TransformerEncoderBlock(2, 16, activation="gelu", norm_first=True),
+        lm.TransformerEncoderBlock(2, hidden=16, activation="gelu", norm_first=True),
         roundings=_attention + _feedforward,
     ),
     "TransformerDecoderBlock": _sequence(
-        lm.TransformerDecoderBlock(2, 16, activation="gelu"),
+        lm.TransformerDecoderBlock(2, hidden=16, activation="gelu"),
         (5, 8),
         roundings=2 * _attention + _feedforward,
     ),

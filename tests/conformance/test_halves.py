@@ -215,7 +215,7 @@ NETWORKS: dict[str, tuple[lm.Network, int]] = {
     "transformer": (
         lm.Sequential(
             *(lm.Input(12, dtype="int64"), lm.Embedding(11, 16)),
-            *(lm.TransformerEncoderBlock(4, 32, causal=True), lm.Flatten(), lm.Linear(5)),
+            *(lm.TransformerEncoderBlock(4, hidden=32, causal=True), lm.Flatten(), lm.Linear(5)),
         ),
         4,
     ),

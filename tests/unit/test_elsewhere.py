@@ -108,7 +108,18 @@ MODEL = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
         (lm, "Dense", "module 'lamina' has no attribute 'Dense'. Here it is lm.Linear(features)."),
         (lm, "Dropout2d", "Here it is lm.SpatialDropout(probability)."),
         (lm, "CrossEntropyLoss", "lm.CrossEntropy() takes raw scores, "),
+        (
+            lm,
+            "ZeroPad1d",
+            "The order is that of the axes, and a single number is for all sides: lm.",
+        ),
+        (lm, "ConstantPad2d", "lm.Pad(((top, bottom), (left, right)), value=value)."),
+        (lm, "ReflectionPad2d", 'lm.Pad(((top, bottom), (left, right)), mode="reflect").'),
+        (lm, "ZeroPad3d", "lm.Pad(((front, back), (top, bottom), (left, right)))."),
+        (lm, "ZeroPadding1D", "lm.Pad(widths), or lm.Pad(((before, after),)) for a pair."),
         (lm, "Normalize", "There is no such layer; tensors are normalised by (x - mean) / dev"),
+        (lm, "BinaryFocalCrossentropy", "lm.BinaryFocal(balance=None) takes raw scores"),
+        (lm, "CategoricalFocalCrossentropy", "without Keras' factor alpha, which is 0.25"),
         (lm.callbacks, "ModelCheckpoint", "lm.callbacks.SaveModels(folder) keeps the best; "),
         (lm.callbacks, "LearningRateScheduler", "A schedule is the rate of an optimizer: "),
         (lm.callbacks, "ReduceLROnPlateau", "Here it is lm.callbacks.ReduceOnPlateau()."),
@@ -146,6 +157,22 @@ def test_a_name_of_another_framework_is_refused_with_the_name_here(
     with pytest.raises(AttributeError, match="has no attribute") as raised:
         getattr(owner, name)
     assert text in str(raised.value)
+
+
+@pytest.mark.torch
+def test_the_order_of_widths_is_that_of_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    names = {"left": 1, "right": 2, "top": 3, "bottom": 4, "front": 5, "back": 6, "value": 7.0}
+    for rank in (1, 2, 3):
+        for kind in ("ConstantPad", "ReflectionPad", "ReplicationPad"):
+            text = TABLES["lamina"][f"{kind}{rank}d"]
+            pad = eval(text.partition(": ")[2].rstrip("."), {"lm": lm, **names})
+            x = np.arange(2.0 * 8**rank, dtype="f4").reshape(1, 2, *(8,) * rank)
+            more = (7.0,) if kind == "ConstantPad" else ()
+            there = getattr(torch.nn, f"{kind}{rank}d")([*range(1, 2 * rank + 1)], *more)
+            net = lm.Sequential(lm.Input(*x.shape[1:]), pad)
+            here = lm.Model(net, engine="interpreter").predict(x)
+            np.testing.assert_array_equal(here, there(torch.tensor(x)).numpy())
 
 
 def test_training_says_that_steps_compute_their_own_gradients() -> None:

@@ -33,6 +33,11 @@ def test_a_foreign_call_is_right_or_refused_with_the_right_spelling(
     if sign == "=":
         assert called(call) == called(ours)
         return
+    if sign == "~":
+        name = call.partition("(")[0]
+        row = next(row for row in rows_of_the_page() if f"`lm.{name}(" in row[1] and ours in row[1])
+        assert called(call) is not None, row
+        return
     with pytest.raises(DefinitionError) as error:
         called(call)
     # The whole call: after it a reason or the end of the sentence, or the other framework's.
@@ -142,3 +147,30 @@ def test_probabilities_of_a_network_trained_on_scores_are_those_of_the_page() ->
     net = lm.Sequential(lm.Input(4), lm.Linear(3))
     names = {"lm": lm, "net": net, "model": lm.Model(net), "X": np.ones((2, 4), np.float32)}
     np.testing.assert_allclose(eval(call.strip("`"), names).sum(1), 1.0, rtol=1e-6)
+
+
+def test_degrees_below_one_are_refused_for_both_meanings() -> None:
+    with pytest.raises(DefinitionError, match="degrees must be a number of degrees, 0 or") as error:
+        lm.RandomRotation(0.1)
+    assert error.value.advice == (
+        "Write RandomRotation(36.0) for a share of a circle, as Keras' factor is. "
+        "RandomAffine(degrees=0.1) takes less than a degree."
+    )
+
+
+@pytest.mark.parametrize("values", [(2,), (2, 2), (24,)])
+def test_a_size_of_max_unpool_is_given_by_name(values: tuple[int, ...]) -> None:
+    with pytest.raises(DefinitionError) as error:
+        lm.MaxUnpool(*values)
+    assert error.value.advice.startswith(
+        "Write MaxUnpool(size=...): the extents before pooling, instead of the window."
+    )
+
+
+def test_the_hidden_features_of_a_block_are_given_by_name() -> None:
+    with pytest.raises(DefinitionError) as error:
+        lm.TransformerEncoderBlock(64, 8)
+    assert error.value.advice == (
+        "Write TransformerEncoderBlock(8, hidden=2048): the input's features are inferred, leave "
+        "them out; hidden is 2048 by default in PyTorch."
+    )

@@ -345,7 +345,9 @@ def cases() -> dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], t
         ),
         "encoder block": (
             lambda nn: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
-            lambda: lm.Sequential(lm.Input(5, 8), lm.TransformerEncoderBlock(2, 16, dropout=0.0)),
+            lambda: lm.Sequential(
+                lm.Input(5, 8), lm.TransformerEncoderBlock(2, hidden=16, dropout=0.0)
+            ),
             (5, 8),
         ),
         "transformer": (
@@ -361,7 +363,7 @@ def cases() -> dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], t
                 lm.Input(5, 8),
                 *(
                     lm.TransformerEncoderBlock(
-                        2, 16, dropout=0.0, activation="gelu", norm_first=True
+                        2, hidden=16, dropout=0.0, activation="gelu", norm_first=True
                     )
                     for _ in range(2)
                 ),

@@ -37,7 +37,7 @@ def model_of(
 
 
 def test_parameters_are_named_after_the_inner_layers() -> None:
-    model = model_of(lm.TransformerDecoderBlock(2, 16), (5, 8), (4, 6))
+    model = model_of(lm.TransformerDecoderBlock(2, hidden=16), (5, 8), (4, 6))
     shapes = {name.split(".", 1)[1]: value.shape for name, value in model.parameters().items()}
     weights = {name: shape for name, shape in shapes.items() if name.endswith("weight")}
     assert weights == {
@@ -83,7 +83,7 @@ def test_the_result_may_have_other_features() -> None:
 
 
 def test_masked_positions_have_no_influence() -> None:
-    model = model_of(lm.TransformerEncoderBlock(2, 16), (5, 8), masks=((5,),))
+    model = model_of(lm.TransformerEncoderBlock(2, hidden=16), (5, 8), masks=((5,),))
     x, seen = sequences(3, 5, 8), np.array([[True] * 3 + [False] * 2] * 3)
     other = x.copy()
     other[:, 3:] = 100
@@ -91,7 +91,7 @@ def test_masked_positions_have_no_influence() -> None:
     np.testing.assert_array_equal(one[:, :3], another[:, :3])
 
 
-@pytest.mark.parametrize("layer", [lm.TransformerEncoderBlock(2, 16, causal=True)], ids=repr)
+@pytest.mark.parametrize("layer", [lm.TransformerEncoderBlock(2, hidden=16, causal=True)], ids=repr)
 def test_a_causal_block_does_not_look_later(layer: Layer) -> None:
     model = model_of(layer, (6, 8))
     x = sequences(2, 6, 8)
@@ -103,7 +103,7 @@ def test_a_causal_block_does_not_look_later(layer: Layer) -> None:
 
 
 def test_a_decoder_takes_the_mask_of_its_memory_before_its_own() -> None:
-    model = model_of(lm.TransformerDecoderBlock(2, 16), (5, 8), (4, 8), masks=((4,), (5,)))
+    model = model_of(lm.TransformerDecoderBlock(2, hidden=16), (5, 8), (4, 8), masks=((4,), (5,)))
     x, memory = sequences(2, 5, 8), sequences(2, 4, 8, seed=1)
     of_memory = np.array([[True, True, False, False]] * 2)
     own = np.array([[True, False, True, True, True]] * 2)
@@ -137,8 +137,8 @@ def test_a_mask_of_floats_is_added_to_the_scores() -> None:
     [
         (lm.MultiHeadAttention(2), [(5, 8)], (0, 0, 0), 5),
         (lm.MultiHeadAttention(2), [(5, 8), (4, 6)], (0, 1, 1), 4),
-        (lm.TransformerEncoderBlock(2, 16), [(5, 8)], (0,), 5),
-        (lm.TransformerDecoderBlock(2, 16), [(5, 8), (4, 6)], (0, 1), 4),
+        (lm.TransformerEncoderBlock(2, hidden=16), [(5, 8)], (0,), 5),
+        (lm.TransformerDecoderBlock(2, hidden=16), [(5, 8), (4, 6)], (0, 1), 4),
     ],
     ids=["itself", "two sequences", "encoder", "decoder"],
 )
@@ -226,13 +226,15 @@ def test_rotary_scores_depend_on_the_distance_of_positions_only() -> None:
 
 
 def test_options_of_blocks_reach_their_attention() -> None:
-    block = lm.TransformerDecoderBlock(4, 16, bias=False, key_heads=2, rotary=10.0, dropout=0.0)
+    block = lm.TransformerDecoderBlock(
+        4, hidden=16, bias=False, key_heads=2, rotary=10.0, dropout=0.0
+    )
     model = model_of(block, (5, 8), (4, 6))
     shapes = {name: value.shape for name, value in model.parameters().items()}
     assert shapes["2.attention.keys.weight"] == (4, 8)
     assert shapes["2.memory_attention.keys.weight"] == (4, 6)
     assert not any(name.endswith("bias") for name in shapes)
-    plain = lm.TransformerDecoderBlock(4, 16, bias=False, key_heads=2, dropout=0.0)
+    plain = lm.TransformerDecoderBlock(4, hidden=16, bias=False, key_heads=2, dropout=0.0)
     other = model_of(plain, (5, 8), (4, 6))
     other.set_parameters(model.parameters())
     arrays = sequences(2, 5, 8), sequences(2, 4, 6)
@@ -246,7 +248,7 @@ def test_options_of_blocks_reach_their_attention() -> None:
 def test_gradients_are_right() -> None:
     net = lm.Sequential(
         lm.Input(4, 6),
-        lm.TransformerEncoderBlock(2, 7, dropout=0.0, activation="gelu", causal=True),
+        lm.TransformerEncoderBlock(2, hidden=7, dropout=0.0, activation="gelu", causal=True),
         lm.MultiHeadAttention(3),
         lm.Flatten(),
         lm.Linear(2),
@@ -257,7 +259,7 @@ def test_gradients_are_right() -> None:
 
 @pytest.mark.parametrize(
     "layer",
-    [lm.MultiHeadAttention(2, dropout=0.4), lm.TransformerEncoderBlock(2, 16, dropout=0.4)],
+    [lm.MultiHeadAttention(2, dropout=0.4), lm.TransformerEncoderBlock(2, hidden=16, dropout=0.4)],
     ids=repr,
 )
 def test_dropout_acts_in_training_mode_only(layer: Layer) -> None:
@@ -286,8 +288,8 @@ def test_dropped_weights_keep_their_mean() -> None:
 
 def test_a_transformer_is_saved_and_loaded(tmp_path: Path) -> None:
     x, memory = lm.Input(5, 8), lm.Input(4, 6)
-    y = lm.TransformerEncoderBlock(2, 16, norm_first=True)(x)
-    y = lm.TransformerDecoderBlock(2, 16, activation="gelu")(y, memory)
+    y = lm.TransformerEncoderBlock(2, hidden=16, norm_first=True)(x)
+    y = lm.TransformerDecoderBlock(2, hidden=16, activation="gelu")(y, memory)
     model = lm.Model(lm.Network([x, memory], lm.MultiHeadAttention(4)(y)), seed=3)
     model.save(tmp_path / "model.safetensors")
     again = lm.load(tmp_path / "model.safetensors")
@@ -300,7 +302,7 @@ def test_a_transformer_is_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_an_error_within_a_block_names_the_inner_layer() -> None:
     with pytest.raises(ShapeError) as error:
-        lm.TransformerEncoderBlock(5, 16)(lm.Input(12, 8))
+        lm.TransformerEncoderBlock(5, hidden=16)(lm.Input(12, 8))
     lines = str(error.value).splitlines()
     assert lines[0].startswith(
         "in net/1:TransformerEncoderBlock/attention:MultiHeadAttention (test_layers_attention.py:"
@@ -327,17 +329,25 @@ MASK = "bool"
         (lm.MultiHeadAttention(8, rotary=10.0), [(5, 8)], "a head has an odd number"),
         (lm.MultiHeadAttention(2), [(5, 8), (4, 6), MASK], "expected  [batch, 4] or [batch, 5, 4]"),
         (
-            lm.TransformerEncoderBlock(2, 4),
+            lm.TransformerEncoderBlock(2, hidden=4),
             [(5, 8)] * 2,
             "takes one sequence, and perhaps up to 2 masks",
         ),
         (
-            lm.TransformerDecoderBlock(2, 4),
+            lm.TransformerDecoderBlock(2, hidden=4),
             [(5, 8), (4, 8), (5, 6)],
             "[batch, queries, keys] are a mask after as many sequences as the layer takes.",
         ),
-        (lm.TransformerDecoderBlock(2, 4), [(5, 8), (4, 8), (4, 5)], "[batch, 5, 4] or [5, 4] or"),
-        (lm.TransformerDecoderBlock(2, 4), [(5, 8)], "takes two sequences, and perhaps up to"),
+        (
+            lm.TransformerDecoderBlock(2, hidden=4),
+            [(5, 8), (4, 8), (4, 5)],
+            "[batch, 5, 4] or [5, 4] or",
+        ),
+        (
+            lm.TransformerDecoderBlock(2, hidden=4),
+            [(5, 8)],
+            "takes two sequences, and perhaps up to",
+        ),
     ],
 )
 def test_operands_that_do_not_fit_are_named(layer: Layer, shapes: Any, expected: str) -> None:
@@ -354,7 +364,9 @@ def test_attention_refuses_integers() -> None:
         lm.MultiHeadAttention(2)(lm.Input(5, dtype="int64"))
 
 
-@pytest.mark.parametrize("layer", [lm.MultiHeadAttention(2), lm.TransformerEncoderBlock(2, 4)])
+@pytest.mark.parametrize(
+    "layer", [lm.MultiHeadAttention(2), lm.TransformerEncoderBlock(2, hidden=4)]
+)
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_a_mask_must_be_bool(layer: Layer, dtype: str) -> None:
     mask = lm.Input(5, dtype=dtype)
@@ -377,15 +389,15 @@ def test_integers_in_place_of_a_mask_or_a_sequence_are_refused() -> None:
         error.value
     )
     with pytest.raises(DTypeError) as error:
-        lm.TransformerEncoderBlock(2, 4)(x, indices)
+        lm.TransformerEncoderBlock(2, hidden=4)(x, indices)
     assert "If it is a second sequence" not in str(error.value)
-    for layer in (lm.MultiHeadAttention(2), lm.TransformerDecoderBlock(2, 4)):
+    for layer in (lm.MultiHeadAttention(2), lm.TransformerDecoderBlock(2, hidden=4)):
         with pytest.raises(DTypeError, match=f"{type(layer).__name__} takes floats"):
             layer(x, lm.Input(7, 8, dtype="int64"))
 
 
 def test_a_mask_in_place_of_the_memory_of_a_decoder_is_refused() -> None:
-    layer, x = lm.TransformerDecoderBlock(2, 4), lm.Input(5, 8)
+    layer, x = lm.TransformerDecoderBlock(2, hidden=4), lm.Input(5, 8)
     with pytest.raises(DTypeError) as error:
         layer(x, lm.Input(7, dtype="int64"))
     assert "takes floats" in str(error.value)
@@ -407,13 +419,16 @@ def test_a_mask_in_place_of_the_memory_of_a_decoder_is_refused() -> None:
             "dropout must be a number of at least 0",
         ),
         (lambda: lm.MultiHeadAttention(2, bias=3), "bias must be True or False"),
-        (lambda: lm.TransformerEncoderBlock(2, 0), "hidden must be a whole number of at least 1"),
         (
-            lambda: lm.TransformerEncoderBlock(2, 4, activation="tanh"),
+            lambda: lm.TransformerEncoderBlock(2, hidden=0),
+            "hidden must be a whole number of at least 1",
+        ),
+        (
+            lambda: lm.TransformerEncoderBlock(2, hidden=4, activation="tanh"),
             "activation must be one of '",
         ),
         (
-            lambda: lm.TransformerDecoderBlock(2, 4, epsilon=-1.0),
+            lambda: lm.TransformerDecoderBlock(2, hidden=4, epsilon=-1.0),
             "epsilon must be a number of at least 0",
         ),
     ],

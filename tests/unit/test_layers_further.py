@@ -181,7 +181,7 @@ def test_a_tensor_of_zeros_has_the_similarity_zero_and_finite_gradients() -> Non
         ),
         (lambda: lm.Flatten(first=0)(lm.Input(3, 4)), ShapeError, "along the batch"),
         (
-            lambda: lm.MaxUnpool(4)(lm.Input(3, 2, 2), lm.Input(3, 2, dtype="int64")),
+            lambda: lm.MaxUnpool(size=4)(lm.Input(3, 2, 2), lm.Input(3, 2, dtype="int64")),
             ShapeError,
             "MaxUnpool needs values and as many indices",
         ),

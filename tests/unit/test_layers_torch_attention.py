@@ -292,7 +292,7 @@ def _added() -> Iterator[Case]:
         ),
         (
             "TransformerEncoderBlock-added",
-            lm.TransformerEncoderBlock(3, 16, dropout=0.0),
+            lm.TransformerEncoderBlock(3, hidden=16, dropout=0.0),
             lambda nn: nn.TransformerEncoderLayer(9, 3, 16, 0.0, batch_first=True),
             _ENCODER_NAMES,
             lambda call, x, mask: call(x, _of_heads(mask)),
@@ -300,7 +300,7 @@ def _added() -> Iterator[Case]:
         ),
         (
             "TransformerDecoderBlock-added",
-            lm.TransformerDecoderBlock(3, 16, dropout=0.0, causal=False),
+            lm.TransformerDecoderBlock(3, hidden=16, dropout=0.0, causal=False),
             lambda nn: nn.TransformerDecoderLayer(9, 3, 16, 0.0, batch_first=True),
             _DECODER_NAMES,
             lambda call, x, memory, *masks: call(x, memory, *map(_of_heads, reversed(masks))),
@@ -356,7 +356,7 @@ def _encoder_blocks() -> Iterator[Case]:
             f"TransformerEncoderBlock-{o}",
             lambda o=o: lm.TransformerEncoderBlock(
                 o["heads"],
-                o["hidden"],
+                hidden=o["hidden"],
                 dropout=0.0,
                 activation=o["activation"],
                 norm_first=o["norm_first"],
@@ -402,7 +402,7 @@ def _decoder_blocks() -> Iterator[Case]:
             f"TransformerDecoderBlock-{o}",
             lambda o=o: lm.TransformerDecoderBlock(
                 o["heads"],
-                o["hidden"],
+                hidden=o["hidden"],
                 dropout=0.0,
                 activation=o["activation"],
                 norm_first=o["norm_first"],

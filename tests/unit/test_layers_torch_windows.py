@@ -216,7 +216,7 @@ def _unpools() -> Iterator[Case]:
 
             def apply(x: lm.Tensor) -> lm.Tensor:
                 values, indices = pool(x)
-                return lm.MaxUnpool(shape[2:])(values * values, indices)
+                return lm.MaxUnpool(size=shape[2:])(values * values, indices)
 
             return apply
 

@@ -366,7 +366,9 @@ ROWS |= {
         },
         IMAGE,
     ),
-    "RandomRotation": Row({"degrees": 10.0}, {"degrees": NOT_NEGATIVE, "padding": NOTHING}, IMAGE),
+    "RandomRotation": Row(
+        {"degrees": 10.0}, {"degrees": NOT_NEGATIVE - some("half"), "padding": NOTHING}, IMAGE
+    ),
     "Mixup": Row({}, {"alpha": POSITIVE}, FEATURES),
     "CutMix": Row({}, {"alpha": POSITIVE}, IMAGE),
     "Embedding": Row({"count": 5, "features": 2}, {"padding": OPTIONAL | FROM_ZERO}, INDICES),
