@@ -6,7 +6,9 @@ tables are loaded when the text of an error is read.
 
 from __future__ import annotations
 
+import inspect
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,9 +23,24 @@ def advice_for(owners: tuple[str, ...], name: str) -> str:
     from lamina.elsewhere.tables import TABLES  # only errors need them
 
     found = next((TABLES[o][name] for o in owners if name in TABLES.get(o, ())), "")
+    if not found and "Tensor" in owners:
+        found = _function(name)
     if not found:
         return ""
     return f". {found}" if found.endswith(".") else f". Here it is {found}."
+
+
+def _function(name: str) -> str:
+    """The function of tensors of a name, or what PyTorch's and NumPy's is called; "" for none."""
+    from lamina.elsewhere.tables import TABLES  # only errors need them
+
+    function = None if name.startswith("_") else getattr(import_module("lamina.ops"), name, None)
+    if not callable(function):
+        return TABLES["lamina.ops"].get(name, "")
+    parameters = [*inspect.signature(function).parameters.values()]
+    names = [p.name for n, p in enumerate(parameters) if n == 0 or p.default is p.empty]
+    called = {"left": "x", "right": "y"}
+    return f"lm.ops.{name}({', '.join(called.get(one, one) for one in names)})"
 
 
 # The packages whose layers, losses and optimizers are recognised.

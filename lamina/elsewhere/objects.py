@@ -169,27 +169,19 @@ TENSOR: dict[str, str] = {
     "dim": "x.rank is the number of axes.",
     "view ravel": "x.reshape(shape)",
     "flatten": "The layer is lm.Flatten(); x.reshape(shape) takes any shape.",
-    "permute swapaxes t": (
+    "permute t": (
         "x.transpose(axes), with all axes; x.mT exchanges the last two, x.T reverses all."
     ),
     "unsqueeze": "x.expand_dims(axis)",
     "expand": "lm.ops.broadcast_to(x, shape)",
-    "tile": "lm.ops.tile(x, counts)",
     "repeat": "PyTorch's is lm.ops.tile(x, counts), NumPy's is lm.ops.repeat(x, counts).",
     "clamp": "x.clip(low, high)",
     "to type float double half int long bool": "x.astype(dtype)",
     "amax": "x.max(axes)",
     "amin": "x.min(axes)",
-    "norm": "lm.ops.norm(x)",
     "pow": "x ** y",
     "mm bmm": "x.matmul(y), or x @ y.",
-    "gather": "lm.ops.take_along_axis(x, indices, axis)",
-    "chunk split": "lm.ops.split(x, sizes, axis)",
     "unbind": "lm.ops.unstack(x)",
-    "masked_fill": "lm.ops.where(mask, value, x)",
-    "sin cos erf sign floor log1p expm1 reciprocal softplus gelu flip": (
-        "Such a function is in lm.ops: lm.ops.sin(x), lm.ops.floor(x)."
-    ),
     "contiguous clone copy": "Not needed: tensors never change.",
     "add_ mul_ sub_ div_ zero_ fill_ copy_ clamp_ relu_": (
         "Tensors never change; x = x + 1 makes another."

@@ -345,6 +345,9 @@ class Tensor(Methods, Named):
     def __abs__(self) -> Tensor:
         return OPERATORS["abs"](self)
 
+    def __round__(self) -> Tensor:
+        return OPERATORS["round"](self)
+
     def __lt__(self, other: TensorLike) -> Tensor:
         return OPERATORS["less"](self, other)
 

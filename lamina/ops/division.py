@@ -47,6 +47,7 @@ def ceil(x: TensorLike) -> Tensor:
 ROUND = unary_op("round", "round", np.rint, None, _SEVERAL)
 
 
+@operator
 @checked
 def round(x: TensorLike) -> Tensor:
     """The nearest whole number, the even one of two. The gradient is 0."""

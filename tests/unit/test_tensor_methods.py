@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.elsewhere.tables import TABLES
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import LEAF, methods
 
@@ -125,6 +126,19 @@ def test_options_of_other_frameworks_get_advice(call: Any, advice: str) -> None:
         ("backward", "Here it is lm.gradients(y, [x])."),
         ("detach", "Here it is lm.ops.stop_gradient(x)."),
         ("view", "Here it is x.reshape(shape)."),
+        ("round", "Here it is lm.ops.round(x)."),
+        ("sort", "Here it is lm.ops.sort(x)."),
+        ("topk", "Here it is lm.ops.top_k(x, count)."),
+        ("add", "Here it is lm.ops.add(x, y)."),
+        ("isnan", "Here it is lm.ops.isnan(x)."),
+        ("tril", "Here it is lm.ops.tril(x)."),
+        ("gather", "Here it is lm.ops.gather(x, indices, axis)."),
+        ("masked_fill", "Here it is lm.ops.masked_fill(x, mask, value)."),
+        ("chunk", "Here it is lm.ops.chunk(x, count)."),
+        ("floor", "Here it is lm.ops.floor(x)."),
+        ("erf", "Here it is lm.ops.erf(x)."),
+        ("concat", "Here it is lm.ops.concat(tensors, axis)."),
+        ("multiply", "Here it is lm.ops.mul(x, y)."),
         (
             "t",
             "x.transpose(axes), with all axes; x.mT exchanges the last two, x.T reverses all.",
@@ -135,3 +149,21 @@ def test_methods_that_a_symbolic_tensor_lacks_say_what_to_write(name: str, text:
     with pytest.raises(AttributeError) as error:
         getattr(lm.Input(3), name)
     assert str(error.value) == f"'Tensor' object has no attribute {name!r}. {text}"
+
+
+def test_every_function_of_tensors_is_named_where_a_method_lacks() -> None:
+    x = lm.Input(3)
+    for name in dir(lm.ops):
+        function = getattr(lm.ops, name)
+        if name[0] == "_" or not inspect.isfunction(function) or hasattr(x, name):
+            continue
+        with pytest.raises(AttributeError) as error:
+            getattr(x, name)
+        assert f"lm.ops.{name}(" in str(error.value) or name in TABLES["Tensor"]
+
+
+def test_round_rounds_a_tensor() -> None:
+    x = lm.Input(3)
+    array = np.array([[0.5, 1.5, -1.2]], np.float32)
+    (found,) = lm.compile([x], [round(x)])(array)
+    assert found.tolist() == [[0.0, 2.0, -1.0]]
