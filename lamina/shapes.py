@@ -113,9 +113,25 @@ def as_dtype(value: DTypeLike) -> DType:
         raise DTypeError(
             f"there is no dtype {name!r}",
             facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", name)),
-            advice="Convert the array first, for example with array.astype('float32').",
+            advice=_advice_on_type(value, name),
         )
     return _BY_NAME[name]
+
+
+# Names in PyTorch and C.
+_ALIASES = {"double": "float64", "float": "float32", "half": "float16", "long": "int64"} | {
+    "boolean": "bool",
+    "int": "int64",
+    "short": "int16",
+}
+
+
+def _advice_on_type(value: object, name: str) -> str:
+    bare = name.removeprefix("torch.").removeprefix("tf.")
+    ours = bare if bare in PUBLIC_DTYPES else _ALIASES.get(bare, "")
+    if ours and not isinstance(value, np.dtype):
+        return f'Write "{ours}".'
+    return "Convert the array first, for example with array.astype('float32')."
 
 
 def _type_name(value: object) -> str:

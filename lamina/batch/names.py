@@ -122,10 +122,13 @@ def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
     if isinstance(value, tuple) or (isinstance(value, list) and count > 1):
         arrays = tuple(cast(Sequence[Any], value))
     if len(arrays) != count:
+        data = all(isinstance(one, list) or hasattr(one, "__array__") for one in arrays)
+        pair = role == "input" and data and len(arrays) == 2 * count
         raise DataError(
             f"the network has another number of {role}s",
             facts=(("expected", str(count)), ("found", str(len(arrays)))),
-            advice=f"Give a tuple with one array for each {role}.",
+            advice=f"Give a tuple with one array for each {role}."
+            + " Targets are an argument of their own: Dataset(x, y), step(x, y)." * pair,
         )
     return arrays
 

@@ -418,6 +418,10 @@ _INNER = {"forward", "check_target"}
 # Advice where numbers are given one by one.
 _AS_TUPLE = {
     "reshape": "Give the shape as one tuple: x.reshape((2, 3)).",
+    **{
+        name: f"Give the sizes as one tuple: {name}((3, 4))."
+        for name in ("AdaptiveAvgPool", "AdaptiveMaxPool")
+    },
     "transpose": "Give all axes as one tuple: x.transpose((0, 2, 1)).",
 }
 # The first parameter of methods.

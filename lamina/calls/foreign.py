@@ -114,11 +114,12 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
         "params | lr alpha eps weight_decay momentum centered",
         "| learning_rate rho momentum epsilon centered",
     ),
-    "RNN": ("input_size hidden_size | num_layers nonlinearity bias batch_first dropout",),
+    "RNN": ("input_size hidden_size | num_layers nonlinearity bias batch_first dropout", _UNITS),
     "RandomAffine": ("degrees | translate scale shear interpolation fill",),
-    "RandomCrop": ("size | padding pad_if_needed fill padding_mode",),
+    "RandomCrop": ("size | padding pad_if_needed fill padding_mode", "height width"),
     "RandomErasing": ("| p scale ratio value inplace",),
-    **dict.fromkeys(("RandomFlip", "RandomGreyscale"), ("| p",)),
+    "RandomFlip": ("| p", "| mode"),
+    "RandomGreyscale": ("| p",),
     **dict.fromkeys(("Mixup", "CutMix"), ("| alpha num_classes labels_getter",)),
     "Rprop": ("params | lr etas step_sizes",),
     "SGD": (
@@ -145,7 +146,7 @@ LEFT_OUT: dict[str, str] = {
     "inplace": "memory is planned, so there is no in-place variant",
     "num_features": "the input's size is inferred, leave it out",
     "params": "fit and training know the parameters, leave them out",
-    "reduce size_average": "reduction is one of three words",
+    "reduce": "reduction is one of three words",
     "return_indices divisor_override track_running_stats": "there is no such option here",
 }
 # Those of them that many classes have, so that the signatures do not list them.
@@ -165,7 +166,6 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "reduce": (None,),
     "return_indices": (False,),
     "scale_grad_by_freq": (False,),
-    "size_average": (None,),
     "sparse": (False,),
     "track_running_stats": (True,),
     "weight": (None,),
@@ -197,7 +197,7 @@ def _normalized(value: Any) -> dict[str, Any]:
 
 def _params(value: Any) -> dict[str, Any]:
     """The parameters of an optimizer, which are no rate."""
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | str):
         raise _Unfit
     return {}
 
@@ -245,6 +245,21 @@ def _degrees(value: Any) -> dict[str, Any]:
     return {"degrees": round(360.0 * pair[-1], 6) if 0 < pair[-1] < 1 else pair[-1]}
 
 
+def _flipped(value: Any) -> dict[str, Any]:
+    """The axis of Keras' words for the directions of a flip."""
+    axes = {"horizontal": -1, "vertical": -2}
+    if not isinstance(value, str) or value not in axes:
+        raise _Unfit
+    return {"axis": axes[value]}
+
+
+def _averaged(value: Any) -> dict[str, Any]:
+    """The reduction, for PyTorch's older option."""
+    if not isinstance(value, bool | None):
+        raise _Unfit
+    return {} if value is None else {"reduction": "mean" if value else "sum"}
+
+
 def _outside(value: Any) -> dict[str, Any]:
     """The elements outside an image, which Keras calls fill_mode."""
     words = {"constant": "zeros", "nearest": "border"}
@@ -261,6 +276,7 @@ _CONVERTED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "normalized_shape": _normalized,
     "num_parameters": lambda value: {} if value == 1 else {"per_channel": True},
     "params": _params,
+    "size_average": _averaged,
     "translate": _shift,
     "return_sequences": lambda value: {"returns": "all" if value is True else "last"},
 }
@@ -270,6 +286,7 @@ _BETWEEN: dict[str, str] = {
 }
 # The same in one class alone.
 _CONVERTED_IN: dict[tuple[str, str], Callable[[Any], dict[str, Any]]] = {
+    ("RandomFlip", "mode"): _flipped,
     ("RandomRotation", "degrees"): _degrees,
     ("RandomRotation", "factor"): _degrees,
     ("RandomRotation", "fill_mode"): _outside,
@@ -295,9 +312,43 @@ _WRITTEN = {
         'The indices are those of MaxPool2d(2, returns="indices").'
     ),
 }
+# Advice on values of which there is no translation: the class, the option and a test.
+_REFUSED: tuple[tuple[str, str, Callable[[Any], bool], str], ...] = (
+    (
+        "Rescale",
+        "scale",
+        lambda value: isinstance(value, list | tuple),
+        (
+            "The scale is one number. Normalise channels before training, or with arrays of the shape "
+            "[channels, 1, 1]: (x - mean) / deviation."
+        ),
+    ),
+    (
+        "",
+        "average",
+        lambda value: isinstance(value, str) and value == "weighted",
+        'There is no weighted mean: "macro" counts all classes equally, "micro" all examples.',
+    ),
+    (
+        "",
+        "rate",
+        lambda value: isinstance(value, str),
+        "A rate is a number, without quotes, or a schedule.",
+    ),
+    (
+        "RandomFlip",
+        "mode",
+        lambda _: True,
+        (
+            "Each axis is a layer: RandomFlip(axis=-1) exchanges left and right, RandomFlip(axis=-2) "
+            "top and bottom."
+        ),
+    ),
+)
 # Classes whose positional arguments mean one thing in PyTorch and another in Keras.
 _TWO_MEANINGS = {
     "MultiHeadAttention": ("for PyTorch's arguments", "for Keras's"),
+    "RandomCrop": ("for a padding, as in PyTorch", "for height and width, as in Keras"),
     "Upsample": ("for a size, as in PyTorch", "for a factor, as in Keras"),
     **dict.fromkeys(
         [f"Conv{transposed}{rank}" for transposed in ("", "Transpose") for rank in _RANKS],
@@ -358,7 +409,10 @@ def advice_for(
     if name in _WRITTEN and (values or not found):
         return _WRITTEN[name]
     if not found:
-        return ""
+        signature = SIGNATURES.get(name, ("| " + " ".join(accepted),))[-1].replace("| ", "")
+        given = dict(zip(signature.split(), values, strict=False))
+        given = {**given, **dict(zip(positional, values, strict=False)), **options}
+        return next((text for *to, text in _REFUSED if _is_refused(name, given, *to)), "")
     meanings = _TWO_MEANINGS.get(name)
     if meanings and values and len(found) > 1 and not _is_unlikely(name, values):
         first, second = (f"{one.call} {why}" for one, why in zip(found, meanings, strict=False))
@@ -410,6 +464,9 @@ class _Call:
         if given.keys() & self.options.keys():
             raise _Unfit
         given |= self.options
+        if "height" in given and "width" in given:
+            given = {"size": (given.pop("height"), given.pop("width")), **given}
+            required = ["size"]
         if self.values and not given.keys() >= set(required):
             raise _Unfit
         if "d_model" in names and not _is_divided(given.get("d_model"), given.get("nhead")):
@@ -437,7 +494,8 @@ class _Call:
 
     def _after(self, activation: Any) -> str:
         """The layer of an activation, as text after this one."""
-        if activation in (None, "linear"):
+        usual = "tanh" if self.name.startswith(("LSTM", "GRU")) else "linear"
+        if activation is None or (isinstance(activation, str) and activation == usual):
             return ""
         if not self.name.startswith(("Linear", "Conv")):
             raise _Unfit
@@ -481,6 +539,13 @@ class _Call:
             raise _Unfit
         by_name = {name: value for name, value in ours.items() if name not in first}
         return call_text(self.name, [ours[name] for name in first], by_name)
+
+
+def _is_refused(
+    name: str, given: Mapping[str, Any], owner: str, option: str, test: Callable[[Any], bool]
+) -> bool:
+    """Whether a call has the value of a row of `_REFUSED`."""
+    return owner in ("", name) and option in given and test(given[option])
 
 
 def _is_divided(features: object, heads: object) -> bool:

@@ -60,6 +60,7 @@ ELSEWHERE = {
     "every": "step_size",
     "extents": "size output_size",
     "factors": "loss_weights",
+    "fraction": "train_size",
     "first": "start_dim",
     "focus": "gamma",
     "factor": "gamma upscale_factor downscale_factor",
@@ -89,7 +90,7 @@ ELSEWHERE = {
     "low": "min_val min a_min lower minval",
     "mode": "fill_mode interpolation",
     "most": "max_shift",
-    "micro_batch": "accumulate accumulate_grad_batches gradient_accumulation_steps microbatch_size",
+    "micro_batch": "microbatch_size",
     "padding": "padding_idx padding_mode",
     "offset": "diagonal k",
     "order": "p ord",
@@ -110,6 +111,7 @@ ELSEWHERE = {
     "scale": "scale_factor",
     "schedules": "schedulers",
     "right": "other b",
+    "seed": "random_state random_seed",
     "shape": "dims size target_shape",
     "slope": "negative_slope alpha init a",
     "size": "output_size",
@@ -141,6 +143,10 @@ ELSEWHERE = {
 
 def _is_layer(called: Named, _: Sequence[str]) -> bool:
     return hasattr(called.owner, "forward")
+
+
+def _trains(_: Named, accepted: Sequence[str]) -> bool:
+    return "optimizer" in accepted
 
 
 # Options of other frameworks for which Lamina has something else: their names, a test of the
@@ -212,6 +218,41 @@ INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
         "loss_weights weighted_metrics",
         lambda _, accepted: "metrics" in accepted,
         "Losses have factors: lm.ByOutput(losses, factors=...). Metrics use the examples' weights.",
+    ),
+    (
+        "lr learning_rate",
+        _trains,
+        "It is an option of the optimizer, and the first one: optimizer=lm.Adam(1e-3).",
+    ),
+    (
+        "max_grad_norm grad_clip clip_norm clipnorm global_clipnorm gradient_clip_val",
+        _trains,
+        "Here it is clip=lm.ClipGlobalNorm(1.0).",
+    ),
+    (
+        "early_stopping patience",
+        _trains,
+        "It is a callback: callbacks=[lm.callbacks.EarlyStopping()].",
+    ),
+    (
+        "steps_per_epoch",
+        _trains,
+        "It is an option of a stream: lm.data.Stream(batches, steps_per_epoch=100).",
+    ),
+    (
+        "accumulate accumulate_grad_batches gradient_accumulation_steps",
+        lambda _, accepted: "micro_batch" in accepted,
+        "Here it is micro_batch, a number of examples: micro_batch=batch_size // 4 for 4 parts.",
+    ),
+    (
+        "test_size",
+        lambda _, accepted: "fraction" in accepted,
+        "The fraction is that of the first part: split(0.8) for test_size=0.2.",
+    ),
+    (
+        "strict",
+        lambda called, _: called.name == "from_torch",
+        "Every parameter of the network needs a value; skip=[...] names keys to leave out.",
     ),
     ("x y targets labels", lambda _, accepted: not PAIRS.isdisjoint(accepted), PAIR),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 
@@ -72,6 +72,13 @@ def advice_on_object(value: object) -> str:
         if hasattr(sys.modules["lamina"], base.__name__):
             return f"Here it is lm.{base.__name__}."
     return ""
+
+
+def is_function_elsewhere(value: object) -> bool:
+    """Whether it is a function of another framework, such as accuracy_score of scikit-learn."""
+    module = getattr(value, "__module__", None)
+    is_function = isinstance(value, FunctionType) and isinstance(module, str)
+    return is_function and str(module).split(".")[0] in _FRAMEWORKS
 
 
 class UnknownAttribute(AttributeError):

@@ -127,7 +127,7 @@ TOP: dict[str, str] = {
     "grad autograd GradientTape value_and_grad": (
         "lm.gradients(y, [x]) derives gradients; fit and training do it themselves."
     ),
-    "manual_seed set_random_seed seed": "lm.Model(net, seed=0)",
+    "manual_seed set_seed set_random_seed seed seed_everything": "lm.Model(net, seed=0)",
     "device cuda backends": (
         'The engine is chosen by its name: lm.Model(net, engine="cuda"); lm.devices() lists them.'
     ),

@@ -63,6 +63,7 @@ METRICS: dict[str, str] = {
     "TopKCategoricalAccuracy SparseTopKCategoricalAccuracy": "lm.TopK(k)",
     "F1Score FBetaScore": "lm.F1()",
     "R2Score": "lm.R2()",
+    "ROCAUC ROC_AUC roc_auc_score": "lm.AUROC()",
     "AUC": 'lm.AUROC(), or lm.AveragePrecision() for curve="PR"',
     "IoU BinaryIoU OneHotIoU OneHotMeanIoU": "lm.MeanIoU()",
     "LogCoshError": "Losses are metrics too: metrics=[lm.LogCosh()].",
@@ -97,10 +98,10 @@ SCHEDULES: dict[str, str] = {
 }
 
 INITIALISERS: dict[str, str] = {
-    "kaiming_uniform_ HeUniform he_uniform": "lm.init.KaimingUniform()",
-    "kaiming_normal_ HeNormal he_normal": "lm.init.KaimingNormal()",
-    "xavier_uniform_ GlorotUniform glorot_uniform": "lm.init.XavierUniform()",
-    "xavier_normal_ GlorotNormal glorot_normal": "lm.init.XavierNormal()",
+    "kaiming_uniform_ kaiming_uniform HeUniform he_uniform": "lm.init.KaimingUniform()",
+    "kaiming_normal_ kaiming_normal HeNormal he_normal": "lm.init.KaimingNormal()",
+    "xavier_uniform_ xavier_uniform GlorotUniform glorot_uniform": "lm.init.XavierUniform()",
+    "xavier_normal_ xavier_normal GlorotNormal glorot_normal": "lm.init.XavierNormal()",
     "orthogonal_ OrthogonalInitializer": "lm.init.Orthogonal()",
     "uniform_ RandomUniform": "lm.init.Uniform(low, high)",
     "normal_ RandomNormal": "lm.init.Normal(deviation=0.01)",

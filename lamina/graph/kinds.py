@@ -443,7 +443,9 @@ class Row(Kind):
         if found is None or len(found) < self.least:
             one = isinstance(value, int | float) and not isinstance(value, bool)
             advice = f"Write a single one with a comma: {{name}}=({value},)." if one else ""
-            if found is None and hasattr(value, "__array__"):
+            if found is None and isinstance(self.kind, Instance):
+                advice = "Give them as one list: [a, b]."
+            elif found is None and hasattr(value, "__array__"):
                 advice = "Give it as a list: {name}=array.tolist()."
             enough = f", at least {self.least}" if self.least else ""
             raise Misfit(

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY
 from typing import Any, cast, final
 
 from lamina import ops
-from lamina.elsewhere import advice_on_object
+from lamina.elsewhere import advice_on_object, is_function_elsewhere
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.graph.kinds import Misfit, Number
@@ -23,6 +23,7 @@ from lamina.objective.protocols import (
     check_metrics,
     check_order,
     options_or_none,
+    wrong_argument,
 )
 from lamina.objective.weighting import weighted_sum
 from lamina.records import frozen_dataclass
@@ -362,6 +363,11 @@ def as_metrics(metrics: Any) -> tuple[Metric, ...]:
 
 def _as_metric(metric: Any) -> Any:
     given = metric
+    if is_function_elsewhere(metric):
+        advice = (
+            "It takes numbers: give it the results of model.predict. A metric is made of lm.ops."
+        )
+        raise wrong_argument("metric", "a metric", "lm.Accuracy()", metric, advice)
     plain = callable(metric) and not isinstance(metric, type) and not hasattr(metric, "statistics")
     plain = plain and not advice_on_object(metric)
     # A loss is a function too, whose name is that of its class: "CrossEntropy" is "cross_entropy".

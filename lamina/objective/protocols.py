@@ -161,7 +161,9 @@ def check_loss(loss: object, where: str = "loss") -> None:
     callable_here = callable(loss) and not advice_on_object(loss)
     if isinstance(loss, type) or not (callable_here or hasattr(loss, "terms")):
         expected = "lm.CrossEntropy(), or a function of (prediction, target)"
-        raise wrong_argument(where, "a loss", expected, loss)
+        data = isinstance(loss, list | tuple) or hasattr(loss, "__array__")
+        advice = "Inputs and targets are one argument, a pair: (x, y)." * data
+        raise wrong_argument(where, "a loss", expected, loss, advice)
     check_order(loss, where)
 
 

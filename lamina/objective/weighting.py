@@ -141,7 +141,10 @@ class ClassWeightsKind(Kind):
             for key, weight in cast(Mapping[Any, Any], value).items():
                 number = as_whole(key)
                 if number is None or number < 0:
-                    raise Misfit("a dict by class numbers", example)
+                    advice = "For several outputs each loss has its own: "
+                    advice += "loss=[lm.CrossEntropy(class_weights=[1.0, 2.5]), lm.MSE()]."
+                    named = isinstance(key, str) and isinstance(weight, Mapping | list)
+                    raise Misfit("a dict by class numbers", example, advice=advice * named)
                 try:
                     found[number] = _WEIGHT.read(weight)
                 except Misfit as misfit:

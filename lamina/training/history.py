@@ -118,10 +118,12 @@ def _advice(name: object, known: Sequence[str]) -> str:
     """What an unknown name is called here, or how to measure more."""
     if not isinstance(name, str):
         return f"Give a name first: history['loss'][{name!r}]."
-    bare = re.sub("^(val|valid|test)_", "", name)
+    bare = re.sub("^(val|valid|validation|test)_", "", name)
     ours = VALIDATION * (bare != name) + _ELSEWHERE.get(bare, bare)
     if ours != name and ours in known:
         return f"Here it is called {ours!r}."
+    if bare != name and _ELSEWHERE.get(bare, bare) in known:
+        return f"Without validation data there is none: fit(validation=...) measures {ours!r}."
     near = get_close_matches(name, known, 1)
     if near:
         return f"Did you mean {near[0]!r}?"

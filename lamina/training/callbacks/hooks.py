@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, cast, final
 
 import numpy as np
@@ -27,6 +29,19 @@ def check_callbacks(callbacks: object) -> None:
         # Losses, optimizers and schedules may be called, but not with a history.
         if isinstance(one, type | Sourced) or not callable(one):
             raise _wrong(one, "a callback")
+        if not _takes_history(one):
+            raise _wrong(one, "a function of the history alone")
+
+
+def _takes_history(function: Callable[..., Any]) -> bool:
+    """Whether a function may be called with one argument; True if Python does not know."""
+    try:
+        inspect.signature(function).bind(None)
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def _wrong(found: object, kind: str) -> DefinitionError:
@@ -35,6 +50,8 @@ def _wrong(found: object, kind: str) -> DefinitionError:
     advice = ""
     if isinstance(found, Schedule):
         advice = "A schedule is the rate of an optimizer: lm.SGD(schedule)."
+    elif isinstance(found, FunctionType):
+        advice = "Write lambda history: ...; hooks are methods of a subclass of lm.Callback."
     elif hasattr(found, "on_epoch_end"):
         advice = "Make it a subclass of lm.Callback; its hook is epoch_ends(self, fit)."
     expected = "[a function of the history, lm.callbacks.EarlyStopping()]"
