@@ -319,8 +319,8 @@ _REFUSED: tuple[tuple[str, str, Callable[[Any], bool], str], ...] = (
         "scale",
         lambda value: isinstance(value, list | tuple),
         (
-            "The scale is one number. Normalise channels before training, or with arrays of the shape "
-            "[channels, 1, 1]: (x - mean) / deviation."
+            "The scale is one number. Normalise channels before training, or with arrays of the "
+            "shape [channels, 1, 1]: (x - mean) / deviation."
         ),
     ),
     (
@@ -340,8 +340,8 @@ _REFUSED: tuple[tuple[str, str, Callable[[Any], bool], str], ...] = (
         "mode",
         lambda _: True,
         (
-            "Each axis is a layer: RandomFlip(axis=-1) exchanges left and right, RandomFlip(axis=-2) "
-            "top and bottom."
+            "Each axis is a layer: RandomFlip(axis=-1) exchanges left and right, "
+            "RandomFlip(axis=-2) top and bottom."
         ),
     ),
 )
@@ -412,7 +412,12 @@ def advice_for(
         signature = SIGNATURES.get(name, ("| " + " ".join(accepted),))[-1].replace("| ", "")
         given = dict(zip(signature.split(), values, strict=False))
         given = {**given, **dict(zip(positional, values, strict=False)), **options}
-        return next((text for *to, text in _REFUSED if _is_refused(name, given, *to)), "")
+        texts = [
+            text
+            for owner, option, is_wrong, text in _REFUSED
+            if owner in ("", name) and option in given and is_wrong(given[option])
+        ]
+        return texts[0] if texts else ""
     meanings = _TWO_MEANINGS.get(name)
     if meanings and values and len(found) > 1 and not _is_unlikely(name, values):
         first, second = (f"{one.call} {why}" for one, why in zip(found, meanings, strict=False))
@@ -539,13 +544,6 @@ class _Call:
             raise _Unfit
         by_name = {name: value for name, value in ours.items() if name not in first}
         return call_text(self.name, [ours[name] for name in first], by_name)
-
-
-def _is_refused(
-    name: str, given: Mapping[str, Any], owner: str, option: str, test: Callable[[Any], bool]
-) -> bool:
-    """Whether a call has the value of a row of `_REFUSED`."""
-    return owner in ("", name) and option in given and test(given[option])
 
 
 def _is_divided(features: object, heads: object) -> bool:

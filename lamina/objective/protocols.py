@@ -163,7 +163,7 @@ def check_loss(loss: object, where: str = "loss") -> None:
         expected = "lm.CrossEntropy(), or a function of (prediction, target)"
         data = isinstance(loss, list | tuple) or hasattr(loss, "__array__")
         advice = "Inputs and targets are one argument, a pair: (x, y)." * data
-        raise wrong_argument(where, "a loss", expected, loss, advice)
+        raise wrong_argument(where, "a loss", expected, cast(object, loss), advice)
     check_order(loss, where)
 
 

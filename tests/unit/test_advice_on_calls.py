@@ -18,7 +18,8 @@ DATA = lm.data.Dataset(X, Y)
 
 
 def fit(data: Any = DATA, **options: Any) -> Any:
-    return MODEL.fit(data, **{"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)} | options)
+    how: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)} | options
+    return MODEL.fit(data, **how)
 
 
 def step(*values: Any) -> None:
@@ -107,8 +108,8 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (
         lambda: call(lm.Rescale, [1.0, 2.0]),
         (
-            "The scale is one number. Normalise channels before training, or with arrays of the shape "
-            "[channels, 1, 1]: (x - mean) / deviation."
+            "The scale is one number. Normalise channels before training, or with arrays of the "
+            "shape [channels, 1, 1]: (x - mean) / deviation."
         ),
     ),
     (
@@ -129,9 +130,11 @@ def test_a_wrong_call_says_what_to_write(wrong: Callable[[], Any], advice: str) 
 
 
 def test_a_callback_with_two_parameters_is_refused_before_training() -> None:
+    def old(epoch: int, logs: object) -> None: ...
+
     before = MODEL.parameters()["1.weight"].copy()
     with pytest.raises(DefinitionError, match="not a function of the history alone") as error:
-        fit(callbacks=[lambda epoch, logs: None])
+        fit(callbacks=[old])
     assert error.value.advice.startswith("Write lambda history: ...; hooks are methods of a subc")
     np.testing.assert_array_equal(MODEL.parameters()["1.weight"], before)
 
