@@ -10,7 +10,7 @@ from lamina.calls import checked
 from lamina.data import Dataset, Stream, as_dataset
 from lamina.data.arrays import rounded
 from lamina.data.dataset import Data
-from lamina.data.stream import AnyData, as_data, as_inputs, whole_of
+from lamina.data.stream import AnyData, as_data, as_inputs, as_training_data, whole_of
 from lamina.elsewhere import Named
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError
@@ -407,7 +407,7 @@ class Model(Named):
             DefinitionError: for invalid options, before the first training step.
             EngineError: if a training step needs more memory than the device has.
         """
-        data = as_data(train, self.coding)
+        data = as_training_data(train, self.coding)
         own = data.coding if isinstance(data, Dataset) else None
         coding = own or self.coding
         targets = None if (known := whole_of(data)) is None else known.target_arrays

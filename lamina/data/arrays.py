@@ -127,14 +127,17 @@ def is_buffer(value: object) -> bool:
 def is_frame(value: object) -> bool:
     """Whether a value is a data frame, or columns by name."""
     is_array = isinstance(value, np.ndarray)
-    return isinstance(value, Mapping) or (hasattr(value, "columns") and not is_array)
+    return is_named(value) or (hasattr(value, "columns") and not is_array)
+
+
+def is_named(value: object) -> bool:
+    """Whether a value is a dict, or something like it, but no matrix: one of SciPy's is a dict."""
+    return isinstance(value, Mapping) and not is_sparse(cast(object, value))
 
 
 def is_row(value: Any) -> bool:
     """Whether a value is a row of a table: single values by the names of the columns."""
-    return isinstance(value, Mapping) and all(
-        map(_is_single, cast(Mapping[Any, Any], value).values())
-    )
+    return is_named(value) and all(map(_is_single, cast(Mapping[Any, Any], value).values()))
 
 
 def is_rows(value: Any) -> bool:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 
 from lamina.data.arrays import is_row
-from lamina.data.columns import GAPS, as_kind, errors_at, kind_of, missing
+from lamina.data.columns import (
+    EXACT,
+    GAPS,
+    as_kind,
+    errors_at,
+    kind_of,
+    missing,
+    require_float32,
+)
 from lamina.data.dataset import Arrays, Dataset
 from lamina.data.frames import columns_of, read_columns
 from lamina.errors import DataError
+from lamina.graph import warn
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
@@ -137,6 +146,77 @@ class Coding:
         target = notes["target"]
         columns = tuple(column(one) for one in notes["columns"])
         return Coding(columns, None if target is None else column(target), notes["words"])
+
+
+def _difference(coding: Coding, other: Coding) -> tuple[str, str] | None:
+    """How a coding differs: what is expected, and what is found; None if they are equal.
+
+    Targets are compared if both have one.
+    """
+    names, others = ([column.name for column in one.columns] for one in (coding, other))
+    if names != others:
+        return _first_difference("columns", names, others)
+    if coding.words != other.words:
+        return f"words={coding.words!r}", f"words={other.words!r}"
+    pairs = list(zip(coding.columns, other.columns, strict=True))
+    if coding.target is not None and other.target is not None:
+        pairs.append((coding.target, other.target))
+    different = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    return None if different is None else _difference_of_columns(*different)
+
+
+def _difference_of_columns(column: Column, other: Column) -> tuple[str, str]:
+    """How columns that are not equal differ."""
+    name, fields, others = repr(column.name), vars(column), vars(other)
+    differing = next(field for field in fields if fields[field] != others[field])
+    if differing == "words":
+        return _first_difference(f"words of {name}", column.words, other.words)
+    label = "name of the target" if differing == "name" else f"{differing} of {name}"
+    return f"{label}: {fields[differing]}", f"{label}: {others[differing]}"
+
+
+def _first_difference(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
+    """How many names there are, and the first that is not the same."""
+    equal = (one == other for one, other in zip(names, others, strict=False))
+    position = next((number for number, same in enumerate(equal) if not same), None)
+    if position is None:
+        position = min(len(names), len(others))
+
+    def text(found: Sequence[str]) -> str:
+        own = f"; number {position} is {found[position]!r}" if position < len(found) else ""
+        return f"{what}: {len(found):,}{own}"
+
+    return text(names), text(others)
+
+
+_CODE_ALIKE = (
+    "Words, classes and scales would get other numbers than in training. Code further tables as "
+    "the training data: model.coding.dataset('test.csv'), train.coding.dataset(frame); or load all "
+    "examples and divide them afterwards: data.split(0.8)."
+)
+
+
+def require_equal(coding: Coding, other: Coding) -> None:
+    """Raises DataError if the coding of data is not that of the training data."""
+    different = _difference(coding, other)
+    if different is not None:
+        expected, found = different
+        raise DataError(
+            "the table is coded otherwise than the training data",
+            facts=(("expected", expected), ("found", found)),
+            advice=_CODE_ALIKE,
+        )
+
+
+def warn_of_another(coding: Coding, other: Coding) -> None:
+    """Warns if a model that was trained with a coding is trained further with another one."""
+    different = _difference(coding, other)
+    if different is not None:
+        expected, found = different
+        warn(
+            "the table is coded otherwise than the data on which the model was trained before: "
+            f"expected {expected}, found {found}. {_CODE_ALIKE}"
+        )
 
 
 def coded(
@@ -263,6 +343,7 @@ def _column(name: str, values: Array, words: Words, gaps: str | float, standardi
             )
         return Column(name, kind, known)
     numbers = _as_floats(values)
+    require_float32(name, numbers, numbers)
     gap = None if gaps == "error" else _gap(name, numbers[~np.isnan(numbers)], gaps)
     filled = _filled(name, numbers, gap)
     mean, deviation = 0.0, 1.0
@@ -313,6 +394,7 @@ def _numbers(column: Column, values: Array) -> list[Array]:
     numbers = _as_floats(values)
     filled = _filled(column.name, numbers, column.gap)
     scaled: Array = (filled - column.mean) / column.deviation
+    require_float32(column.name, scaled, filled)
     return [scaled, np.isnan(numbers)] if column.indicator else [scaled]
 
 
@@ -342,7 +424,8 @@ def _target_column(name: str, values: Array, wanted: str | None) -> Column:
     if kind == "word":
         return Column(name, kind, _vocabulary(known))
     numbers = _as_floats(known)
-    broken = np.flatnonzero(~np.isfinite(numbers) | (np.trunc(numbers) != numbers))
+    require_float32(name, numbers, numbers)
+    broken = np.flatnonzero((np.abs(numbers) > EXACT) | (np.trunc(numbers) != numbers))
     if wanted == "class" and len(broken):
         raise DataError(
             f"the column {name!r} has numbers that are no class numbers",
@@ -388,6 +471,7 @@ def _targets(column: Column, values: Array) -> Array:
         return codes
     _require_all(column.name, missing(known))
     numbers = _as_floats(known)
+    require_float32(column.name, numbers, numbers)
     if column.kind == "class":
         return numbers.astype(np.int64)
     return numbers.astype(np.float32)[:, None]

@@ -24,6 +24,11 @@ from lamina.shapes import Array
 GAPS = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan"))
 # With so many numbers, the other cells of a column are taken for mistakes.
 _NEARLY_ALL = 0.9
+# float64 represents all whole numbers up to this one exactly.
+EXACT = 2.0**53
+_LARGEST = float(np.finfo(np.float32).max)
+# Cells of a file that are bools, as Python, R and Excel write them.
+_BOOLS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
 # What can be said of a column; only a target has classes.
 KINDS = ("number", "date", "word", "class")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?", re.ASCII)
@@ -77,6 +82,34 @@ def missing(values: Array) -> Array:
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
 
 
+def require_float32(
+    name: str, numbers: Array, given: Array, where: Callable[[int], str] | None = None
+) -> None:
+    """Requires numbers that are finite in float32; missing ones are allowed.
+
+    Args:
+        name: of the column.
+        numbers: as the model computes with them, float64; NaN where one is missing.
+        given: as they are in the table.
+        where: describes the position of a row; `"in row 3"` by default.
+
+    Raises:
+        DataError: for an infinity, or a number that float32 cannot hold.
+    """
+    broken = np.flatnonzero(np.abs(numbers) > _LARGEST)
+    if len(broken):
+        row = int(broken[0])
+        raise DataError(
+            f"the column {name!r} has a number that float32 cannot hold",
+            facts=(
+                ("expected", "numbers up to 3.4e+38"),
+                ("found", f"{given[row]:g} {where(row) if where else f'in row {row}'}"),
+            ),
+            advice="Correct it, scale the column, or make it a missing number: NaN, or an empty "
+            "cell.",
+        )
+
+
 def as_kind(name: str, values: Array, kind: str, known: Collection[str] | None = None) -> Array:
     """The values of a column as values of a kind.
 
@@ -99,6 +132,9 @@ def as_kind(name: str, values: Array, kind: str, known: Collection[str] | None =
     if found == "word":
         cells = [word or "" for word in cast(list[Any], values.tolist())]
         return of_cells(name, cells, kind, lambda row: f"in row {row}")
+    # Numbers of bools are words of earlier versions.
+    if values.dtype.kind == "b" and kind == "word" and not {"0", "1"} & set(known or ()):
+        return np.array([str(value) for value in cast(list[Any], values.tolist())], object)
     if found == "number" and kind == "word" and (known is None or any(map(is_number, known))):
         words = [_word(number) for number in cast(list[Any], values.tolist())]
         _doubt_numbers(name, words, known)
@@ -162,7 +198,8 @@ def of_cells(
 ) -> Array:
     """The values of a column of text.
 
-    Without a kind, it is of numbers or dates if all its cells are, and otherwise of words.
+    Without a kind, it is of bools, numbers or dates if all its cells are, and otherwise of words.
+    Bools are numbers too, 0 and 1.
 
     Args:
         name: of the column.
@@ -178,6 +215,9 @@ def of_cells(
         return np.array([cell or None for cell in cells], object)
     # Dates and words are often repeated: each is looked at once.
     counts = Counter(cell for cell in cells if cell not in GAPS)
+    if kind in (None, "number") and counts and counts.keys() <= _BOOLS.keys():
+        bools = np.array([_BOOLS.get(cell, np.nan) for cell in cells])
+        return bools if np.isnan(bools).any() else bools.astype(np.bool_)
     if kind is None:
         kind = _found_kind(name, cells, counts, where)
     elif not all(map(_FOUND[kind].fits, counts)):
@@ -185,8 +225,12 @@ def of_cells(
     if kind == "word":
         return np.array([None if cell in GAPS else cell for cell in cells], object)
     found = _FOUND[kind]
-    numbers = [found.read(found.gap if cell in GAPS else cell) for cell in cells]
-    return np.array(numbers, found.dtype)
+    values = np.array(
+        [found.read(found.gap if cell in GAPS else cell) for cell in cells], found.dtype
+    )
+    if kind == "number":
+        require_float32(name, values, values, where)
+    return values
 
 
 def _found_kind(

@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.calls import Called
-from lamina.data.arrays import bytes_of, dense, is_buffer, is_frame, is_sparse, listed, to_array
+from lamina.data.arrays import (
+    bytes_of,
+    dense,
+    is_buffer,
+    is_frame,
+    is_named,
+    is_sparse,
+    listed,
+    to_array,
+)
 from lamina.data.fields import (
     Arrays,
     arrays_of,
@@ -422,7 +431,7 @@ class Dataset(Named, metaclass=Called):
 
 def _has_frame(inputs: object) -> bool:
     """Whether one of the inputs is a data frame."""
-    if isinstance(inputs, tuple | Mapping):
+    if isinstance(inputs, tuple) or is_named(inputs):
         several: tuple[object, ...] = as_tuple(cast(Any, inputs))
     else:
         several = (inputs,)

@@ -7,7 +7,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from lamina.data.arrays import Listed, is_buffer, is_sparse, listed, rounded, sparse_in_dtype
+from lamina.data.arrays import (
+    Listed,
+    is_buffer,
+    is_named,
+    is_sparse,
+    listed,
+    rounded,
+    sparse_in_dtype,
+)
 from lamina.errors import DataError, DTypeError
 from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 
@@ -61,7 +69,7 @@ def named_arrays(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
 
 def arrays_of(role: str, value: Any) -> Any:
     """Lists and array-likes as arrays, also in tuples and dicts; any other value unchanged."""
-    if isinstance(value, tuple | Mapping):
+    if isinstance(value, tuple) or is_named(value):
         return of_each(value, lambda index, item: _as_array(f"{role}{index}", item))
     return _as_array(role, value)
 

@@ -115,8 +115,16 @@ def _of_objects(name: str, values: list[Any]) -> Array:
 
 
 def _numbers(values: list[Any], gaps: list[bool]) -> Array:
-    numbers = [np.nan if gap else float(value) for value, gap in zip(values, gaps, strict=True)]
+    numbers = [np.nan if gap else _float(value) for value, gap in zip(values, gaps, strict=True)]
     return np.array(numbers, np.float64)
+
+
+def _float(value: Any) -> float:
+    """A number; an infinity for an integer that float64 cannot hold."""
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf
 
 
 def _is_gap(value: Any) -> bool:
@@ -141,6 +149,7 @@ def _unknown(name: str, found: str, advice: str = "Convert it, or leave it out."
 
 
 def _of_data_frame(frame: Any) -> dict[str, Array]:
+    frame = _with_texts_as_names(frame)
     try:
         narwhals: Any = importlib.import_module("narwhals")
     except ImportError as error:
@@ -163,6 +172,16 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
             else "Columns by name are lists or arrays, rows dicts of single values.",
         ) from None
     return {str(name): _of_series(narwhals, str(name), table[name]) for name in table.columns}
+
+
+def _with_texts_as_names(frame: Any) -> Any:
+    """A frame of pandas, whose columns may have numbers for names, with these as text."""
+    names: list[Any] = list(frame.columns) if hasattr(frame, "iloc") else []
+    if all(isinstance(name, str) for name in names):
+        return frame
+    named = frame.copy(deep=False)
+    named.columns = list(map(str, names))
+    return named
 
 
 def _require_distinct(names: Sequence[Any]) -> None:

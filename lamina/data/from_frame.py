@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Annotated, Any
 
 from lamina.calls import checked
@@ -9,16 +10,29 @@ from lamina.data.coding import Words, coded
 from lamina.data.columns import Kinds, errors_at, recognised
 from lamina.data.dataset import Dataset
 from lamina.data.frames import columns_of
-from lamina.graph.kinds import AnyOf, Number, Word
+from lamina.graph.kinds import AnyOf, Kind, Misfit, Number, Operands, OrNone, Word
 
 GAP_RULES = ("error", "mean", "median", "indicator")
+
+
+class _ColumnName(Kind):
+    """The name of a column as text: those of pandas may be numbers."""
+
+    def read(self, value: Any, operands: Operands = ()) -> str:
+        if isinstance(value, Hashable) and value is not None:
+            return str(value)
+        raise Misfit("the name of a column", "'rent'")
+
+
+# The name of a column of a frame.
+ColumnName = Annotated[Any, OrNone(_ColumnName())]
 Gaps = Annotated[str | float, AnyOf((Word(GAP_RULES), Number()))]
 
 
 @checked
 def from_frame(
     frame: Any,
-    target: str | None = None,
+    target: ColumnName = None,
     *,
     words: Words = "one-hot",
     gaps: Gaps = "error",
@@ -42,7 +56,8 @@ def from_frame(
     Args:
         frame: of pandas, Polars, PyArrow, or another that narwhals reads; or columns by name, such
             as `read_table` returns; or a list of rows, dicts by the names of columns.
-        target: the name of the column of targets.
+        target: the name of the column of targets. Names that are not text, as pandas has them,
+            become text.
         words: `"one-hot"`, or `"index"` for `lm.Embedding`. A missing word is the word "".
         gaps: what replaces missing numbers: `"mean"`, `"median"`, a number, or `"indicator"`, the
             mean and a further feature that is 1 where a number is missing. `"error"` refuses them.

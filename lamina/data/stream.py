@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 
 from lamina.calls import Called
-from lamina.data.arrays import is_buffer, is_frame, is_rows, is_sparse, to_array
+from lamina.data.arrays import is_buffer, is_frame, is_named, is_rows, is_sparse, to_array
 from lamina.data.dataset import NAME_PAIRS, Dataset, as_dataset
 from lamina.errors import DataError
 from lamina.graph.kinds import Count, Kind, Operands, OrNone, Whole, shown
@@ -155,8 +155,17 @@ def as_data(value: Any, coding: Coding | None = None) -> Dataset | Stream:
 
     Raises:
         DataError: if it is neither data nor a source of batches; with a coding, for a data frame
-            that is not coded.
+            that is not coded, or that is coded otherwise.
     """
+    return _as_data(value, coding)
+
+
+def as_training_data(value: Any, coding: Coding | None) -> Dataset | Stream:
+    """As `as_data`, but of another coding it warns: the model takes the coding of the data."""
+    return _as_data(value, coding, is_training=True)
+
+
+def _as_data(value: Any, coding: Coding | None, *, is_training: bool = False) -> Dataset | Stream:
     if is_frame(value) or is_rows(value):
         advice = "Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
         advice += "model.coding.dataset(frame)."
@@ -167,7 +176,7 @@ def as_data(value: Any, coding: Coding | None = None) -> Dataset | Stream:
     if is_stream(value):
         return value if isinstance(value, Stream) else Stream(value)
     dataset = as_dataset(value)
-    _require_coded(dataset, coding)
+    _require_coded(dataset, coding, is_training=is_training)
     if not dataset.is_sparse:
         return dataset
     from lamina.data.sparse import SparseRows  # few trainings need it
@@ -175,9 +184,19 @@ def as_data(value: Any, coding: Coding | None = None) -> Dataset | Stream:
     return Stream(SparseRows(dataset))
 
 
-def _require_coded(dataset: Dataset, coding: Coding | None) -> None:
-    """Raises DataError for a data frame that a model with a coding would take as it is."""
-    if coding is not None and dataset.is_uncoded_frame:
+def _require_coded(dataset: Dataset, coding: Coding | None, *, is_training: bool = False) -> None:
+    """Checks that a table is coded as those that a model with a coding takes.
+
+    Raises:
+        DataError: for a data frame that is not coded; for another coding, unless it is trained on.
+    """
+    if coding is None:
+        return
+    if dataset.coding is not None:
+        from lamina.data.coding import require_equal, warn_of_another  # only tables need it
+
+        (warn_of_another if is_training else require_equal)(coding, dataset.coding)
+    if dataset.is_uncoded_frame:
         advice = "The model was trained on coded columns. With targets of your own: "
         advice += "(model.coding.inputs(frame), y)."
         raise _uncoded("model.coding.dataset(frame)", repr(dataset), advice)
@@ -244,7 +263,7 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
 
 def _has_sparse(inputs: object) -> bool:
     """Whether one of the inputs is a sparse matrix."""
-    if isinstance(inputs, Mapping):
+    if is_named(inputs):
         inputs = tuple(cast(Mapping[str, object], inputs).values())
     several = cast(tuple[object, ...], inputs) if isinstance(inputs, tuple) else (inputs,)
     return any(map(is_sparse, several))
@@ -285,7 +304,7 @@ def as_batch(value: Any) -> Dataset:
 def _batch(value: Any) -> Dataset:
     if isinstance(value, Dataset):
         return value
-    if isinstance(value, Mapping):
+    if is_named(value):
         return _named_batch(cast(Mapping[str, Any], value))
     if isinstance(value, tuple | list):
         fields: tuple[Any, ...] = tuple(cast(Any, value))

@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from lamina.data.columns import GAPS, is_number
+from lamina.data.columns import EXACT, GAPS, is_number, require_float32
 from lamina.data.untrusted import reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
@@ -21,9 +21,8 @@ from lamina.shapes import Array
 
 _DELIMITERS = ",;\t"
 _LEAST = {1: "one column", 2: "two columns"}
+_LARGEST = float(np.finfo(np.float32).max)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-# float64 represents all whole numbers up to this one exactly.
-_EXACT = 2.0**53
 
 
 class NotNumbers(FileFormatError):
@@ -68,7 +67,7 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
         inputs = np.delete(table, column, axis=1).astype(np.float32)
         values = table[:, column]
         whole = bool(np.all(np.isfinite(values) & (np.trunc(values) == values)))
-        if whole and bool(np.all(np.abs(values) <= _EXACT)):
+        if whole and bool(np.all(np.abs(values) <= EXACT)):
             return inputs, values.astype(np.int64)
         return inputs, values.astype(np.float32)[:, None]
 
@@ -243,6 +242,10 @@ def _read_numbers(path: Path, layout: _Layout) -> Array:
         raise _first_fault(path, layout) or ValueError("uneven rows")
     if np.isnan(table).any():
         raise _first_fault(path, layout) or NotNumbers("a number is missing")
+    if np.abs(table).max() > _LARGEST:
+        texts = read_texts(path)
+        for name, column in zip(layout.names, table.T, strict=True):
+            require_float32(name, column, column, texts.where)
     return table
 
 

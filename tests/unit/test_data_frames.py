@@ -416,3 +416,83 @@ def test_dates_of_python_are_dates() -> None:
         from_frame({"day": [zoned, zoned], "y": [0.5, 1.5]}, target="y")
     assert "dates with a time zone" in str(caught.value)
     assert "Remove the zone" in str(caught.value)
+
+
+# Numbers that float32 cannot hold -----------------------------------------------------------------
+
+
+@maker
+@pytest.mark.parametrize("options", [{}, {"standardise": True}, {"gaps": "mean"}])
+@pytest.mark.parametrize("number", [np.inf, -np.inf, 1e300])
+def test_numbers_that_float32_cannot_hold_are_refused(
+    make: Maker, number: float, options: dict[str, Any]
+) -> None:
+    text = (
+        "the column 'a' has a number that float32 cannot hold\n"
+        "  expected  numbers up to 3.4e+38\n"
+        f"  found     {number:g} in row 1\n"
+        "  Correct it, scale the column, or make it a missing number: NaN, or an empty cell."
+    )
+    frame = make({"a": [1.0, number, 2.0], "y": [0.5, 1.5, 2.5]})
+    with pytest.raises(DataError) as caught:
+        from_frame(frame, "y", **options)
+    assert str(caught.value) == f"in from_frame: {text}"
+    with pytest.raises(DataError, match="the column 'a' has a number that float32") as caught:
+        from_frame(frame, "a", **options)
+    coding = from_frame(make({"a": [1.0, 3.0, 2.0], "y": [0.5, 1.5, 2.5]}), "y", **options).coding
+    with pytest.raises(DataError) as caught:
+        coding.inputs(frame)
+    assert str(caught.value) == f"in Coding: {text}"
+
+
+def test_integers_beyond_float64_are_refused() -> None:
+    with pytest.raises(DataError, match="the column 'a' has a number that float32 cannot hold"):
+        from_frame({"a": [1, 10**400]})
+
+
+def test_a_scaled_number_that_float32_cannot_hold_is_refused() -> None:
+    coding = from_frame({"a": [1e-20, 2e-20]}, standardise=True).coding
+    with pytest.raises(DataError, match="float32 cannot hold") as caught:
+        coding.inputs({"a": [1e-20, 1e30]})
+    assert caught.value.facts[1] == ("found", "1e+30 in row 1")
+
+
+# Names of columns that are not text ---------------------------------------------------------------
+
+
+def test_names_of_columns_become_text() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.arange(6.0).reshape(3, 2))
+    assert from_frame(frame).coding.features == ("0", "1")
+    for target in (1, "1", np.int64(1)):
+        data = from_frame(frame, target)
+        assert data.coding.features == ("0",)
+        assert data.targets.tolist() == [1, 3, 5]
+    assert data.coding.inputs(frame).tolist() == [[0], [2], [4]]
+    assert list(frame.columns) == [0, 1]
+    assert from_frame({1: [1.0], "y": [0.5]}, 1).coding.features == ("y",)
+    kinds = from_frame(frame, 1, kinds={1: "number"}).coding.target
+    assert kinds is not None
+    assert kinds.kind == "number"
+    with pytest.raises(DefinitionError, match="target"):
+        from_frame(frame, ["1"])
+
+
+# Bools as text ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("True", "False"), ("true", "false"), ("TRUE", "FALSE")])
+def test_bools_as_text_are_taken_where_a_model_knows_bools(words: tuple[str, str]) -> None:
+    coding = from_frame({"b": [True, False], "y": [0.5, 1.5]}, "y").coding
+    assert coding.inputs([{"b": word} for word in words]).tolist() == [[1], [0]]
+    assert coding.inputs({"b": words[0]}).tolist() == [[1]]
+    with pytest.raises(DataError, match="the column 'b' is of another kind") as caught:
+        coding.inputs({"b": ["True", "yes"]})
+    assert caught.value.facts[1] == ("found", "'True' in row 0")
+
+
+def test_bools_that_are_called_words_are_those_of_files() -> None:
+    coding = from_frame({"b": [True, False]}, kinds={"b": "word"}).coding
+    assert coding.features == ("b=False", "b=True")
+    assert coding.inputs({"b": ["True"]}).tolist() == [[0, 1]]
+    assert coding.inputs({"b": [True]}).tolist() == [[0, 1]]

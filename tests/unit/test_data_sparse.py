@@ -35,6 +35,26 @@ def test_a_fit_on_a_sparse_matrix_gives_the_bits_of_the_dense_one(
     )
 
 
+@pytest.mark.parametrize("make", ["dok_matrix", "dok_array"])
+def test_a_matrix_that_is_a_dict_is_a_matrix(make: str) -> None:
+    matrix = getattr(scipy_sparse, make)(DENSE)
+    found = trained((matrix, TRAIN.targets), validation=(matrix, TRAIN.targets))
+    expected = trained((DENSE, TRAIN.targets), validation=(DENSE, TRAIN.targets))
+    assert same(found[0], expected[0])
+    batches = [(matrix, TRAIN.targets)]
+    assert same(trained(batches)[0], trained([(DENSE, TRAIN.targets)])[0])
+    assert lm.data.Dataset({"a": matrix}).is_sparse
+    assert repr(lm.data.Dataset(matrix, TRAIN.targets)).startswith("90 examples: x f32[4] sparse")
+    model = lm.Model(network(), seed=3)
+    np.testing.assert_array_equal(model.predict(matrix), model.predict(DENSE))
+    loss = lm.CrossEntropy()
+    assert model.evaluate((matrix, TRAIN.targets), loss) == model.evaluate(
+        (DENSE, TRAIN.targets), loss
+    )
+    with pytest.raises(DataError, match="the targets are a sparse matrix"):
+        lm.data.Dataset(DENSE, matrix)
+
+
 def test_few_rows_are_dense_at_a_time() -> None:
     made: list[tuple[int, ...]] = []
     matrix = scipy_sparse.random_array((100_000, 2_000), density=1e-4, dtype="float32", rng=0)

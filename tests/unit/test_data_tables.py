@@ -333,3 +333,41 @@ def test_a_model_of_tables_predicts_a_file(tmp_path: Path) -> None:
         "  found     'rows.csv'\n"
         "  Read the file: lm.data.load(path).inputs, or numpy.load(path)."
     )
+
+
+def test_cells_that_are_infinite_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    text = (
+        "the column 'b' has a number that float32 cannot hold\n"
+        "  expected  numbers up to 3.4e+38\n"
+        "  found     inf in line 3\n"
+        "  Correct it, scale the column, or make it a missing number: NaN, or an empty cell."
+    )
+    path.write_text("a,b,y\n1,2,0.5\n3,inf,1.5\n")
+    for options in ({}, {"standardise": True}):
+        with pytest.raises(DataError) as caught:
+            lm.data.load(path, **options)
+        assert text in str(caught.value)
+    path.write_text("a,b,y\n1,2,0.5\n3,1e39,1.5\nx,4,2.5\n")
+    with pytest.raises(DataError, match="the column 'b' has a number that float32"):
+        lm.data.load(path)
+
+
+def test_cells_that_are_bools_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("b,c,y\nTrue,false,0.5\nFalse,,1.5\nTrue,true,2.5\n")
+    data = lm.data.load(path, gaps=0.5)
+    assert data.coding.features == ("b", "c")
+    assert data.inputs.tolist() == [[1, 0], [0, 0.5], [1, 1]]
+    frame = {"b": [True, False, True], "c": [False, None, True], "y": [0.5, 1.5, 2.5]}
+    coding = lm.data.from_frame(frame, "y", gaps=0.5).coding
+    assert coding == data.coding
+    assert coding.inputs(path).tolist() == data.inputs.tolist()
+    targets = lm.data.load(path, "b", gaps=0.5)
+    assert targets.targets.tolist() == [1, 0, 1]
+    assert lm.data.load(path, "b", gaps=0.5, kinds={"b": "word"}).coding.classes == (
+        "False",
+        "True",
+    )
+    standardised = lm.data.load(path, gaps=0.5, standardise=True)
+    assert standardised.inputs[:, 0].tolist() == [1, 0, 1]

@@ -16,7 +16,7 @@ from frame_cases import (
 
 import lamina as lm
 from lamina.data import Coding, from_frame
-from lamina.errors import DataError, DTypeError, NonFiniteError, ShapeError
+from lamina.errors import DataError, DTypeError, LaminaWarning, NonFiniteError, ShapeError
 
 
 def trained(data: Any, **how: Any) -> lm.Model:
@@ -140,7 +140,7 @@ def test_a_fit_that_is_refused_keeps_the_coding() -> None:
     model = trained(from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y"))
     coding = model.coding
     other = from_frame({"b": [1.0, 2.0], "c": [1.0, 2.0], "y": [0.5, 1.5]}, "y")
-    with pytest.raises(ShapeError):
+    with pytest.raises(ShapeError), pytest.warns(LaminaWarning, match="coded otherwise"):
         model.fit(other, loss=lm.MSE(), optimizer=lm.SGD(0.1))
     assert model.coding is coding
 
@@ -148,8 +148,8 @@ def test_a_fit_that_is_refused_keeps_the_coding() -> None:
 def test_a_fit_that_changes_nothing_keeps_the_coding(tmp_path: Path) -> None:
     model = trained(from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y"))
     coding, how = model.coding, {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
-    other = from_frame({"b": [1.0, 2.0], "y": [0.5, np.inf]}, "y", kinds={"y": "number"})
-    with pytest.raises(NonFiniteError):
+    other = from_frame({"b": [1.0, 2.0], "y": [0.5, 1e30]}, "y", kinds={"y": "number"})
+    with pytest.raises(NonFiniteError), pytest.warns(LaminaWarning, match="coded otherwise"):
         model.fit(other, **how)
     assert model.coding is coding
 
@@ -159,10 +159,12 @@ def test_a_fit_that_changes_nothing_keeps_the_coding(tmp_path: Path) -> None:
             fit.stop()
 
     finite = from_frame({"b": [1.0, 2.0], "y": [0.5, 1.5]}, "y")
-    model.fit(finite, callbacks=[Saves()], **how)
+    with pytest.warns(LaminaWarning, match="coded otherwise"):
+        model.fit(finite, callbacks=[Saves()], **how)
     assert model.coding is coding
     assert lm.load(tmp_path / "model").coding == finite.coding
-    model.fit(finite, **how)
+    with pytest.warns(LaminaWarning, match="coded otherwise"):
+        model.fit(finite, **how)
     assert model.coding is finite.coding
 
 
@@ -256,3 +258,91 @@ def test_a_predictor_tells_how_a_frame_is_coded() -> None:
 def test_a_coding_is_plain_data() -> None:
     coding = from_frame(by_name(TABLE), target="town", gaps="indicator", standardise=True).coding
     assert Coding.of(coding.notes()) == coding
+
+
+# Tables that are coded separately ----------------------------------------------------------------
+
+ADVICE = (
+    "Words, classes and scales would get other numbers than in training. Code further tables as "
+    "the training data: model.coding.dataset('test.csv'), train.coding.dataset(frame); or load all "
+    "examples and divide them afterwards: data.split(0.8)."
+)
+TOWNS = {"town": ["Ulm", "Bonn", "Ulm"], "size": [1.0, 2.0, 4.0], "y": [0.5, 1.5, 2.5]}
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "expected", "found"),
+    [
+        (
+            {"town": ["Ulm", "Aalen", "Ulm"]},
+            {},
+            "words of 'town': 2; number 0 is 'Bonn'",
+            "words of 'town': 2; number 0 is 'Aalen'",
+        ),
+        (
+            {"town": ["Ulm", "Bonn", "Ulm1"]},
+            {},
+            "words of 'town': 2",
+            "words of 'town': 3; number 2 is 'Ulm1'",
+        ),
+        (
+            {"size": [1.0, 2.0, 6.0]},
+            {"standardise": True},
+            "mean of 'size': 0.0",
+            "mean of 'size': 3.0",
+        ),
+        ({"rooms": [1.0, 2.0, 3.0]}, {}, "columns: 2", "columns: 3; number 2 is 'rooms'"),
+        ({}, {"words": "index"}, "words='one-hot'", "words='index'"),
+        ({"y": [1.0, 2.0, 3.0]}, {}, "kind of 'y': number", "kind of 'y': class"),
+    ],
+)
+def test_data_that_is_coded_separately_is_refused(
+    change: dict[str, Any], options: dict[str, Any], expected: str, found: str
+) -> None:
+    data = from_frame(TOWNS, "y")
+    other = from_frame({**TOWNS, **change}, "y", **options)
+    model = trained(data)
+    text = (
+        "the table is coded otherwise than the training data\n"
+        f"  expected  {expected}\n"
+        f"  found     {found}\n"
+        f"  {ADVICE}"
+    )
+    for call in (
+        lambda: trained(data, validation=other),
+        lambda: model.evaluate(other, loss=lm.MSE()),
+        lambda: model.predict(other),
+    ):
+        with pytest.raises(DataError) as caught:
+            call()
+        assert text in str(caught.value)
+
+
+def test_an_equal_coding_of_another_table_is_taken() -> None:
+    data, again = from_frame(TOWNS, "y"), from_frame(TOWNS, "y")
+    model = trained(data, validation=again)
+    assert model.evaluate(again, loss=lm.MSE()) == model.evaluate(data, loss=lm.MSE())
+    model.predict(from_frame({name: TOWNS[name] for name in ("town", "size")}))
+    model.fit(again, loss=lm.MSE(), optimizer=lm.SGD(0.1))
+
+
+def test_a_second_fit_with_another_coding_warns(tmp_path: Path) -> None:
+    data = from_frame(TOWNS, "y")
+    other = from_frame({**TOWNS, "town": ["Ulm", "Aalen", "Ulm"]}, "y")
+    how: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
+    model = trained(data)
+    text = (
+        "the table is coded otherwise than the data on which the model was trained before: "
+        "expected words of 'town': 2; number 0 is 'Bonn', found words of 'town': 2; number 0 is "
+        f"'Aalen'. {ADVICE}"
+    )
+    with pytest.warns(LaminaWarning) as caught:
+        model.fit(other, **how)
+    assert [str(one.message) for one in caught] == [text]
+    assert model.coding is other.coding
+    model.fit(other, validation=other, **how)
+    path = tmp_path / "checkpoint"
+    model.fit(other, checkpoint=path, **how)
+    with pytest.warns(LaminaWarning) as caught:
+        lm.Model(model.network).fit(data, checkpoint=path, resume=True, epochs=2, **how)
+    assert [str(one.message)[:33] for one in caught] == [text[:33]]
