@@ -22,7 +22,9 @@ from lamina.records import frozen_dataclass
 from lamina.reports import table_text
 from lamina.shapes import Array, float32, shape_text, static
 
-# The names of inner layers in PyTorch's modules.
+# Counts training steps; layers without momentum need it.
+_COUNTER = "num_batches_tracked"
+# The names of inner layers and states in PyTorch's modules.
 _INNER: dict[str, dict[str, str]] = {
     "TransformerEncoderBlock": {
         "attention": "self_attn",
@@ -41,14 +43,12 @@ _INNER: dict[str, dict[str, str]] = {
         "feedforward_norm": "norm3",
     },
     "MultiHeadAttention": {"output": "out_proj"},
-    "BatchNorm": {"running_variance": "running_var"},
+    "BatchNorm": {"running_variance": "running_var", "batches": _COUNTER},
     "InstanceNorm": {"running_variance": "running_var"},
 }
 # PyTorch keeps the weights of queries, keys and values in one array, thirds of its rows; where
 # their inputs differ in size, in three.
 _THIRDS = {"queries": (0, "q_proj"), "keys": (1, "k_proj"), "values": (2, "v_proj")}
-# Counters of training steps, which Lamina's layers do not need.
-_COUNTER = "num_batches_tracked"
 
 
 class StateDict(Kind):
@@ -376,6 +376,8 @@ class _Pairing:
         self._pairs[variable.name] = Pair(variable.name, source, third)
         self._values[variable.name] = value
         self._left.pop(source, None)
+        if source in self._unused:
+            self._unused.remove(source)
 
     def _separate(self, source: str, variable: Variable) -> str:
         """The array of queries, keys or values alone."""
@@ -391,8 +393,6 @@ def _array(value: Any, name: str) -> Array:
     """A value as an array; PyTorch's tensors are copied from their device."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":
-            value = value.float()
     return to_array(value, f"{name} cannot be converted to an array")
 
 

@@ -55,6 +55,8 @@ def to_array(value: Any, problem: str) -> Array:
             advice="Make a dense array: matrix.toarray(). lm.data.Dataset, fit, evaluate and "
             "predict take sparse inputs as they are.",
         )
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+        value = value.detach().float()  # NumPy has no such type; all its numbers are exact
     try:
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             return np.from_dlpack(value)
@@ -154,6 +156,14 @@ def _is_single(value: object) -> bool:
 def is_sparse(value: object) -> bool:
     """Whether a value is a sparse matrix or array of SciPy."""
     return hasattr(value, "tocsr") and hasattr(value, "toarray")
+
+
+def is_bare_row(value: Any) -> bool:
+    """Whether a value is a row of a table without names of columns, or a row of a frame."""
+    if isinstance(value, list):
+        items = cast(list[Any], value)
+        return bool(items) and all(map(_is_single, items))
+    return hasattr(value, "iloc") and getattr(value, "ndim", 0) == 1
 
 
 def dense(array: Any) -> Array:

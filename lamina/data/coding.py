@@ -14,6 +14,7 @@ from lamina.data.columns import (
     EXACT,
     GAPS,
     as_kind,
+    doubt_words,
     errors_at,
     kind_of,
     missing,
@@ -251,6 +252,9 @@ def coded(
     if not columns:
         raise DataError("the table has no columns of inputs")
     own = None if target is None else _target_column(target, table[target], wanted.get(target))
+    for column in (*columns, *(() if own is None else (own,))):
+        if column.kind == "word" and column.name not in wanted:
+            doubt_words(column.name, table[column.name], is_target=column is own)
     with errors_at("Coding"):
         return _dataset(Coding(columns, own, words), table)
 

@@ -177,6 +177,57 @@ def recognised(name: str, values: Array) -> Array:
     return of_cells(name, cells, "date", where) if is_date else values
 
 
+def doubt_words(name: str, values: Array, *, is_target: bool) -> None:
+    """Warns of a column of words that look like numbers or dates, or nearly all of which differ.
+
+    Args:
+        name: of the column.
+        values: its words; None where one is missing.
+        is_target: whether words are classes, not features.
+    """
+    counts = Counter(word for word in cast(list[Any], values.tolist()) if word)
+    total, doubt = counts.total(), None
+    if not total:
+        return
+    for kind, pattern, how in _LOOKS:
+        fitting = [word for word in counts if pattern.fullmatch(word)]
+        example = next((word for word in fitting if not is_number(word)), None)
+        if example and sum(counts[word] for word in fitting) >= _NEARLY_ALL * total:
+            doubt = example, f"look like {kind}", f"convert them to {kind}, {how}"
+            break
+    else:
+        if len(values) >= _FEW_ROWS and len(counts) > len(values) / 2:
+            remedy = "leave it out if it numbers the rows"
+            if all(map(is_number, counts)):
+                remedy = f"make numbers of them, kinds={{{name!r}: 'number'}}, or {remedy}"
+            doubt = next(iter(counts)), "hardly repeat", remedy
+    if doubt is not None:
+        example, reason, remedy = doubt
+        warn(
+            f"the column {name!r} has {len(counts):,} different words that {reason}, such as "
+            f"{example!r}; each becomes a {'class' if is_target else 'feature'}. If that is a "
+            f"mistake, {remedy}; otherwise say that they are words: kinds={{{name!r}: 'word'}}, "
+            f"or --kind {_quoted(name)}=word."
+        )
+
+
+# Texts that are no numbers or dates here, but in other notations, and how they are written here.
+_LOOKS = (
+    (
+        "dates",
+        re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d\d?:\d\d(:\d\d)?)?", re.ASCII),
+        "2024-12-31",
+    ),
+    (
+        "numbers",
+        re.compile(r"[-+]?[$€£]? ?(\d{1,3}([.,' ]\d{3})+|\d+)([.,]\d+)?( ?[%$€£])?", re.ASCII),
+        "1200.5",
+    ),
+)
+# Of fewer rows, words may all differ by chance.
+_FEW_ROWS = 20
+
+
 def _no_values(kind: str, count: int) -> Array:
     if kind == "word":
         return np.full(count, None, object)

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 
 from lamina.calls import Called
-from lamina.data.arrays import is_buffer, is_frame, is_named, is_rows, is_sparse, to_array
+from lamina.data.arrays import (
+    is_bare_row,
+    is_buffer,
+    is_frame,
+    is_named,
+    is_rows,
+    is_sparse,
+    to_array,
+)
 from lamina.data.dataset import NAME_PAIRS, Dataset, as_dataset
 from lamina.errors import DataError
 from lamina.graph.kinds import Count, Kind, Operands, OrNone, Whole, shown
@@ -228,13 +236,16 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
         coding: of the tables that the model takes, if any.
 
     Raises:
-        DataError: for the path of a file, if the model takes no tables.
+        DataError: for the path of a file, if the model takes no tables; for a row without names of
+            columns, if it takes them.
     """
     if isinstance(value, Dataset):
         _require_coded(value, coding)
         return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs
     if coding is not None and (is_frame(value) or coding.takes_rows(value)):
         return coding.inputs(value)
+    if coding is not None and is_bare_row(value):
+        raise _no_names(value, coding)
     if is_rows(value):
         raise _uncoded(
             "an array",
@@ -259,6 +270,22 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
     if is_stream(value):
         return as_data(value)
     return as_data(Dataset(value)) if _has_sparse(value) else value
+
+
+def _no_names(value: Any, coding: Coding) -> DataError:
+    names = [repr(column.name) for column in coding.columns]
+    more = ", ..." if len(names) > 2 else ""
+    row = ", ".join(f"{name}: value" for name in names[:2])
+    return DataError(
+        "a row of a table has no names of columns",
+        facts=(
+            ("expected", f"a dict {{{row}{more}}}, or a data frame"),
+            ("found", f"a {type(value).__name__} of {len(value)} values"),
+        ),
+        where="predict",
+        advice=f"A row by its names: model.predict({{{row}{more}}}). A row of a frame as a frame: "
+        "frame.iloc[[0]].",
+    )
 
 
 def _has_sparse(inputs: object) -> bool:

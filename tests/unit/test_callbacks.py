@@ -18,6 +18,7 @@ from callback_cases import FAR, Scripted, Seen, X, Y, bits, fit, network
 import lamina as lm
 from lamina.errors import DefinitionError, MissingExtraError, NonFiniteError
 from lamina.training.callbacks.callback import RunningFit
+from lamina.training.callbacks.hooks import divided, together
 
 # Hooks --------------------------------------------------------------------------------------------
 
@@ -509,3 +510,81 @@ def test_a_loop_of_ones_own_that_was_killed_within_an_epoch_is_resumed(tmp_path:
     assert run("part", 4).returncode < 0
     assert run("part", 8).returncode < 0
     assert run("part", -1).stdout == whole.stdout
+
+
+class Averages(lm.Callback):
+    """Keeps the mean of the parameters after each epoch, in a state with nested arrays."""
+
+    def __init__(self, state: Any = None) -> None:
+        self.values: dict[str, Any] = {}
+        self.seen: list[Any] = []
+        self.further = state
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        self.values = fit.model.parameters()
+        self.seen.append(np.full(2, fit.epoch))
+
+    def state(self) -> dict[str, Any]:
+        return {"values": self.values, "seen": self.seen, "flat": np.ones(2), "own": self.further}
+
+    def restore(self, state: Any) -> None:
+        self.values, self.seen = state.get("values", {}), state.get("seen", [])
+        self.restored = state
+
+
+def test_arrays_within_a_state_are_restored(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"checkpoint": tmp_path / "checkpoint"}
+    own = {"a": [1, 2.5, None, "text", np.float32(0.5), {"b": (np.arange(3), True)}]}
+    first = Averages(own)
+    model = lm.Model(network(), seed=1)
+    fit([first], model, epochs=2, **how)
+    second = Averages()
+    fit([second], lm.Model(network(), seed=1), epochs=3, resume=True, **how)
+    state = second.restored
+    assert [one.tolist() for one in state["seen"][:2]] == [[1, 1], [2, 2]]
+    assert {name: value.tolist() for name, value in state["values"].items()} == {
+        name: value.tolist() for name, value in model.parameters().items()
+    }
+    assert state["flat"].tolist() == [1, 1]
+    *plain, nested = state["own"]["a"]
+    assert plain == [1, 2.5, None, "text", 0.5]
+    assert nested["b"][0].tolist() == [0, 1, 2]
+    assert nested["b"][1] is True
+
+
+def test_flat_arrays_are_stored_as_in_earlier_versions() -> None:
+    states = {"A-0": {"best/1.weight": np.ones(2), "count": 3}}
+    plain, arrays = divided(states)
+    assert plain == {"A-0": {"count": 3}}
+    assert list(arrays) == ["A-0/best/1.weight"]
+    assert together(plain, arrays)["A-0"].keys() == {"count", "best/1.weight"}
+
+
+@pytest.mark.parametrize(
+    ("own", "found", "advice"),
+    [
+        ({1}, "set in state()['own']", "Convert it to one of these, and back in restore()."),
+        (
+            {"a": [Path("x")]},
+            f"{type(Path('x')).__name__} in state()['own']['a']['0']",
+            "Convert it to one of these, and back in restore().",
+        ),
+        ({1: 2}, "the key 1 in state()['own']", "Make keys text: str(key)."),
+        (
+            np.array(["a"]),
+            "ndarray in state()['own']",
+            "Convert it to one of these, and back in restore().",
+        ),
+    ],
+)
+def test_a_state_that_a_file_cannot_hold_names_the_callback(
+    own: Any, found: str, advice: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        fit([Averages(own)], checkpoint=tmp_path / "checkpoint")
+    assert str(caught.value) == (
+        "the state of the callback Averages cannot be stored in a checkpoint\n"
+        "  expected  numbers, text, None, arrays of numbers, and lists and dicts of them\n"
+        f"  found     {found}\n"
+        f"  {advice}"
+    )

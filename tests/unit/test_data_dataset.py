@@ -198,8 +198,11 @@ class TestConstruction:
         torch = pytest.importorskip("torch", reason="PyTorch is not installed")
         data = Dataset(torch.zeros(2, 3, requires_grad=True), torch.tensor([1, 0]))
         assert repr(data) == "2 examples: x f32[3], y i64[]"
+        half = torch.tensor([[0.5, 3.140625]], requires_grad=True).bfloat16()
+        assert repr(Dataset(half)) == "1 example: x f32[2]"
+        assert Dataset(half).inputs.tolist() == [[0.5, 3.140625]]
         with pytest.raises(DataError) as caught:
-            Dataset(torch.zeros(2, 3).bfloat16())
+            Dataset(torch.zeros(2, 3).to_sparse())
         assert caught.value.problem == "the inputs cannot be converted to an array"
         assert caught.value.advice == "Give it as an array: tensor.float().cpu().numpy()."
 

@@ -379,7 +379,8 @@ def test_a_few_words_among_texts_of_numbers_are_mistakes() -> None:
     assert "'7O' in row 39" in str(caught.value)
     assert len(from_frame(table, target="y", kinds={"size": "word"}).coding.features) == 40
     # Texts that are all numbers may be codes.
-    codes = from_frame(table | {"size": [*sizes, "70"]}, target="y").coding.features
+    with pytest.warns(LaminaWarning, match="make numbers of them, kinds={'size': 'number'}, or"):
+        codes = from_frame(table | {"size": [*sizes, "70"]}, target="y").coding.features
     assert len(codes) == 40
 
 
@@ -496,3 +497,64 @@ def test_bools_that_are_called_words_are_those_of_files() -> None:
     assert coding.features == ("b=False", "b=True")
     assert coding.inputs({"b": ["True"]}).tolist() == [[0, 1]]
     assert coding.inputs({"b": [True]}).tolist() == [[0, 1]]
+
+
+# Words that look like mistakes --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts", "text"),
+    [
+        (
+            ["12,50", "7,25", "12,50"],
+            (
+                "2 different words that look like numbers, such as '12,50'; each becomes a "
+                "feature. If that is a mistake, convert them to numbers, 1200.5; otherwise"
+            ),
+        ),
+        (["1,200", "3,500,000.25", None], "2 different words that look like numbers, such as"),
+        (["12%", "3.5 %", "7%"], "3 different words that look like numbers, such as '12%'"),
+        (["$12", "€ 3.50", "£7"], "3 different words that look like numbers, such as '$12'"),
+        (
+            ["31.12.2024", "1.2.2025", "31.12.2024"],
+            (
+                "2 different words that look like dates, such as '31.12.2024'; each becomes a "
+                "feature. If that is a mistake, convert them to dates, 2024-12-31; otherwise"
+            ),
+        ),
+        (["12/31/2024 10:30", "2024/1/2"], "2 different words that look like dates, such as"),
+        (
+            [f"id{number % 11}" for number in range(20)],
+            (
+                "11 different words that hardly repeat, such as 'id0'; each becomes a feature. "
+                "If that is a mistake, leave it out if it numbers the rows; otherwise"
+            ),
+        ),
+    ],
+)
+def test_words_that_look_like_mistakes_warn(texts: list[Any], text: str) -> None:
+    frame = {"a": texts, "y": [0.5 * number for number in range(len(texts))]}
+    with pytest.warns(LaminaWarning) as caught:
+        data = from_frame(frame, "y")
+    (message,) = [str(one.message) for one in caught]
+    assert message.startswith(f"the column 'a' has {text}")
+    assert message.endswith("say that they are words: kinds={'a': 'word'}, or --kind a=word.")
+    assert from_frame(frame, "y", kinds={"a": "word"}).coding == data.coding
+    if None not in texts:
+        with pytest.warns(LaminaWarning, match="each becomes a class"):
+            from_frame(frame, "a")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["a", "b", "c"],
+        ["1", "2", "3"],
+        ["1-2", "2-3"],
+        ["a,b", "c,d"],
+        [f"id{number % 10}" for number in range(20)],
+        [f"id{number}" for number in range(19)],
+    ],
+)
+def test_words_that_are_no_mistakes_do_not_warn(texts: list[str]) -> None:
+    from_frame({"a": texts})

@@ -412,3 +412,22 @@ def test_the_keys_and_values_of_another_size() -> None:
     found = model.predict((q.numpy(), k.numpy(), v.numpy()))
     expected = module(q, k, v)[0].detach().numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_norm_without_momentum_takes_the_counter(affine: bool) -> None:
+    generator = np.random.default_rng(3)
+    arrays: dict[str, Any] = {
+        "0.weight": generator.normal(size=3).astype("float32"),
+        "0.bias": generator.normal(size=3).astype("float32"),
+    }
+    arrays = arrays if affine else {}
+    arrays |= {
+        "0.running_mean": generator.normal(size=3).astype("float32"),
+        "0.running_var": generator.random(3).astype("float32"),
+        "0.num_batches_tracked": np.array(7),
+    }
+    net = lm.Sequential(lm.Input(3), lm.BatchNorm(momentum=None, affine=affine))
+    model = lm.from_torch(net, arrays)
+    assert model.states()["1.batches"] == 7
+    assert (model.states()["1.running_mean"] == arrays["0.running_mean"]).all()

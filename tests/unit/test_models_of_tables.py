@@ -346,3 +346,20 @@ def test_a_second_fit_with_another_coding_warns(tmp_path: Path) -> None:
     with pytest.warns(LaminaWarning) as caught:
         lm.Model(model.network).fit(data, checkpoint=path, resume=True, epochs=2, **how)
     assert [str(one.message)[:33] for one in caught] == [text[:33]]
+
+
+def test_a_row_without_names_is_refused() -> None:
+    model = trained(from_frame(TOWNS, "y"))
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(TOWNS)[["size", "town"]]
+    for row, found in (([60, "Ulm"], "list"), ([60, 1.5], "list"), (frame.iloc[0], "Series")):
+        with pytest.raises(DataError) as caught:
+            model.predict(row)
+        assert str(caught.value) == (
+            "in predict: a row of a table has no names of columns\n"
+            "  expected  a dict {'town': value, 'size': value}, or a data frame\n"
+            f"  found     a {found} of 2 values\n"
+            "  A row by its names: model.predict({'town': value, 'size': value}). A row of a frame "
+            "as a frame: frame.iloc[[0]]."
+        )
+    assert model.predict(frame.iloc[[0]]).shape == model.predict({"town": "Ulm", "size": 1}).shape

@@ -147,7 +147,13 @@ class Callback(metaclass=Called):
         """Called before an error leaves `fit`, when the model is restored."""
 
     def state(self) -> dict[str, Any]:
-        """Everything that a resumed fit needs of this callback: numbers, text, lists, arrays."""
+        """Everything that a resumed fit needs of this callback.
+
+        Returns:
+            Numbers, text, None, and arrays of numbers by names of their own, also in lists and
+            dicts; tuples become lists. Any other value is a DefinitionError when a checkpoint is
+            written.
+        """
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

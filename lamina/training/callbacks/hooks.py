@@ -130,24 +130,92 @@ class Hooks:
             callback.fit_fails(fit, error)
 
 
+# The key of a dict of one entry that stands for an array within a state: the name of the array.
+_ARRAY = "lamina.array"
+
+
 def divided(
     states: Mapping[str, Mapping[str, Any]],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Array]]:
-    """States as plain values, and arrays by names such as `"EarlyStopping-0/best/1.weight"`."""
+    """States as plain values, and arrays by names such as `"EarlyStopping-0/best/1.weight"`.
+
+    Raises:
+        DefinitionError: if a state holds a value that a file cannot.
+    """
     plain: dict[str, dict[str, Any]] = {}
     arrays: dict[str, Array] = {}
     for owner, state in states.items():
-        plain[owner] = {k: v for k, v in state.items() if not isinstance(v, np.ndarray)}
-        arrays |= {f"{owner}/{k}": v for k, v in state.items() if isinstance(v, np.ndarray)}
+        found = {k: v for k, v in state.items() if _is_array(v)}
+        arrays |= {f"{owner}/{k}": v for k, v in found.items()}
+        rest = {k: v for k, v in state.items() if k not in found}
+        plain[owner] = _plain(owner, rest, arrays)
     return plain, arrays
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and cast(Array, value).dtype.kind not in "OUSMm"
+
+
+def _plain(path: str, value: Any, arrays: dict[str, Array]) -> Any:
+    """A value of a state as plain data; its arrays are added to `arrays`, by their paths."""
+    if isinstance(value, Mapping):
+        named = cast(Mapping[Any, Any], value)
+        unnamed = next((key for key in named if not isinstance(key, str)), None)
+        if unnamed is not None:
+            raise _unknown_value(path, f"the key {unnamed!r}", "Make keys text: str(key).")
+        return {key: _plain(f"{path}/{key}", one, arrays) for key, one in named.items()}
+    if isinstance(value, list | tuple):
+        items = cast(Sequence[Any], value)
+        return [_plain(f"{path}/{number}", one, arrays) for number, one in enumerate(items)]
+    if _is_array(value):
+        name = path
+        while name in arrays:
+            name += "'"
+        arrays[name] = value
+        return {_ARRAY: name}
+    if isinstance(value, np.generic):
+        return _plain(path, value.item(), arrays)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    advice = "Convert it to one of these, and back in restore()."
+    raise _unknown_value(path, type(value).__name__, advice)
+
+
+def _unknown_value(path: str, found: str, advice: str) -> DefinitionError:
+    owner, _, within = path.partition("/")
+    return DefinitionError(
+        f"the state of the callback {owner.rpartition('-')[0]} cannot be stored in a checkpoint",
+        facts=(
+            ("expected", "numbers, text, None, arrays of numbers, and lists and dicts of them"),
+            ("found", f"{found} in state(){''.join(f'[{word!r}]' for word in within.split('/'))}")
+            if within
+            else ("found", f"{found} in state()"),
+        ),
+        advice=advice,
+    )
 
 
 def together(
     plain: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, Array]
 ) -> dict[str, dict[str, Any]]:
     """The states from the results of `divided`."""
-    states = {owner: dict(state) for owner, state in plain.items()}
+    taken: set[str] = set()
+    states = {owner: _restored(state, arrays, taken) for owner, state in plain.items()}
     for name, array in arrays.items():
-        owner, _, own = name.partition("/")
-        states.setdefault(owner, {})[own] = array
+        if name not in taken:
+            owner, _, own = name.partition("/")
+            states.setdefault(owner, {})[own] = array
     return states
+
+
+def _restored(value: Any, arrays: Mapping[str, Array], taken: set[str]) -> Any:
+    """The inverse of `_plain`; the names of arrays that it holds are added to `taken`."""
+    if isinstance(value, Mapping):
+        named = cast(Mapping[str, Any], value)
+        if list(named) == [_ARRAY]:
+            taken.add(named[_ARRAY])
+            return arrays[named[_ARRAY]]
+        return {key: _restored(one, arrays, taken) for key, one in named.items()}
+    if isinstance(value, list):
+        return [_restored(one, arrays, taken) for one in cast(list[Any], value)]
+    return value
