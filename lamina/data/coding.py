@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from lamina.data.arrays import is_row
 from lamina.data.columns import (
     EXACT,
     GAPS,
@@ -94,15 +93,6 @@ class Coding:
     def classes(self) -> tuple[str, ...]:
         """The words of the target, in the order of their class numbers; empty for numbers."""
         return () if self.target is None else self.target.words
-
-    def takes_rows(self, value: Any) -> bool:
-        """Whether a value is a list of rows: dicts of single values for these columns."""
-        rows: list[Any] = cast(list[Any], value) if isinstance(value, list) else []
-        names = [column.name for column in self.columns]
-        return bool(rows) and all(
-            isinstance(row, Mapping) and is_row(_of(cast(Mapping[Any, Any], row), names))
-            for row in rows
-        )
 
     def inputs(self, frame: Any) -> Arrays:
         """The inputs of a model for a table with the same columns.

@@ -16,6 +16,7 @@ from lamina.data.arrays import (
     is_buffer,
     is_frame,
     is_named,
+    is_row,
     is_rows,
     is_sparse,
     to_array,
@@ -242,7 +243,7 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
     if isinstance(value, Dataset):
         _require_coded(value, coding)
         return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs
-    if coding is not None and (is_frame(value) or coding.takes_rows(value)):
+    if coding is not None and (is_frame(value) or _are_rows(value, coding)):
         return coding.inputs(value)
     if coding is not None and is_bare_row(value):
         raise _no_names(value, coding)
@@ -286,6 +287,20 @@ def _no_names(value: Any, coding: Coding) -> DataError:
         advice=f"A row by its names: model.predict({{{row}{more}}}). A row of a frame as a frame: "
         "frame.iloc[[0]].",
     )
+
+
+def _are_rows(value: object, coding: Coding) -> bool:
+    """Whether a value is a list of rows: dicts of single values for the columns of a coding."""
+    rows: list[Any] = cast(list[Any], value) if isinstance(value, list) else []
+    names = {column.name for column in coding.columns}
+
+    def is_own(row: Any) -> bool:
+        if not isinstance(row, Mapping):
+            return False
+        known = cast(Mapping[Any, Any], row).items()
+        return is_row({name: one for name, one in known if str(name) in names})
+
+    return bool(rows) and all(map(is_own, rows))
 
 
 def _has_sparse(inputs: object) -> bool:

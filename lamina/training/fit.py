@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina.data import Coding, Dataset, Stream
 from lamina.derive import GRADIENT_NORM, RATE
-from lamina.errors import DataError, DefinitionError, EngineError, NonFiniteError
+from lamina.errors import DataError, DefinitionError, EngineError, LaminaError, NonFiniteError
 from lamina.loss_scaling import LEAST_SCALE
 from lamina.objective.protocols import TrainingOptions
 from lamina.precision import Precision
@@ -202,7 +202,10 @@ class Fit:
             return
         options = self.options
         data, loss, metrics = self.validation, options.loss, options.metrics
-        with evaluating(self.parameters, data, loss, metrics) as measure:
+        with ExitStack() as stack:
+            with _naming_validation():
+                context = evaluating(self.parameters, data, loss, metrics)
+                measure = stack.enter_context(context)
             yield measure
 
     def _run_epochs(
@@ -445,6 +448,16 @@ def _restored_after_errors(snapshot: Snapshot, epoch: int) -> Generator[None]:
         except EngineError as failure:
             state = f"not restored ({failure.problem}): load it from a file"
         error.facts = (*error.facts, ("model", state))
+        raise
+
+
+@contextmanager
+def _naming_validation() -> Generator[None]:
+    """Errors say that they are about the validation data."""
+    try:
+        yield
+    except LaminaError as error:
+        error.facts = (*error.facts, ("data", "validation"))
         raise
 
 

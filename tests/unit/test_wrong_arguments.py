@@ -548,10 +548,10 @@ for name in ("MeanIoU", "MatthewsCorrelation", "CohenKappa"):
 for name in ("Precision", "Recall", "F1"):
     ROWS[name] = Row({}, {"average": NOTHING, "logits": FLAG, **IGNORING})
 for name in ("AUROC", "AveragePrecision"):
-    ROWS[name] = Row({}, {"average": NOTHING, "logits": FLAG})
+    ROWS[name] = Row({}, {"average": NOTHING, "logits": FLAG, **IGNORING})
 ROWS |= {
     "PearsonCorrelation": Row(),
-    "CalibrationError": Row({}, {"bins": COUNT, "norm": NOTHING, "logits": FLAG}),
+    "CalibrationError": Row({}, {"bins": COUNT, "norm": NOTHING, "logits": FLAG, **IGNORING}),
     "BinaryAccuracy": Row({}, {"threshold": NUMBER}),
     "TopK": Row({}, IGNORING),
     "ClipValue": Row({"limit": 1.0}, {}, clipped),
