@@ -9,7 +9,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.errors import DefinitionError
+from lamina.errors import DefinitionError, FileFormatError
 from lamina.layers.checks import Sourced
 from lamina.objective.protocols import wrong_argument
 from lamina.shapes import Array
@@ -213,8 +213,15 @@ def _restored(value: Any, arrays: Mapping[str, Array], taken: set[str]) -> Any:
     if isinstance(value, Mapping):
         named = cast(Mapping[str, Any], value)
         if list(named) == [_ARRAY]:
-            taken.add(named[_ARRAY])
-            return arrays[named[_ARRAY]]
+            name = str(named[_ARRAY])
+            if name not in arrays:
+                raise FileFormatError(
+                    "the checkpoint lacks an array of a callback",
+                    facts=(("expected", name), ("found", ", ".join(arrays) or "none")),
+                    advice="Start a new fit; the file was changed.",
+                )
+            taken.add(name)
+            return arrays[name]
         return {key: _restored(one, arrays, taken) for key, one in named.items()}
     if isinstance(value, list):
         return [_restored(one, arrays, taken) for one in cast(list[Any], value)]
