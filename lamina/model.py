@@ -366,7 +366,7 @@ class Model(Named):
         checkpoint_steps: Annotated[int | None, OrNone(Whole(1))] = None,
         resume: bool = False,
     ) -> History:
-        """Trains for some epochs.
+        """Trains for some epochs. A second fit has new moments, and the same order of examples.
 
         Args:
             train, validation: data sets, pairs (x, y) of arrays, or (x, y, weights): the weights
