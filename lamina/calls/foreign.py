@@ -488,7 +488,10 @@ class _Call:
             if ours.keys() & read.keys():
                 raise _Unfit
             ours |= read
-            reason = _BETWEEN.get(name) or ("" if read else _REASONS.get(name, ""))
+            between = _BETWEEN.get(name, "")
+            if name == "factor" and name in self.accepted:
+                between = ""  # Lamina's own option
+            reason = between or ("" if read else _REASONS.get(name, ""))
             if reason and reason not in reasons:
                 reasons.append(reason)
         for name in given.keys() & _DEFAULTS.keys():

@@ -85,6 +85,8 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         (lm.networks.resnet, {"num_classes": 3}, "Here it is called classes."),
         (lm.networks.mlp, {"hidden": 3}, "Here it is called widths."),
         (lm.Input, {"shape": (3,)}, "expected  Input(*shape, dtype, name)"),
+        (lm.LSTM, {"features": 8, "activation": "tanh"}, "Write LSTM(8)."),
+        (lm.GRU, {"features": 8, "activation": "tanh"}, "Write GRU(8)."),
     ],
 )
 def test_an_option_named_as_in_other_frameworks_gets_advice(
@@ -96,8 +98,6 @@ def test_an_option_named_as_in_other_frameworks_gets_advice(
 @pytest.mark.parametrize(
     ("call", "options"),
     [
-        (lm.LSTM, {"features": 8, "activation": "tanh"}),
-        (lm.GRU, {"features": 8, "activation": "tanh"}),
         (lm.networks.lenet, {"num_features": 3}),
         (lm.Adam, {"in_features": 3}),
         (lm.Softplus, {"key_dim": 8}),
@@ -112,7 +112,7 @@ def test_advice_for_other_callables_is_not_given(
 def test_every_name_from_other_frameworks_maps_to_an_existing_option() -> None:
     packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops, lm.data, lm.callbacks)
     public = [getattr(package, name) for package in packages for name in dir(package)]
-    public += vars(lm.Model).values()
+    public += [*vars(lm.Model).values(), *vars(lm.data.Dataset).values()]
     known = {"", *(name for one in public if callable(one) for name in names_of(one))}
     assert not [name for name in spellings.ELSEWHERE if name not in known]
 
