@@ -80,10 +80,15 @@ def convert(value: Any, wanted: DType, name: str, *, narrow: bool = True) -> Arr
             facts=(("expected", wanted.name), ("found", arriving.name)),
             advice=advice,
         )
-    elif arriving.kind == "int" and wanted.kind == "int" and arriving != wanted:
+    elif is_ranged(arriving, wanted):
         _require_range(array, wanted, name)
     native = array.dtype.newbyteorder("=")
     return np.ascontiguousarray(array, native).reshape(array.shape)
+
+
+def is_ranged(arriving: DType, wanted: DType) -> bool:
+    """Whether the range of integers has to be checked, because another integer type is wanted."""
+    return arriving.kind == "int" and wanted.kind == "int" and arriving != wanted
 
 
 def _require_range(array: Array, wanted: DType, name: str) -> None:

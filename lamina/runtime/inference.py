@@ -17,7 +17,7 @@ from lamina.engines.engine import Memory
 from lamina.errors import ShapeError
 from lamina.explanation import Profile
 from lamina.graph import Tensor
-from lamina.runtime.arrays import ArrayType, convert, is_exact, type_of
+from lamina.runtime.arrays import ArrayType, convert, is_exact, is_ranged, type_of
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, with_random_state
@@ -79,7 +79,8 @@ class Inference:
                 rows = [array[start:stop] for array in arrays]
                 batches.append(self._run(rows, (stop - start, dtypes)))
         if len(batches) == 1:
-            if len(arrays) == 1:
+            # The numbers of another integer type are checked each time.
+            if len(arrays) == 1 and not is_ranged(dtypes[0], self._specs[0][1]):
                 self._last = type_of(arrays[0]), (count, dtypes)
             return batches[0]
         return tuple(np.concatenate(outputs) for outputs in zip(*batches, strict=True))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
 from lamina.batch.names import names_of_inputs
-from lamina.data.coding import Coding
 from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, need_of, require_room
 from lamina.errors import DefinitionError, ShapeError
@@ -24,6 +23,9 @@ from lamina.runtime.index_checks import index_checks
 from lamina.runtime.model_lock import ModelLock
 from lamina.shapes import Array, DType, converted, shape_text, size_of, static
 from lamina.shielded import shielded
+
+if TYPE_CHECKING:
+    from lamina.data.coding import Coding
 
 
 @final

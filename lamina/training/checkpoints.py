@@ -8,7 +8,6 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from lamina.data.coding import warn_of_another
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.files.atomic import require_writable
 from lamina.files.classes import classes_of
@@ -163,6 +162,8 @@ class Checkpoint:
         state = {n: v for n, v in extra.items() if not n.startswith(_CALLBACKS)}
         training.restore(state, saved.values)
         if saved.coding is not None and self._parameters.coding is not None:
+            from lamina.data.coding import warn_of_another  # only tables need it
+
             warn_of_another(saved.coding, self._parameters.coding)
         self._parameters.coding = self._parameters.coding or saved.coding
         arrays = {n.removeprefix(_CALLBACKS): v for n, v in extra.items() if n not in state}

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from lamina.data import Coding, Dataset, Stream
+from lamina.data import Dataset, Stream
 from lamina.derive import GRADIENT_NORM, RATE
 from lamina.errors import DataError, DefinitionError, EngineError, LaminaError, NonFiniteError
 from lamina.loss_scaling import LEAST_SCALE
@@ -34,6 +34,9 @@ from lamina.training.progress import Display, display
 from lamina.training.rates import LearningRates
 from lamina.training.snapshot import Snapshot
 from lamina.training.training import Training
+
+if TYPE_CHECKING:
+    from lamina.data.coding import Coding
 
 
 @final

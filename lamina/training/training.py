@@ -27,6 +27,7 @@ from lamina.loss_scaling import SCALE, SKIPPED
 from lamina.micro_batches import MICRO_STEP, UPDATE_NAME
 from lamina.objective.protocols import AVERAGE, TrainingOptions
 from lamina.planning import step_graphs
+from lamina.runtime.arrays import is_ranged
 from lamina.runtime.compiled import CompiledProgram, compile_for_batch, program_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (
@@ -300,6 +301,8 @@ class Training(BatchRunner):
         if len(self._wanted_inputs) != 1 or len(self._arrays.targets) != 1 or len(specs) != 2:
             return None
         (x, x_dtype), (y, y_dtype) = specs
+        if is_ranged(x_dtype, self._wanted_inputs[0][1]):
+            return None
         size = self.batch_size
         checks = self._target_checks()
         check = checks[0][1] if checks else None
