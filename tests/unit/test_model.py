@@ -324,8 +324,12 @@ def test_tensors_of_pytorch_are_parameters() -> None:
     model, linear = lm.Model(network()), torch.nn.Linear(4, 5)
     model.set_parameters({"1.weight": linear.weight, "1.bias": linear.state_dict()["bias"]})
     np.testing.assert_array_equal(model.parameters()["1.weight"], linear.weight.detach().numpy())
+    halves = linear.weight.bfloat16()
+    model.set_parameters({"1.weight": halves})
+    expected = halves.float().detach().numpy()
+    np.testing.assert_array_equal(model.parameters()["1.weight"], expected)
     with pytest.raises(DataError) as caught:
-        model.set_parameters({"1.weight": linear.weight.bfloat16()})
+        model.set_parameters({"1.weight": linear.weight.to("meta")})
     assert "parameter '1.weight' cannot be converted to an array" in str(caught.value)
     assert str(caught.value).endswith("Give it as an array: tensor.float().cpu().numpy().")
 
