@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
 from typing import Any, cast, final
 
@@ -146,6 +146,11 @@ def is_rows(value: Any) -> bool:
     """Whether a value is a list of rows of a table."""
     rows = cast(list[Any], value) if isinstance(value, list) else []
     return bool(rows) and all(map(is_row, rows))
+
+
+def columns_in(row: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:
+    """These columns of a row or table; others are ignored."""
+    return {name: value for name, value in row.items() if str(name) in names}
 
 
 def _is_single(value: object) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 
+from lamina.data.arrays import columns_in
 from lamina.data.columns import (
     EXACT,
     GAPS,
@@ -296,15 +297,10 @@ def _table(frame: Any, columns: tuple[Column, ...]) -> Mapping[str, Array]:
         return read_columns(path, {column.name: column.kind for column in columns}, other="word")
     names = [column.name for column in columns]
     if isinstance(frame, Mapping):
-        return columns_of(_of(cast(Mapping[Any, Any], frame), names))
+        return columns_of(columns_in(cast(Mapping[Any, Any], frame), names))
     if isinstance(frame, list) and all(isinstance(row, Mapping) for row in cast(list[Any], frame)):
-        return columns_of([_of(row, names) for row in cast(list[Any], frame)])
+        return columns_of([columns_in(row, names) for row in cast(list[Any], frame)])
     return columns_of(frame)
-
-
-def _of(row: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:
-    """These columns of a row or table; others are ignored."""
-    return {name: value for name, value in row.items() if str(name) in names}
 
 
 def _known_kind(name: str, values: Array, kind: str | None) -> Array:

@@ -26,7 +26,7 @@ GAPS = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN",
 _NEARLY_ALL = 0.9
 # float64 represents all whole numbers up to this one exactly.
 EXACT = 2.0**53
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 # Cells of a file that are bools, as Python, R and Excel write them.
 _BOOLS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
 # What can be said of a column; only a target has classes.
@@ -96,7 +96,7 @@ def require_float32(
     Raises:
         DataError: for an infinity, or a number that float32 cannot hold.
     """
-    broken = np.flatnonzero(np.abs(numbers) > _LARGEST)
+    broken = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(broken):
         row = int(broken[0])
         raise DataError(

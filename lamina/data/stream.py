@@ -12,6 +12,7 @@ import numpy as np
 
 from lamina.calls import Called
 from lamina.data.arrays import (
+    columns_in,
     is_bare_row,
     is_buffer,
     is_frame,
@@ -297,8 +298,7 @@ def _are_rows(value: object, coding: Coding) -> bool:
     def is_own(row: Any) -> bool:
         if not isinstance(row, Mapping):
             return False
-        known = cast(Mapping[Any, Any], row).items()
-        return is_row({name: one for name, one in known if str(name) in names})
+        return is_row(columns_in(cast(Mapping[Any, Any], row), names))
 
     return bool(rows) and all(map(is_own, rows))
 

@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from lamina.data.columns import EXACT, GAPS, is_number, require_float32
+from lamina.data.columns import EXACT, GAPS, LARGEST, is_number, require_float32
 from lamina.data.untrusted import reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
@@ -21,7 +21,6 @@ from lamina.shapes import Array
 
 _DELIMITERS = ",;\t"
 _LEAST = {1: "one column", 2: "two columns"}
-_LARGEST = float(np.finfo(np.float32).max)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -242,7 +241,7 @@ def _read_numbers(path: Path, layout: _Layout) -> Array:
         raise _first_fault(path, layout) or ValueError("uneven rows")
     if np.isnan(table).any():
         raise _first_fault(path, layout) or NotNumbers("a number is missing")
-    if np.abs(table).max() > _LARGEST:
+    if np.abs(table).max() > LARGEST:
         texts = read_texts(path)
         for name, column in zip(layout.names, table.T, strict=True):
             require_float32(name, column, column, texts.where)
