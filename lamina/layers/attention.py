@@ -97,6 +97,7 @@ class MultiHeadAttention(Layer):
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Builds the attention of queries to themselves or to other sequences."""
         sequences, masks = _sequences_and_masks(self, operands, (1, 2, 3))
+        sequences = _without_padding(sequences, masks)
         sources = (*sequences, *([sequences[-1]] * (3 - len(sequences))))
         (width,) = static(sources[0].shape[2:])
         features = self.features or width
@@ -241,6 +242,7 @@ class TransformerEncoderBlock(Layer):
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds both sublayers with their residual connections."""
         (x,), masks = _sequences_and_masks(self, operands, (1,))
+        (x,) = _without_padding((x,), masks)
         attention = _self_attention(self)
         x = _residual(
             *(self, scope, "attention", x),
@@ -301,6 +303,7 @@ class TransformerDecoderBlock(Layer):
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds the three sublayers with their residual connections."""
         (x, memory), masks = _sequences_and_masks(self, operands, (2,))
+        (x,), (memory,) = _without_padding((x,), masks[1:]), _without_padding((memory,), masks[:1])
         (features,) = static(x.shape[2:])
         own = _self_attention(self)
         other = replace(own, features=features, causal=False, rotary=None)
@@ -419,6 +422,20 @@ def _sequences_and_masks(
                 advice="lm.Embedding makes sequences of indices, and ops.reshape of images.",
             )
     return sequences, masks
+
+
+def _without_padding(sequences: tuple[Tensor, ...], masks: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Queries, keys and values, with zeros at the keys that a mask [batch, keys] leaves out.
+
+    The weight of such a key is zero, but its product with NaN is NaN, and so would the gradients of
+    the weights be. Queries that are the same tensor as the keys get the zeros too.
+    """
+    cleaned: dict[Tensor, Tensor] = {}
+    for x in sequences[1:] or sequences:
+        for mask in masks:
+            if mask.dtype == bool_ and mask.shape == x.shape[:2]:
+                cleaned[x] = ops.where(ops.expand_dims(mask, 2), cleaned.get(x, x), 0)
+    return tuple(cleaned.get(x, x) for x in sequences)
 
 
 def _masks_of_weights(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> dict[str, Tensor]:

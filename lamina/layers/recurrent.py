@@ -63,7 +63,11 @@ class _Recurrent(Layer, ABC):
         """Builds all layers, one after the other."""
         length = _length_of(self, x)
         lengths = [other for other in others if not _is_state(other)]
-        inside = _mask(scope, lengths, x, length) if lengths else None
+        inside = None
+        if lengths:
+            inside = _mask(scope, lengths, x, length)
+            # NaN after the end of a sequence must not reach the gradients of the weights.
+            x = ops.where(ops.transpose(inside, (1, 0, 2)), x, 0)
         initial = self._initial(x, [other for other in others if _is_state(other)])
         final: list[Tensors] = []
         for layer in range(self.layers):

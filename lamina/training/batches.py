@@ -233,8 +233,9 @@ class BatchRunner(Named):
             arrays.append(array)
         check_batch(arrays, specs, names)
         check_indices(self._parameters.index_checks, arrays)
-        for position, check in self._target_checks():
-            check(arrays[len(self._wanted_inputs) + position])
+        for positions, check in self._target_checks():
+            given = tuple([arrays[len(self._wanted_inputs) + one] for one in positions])
+            check(given[0] if len(given) == 1 else given)
         for number in range(len(self._arrays.weights)):
             position = len(arrays) - len(self._arrays.weights) + number
             check_weights(arrays[position], names[position])
@@ -268,20 +269,17 @@ class BatchRunner(Named):
             arrays.append(array.astype(dtype.numpy) if array.dtype.kind in "iub" else array)
         return arrays
 
-    def _target_checks(self) -> list[tuple[int, Callable[[Array], None]]]:
-        """The losses' checks of target values, which raise DataError, with the target's number.
-
-        Only losses of one target have a check.
-        """
-        objective, found = self._graph.objective, list[tuple[int, Callable[[Array], None]]]()
+    def _target_checks(self) -> list[tuple[tuple[int, ...], Callable[[Any], None]]]:
+        """The losses' checks of target values, with the numbers of the targets that each takes."""
+        objective, found = self._graph.objective, list[tuple[tuple[int, ...], Any]]()
         if objective is None:
             return found
         outputs = self._graph.trace.outputs
         for term, numbers in zip(objective.terms, objective.targets, strict=True):
             check = getattr(term.loss, "check_target", None)
-            if check is not None and len(numbers) == 1:
+            if check is not None and numbers:
                 shape = outputs[term.output or 0].shape
-                found.append((numbers[0], partial(check, prediction_shape=shape)))
+                found.append((numbers, partial(check, prediction_shape=shape)))
         return found
 
     @contextmanager

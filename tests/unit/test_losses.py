@@ -563,6 +563,40 @@ def test_ctc_explains_targets_that_do_not_fit() -> None:
     assert "The blank is no label" in text
 
 
+@pytest.mark.parametrize(
+    ("lengths", "problem", "expected", "found"),
+    [
+        (([8, 7], [1, 2]), "input lengths out of range", "0..7", "8 at example 0"),
+        (([7, -1], [1, 2]), "input lengths out of range", "0..7", "-1 at example 1"),
+        (([7, 7], [1, 4]), "target lengths out of range", "0..3", "4 at example 1"),
+        (([7, 7], [-1, 2]), "target lengths out of range", "0..3", "-1 at example 0"),
+        (([7, 7], [3, 2]), "targets out of range", "class numbers up to 3", "-1 at example 0"),
+    ],
+)
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_ctc_refuses_lengths_that_the_arrays_do_not_have(
+    lengths: Any, problem: str, expected: str, found: str, zero_infinity: bool
+) -> None:
+    import lamina
+
+    loss = lamina.CTC(zero_infinity=zero_infinity)
+    model = lamina.Model(lamina.Sequential(lamina.Input(7, 4), lamina.LogSoftmax()))
+    x, labels = np.zeros((2, 7, 4), "float32"), np.array([[1, 2, -1], [3, 1, -1]])
+    target = (labels, *(np.array(one) for one in lengths))
+    text = error_text(DataError, lambda: model.evaluate((x, target), loss=loss))
+    assert f"{problem}\n" in text
+    assert f"expected  {expected}" in text
+    assert f"found     {found}" in text
+    # Without a check of data, as in a compiled function, such an example has no loss.
+    inputs = [lm.Input(7, 4), *(lm.Input(*shape, dtype="int64") for shape in ((3,), (), ()))]
+    each = lamina.CTC(zero_infinity=zero_infinity, reduction="none")
+    value = each(inputs[0], tuple(inputs[1:]))
+    (result,) = lamina.compile(inputs, value, engine="interpreter")(x, *target)
+    wrong = int(found[-1])
+    assert np.isnan(result[wrong])
+    assert not np.isnan(result[1 - wrong])
+
+
 def test_a_network_learns_sequences_without_alignment() -> None:
     import lamina
 

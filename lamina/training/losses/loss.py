@@ -166,11 +166,11 @@ class Loss(Sourced, ABC):
         del prediction_shape
         return 1 / (1 + np.exp(-noise))
 
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+    def check_target(self, array: Any, prediction_shape: Shape) -> None:
         """Checks the values of targets before they reach the device.
 
         Args:
-            array: targets of any number of examples.
+            array: targets of any number of examples; a tuple of arrays for several targets.
             prediction_shape: of the network's output, batch first.
 
         Raises:

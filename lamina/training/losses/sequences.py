@@ -34,7 +34,8 @@ class CTC(Loss):
     them; PyTorch has [time, batch, classes]. The target is a tensor of labels, integers [batch,
     longest], in which the labels before the first negative number count; or a tuple (labels,
     input_lengths), or (labels, input_lengths, target_lengths), with integers [batch]. A time from
-    the input length on does not count.
+    the input length on does not count. Lengths are at least 0, and at most the numbers of times and
+    of labels.
 
     Gradients are those of the formula with respect to the log-probabilities. PyTorch's are those of
     the scores before a log-softmax; after `LogSoftmax` both give the same.
@@ -72,17 +73,32 @@ class CTC(Loss):
         labels = others[np.floor(np.abs(noise) * 1000).astype(int) % len(others)]
         return np.where(np.arange(int(noise.shape[-1])) == 0, labels, -1)
 
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for labels that are blanks or too large."""
-        classes = prediction_shape[-1]
-        if array.dtype.kind in "iu" and isinstance(classes, int):
+    def check_target(self, array: Any, prediction_shape: Shape) -> None:
+        """Raises DataError for labels that count and are blanks or too large, and for lengths."""
+        steps, classes = static(prediction_shape[1:])
+        labels, *lengths = cast(
+            "tuple[Array, ...]", array if isinstance(array, tuple) else (array,)
+        )
+        named = (("input", "times", steps), ("target", "labels", labels.shape[1]))
+        for given, (name, elements, most) in zip(lengths, named, strict=False):
             check_values(
                 self,
-                array,
-                cast(Array, (array < classes) & (array != self.blank)),
-                expected=f"class numbers up to {classes - 1}, but {self.blank}, or -1 for none",
-                advice="The blank is no label: fill labels up with -1, and number them around it.",
+                given,
+                cast(Array, (given >= 0) & (given <= most)),
+                problem=f"{name} lengths out of range",
+                expected=f"0..{most}",
+                advice=f"Each is the number of {elements} that count; the arrays have {most}.",
             )
+        fits = (labels < classes) & (labels != self.blank)
+        if len(lengths) > 1:
+            fits = fits & (labels >= 0) | (np.arange(labels.shape[1]) >= lengths[1][:, None])
+        check_values(
+            self,
+            labels,
+            fits,
+            expected=f"class numbers up to {classes - 1}, but {self.blank}, or -1 for none",
+            advice="The blank is no label: fill labels up with -1, and number them around it.",
+        )
 
     def doubt(self, prediction: Any) -> str:
         """Of raw scores."""
@@ -121,8 +137,10 @@ class CTC(Loss):
         if self.reduction == "mean":
             each = each / ops.cast(ops.maximum(target_lengths, 1), each.dtype)
         counted = ops.arange(longest) < ops.expand_dims(target_lengths, 1)
-        unknown = ops.any(ops.logical_and(counted, labels >= classes), 1)
-        return Elements(ops.where(unknown, math.nan, each))
+        valid = ops.all((labels >= 0) & (labels < classes) | ~counted, 1)
+        for given, most in ((input_lengths, steps), (target_lengths, longest)):
+            valid = valid & (given >= 0) & (given <= most)
+        return Elements(ops.where(valid, each, math.nan))
 
     def _targets(self, prediction: Tensor, target: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Labels, input lengths and target lengths, int64."""

@@ -1,0 +1,76 @@
+"""What lies after the end of a sequence changes neither results nor gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+
+BATCH, LENGTH, FEATURES = 3, 5, 4
+LENGTHS = np.array([5, 2, 0])
+COUNTS = np.arange(LENGTH) < LENGTHS[:, None]
+
+
+def _network(layer: lm.Layer) -> lm.Network:
+    """The layer on sequences of different lengths; its results after their ends are left out."""
+    x, mask = lm.Input(LENGTH, FEATURES), lm.Input(LENGTH, dtype="bool")
+    if isinstance(layer, lm.RNN | lm.LSTM | lm.GRU):
+        y = layer(x, ops.sum(ops.cast(mask, "int64"), 1))
+    elif isinstance(layer, lm.TransformerDecoderBlock):
+        y = layer(x, x, mask, mask)
+    else:
+        y = layer(x, mask)
+    if y.rank == 3:
+        y = ops.sum(ops.where(ops.expand_dims(mask, 2), y, 0), 1)
+    return lm.Network([x, mask], lm.Linear(2)(y))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lm.RNN(3),
+        lm.LSTM(3, layers=2, bidirectional=True),
+        lm.GRU(3, bidirectional=True, returns="last"),
+        lm.MultiHeadAttention(2),
+        lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0),
+        lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0, norm_first=True),
+        lm.TransformerDecoderBlock(2, hidden=6, dropout=0.0),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
+def test_elements_after_the_end_have_no_influence(layer: lm.Layer, engine: str) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(BATCH, LENGTH, FEATURES)).astype("float32")
+    y = random.normal(size=(BATCH, 2)).astype("float32")
+    results: list[np.ndarray] = []
+    for rest in (0.0, 7.0, np.inf, np.nan):
+        padded = np.where(COUNTS[..., None], x, np.float32(rest))
+        model = lm.Model(_network(layer), engine=engine, seed=1)
+        with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=BATCH) as training:
+            training.step((padded, COUNTS), y)
+        parameters = [one.ravel() for one in model.parameters().values()]
+        predicted = model.predict((padded, COUNTS))
+        results.append(np.concatenate([*parameters, np.ravel(predicted)]))
+    assert np.isfinite(results[0]).all()
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+def test_queries_from_another_sequence_keep_their_values() -> None:
+    # Only the keys are padded: the queries are another sequence of the same length.
+    x, memory = lm.Input(LENGTH, FEATURES), lm.Input(LENGTH, FEATURES)
+    mask = lm.Input(LENGTH, dtype="bool")
+    net = lm.Network([x, memory, mask], lm.MultiHeadAttention(2)(x, memory, mask))
+    model, random = lm.Model(net, engine="cpu", seed=0), np.random.default_rng(0)
+    a, b = random.normal(size=(2, BATCH, LENGTH, FEATURES)).astype("float32")
+    counts = np.ones((BATCH, LENGTH), bool)
+    counts[:, -1] = False
+    before = model.predict((a, b, counts))
+    a[:, -1] += 1
+    b[:, -1] = np.nan
+    after = model.predict((a, b, counts))
+    np.testing.assert_array_equal(after[:, :-1], before[:, :-1])
+    assert (after[:, -1] != before[:, -1]).any()
