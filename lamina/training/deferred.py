@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import SupportsFloat, final
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Self, final
+
+import numpy as np
 
 from lamina.elsewhere import Named
 from lamina.runtime.compiled import CompiledProgram
+from lamina.shapes import Array
+
+if TYPE_CHECKING:
+
+    class _Number(float):
+        def __new__(cls, program: CompiledProgram | None, value: float = 0.0) -> Self: ...
+
+else:
+
+    def _of_value(name: str) -> Callable[..., Any]:
+        """A special method of float, called on the value of a loss."""
+        method = getattr(float, name)
+
+        def call(self: Any, *others: Any) -> Any:
+            values = [float(x) if isinstance(x, DeferredLoss) else x for x in others]
+            return method(self.resolve(), *values)
+
+        return call
+
+    # The rest follows from these in `Real`.
+    _NAMES = {*Real.__abstractmethods__, "__gt__", "__ge__", "__int__", "__hash__"}
+    _Number = type("_Number", (Real,), {"__slots__": (), **{n: _of_value(n) for n in _NAMES}})
 
 
 @final
-class DeferredLoss(Named):
-    """The loss of a training step; `float(loss)`, sums and comparisons wait for the device.
+class DeferredLoss(Named, _Number):
+    """The loss of a training step: a number as floats are, and an array for NumPy.
+
+    What needs its value, such as `float(loss)` or `loss / 2`, waits for the device.
 
     Args:
         program: the last program that the model ran, which computed the loss; None for a known
@@ -46,22 +73,12 @@ class DeferredLoss(Named):
             self._value, self._read = read(), None
         return self._value
 
-    def __float__(self) -> float:
-        return self.resolve()
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        del copy  # the array is always a new one
+        return np.asarray(self.resolve(), dtype)
 
     def __repr__(self) -> str:
         return repr(self.resolve())
 
     def __format__(self, specification: str) -> str:
         return format(self.resolve(), specification)
-
-    def __add__(self, other: SupportsFloat) -> float:
-        return self.resolve() + float(other)
-
-    __radd__ = __add__
-
-    def __lt__(self, other: SupportsFloat) -> bool:
-        return self.resolve() < float(other)
-
-    def __gt__(self, other: SupportsFloat) -> bool:
-        return self.resolve() > float(other)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import operator
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -108,6 +111,31 @@ def test_a_loss_can_be_printed() -> None:
         loss = trainer.step(normal(8, 4), labels(8))
         assert f"{loss:.3f}" == f"{float(loss):.3f}"
         assert repr(loss) == repr(float(loss))
+
+
+def test_a_loss_is_a_number_like_floats() -> None:
+    with training(lm.Model(network())) as trainer:
+        loss = trainer.step(normal(8, 4), labels(8))
+        value, other = float(loss), trainer.step(normal(8, 4), labels(8))
+    assert isinstance(loss, numbers.Real)
+    unary: list[Callable[[Any], Any]] = [abs, round, int, bool, hash, complex, math.trunc]
+    unary += [operator.neg, operator.pos, math.floor, math.ceil, math.sqrt, np.sqrt, np.asarray]
+    unary += [lambda x: round(x, 2), lambda x: x.real + x.imag, lambda x: np.mean([x, 2.0])]
+    for function in unary:
+        assert function(loss) == function(value)
+        assert type(function(loss)) is type(function(value))
+    names = "add sub mul truediv floordiv mod pow lt le gt ge eq ne"
+    binary = [divmod, *(getattr(operator, name) for name in names.split())]
+    for function in binary:
+        for second in (2, 0.5):
+            assert function(loss, second) == function(value, second)
+            assert function(second, loss) == function(second, value)
+        assert function(loss, other) == function(value, float(other))
+        array = np.array([0.5, 2.0])
+        np.testing.assert_array_equal(function(loss, array), function(value, array))
+        np.testing.assert_array_equal(function(array, loss), function(array, value))
+    with pytest.raises(TypeError, match="unsupported operand"):
+        loss + "a"
 
 
 def test_a_run_does_not_disturb_a_loss_that_was_not_read() -> None:

@@ -89,9 +89,10 @@ class CTC(Loss):
                 expected=f"0..{most}",
                 advice=f"Each is the number of {elements} that count; the arrays have {most}.",
             )
-        fits = (labels < classes) & (labels != self.blank)
+        fits = cast(Array, (labels < classes) & (labels != self.blank))
         if len(lengths) > 1:
-            fits = fits & (labels >= 0) | (np.arange(labels.shape[1]) >= lengths[1][:, None])
+            ended = cast(Array, np.arange(labels.shape[1]) >= lengths[1][:, None])
+            fits = cast(Array, fits & (labels >= 0) | ended)
         check_values(
             self,
             labels,
