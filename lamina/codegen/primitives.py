@@ -60,7 +60,7 @@ def literal(scalar: Literal) -> Value:
 
 def is_unsigned(dtype: DType) -> bool:
     """Whether integers of the dtype have no sign; true for bools."""
-    return dtype.name in ("bool", "uint8", "uint16", "uint32")
+    return dtype.limits[0] == 0
 
 
 def from_memory(code: Builder, value: Value, dtype: DType) -> Value:

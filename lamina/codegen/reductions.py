@@ -15,7 +15,7 @@ from lamina.program.index import axis_index, flatten
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce
-from lamina.shapes import DType, int64, size_of
+from lamina.shapes import int64, size_of
 
 # The current point: no axis is replaced.
 _HERE = Rewrite({})
@@ -71,7 +71,9 @@ class _Plain(Combiner):
         combine = self._stage.combine
         if combine in ("sum", "product"):
             return 0 if combine == "sum" else 1
-        return _lowest(dtype) if combine == "maximum" else _highest(dtype)
+        if dtype.is_float:
+            return -math.inf if combine == "maximum" else math.inf
+        return dtype.limits[combine == "minimum"]
 
     def start(self, lanes: int) -> tuple[Value, ...]:
         return (constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
@@ -199,18 +201,3 @@ class _Position(Combiner):
         for lane in range(1, values.type.lanes):
             best = self.merged(best, (code.extract(values, lane), code.extract(positions, lane)))
         return self.result(best)
-
-
-def _lowest(dtype: DType) -> float:
-    if dtype.is_float:
-        return -math.inf
-    return -(2 ** (8 * dtype.itemsize - 1)) if dtype.name in ("int32", "int64") else 0
-
-
-def _highest(dtype: DType) -> float:
-    if dtype.is_float:
-        return math.inf
-    if dtype.kind == "bool":
-        return 1
-    bits = 8 * dtype.itemsize
-    return 2 ** (bits - 1) - 1 if dtype.name in ("int32", "int64") else 2**bits - 1

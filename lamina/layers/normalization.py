@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
-import numpy as np
-
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
@@ -297,8 +295,7 @@ class RMSNorm(Layer):
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation along the axes."""
         axes = _axes_of(self, self.axes, x)
-        smallest = float(np.finfo(x.dtype.numpy).eps)
-        epsilon = smallest if self.epsilon is None else self.epsilon
+        epsilon = x.dtype.epsilon if self.epsilon is None else self.epsilon
         square = ops.mean(x * x, axes, keepdims=True)
         y = x * ops.reciprocal(ops.sqrt(square + epsilon))
         return _affine(scope, y, axes, bias=False) if self.affine else y

@@ -34,7 +34,8 @@ def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tu
     given = attention_arguments(operands, attributes)
     queries, keys, values = given.queries, given.keys, given.values
     others = [x for x in (given.mask, given.bias, given.factors) if x is not None]
-    if len(operands) != 3 + len(others):
+    is_biased = given.bias is not None
+    if len(operands) != 3 + len(others) or is_biased != attributes.get("biased", False):
         raise DTypeError("attention: there is one mask, of bools, one bias, and one of factors")
     facts = tuple(zip(("queries", "keys", "values"), map(described, operands), strict=False))
     if not queries.dtype.is_float or {keys.dtype, values.dtype} != {queries.dtype}:

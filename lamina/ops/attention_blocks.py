@@ -84,7 +84,7 @@ def attention_arguments(operands: tuple[Tensor, ...], attributes: Attributes) ->
     queries, keys, values, *others = operands
     mask = next((x for x in others if x.dtype == bool_), None)
     floats = [x for x in others if x.dtype != bool_]
-    bias = floats.pop(0) if attributes.get("biased", False) else None
+    bias = floats.pop(0) if floats and attributes.get("biased", False) else None
     factors = next(iter(floats), None)
     causal, scale = attributes["causal"], attributes["scale"]
     blocks, products = attributes.get("blocks"), attributes.get("products")

@@ -104,7 +104,8 @@ def bitwise_not(x: TensorLike) -> Tensor:
     if x.dtype == bool_:
         return logical_not(x)
     # All bits: the largest number of an unsigned type.
-    every = np.iinfo(x.dtype.numpy).max if x.dtype.numpy.kind == "u" else -1
+    least, most = x.dtype.limits
+    every = -1 if least else most
     return apply(BITWISE_XOR, *_integers("bitwise_not", x, every))
 
 

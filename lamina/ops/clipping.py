@@ -176,8 +176,7 @@ def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None =
 def _clip_to_tensors(x: TensorLike, low: TensorLike | None, high: TensorLike | None) -> Tensor:
     bounds = [as_tensor(bound) for bound in (low, high) if isinstance(bound, Tensor | np.ndarray)]
     x = operands_of(numeric(x), *bounds)[0]
-    whole = np.iinfo(x.dtype.name) if not x.dtype.is_float else None
-    least, most = (whole.min, whole.max) if whole else (-math.inf, math.inf)
+    least, most = (-math.inf, math.inf) if x.dtype.is_float else x.dtype.limits
     return apply(
         CLIP_BETWEEN,
         *operands_of(x, least if low is None else low, most if high is None else high),

@@ -282,11 +282,11 @@ def _plain(value: TensorLike) -> TensorLike:
 
 def _number(value: float, dtype: DType) -> Tensor:
     if dtype.kind == "int" and not isinstance(value, bool):
-        limits = np.iinfo(dtype.name)
-        if not limits.min <= value <= limits.max:
+        least, most = dtype.limits
+        if not least <= value <= most:
             raise DTypeError(
                 f"the number {value} does not fit into {dtype.name}",
-                facts=(("expected", f"{limits.min} to {limits.max}"), ("found", str(value))),
+                facts=(("expected", f"{least} to {most}"), ("found", str(value))),
                 advice="Cast the tensor to a wider dtype first, for example with ops.cast.",
             )
     return constant(value, dtype)

@@ -333,7 +333,8 @@ def _infer_weight_gradient(
         ]
         fits = convolved.shape == (original.shape[0], axes.outputs, *counts)
         fits = fits and original.shape[1] == axes.inputs * axes.groups
-    if not fits or original.dtype != convolved.dtype:
+    check_dtypes("conv_weight_gradient", original, convolved)
+    if not fits:
         raise ShapeError(
             "conv_weight_gradient: the second tensor does not have the shape of the convolution",
             facts=(

@@ -93,15 +93,6 @@ NAN_TO_NUM = Op(
 )
 
 
-# The largest number of each dtype.
-_LARGEST = {
-    "float16": 65504.0,
-    "bfloat16": (2 - 2**-7) * 2.0**127,
-    "float32": float(np.finfo(np.float32).max),
-    "float64": float(np.finfo(np.float64).max),
-}
-
-
 @checked
 def nan_to_num(
     x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
@@ -115,8 +106,8 @@ def nan_to_num(
         neginf: replaces minus infinity; None for the smallest number of x's dtype.
     """
     x = as_tensor(x)
-    limit = _LARGEST.get(x.dtype.name, 0.0)
-    given = (("nan", nan, 0.0), ("posinf", posinf, limit), ("neginf", neginf, -limit))
+    least, most = x.dtype.limits
+    given = (("nan", nan, 0.0), ("posinf", posinf, most), ("neginf", neginf, least))
     numbers = {
         name: float(read(name, AnyNumber(), default if value is None else value))
         for name, value, default in given

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
-import numpy as np
-
 from lamina.errors import InternalError
 from lamina.program.scalar import (
     PRIMITIVES,
@@ -231,8 +229,8 @@ def _holds(dtype: DType, value: object) -> bool:
         return isinstance(value, float | int)
     if not isinstance(value, int):
         return False
-    limits = None if dtype == bool_ else np.iinfo(dtype.numpy)
-    return value in (0, 1) if limits is None else int(limits.min) <= value <= int(limits.max)
+    least, most = dtype.limits
+    return least <= value <= most
 
 
 def _misapplied(scalar: Apply) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
@@ -19,7 +20,7 @@ from lamina.engines.engine import Engine
 from lamina.graph import Op, Sample, Tensor, apply
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Elementwise
-from lamina.shapes import Array, DType, float32, float64
+from lamina.shapes import Array, DType, bfloat16, float16, float32, float64
 
 WITH_OPERANDS = [case for case in CASES if case.values[1].shapes]
 DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
@@ -230,13 +231,15 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, np.inf, -np.inf, np.nan)
 LIMITS = {"float32": (80.0, 88.0, 89.0, -87.0, -103.0, -104.0), "float64": (700.0, 710.0, -746.0)}
 
 
-@DTYPES
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, float16], ids=str)
 @pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
 def test_op_at_special_values(op: Op, dtype: DType, engine: Engine) -> None:
     """Infinities, NaN, both zeros, denormals, the largest numbers: the results are NumPy's."""
-    limits = np.finfo(dtype.numpy)
-    strange = [*SPECIAL, *LIMITS[dtype.name], 1e4, -1e4]
-    strange += [limits.smallest_subnormal * 3, limits.tiny, -limits.tiny, limits.eps]
+    limits = ml_dtypes.finfo(dtype.numpy)
+    strange = [*SPECIAL, *LIMITS.get(dtype.name, ()), 1e4, -1e4]
+    strange = [dtype.numpy.type(number) for number in strange]
+    tiny = limits.tiny
+    strange += [limits.smallest_subnormal * dtype.numpy.type(3), tiny, -tiny, limits.eps]
     if op.name not in ("sin", "cos", "tan"):
         strange += [limits.max, limits.min]
     values = np.array(strange, dtype.numpy)
