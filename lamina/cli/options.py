@@ -152,6 +152,17 @@ _TABLE_OPTIONS = (
         help="What a column of a table is: number, date or word, or class for the targets. "
         "rent=number makes a regression of whole numbers. May be repeated.",
     ),
+    click.option(
+        "--delimiter",
+        metavar="MARK",
+        help="The character between the cells of a table; by default the comma, semicolon, tab or "
+        "bar that divides all rows alike.",
+    ),
+    click.option(
+        "--decimal",
+        type=click.Choice(tuple(".,")),
+        help="The decimal mark of a table; by default found in its numbers.",
+    ),
 )
 batch_size_option = click.option(
     "--batch-size", type=click.IntRange(min=1), help="Examples in a batch; overrides the file's."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,6 +15,7 @@ from lamina.data.columns import (
     EXACT,
     GAPS,
     as_kind,
+    doubt_index,
     doubt_words,
     errors_at,
     kind_of,
@@ -22,6 +24,7 @@ from lamina.data.columns import (
 )
 from lamina.data.dataset import Arrays, Dataset
 from lamina.data.frames import columns_of, read_columns
+from lamina.data.tables import DELIMITERS
 from lamina.errors import DataError
 from lamina.graph import warn
 from lamina.records import frozen_dataclass
@@ -73,11 +76,15 @@ class Coding:
         columns: the columns of the inputs; others of a table are ignored.
         target: the column of the targets, if any.
         words: how words are coded: `"one-hot"` or `"index"`.
+        delimiter, decimal: the marks between cells and in numbers, if the table was in a file, and
+            if a number has any; further files are read so. Another delimiter is found too.
     """
 
     columns: tuple[Column, ...]
     target: Column | None
     words: Words
+    delimiter: str | None = field(default=None, compare=False)
+    decimal: str | None = field(default=None, compare=False)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -106,7 +113,7 @@ class Coding:
             DataError: for columns that are missing or of another kind, and for missing numbers.
         """
         with errors_at("Coding"):
-            return _inputs(self, _table(frame, self.columns))
+            return _inputs(self, _table(self, frame, self.columns))
 
     def dataset(self, frame: Any) -> Dataset:
         """A table as a data set, with targets if the coding has any.
@@ -119,13 +126,12 @@ class Coding:
         """
         target = () if self.target is None else (self.target,)
         with errors_at("Coding"):
-            return _dataset(self, _table(frame, (*self.columns, *target)))
+            return _dataset(self, _table(self, frame, (*self.columns, *target)))
 
     def notes(self) -> dict[str, Any]:
         """It as plain data, for a file."""
         target = None if self.target is None else dict(vars(self.target))
-        columns = [dict(vars(column)) for column in self.columns]
-        return {"columns": columns, "target": target, "words": self.words}
+        return {**vars(self), "columns": [dict(vars(c)) for c in self.columns], "target": target}
 
     @staticmethod
     def of(notes: Mapping[str, Any]) -> Coding:
@@ -135,9 +141,10 @@ class Coding:
             known: dict[str, Any] = {**fields, "words": tuple(fields["words"])}
             return Column(**known)
 
-        target = notes["target"]
-        columns = tuple(column(one) for one in notes["columns"])
-        return Coding(columns, None if target is None else column(target), notes["words"])
+        found: dict[str, Any] = dict(notes)
+        found["columns"] = tuple(column(one) for one in notes["columns"])
+        found["target"] = None if notes["target"] is None else column(notes["target"])
+        return Coding(**found)
 
 
 def _difference(coding: Coding, other: Coding) -> tuple[str, str] | None:
@@ -219,6 +226,8 @@ def coded(
     *,
     standardise: bool = False,
     kinds: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
 ) -> Dataset:
     """The data set of a table that is trained on, with the coding that is learned from it.
 
@@ -242,12 +251,16 @@ def coded(
     )
     if not columns:
         raise DataError("the table has no columns of inputs")
-    own = None if target is None else _target_column(target, table[target], wanted.get(target))
+    first = next(iter(table))
+    if first != target:
+        doubt_index(first, table[first])
+    own = None if target is None else target_column(target, table[target], wanted.get(target))
     for column in (*columns, *(() if own is None else (own,))):
         if column.kind == "word" and column.name not in wanted:
-            doubt_words(column.name, table[column.name], is_target=column is own)
+            values = table[column.name]
+            doubt_words(column.name, values, is_target=column is own, decimal=decimal or ".")
     with errors_at("Coding"):
-        return _dataset(Coding(columns, own, words), table)
+        return _dataset(Coding(columns, own, words, delimiter, decimal), table)
 
 
 def _dataset(coding: Coding, table: Mapping[str, Array]) -> Dataset:
@@ -260,7 +273,7 @@ def _dataset(coding: Coding, table: Mapping[str, Array]) -> Dataset:
             facts=(("expected", target.name), ("found", ", ".join(table))),
             advice="coding.inputs(frame) needs no targets.",
         )
-    return Dataset(inputs, _targets(target, table[target.name]), coding=coding)
+    return Dataset(inputs, targets_of(target, table[target.name]), coding=coding)
 
 
 def _inputs(coding: Coding, table: Mapping[str, Array]) -> Arrays:
@@ -290,11 +303,12 @@ def _inputs(coding: Coding, table: Mapping[str, Array]) -> Arrays:
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
-def _table(frame: Any, columns: tuple[Column, ...]) -> Mapping[str, Array]:
+def _table(coding: Coding, frame: Any, columns: tuple[Column, ...]) -> Mapping[str, Array]:
     """The columns of a frame or file; of a file these columns as their kinds say."""
     if isinstance(frame, str | os.PathLike) and os.fspath(cast(Any, frame)):
-        path = Path(cast(Any, frame))
-        return read_columns(path, {column.name: column.kind for column in columns}, other="word")
+        path, kinds = Path(cast(Any, frame)), {column.name: column.kind for column in columns}
+        delimiters = (coding.delimiter or "") + DELIMITERS
+        return read_columns(path, kinds, "word", delimiters, coding.decimal).columns
     names = [column.name for column in columns]
     if isinstance(frame, Mapping):
         return columns_of(columns_in(cast(Mapping[Any, Any], frame), names))
@@ -407,7 +421,8 @@ def _codes(column: Column, values: Array) -> Array:
     return np.array([gaps.get(word or "", 0) for word in words], np.int64)
 
 
-def _target_column(name: str, values: Array, wanted: str | None) -> Column:
+def target_column(name: str, values: Array, wanted: str | None) -> Column:
+    """The column of targets of these values, of the kind that the user has given, if any."""
     kind = wanted or kind_of(values)
     known = as_kind(name, values, kind)
     _require_all(name, missing(known))
@@ -415,19 +430,20 @@ def _target_column(name: str, values: Array, wanted: str | None) -> Column:
         return Column(name, kind, _vocabulary(known))
     numbers = _as_floats(known)
     require_float32(name, numbers, numbers)
-    broken = np.flatnonzero((np.abs(numbers) > EXACT) | (np.trunc(numbers) != numbers))
-    if wanted == "class" and len(broken):
-        raise DataError(
-            f"the column {name!r} has numbers that are no class numbers",
-            facts=(
-                ("expected", "whole numbers"),
-                ("found", f"{numbers[broken[0]]:g} in row {broken[0]}"),
-            ),
-            advice=f"Targets that are numbers: kinds={{{name!r}: 'number'}}. Targets that are "
-            f"words: kinds={{{name!r}: 'word'}}.",
-        )
-    whole = wanted is None and kind == "number" and not len(broken)
-    return Column(name, "class" if whole else kind)
+    broken, large = np.trunc(numbers) != numbers, np.abs(numbers) >= EXACT
+    if kind == "class" or (wanted is None and kind == "number" and not broken.any()):
+        kind = "class"
+        if (wrong := np.flatnonzero(broken | large)).size:
+            raise DataError(
+                f"the column {name!r} has numbers that are no class numbers",
+                facts=(
+                    ("expected", "whole numbers below 9,007,199,254,740,992 (2**53)"),
+                    ("found", f"{numbers[wrong[0]]:.17g} in row {wrong[0]}"),
+                ),
+                advice=f"Targets that are numbers: kinds={{{name!r}: 'number'}}. Targets that are "
+                f"words: kinds={{{name!r}: 'word'}}.",
+            )
+    return Column(name, kind)
 
 
 def _require_all(name: str, absent: Array) -> None:
@@ -440,7 +456,7 @@ def _require_all(name: str, absent: Array) -> None:
         )
 
 
-def _targets(column: Column, values: Array) -> Array:
+def targets_of(column: Column, values: Array) -> Array:
     """The targets: class numbers int64[n], or float32[n, 1]."""
     known = column.read(values)
     if column.kind == "word":

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -51,6 +52,20 @@ class _ColumnKinds(Kind):
 
 # A kind for each of some columns, where it shall be another than is found.
 Kinds = Annotated[Mapping[str, str] | None, OrNone(_ColumnKinds())]
+
+
+class _DelimiterKind(Kind):
+    """A character between the cells of a row."""
+
+    def read(self, value: Any, operands: Operands = ()) -> str:
+        if isinstance(value, str) and len(value) == 1 and value not in '"\r\n':
+            return value
+        raise Misfit("one character", "{name}=';'")
+
+
+# The notation of a file, where it shall not be found.
+Delimiter = Annotated[str | None, OrNone(_DelimiterKind())]
+Decimal = Annotated[str | None, OrNone(Word(tuple(".,")))]
 
 
 @contextmanager
@@ -177,13 +192,14 @@ def recognised(name: str, values: Array) -> Array:
     return of_cells(name, cells, "date", where) if is_date else values
 
 
-def doubt_words(name: str, values: Array, *, is_target: bool) -> None:
+def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str) -> None:
     """Warns of a column of words that look like numbers or dates, or nearly all of which differ.
 
     Args:
         name: of the column.
         values: its words; None where one is missing.
         is_target: whether words are classes, not features.
+        decimal: the mark of decimals in the other columns.
     """
     counts = Counter(word for word in cast(list[Any], values.tolist()) if word)
     total, doubt = counts.total(), None
@@ -191,14 +207,15 @@ def doubt_words(name: str, values: Array, *, is_target: bool) -> None:
         return
     for kind, pattern, how in _LOOKS:
         fitting = [word for word in counts if pattern.fullmatch(word)]
-        example = next((word for word in fitting if not is_number(word)), None)
+        example = next((word for word in fitting if not is_number(word, decimal)), None)
         if example and sum(counts[word] for word in fitting) >= _NEARLY_ALL * total:
-            doubt = example, f"look like {kind}", f"convert them to {kind}, {how}"
+            right = how.replace(".", decimal)
+            doubt = example, f"look like {kind}", f"convert them to {kind}, {right}"
             break
     else:
         if len(values) >= _FEW_ROWS and len(counts) > len(values) / 2:
             remedy = "leave it out if it numbers the rows"
-            if all(map(is_number, counts)):
+            if all(is_number(word, decimal) for word in counts):
                 remedy = f"make numbers of them, kinds={{{name!r}: 'number'}}, or {remedy}"
             doubt = next(iter(counts)), "hardly repeat", remedy
     if doubt is not None:
@@ -245,7 +262,11 @@ def _word(number: float) -> str | None:
 
 
 def of_cells(
-    name: str, cells: Sequence[str], kind: str | None, where: Callable[[int], str]
+    name: str,
+    cells: Sequence[str],
+    kind: str | None,
+    where: Callable[[int], str],
+    decimal: str = ".",
 ) -> Array:
     """The values of a column of text.
 
@@ -257,11 +278,12 @@ def of_cells(
         cells: its texts, without spaces around them.
         kind: one of `KINDS`; a word is any cell that is not empty. None finds it.
         where: describes the position of a cell, `"in line 3"`.
+        decimal: the decimal mark.
 
     Raises:
         DataError: if cells are not of the kind, or nearly all are numbers or dates, but not all.
     """
-    kind = stored_kind(kind)
+    kind, kinds = stored_kind(kind), _FOUND[decimal]
     if kind == "word":
         return np.array([cell or None for cell in cells], object)
     # Dates and words are often repeated: each is looked at once.
@@ -270,12 +292,12 @@ def of_cells(
         bools = np.array([_BOOLS.get(cell, np.nan) for cell in cells])
         return bools if np.isnan(bools).any() else bools.astype(np.bool_)
     if kind is None:
-        kind = _found_kind(name, cells, counts, where)
-    elif not all(map(_FOUND[kind].fits, counts)):
-        raise _no_kind(name, kind, cells, where)
+        kind = _found_kind(name, cells, counts, where, decimal)
+    elif not all(map(kinds[kind].fits, counts)):
+        raise _no_kind(name, kind, cells, where, decimal)
     if kind == "word":
         return np.array([None if cell in GAPS else cell for cell in cells], object)
-    found = _FOUND[kind]
+    found = kinds[kind]
     values = np.array(
         [found.read(found.gap if cell in GAPS else cell) for cell in cells], found.dtype
     )
@@ -285,11 +307,15 @@ def of_cells(
 
 
 def _found_kind(
-    name: str, cells: Sequence[str], counts: Counter[str], where: Callable[[int], str]
+    name: str,
+    cells: Sequence[str],
+    counts: Counter[str],
+    where: Callable[[int], str],
+    decimal: str = ".",
 ) -> str:
     """The kind of the cells that are not missing, of which there are so many of each."""
     total = counts.total()
-    for kind, found in _FOUND.items():
+    for kind, found in _FOUND[decimal].items():
         fitting = sum(count for cell, count in counts.items() if found.fits(cell))
         if total and fitting == total:
             return kind
@@ -306,10 +332,16 @@ def _found_kind(
     return "word"
 
 
-def _no_kind(name: str, kind: str, cells: Sequence[str], where: Callable[[int], str]) -> DataError:
+def _no_kind(
+    name: str, kind: str, cells: Sequence[str], where: Callable[[int], str], decimal: str
+) -> DataError:
+    found, marks = _FOUND[decimal][kind], " with decimal commas" * (decimal == ",")
     return DataError(
         f"the column {name!r} is of another kind",
-        facts=(("expected", f"{kind}s"), ("found", _other(cells, _FOUND[kind].fits, where))),
+        facts=(
+            ("expected", f"{kind}s{marks if kind == 'number' else ''}"),
+            ("found", _other(cells, found.fits, where)),
+        ),
         advice=f"Correct it, or leave it empty if the {kind} is missing.",
     )
 
@@ -324,13 +356,82 @@ def _quoted(name: str) -> str:
     return name if name.isidentifier() else f"'{name}'"
 
 
-def is_number(text: str) -> bool:
-    """Whether a cell is a number, or NaN or an infinity."""
+def is_number(text: str, decimal: str = ".") -> bool:
+    """Whether a cell is a number with this decimal mark, or NaN or an infinity."""
+    # Numbers for Python, but not in tables: 1_000, and digits of other scripts.
+    if "_" in text or not text.isascii() or (decimal == "," and "." in text):
+        return False
     try:
-        float(text)
+        _number(text, decimal)
     except ValueError:
         return False
-    return "_" not in text  # a number for Python, 1_000, but not in tables
+    return True
+
+
+def _number(text: str, decimal: str) -> float:
+    return float(text.replace(",", ".") if decimal == "," else text)
+
+
+def decimal_mark(columns: Mapping[str, Sequence[str]]) -> str | None:
+    """The decimal mark of the numbers in a table; None if they have none.
+
+    A mark counts if nearly all cells of a column are numbers with it, and one of them has it
+    elsewhere than before three digits: those may be thousands, 1,200.
+
+    Args:
+        columns: the cells by the names of the columns that may be of numbers.
+
+    Raises:
+        DataError: if columns have different marks.
+    """
+    found = {mark: _first_with(mark, columns) for mark in ",."}
+    if None in found.values():
+        return next((mark for mark, example in found.items() if example), None)
+    raise DataError(
+        "the table has decimal commas and decimal points",
+        facts=(("commas", str(found[","])), ("points", str(found["."]))),
+        advice="Say what marks decimals: decimal=',' or decimal='.', or --decimal on the command "
+        "line. Numbers with the other mark are words then.",
+    )
+
+
+def _first_with(mark: str, columns: Mapping[str, Sequence[str]]) -> str | None:
+    """The first number with a decimal mark, and its column, as text."""
+    for name, cells in columns.items():
+        if not any(mark in cell for cell in cells):
+            continue
+        counts = Counter(cell for cell in cells if cell not in GAPS)
+        numbers = [cell for cell in counts if is_number(cell, mark)]
+        example = next((c for c in numbers if mark in c and not _THOUSANDS.fullmatch(c)), None)
+        if example and sum(counts[cell] for cell in numbers) >= _NEARLY_ALL * counts.total():
+            return f"{example!r} in the column {name!r}"
+    return None
+
+
+# A number that may be a whole one with a mark between thousands.
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}[.,]\d{3}", re.ASCII)
+
+
+def doubt_index(name: str, values: Array) -> None:
+    """Warns of a first column of inputs that has no name and numbers the rows."""
+    if name not in _UNNAMED or values.dtype.kind not in "iuf" or len(values) < _FEW_NUMBERS:
+        return
+    # Without a header, it may also be of years.
+    counts = name != "0" or values[0] in (0, 1)
+    steps = np.diff(values if name == "0" else np.sort(values))
+    if counts and bool(np.all(steps == 1 if name == "0" else steps >= 1)):
+        warn(
+            f"the first column, {name!r}, has no name of its own and numbers the rows, as the "
+            "index of pandas does in a file. It becomes a feature. If that is a mistake, leave it "
+            f"out: table = lm.data.read_table(path); del table[{name!r}]; "
+            "lm.data.from_frame(table, ...); or write the file without it: "
+            "frame.to_csv(path, index=False). Otherwise name it in the header."
+        )
+
+
+# Names of columns without a name: in a file, in a frame of pandas, in a file without a header.
+_UNNAMED = ("", "Unnamed: 0", "0")
+_FEW_NUMBERS = 3
 
 
 def _is_date(text: str) -> bool:
@@ -362,6 +463,11 @@ class _Found:
 
 
 _FOUND = {
-    "number": _Found(is_number, float, "nan", "float64"),
-    "date": _Found(_is_date, np.datetime64, "NaT", "datetime64[us]"),
+    mark: {
+        "number": _Found(
+            partial(is_number, decimal=mark), partial(_number, decimal=mark), "nan", "float64"
+        ),
+        "date": _Found(_is_date, np.datetime64, "NaT", "datetime64[us]"),
+    }
+    for mark in ".,"
 }

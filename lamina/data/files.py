@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 from lamina.calls import checked
 from lamina.data.archives import read_hdf5, read_npy, read_npz
-from lamina.data.coding import Words, coded
-from lamina.data.columns import Kinds
+from lamina.data.coding import Words, coded, target_column, targets_of
+from lamina.data.columns import Decimal, Delimiter, Kinds
 from lamina.data.dataset import Dataset, Floats
 from lamina.data.frames import read_columns
 from lamina.data.from_frame import Gaps
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
 from lamina.data.images import read_image_folder
 from lamina.data.on_disk import MAPPED_BYTES, mapped_hdf5, mapped_npy
-from lamina.data.tables import NotNumbers, column_number, read_csv, reading_table
+from lamina.data.tables import DELIMITERS, NotNumbers, column_number, read_csv, reading_table
 from lamina.data.untrusted import PathLike, reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
@@ -43,7 +43,14 @@ SUFFIXES = {
     ".gz": "idx",
 }
 _LONGEST_SIGNATURE = 8
-_TABLE_DEFAULTS = {"words": "one-hot", "gaps": "error", "standardise": False, "kinds": None}
+_TABLE_DEFAULTS = {
+    "words": "one-hot",
+    "gaps": "error",
+    "standardise": False,
+    "kinds": None,
+    "delimiter": None,
+    "decimal": None,
+}
 _FORMATS = ".npz, .npy, .h5, IDX (also .gz), .csv, or a folder of pictures"
 
 
@@ -58,6 +65,8 @@ def load(
     gaps: Gaps = "error",
     standardise: bool = False,
     kinds: Kinds = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
 ) -> Dataset:
     """Reads a data set; the format is recognised by the contents, or else by the file's suffix.
 
@@ -80,6 +89,9 @@ def load(
             `lm.data.in_chunks` reads these in chunks.
         words, gaps, standardise, kinds: of a table, as in `from_frame`. `{"rent": "number"}` makes
             a regression of whole numbers.
+        delimiter: the character between the cells of a row of a table; by default the comma,
+            semicolon, tab or bar that divides all rows alike.
+        decimal: the decimal mark of a table, `"."` or `","`; by default found in all its numbers.
 
     Raises:
         DataError: if the file is missing, or its contents are not a data set.
@@ -88,8 +100,9 @@ def load(
         MissingExtraError: if h5py or Pillow is needed and not installed.
     """
     source = Path(path)
-    options = {"words": words, "gaps": gaps, "standardise": standardise, "kinds": kinds or None}
-    asked = {name: value for name, value in options.items() if value != _TABLE_DEFAULTS[name]}
+    given = (words, gaps, standardise, kinds or None, delimiter, decimal)
+    options = zip(_TABLE_DEFAULTS, given, strict=True)
+    asked = {name: value for name, value in options if value != _TABLE_DEFAULTS[name]}
     with reading(source, "a data set"):
         if not on_disk and not source.is_dir() and _kind(source) == "csv":
             return _read_table(source, targets, dtype, asked)
@@ -122,13 +135,16 @@ def _read_table(
     with reading_table(path):
         if not options:
             try:
-                return Dataset(*read_csv(path, name), dtype=dtype)
+                inputs, target, values = read_csv(path, name)
+                outputs = targets_of(target_column(target, values, None), values)
+                return Dataset(inputs, outputs, dtype=dtype)
             except NotNumbers:
                 pass
-        table = read_columns(path, options.get("kinds") or {})
-        names = list(table)
-        target = names[column_number(name, names)]
-        found = coded(table, target, **options)
+        delimiters, decimal = options.get("delimiter", DELIMITERS), options.get("decimal")
+        file = read_columns(path, options.get("kinds", {}), None, delimiters, decimal)
+        names = list(file.columns)
+        how: dict[str, Any] = {**options, "delimiter": file.delimiter, "decimal": file.decimal}
+        found = coded(file.columns, names[column_number(name, names)], **how)
         return Dataset(found.inputs, found.targets, dtype=dtype, coding=found.coding)
 
 

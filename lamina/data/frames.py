@@ -17,10 +17,11 @@ import numpy as np
 
 from lamina.calls import checked
 from lamina.data.arrays import is_row, is_rows, to_array
-from lamina.data.columns import Kinds, of_cells
-from lamina.data.tables import read_texts, reading_table
+from lamina.data.columns import Decimal, Delimiter, Kinds, decimal_mark, of_cells, stored_kind
+from lamina.data.tables import DELIMITERS, read_texts, reading_table
 from lamina.data.untrusted import PathLike
 from lamina.errors import DataError, missing_extra
+from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
 
@@ -222,7 +223,13 @@ def _of_series(narwhals: Any, name: str, series: Any) -> Array:
 
 
 @checked
-def read_table(path: PathLike, *, kinds: Kinds = None) -> dict[str, Array]:
+def read_table(
+    path: PathLike,
+    *,
+    kinds: Kinds = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+) -> dict[str, Array]:
     """The columns of a `.csv` file by name, with words, dates and gaps; pandas is not needed.
 
     A column is of numbers or of dates (2024-12-31, perhaps with a time) if all its entries are,
@@ -234,31 +241,63 @@ def read_table(path: PathLike, *, kinds: Kinds = None) -> dict[str, Array]:
         path: of the file, UTF-8.
         kinds: `"number"`, `"date"` or `"word"` for columns that shall not be recognised. In a
             column of words, only empty entries are missing.
+        delimiter: the character between the entries of a row; by default the comma, semicolon, tab
+            or bar that divides all rows alike.
+        decimal: the decimal mark, `"."` or `","`; by default found in the columns of numbers.
 
     Raises:
         DataError, FileFormatError: if the file is missing, has no rows, or uneven ones, or an entry
-            is not of the kind of its column.
+            is not of the kind of its column, or a quote is not closed.
     """
-    return read_columns(Path(path), kinds or {})
+    return read_columns(Path(path), kinds or {}, None, delimiter or DELIMITERS, decimal).columns
+
+
+@frozen_dataclass
+class FileColumns:
+    """The columns of a file.
+
+    Attributes:
+        columns: the values by name.
+        delimiter: between the cells of a row.
+        decimal: the mark of decimals; None if no number has one.
+    """
+
+    columns: dict[str, Array]
+    delimiter: str
+    decimal: str | None
 
 
 def read_columns(
-    path: Path, kinds: Mapping[str, str], other: str | None = None
-) -> dict[str, Array]:
-    """The columns of a file by name.
+    path: Path,
+    kinds: Mapping[str, str],
+    other: str | None = None,
+    delimiters: str = DELIMITERS,
+    decimal: str | None = None,
+) -> FileColumns:
+    """The columns of a file.
 
     Args:
         path: of the file.
         kinds: of columns by name.
         other: the kind of all other columns; None recognises it.
+        delimiters: one of them is between the cells.
+        decimal: the decimal mark; None finds it.
 
     Raises:
         DataError, FileFormatError: as `read_table`.
     """
     with reading_table(path):
-        texts = read_texts(path)
+        texts = read_texts(path, delimiters)
         wanted = {name: kinds.get(name, other) for name in texts.columns}
-        return {
-            name: of_cells(name, cells, wanted[name], texts.where)
+        if decimal is None:
+            texts_of_numbers = {
+                name: cells
+                for name, cells in texts.columns.items()
+                if stored_kind(wanted[name]) in (None, "number")
+            }
+            decimal = decimal_mark(texts_of_numbers)
+        columns = {
+            name: of_cells(name, cells, wanted[name], texts.where, decimal or ".")
             for name, cells in texts.columns.items()
         }
+        return FileColumns(columns, texts.delimiter, decimal)

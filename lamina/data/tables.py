@@ -1,27 +1,48 @@
-"""Tables of numbers as text: `.csv`, also with semicolons or tabs."""
+"""Tables as text, `.csv`: cells that are divided by commas, semicolons, tabs or bars."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from io import TextIOWrapper
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from io import StringIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from lamina.data.columns import EXACT, GAPS, LARGEST, is_number, require_float32
+from lamina.data.columns import GAPS, LARGEST, doubt_index, is_number, require_float32
 from lamina.data.untrusted import reading
 from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
-_DELIMITERS = ",;\t"
+# Where several divide all rows alike, the first does: commas are the most usual within cells.
+DELIMITERS = "\t;|,"
+# The delimiter is found in so many characters.
+_SAMPLE = 1 << 20
 _LEAST = {1: "one column", 2: "two columns"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+# Excel writes such a line before the header.
+_SEPARATOR = re.compile(r"sep=([^\r\n])[\r\n]")
+# The problems of quotes by words in the errors of Python's module csv, and what to do.
+_QUOTES = {
+    "unexpected end": (
+        "a quote is opened and not closed",
+        'Close it after the cell, or double a quote that is part of a cell: "5"" pipe".',
+    ),
+    "expected after": (
+        "text follows the closing quote of a cell",
+        'Double a quote that is part of a cell: "5"" pipe". Or the cell before is not closed.',
+    ),
+    "field larger": (
+        "a cell is longer than is usual",
+        "Close the quote that makes it, or allow it: csv.field_size_limit(10**9), from Python.",
+    ),
+}
 
 
 class NotNumbers(FileFormatError):
@@ -35,20 +56,20 @@ class Texts:
     Attributes:
         columns: the cells by the names of the columns, which are "0", "1", ... without a header.
         lines: of the file, in which the rows end; from 1.
+        delimiter: between the cells of a row.
     """
 
     columns: Mapping[str, list[str]]
     lines: Sequence[int]
+    delimiter: str
 
     def where(self, row: int) -> str:
         """The position of a row, for people."""
         return f"in line {self.lines[row]}"
 
 
-def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
-    """Inputs and targets from a table of numbers.
-
-    A first line with an entry that is neither a number nor missing is a header.
+def read_csv(path: Path, targets: str | int | None) -> tuple[Array, str, Array]:
+    """Inputs and targets from a table of numbers with decimal points.
 
     Args:
         path: the file, UTF-8.
@@ -56,19 +77,20 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, Array]:
             targets; None means the last.
 
     Returns:
-        Inputs float32[rows, columns - 1]; targets int64[rows] if all are whole numbers, else
-        float32[rows, 1].
+        Inputs float32[rows, columns - 1]; the name of the column of targets, and its values,
+        float64[rows].
+
+    Raises:
+        NotNumbers: if an entry is missing or a word.
     """
     with reading_table(path):
         layout = _read_layout(path, least=2)
         column = column_number(targets, layout.names)
         table = _read_numbers(path, layout)
+        if column:
+            doubt_index(layout.names[0], table[:, 0])
         inputs = np.delete(table, column, axis=1).astype(np.float32)
-        values = table[:, column]
-        whole = bool(np.all(np.isfinite(values) & (np.trunc(values) == values)))
-        if whole and bool(np.all(np.abs(values) <= EXACT)):
-            return inputs, values.astype(np.int64)
-        return inputs, values.astype(np.float32)[:, None]
+        return inputs, layout.names[column], table[:, column]
 
 
 def read_numbers(path: Path) -> Array:
@@ -81,30 +103,28 @@ def read_numbers(path: Path) -> Array:
         return _read_numbers(path, _read_layout(path)).astype(np.float32)
 
 
-def read_texts(path: Path) -> Texts:
+def read_texts(path: Path, delimiters: str = DELIMITERS) -> Texts:
     """The entries of a table.
+
+    Args:
+        path: the file, UTF-8.
+        delimiters: one of them is between the cells of a row.
 
     Raises:
         DataError: if there are no rows.
-        FileFormatError: if a row has another number of columns than the first.
+        FileFormatError: if a row has another number of columns than the first, or its quotes are
+            wrong.
     """
-    layout = _read_layout(path)
+    layout = _read_layout(path, delimiters=delimiters)
     columns: list[list[str]] = [[] for _ in layout.names]
-    count = layout.count
     lines: list[int] = []
-    with _opened(path) as file:
-        rows = csv.reader(file, delimiter=layout.delimiter)
-        for row in islice(rows, int(layout.headed), None):
-            if not row:
-                continue
-            if len(row) != count:
-                raise _uneven(rows.line_num, count, len(row))
-            lines.append(rows.line_num)
-            for column, field in zip(columns, row, strict=True):
-                column.append(field.strip())
+    for line, row in _rows(path, layout):
+        lines.append(line)
+        for column, field in zip(columns, row, strict=True):
+            column.append(field.strip())
     if not lines:
         raise _no_rows()
-    return Texts(dict(zip(layout.names, columns, strict=True)), lines)
+    return Texts(dict(zip(layout.names, columns, strict=True)), lines, layout.delimiter)
 
 
 @contextmanager
@@ -145,12 +165,12 @@ class _Layout:
     Attributes:
         delimiter: between the columns.
         names: of the columns; numbers from 0 without a header.
-        headed: whether the first line is a header.
+        skip: the number of lines before the first row: comments, blank lines, the header.
     """
 
     delimiter: str
     names: tuple[str, ...]
-    headed: bool
+    skip: int
 
     @property
     def count(self) -> int:
@@ -158,33 +178,128 @@ class _Layout:
         return len(self.names)
 
 
-def _read_layout(path: Path, least: int = 1) -> _Layout:
+def _read_layout(path: Path, least: int = 1, delimiters: str = DELIMITERS) -> _Layout:
     """The layout of a file with at least so many columns."""
     with _opened(path) as file:
-        first = file.readline()
-    delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
-    fields = [field.strip() for row in csv.reader([first], delimiter=delimiter) for field in row]
-    if len(fields) < least:
+        delimiter = _delimiter_of(file.read(_SAMPLE), delimiters)
+    with _opened(path) as file:
+        before, line, row, comment = _first_row(file, delimiter)
+    if len(row) < least:
         raise FileFormatError(
             "the first line is not a row of a table",
             facts=(
                 ("expected", f"{_LEAST[least]} or more, divided by commas, semicolons or tabs"),
-                ("found", repr(first[:60])),
+                ("found", repr("".join(row)[:60])),
             ),
-            advice="Check that this is the right file, and that it begins with the header or data.",
+            advice="Check that this is the right file, and that it begins with the header or data. "
+            "Cells may also be divided by another character: load(path, delimiter=' ').",
         )
-    numbers = sum(map(is_number, fields))
-    if numbers and all(is_number(field) or field in GAPS for field in fields):
-        return _Layout(delimiter, tuple(map(str, range(len(fields)))), headed=False)
-    twice = next((name for name in fields if fields.count(name) > 1), None)
+    names, numbers = row, sum(map(_is_numeric, row))
+    if len(comment) == len(row) and (numbers or not comment[0].startswith("# ")):
+        # NumPy writes headers as comments. Others may begin with the name "#" or "#id".
+        names, line = [comment[0].removeprefix("# "), *comment[1:]], before
+    elif numbers and all(_is_numeric(cell) or cell in GAPS for cell in row):
+        return _Layout(delimiter, tuple(map(str, range(len(row)))), before)
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        numbered = [str(number) for number, name in enumerate(fields) if name == twice]
+        numbered = [str(number) for number, name in enumerate(names) if name == twice]
         raise FileFormatError(
             f"the header has the name {twice!r} more than once",
             facts=(("expected", "a name for each column"), ("found", _columns_text(numbered))),
             advice="Give each column its own name in the first line.",
         )
-    return _Layout(delimiter, tuple(fields), headed=True)
+    return _Layout(delimiter, tuple(names), line)
+
+
+def _is_numeric(cell: str) -> bool:
+    """Whether a cell is a number with either decimal mark."""
+    return is_number(cell) or is_number(cell, ",")
+
+
+def _delimiter_of(sample: str, delimiters: str) -> str:
+    """The one of some delimiters that divides the most rows into as many cells as the first one."""
+    if len(delimiters) == 1:
+        return delimiters
+    if declared := _SEPARATOR.match(sample):
+        return declared[1]
+    shares: dict[str, float] = {}
+    for mark in delimiters:
+        counts: list[int] = []
+        with suppress(csv.Error):  # `_records` raises it again
+            for row in csv.reader(StringIO(sample, newline=""), delimiter=mark):
+                if any(map(str.strip, row)) and (counts or not row[0].lstrip().startswith("#")):
+                    counts.append(len(row))
+        if len(sample) == _SAMPLE and len(counts) > 1:
+            counts.pop()  # its row may be longer
+        first = counts[0] if counts else 0
+        shares[mark] = counts.count(first) / len(counts) if first > 1 else 0.0
+    best = max(shares.values())
+    return next(mark for mark in delimiters if shares[mark] == best) if best else ","
+
+
+def _first_row(file: Iterable[str], delimiter: str) -> tuple[int, int, list[str], list[str]]:
+    """The first row of a file, a header or data, after comments, blank lines and Excel's `sep=;`.
+
+    Returns:
+        The number of lines before it, the line in which it ends, its cells, and the cells of the
+        last comment before it.
+    """
+    before, comment = 0, list[str]()
+    for line, fields in _records(file, delimiter):
+        row = [field.strip() for field in fields]
+        is_separator = line == 1 and "".join(row) in ("sep=", f"sep={delimiter}")
+        if any(row) and not is_separator:
+            if not row[0].startswith("#"):
+                return before, line, row, comment
+            comment = row
+        before = line
+    return before, before, comment, []
+
+
+def _rows(path: Path, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a file, each with the line in which it ends.
+
+    Raises:
+        FileFormatError: for another number of columns than in the first, and wrong quotes.
+    """
+    with _opened(path) as file:
+        lines = islice(file, layout.skip, None)
+        for line, row in _records(lines, layout.delimiter, layout.skip):
+            if len(row) == layout.count:
+                yield line, row
+            elif len(row) > 1 or row[0].strip():
+                raise FileFormatError(
+                    f"line {line} has another number of columns than the first",
+                    facts=(("expected", str(layout.count)), ("found", str(len(row)))),
+                    advice="Correct that line; a truncated file ends in such a line. If another "
+                    "character divides the cells, say so: delimiter=';', or --delimiter ';'.",
+                )
+
+
+def _records(
+    lines: Iterable[str], delimiter: str, before: int = 0
+) -> Iterator[tuple[int, list[str]]]:
+    """The cells of the lines that are not empty, each with the line in which they end.
+
+    Args:
+        lines: of the file.
+        delimiter: between the cells.
+        before: the number of lines before these.
+    """
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    end = before
+    try:
+        for row in reader:
+            end = before + reader.line_num
+            if row:
+                yield end, row
+    except csv.Error as error:
+        problem, advice = next(texts for words, texts in _QUOTES.items() if words in str(error))
+        raise FileFormatError(
+            f"{problem}, in the row that begins in line {end + 1}",
+            facts=(("found", f"{error}, in line {before + reader.line_num}"),),
+            advice=advice,
+        ) from None
 
 
 def _columns_text(numbered: Sequence[str]) -> str:
@@ -226,54 +341,43 @@ def _read_numbers(path: Path, layout: _Layout) -> Array:
     """
     try:
         with _opened(path) as file:
-            lines = islice(file, int(layout.headed), None)
-            rows = [line for line in lines if line.strip()]
+            lines = islice(file, layout.skip, None)
+            rows = [line for line in lines if line.strip(" \r\n")]
         if not rows:
             raise _no_rows()
+        if any('"' in row for row in rows):
+            _require_numbers(path, layout)  # NumPy ignores quotes that are not closed
         table = np.loadtxt(
             rows, np.float64, comments=None, delimiter=layout.delimiter, quotechar='"', ndmin=2
         )
     except UnicodeDecodeError:
         raise
-    except ValueError as error:
-        raise _first_fault(path, layout) or error from None
-    if table.shape[1] != layout.count:
-        raise _first_fault(path, layout) or ValueError("uneven rows")
-    if np.isnan(table).any():
-        raise _first_fault(path, layout) or NotNumbers("a number is missing")
+    except ValueError:
+        _require_numbers(path, layout)
+        raise
+    if table.shape[1] != layout.count or np.isnan(table).any():
+        _require_numbers(path, layout)
     if np.abs(table).max() > LARGEST:
-        texts = read_texts(path)
+        texts = read_texts(path, layout.delimiter)
         for name, column in zip(layout.names, table.T, strict=True):
             require_float32(name, column, column, texts.where)
     return table
 
 
-def _first_fault(path: Path, layout: _Layout) -> FileFormatError | None:
-    """Reads the table again, line by line, to find the fault."""
-    with _opened(path) as file:
-        rows = csv.reader(file, delimiter=layout.delimiter)
-        for row in islice(rows, int(layout.headed), None):
-            if row and len(row) != layout.count:
-                return _uneven(rows.line_num, layout.count, len(row))
-            for name, field in zip(layout.names, row, strict=False):
-                cell = field.strip()
-                if cell in GAPS or not is_number(cell):
-                    return NotNumbers(
-                        f"the column {name!r} has an entry that is not a number",
-                        facts=(
-                            ("expected", "numbers"),
-                            ("found", f"{cell!r} in line {rows.line_num}"),
-                        ),
-                    )
-    return None
+def _require_numbers(path: Path, layout: _Layout) -> None:
+    """Reads the table again, line by line, to find the fault.
 
-
-def _uneven(line: int, expected: int, found: int) -> FileFormatError:
-    return FileFormatError(
-        f"line {line} has another number of columns than the first",
-        facts=(("expected", str(expected)), ("found", str(found))),
-        advice="Correct that line; a truncated file ends in such a line.",
-    )
+    Raises:
+        NotNumbers, FileFormatError: for the first.
+    """
+    for line, row in _rows(path, layout):
+        for name, field in zip(layout.names, row, strict=True):
+            cell = field.strip()
+            if cell in GAPS or not is_number(cell):
+                raise NotNumbers(
+                    f"the column {name!r} has an entry that is not a number",
+                    facts=(("expected", "numbers"), ("found", f"{cell!r} in line {line}")),
+                )
 
 
 def _no_rows() -> DataError:

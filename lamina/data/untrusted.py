@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from lamina.errors import DataError, FileFormatError, LaminaError
+from lamina.errors import DataError, FileFormatError, LaminaError, LaminaWarning
 
 PathLike = str | os.PathLike[str]
 
@@ -46,6 +46,8 @@ def reading(path: Path, kind: str) -> Generator[None]:
         yield
     except LaminaError as error:
         error.at(str(path))
+        raise
+    except LaminaWarning:  # where the user makes errors of warnings
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(

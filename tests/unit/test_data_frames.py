@@ -356,7 +356,7 @@ def test_unfit_kinds_are_refused() -> None:
         from_frame(table, "y", kinds={"y": "class"})
     assert str(caught.value) == (
         "in from_frame: the column 'y' has numbers that are no class numbers\n"
-        "  expected  whole numbers\n"
+        "  expected  whole numbers below 9,007,199,254,740,992 (2**53)\n"
         "  found     0.5 in row 1\n"
         "  Targets that are numbers: kinds={'y': 'number'}. Targets that are words: "
         "kinds={'y': 'word'}."

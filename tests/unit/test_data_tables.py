@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ import pytest
 from cli_cases import fail, run, succeed, write
 
 import lamina as lm
-from lamina.data import load, read_table
-from lamina.errors import DataError, FileFormatError
+from lamina.data import Coding, load, read_table
+from lamina.errors import DataError, FileFormatError, LaminaWarning
 
 TEXT = "size,town,new,rent\n30.5,Ulm,1,cheap\n52,Bonn,0,good\n41.5,,0,cheap\n"
 
@@ -183,6 +185,168 @@ def test_words_of_a_file_may_be_indices(tmp_path: Path) -> None:
     assert numbers.tolist() == [[3], [0]]
 
 
+# The notation of a file ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "features", "inputs"),
+    [
+        ("1,5;2,25;0\n2,5;3,5;1\n", ("0", "1"), [[1.5, 2.25], [2.5, 3.5]]),
+        ("size, m2;b;y\n30,5;2;0\n40;3;1\n", ("size, m2", "b"), [[30.5, 2], [40, 3]]),
+        ("a;b;y\n-1,5e1;,25;0\n+2,5;NA;1\n", ("a", "b"), [[-15, 0.25], [2.5, 7]]),
+        ('a,b,y\n"1,5","2,25",0\n"2,5","3",1\n', ("a", "b"), [[1.5, 2.25], [2.5, 3]]),
+        ("a;w;y\n1,5;Ulm, Alb;0\n2,5;Ulm, Alb;1\n", ("a", "w=Ulm, Alb"), [[1.5, 1], [2.5, 1]]),
+        ('a,w,y\n1.5,"p;q;r",0\n2.5,"p;q;r",1\n', ("a", "w=p;q;r"), [[1.5, 1], [2.5, 1]]),
+        ("a\tb, c\ty\n1,5\t2;3\t0\n2,5\t2;3\t1\n", ("a", "b, c=2;3"), [[1.5, 1], [2.5, 1]]),
+        ("a|w|y\n1,5|p, q|0\n2,5|p, q|1\n", ("a", "w=p, q"), [[1.5, 1], [2.5, 1]]),
+        ("sep=;\na;y\n1,5;0\n2,5;1\n", ("a",), [[1.5], [2.5]]),
+        ("\n \n# 2024, by us\n\n# more\n;;\na;b;y\n1,5;2;0\n", ("a", "b"), [[1.5, 2]]),
+        ("# a;b;y\n1,5;2;0\n2,5;3;1\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
+        ("#;b;y\n1,5;w;0\n2,5;w;1\n", ("#", "b=w"), [[1.5, 1], [2.5, 1]]),
+        ("#id;b;y\nu;1,5;0\nu;2,5;1\n", ("#id=u", "b"), [[1, 1.5], [1, 2.5]]),
+        ('"a\nb";y\n1,5;0\n2,5;1\n', ("a\nb",), [[1.5], [2.5]]),
+        (
+            "a;w;y\n1,5;\u0661;0\n2,5;\uff12;1\n",
+            ("a", "w=\u0661", "w=\uff12"),
+            [[1.5, 1, 0], [2.5, 0, 1]],
+        ),
+        ("a;\u0663\n1,5;0\n2,5;1\n", ("a",), [[1.5], [2.5]]),
+        # Thousands decide nothing, and numbers that have them are no numbers.
+        ("a;w;y\n1,5;1.200;0\n2,5;15.000;1\n", ("a", "w=1.200", "w=15.000"), None),
+        ("a;w;y\n1.5;1,200;0\n2.5;15,000;1\n", ("a", "w=1,200", "w=15,000"), None),
+    ],
+)
+def test_delimiter_and_decimal_mark_are_found(
+    tmp_path: Path, text: str, features: tuple[str, ...], inputs: list[list[float]] | None
+) -> None:
+    path = table(tmp_path, text)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = load(path, gaps=7)
+    assert data.coding.features == features
+    assert data.coding.decimal == ("." if "1.5" in text else ",")
+    if inputs is None:
+        assert "that look like numbers" in str(caught[0].message)
+        assert f"convert them to numbers, 1200{data.coding.decimal}5" in str(caught[0].message)
+    else:
+        assert not caught
+        assert data.inputs.tolist() == inputs
+        assert data.targets.tolist() == list(range(len(inputs)))
+    # They are stored with the model, and further rows are read so.
+    stored = Coding.of(json.loads(json.dumps(data.coding.notes())))
+    assert (stored.delimiter, stored.decimal) == (data.coding.delimiter, data.coding.decimal)
+    np.testing.assert_array_equal(stored.inputs(path), data.inputs)
+
+
+def test_the_decimal_mark_of_the_training_data_holds_for_further_files(tmp_path: Path) -> None:
+    coding = load(table(tmp_path, "a;b;y\n1,5;1;0\n2,5;2;1\n"), kinds={"b": "number"}).coding
+    assert (coding.delimiter, coding.decimal) == (";", ",")
+    # Another delimiter is found, and with it the decimals of quoted cells.
+    assert coding.inputs(table(tmp_path, 'b,a\n3,"1,250"\n')).tolist() == [[1.25, 3]]
+    with pytest.raises(DataError) as caught:
+        coding.inputs(table(tmp_path, "a;b\n1.5;2\n"))
+    assert str(caught.value) == (
+        f"in {tmp_path / 'a.csv'}: the column 'a' is of another kind\n"
+        "  expected  numbers with decimal commas\n"
+        "  found     '1.5' in line 2\n"
+        "  Correct it, or leave it empty if the number is missing."
+    )
+    table_of = read_table(tmp_path / "a.csv", decimal=".")
+    assert coding.inputs(table_of).tolist() == [[1.5, 2]]
+
+
+def test_the_notation_is_an_option(tmp_path: Path) -> None:
+    path = table(tmp_path, "a b y\n1,250 2 0\n1,500 3 1\n")
+    data = load(path, delimiter=" ", decimal=",")
+    assert data.inputs.tolist() == [[1.25, 2], [1.5, 3]]
+    assert data.coding.inputs(path).tolist() == data.inputs.tolist()
+    assert read_table(path, delimiter=" ", decimal=",")["a"].tolist() == [1.25, 1.5]
+    path = table(tmp_path, "a;b;y\n1,5;1.5;0\n2,5;2.5;1\n")
+    with pytest.raises(DataError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"in {path}: the table has decimal commas and decimal points\n"
+        "  commas  '1,5' in the column 'a'\n"
+        "  points  '1.5' in the column 'b'\n"
+        "  Say what marks decimals: decimal=',' or decimal='.', or --decimal on the command line. "
+        "Numbers with the other mark are words then."
+    )
+    with pytest.warns(LaminaWarning, match=r"'b' has 2 different words that look like numbers"):
+        assert load(path, decimal=",").inputs.tolist() == [[1.5, 1, 0], [2.5, 0, 1]]
+    assert load(path, decimal=",", kinds={"b": "word"}).coding.features == ("a", "b=1.5", "b=2.5")
+    # Columns that are said to be words decide nothing.
+    assert load(path, kinds={"a": "word"}).coding.decimal == "."
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem", "line"),
+    [
+        ('3,"w\n4,w\n', "a quote is opened and not closed", "unexpected end of data, in line 5"),
+        ('3,"4\n', "a quote is opened and not closed", "unexpected end of data, in line 4"),
+        ('3,"w" x\n', "text follows the closing quote of a cell", "in line 4"),
+        ('3,"w\n4,"w"\n', "text follows the closing quote of a cell", "in line 5"),
+        (f"3,{'w' * 131_073}\n", "a cell is longer than is usual", "(131072), in line 4"),
+    ],
+)
+@pytest.mark.parametrize("other", ["5", "x"])
+def test_wrong_quotes_are_refused_with_their_line(
+    tmp_path: Path, rows: str, problem: str, line: str, other: str
+) -> None:
+    path = table(tmp_path, f"a,w\n1,2\n2,{other}\n{rows}")
+    for read in (load, read_table):
+        with pytest.raises(FileFormatError) as caught:
+            read(path)
+        assert caught.value.problem == f"{problem}, in the row that begins in line 4"
+        assert caught.value.facts[0][1].endswith(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "doubted"),
+    [
+        (",a,y\n0,7,1\n1,8,0\n2,9,1\n", True),
+        (",a,y\n5,w,1\n3,w,0\n9,w,1\n", True),
+        ("0,7.5,1\n1,8.5,0\n2,9.5,1\n", True),
+        ("n,a,y\n0,7,1\n1,8,0\n2,9,1\n", False),
+        (",a,y\n0,7,1\n0,8,0\n2,9,1\n", False),
+        ("1990,7.5,1\n1991,8.5,0\n1992,9.5,1\n", False),
+    ],
+)
+def test_a_first_column_that_numbers_the_rows_is_doubted(
+    tmp_path: Path, text: str, doubted: bool
+) -> None:
+    path = table(tmp_path, text)
+    for options in ({}, {"standardise": True}):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            data = load(path, **options)
+        assert len(data) == 3
+        assert [("numbers the rows" in str(one.message)) for one in caught] == [True] * doubted
+    # As a target it is no feature.
+    assert load(path, 0).targets.shape[0] == 3
+    if doubted:
+        columns = read_table(path)
+        del columns[next(iter(columns))]
+        assert len(lm.data.from_frame(columns)) == 3
+
+
+def test_whole_targets_that_are_not_exact_are_no_classes(tmp_path: Path) -> None:
+    numbers = [2**53, 2**53 + 1]
+    path = table(tmp_path, "a,y\n" + "".join(f"{n},{n}\n" for n in numbers))
+    for make in (load, lambda _, **o: lm.data.from_frame({"a": [1, 2], "y": numbers}, "y", **o)):
+        for options in ({}, {"kinds": {"y": "class"}}):
+            with pytest.raises(DataError) as caught:
+                make(path, **options)
+            assert str(caught.value).endswith(
+                "  expected  whole numbers below 9,007,199,254,740,992 (2**53)\n"
+                "  found     9007199254740992 in row 0\n"
+                "  Targets that are numbers: kinds={'y': 'number'}. Targets that are words: "
+                "kinds={'y': 'word'}."
+            )
+        assert make(path, kinds={"y": "number"}).targets.dtype == np.float32
+        assert make(path, kinds={"y": "word"}).coding.classes == tuple(map(str, numbers))
+    assert load(table(tmp_path, f"a,y\n1,{2**53 - 1}\n")).targets.tolist() == [2**53 - 1]
+
+
 def test_options_of_tables_are_refused_for_other_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.ones(2))
     with pytest.raises(DataError) as caught:
@@ -238,6 +402,7 @@ def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder: Path) -
     table(folder, "a,b,rent\n1,2,10\n,3,20\n4,NA,30\n")
     write("net.py", network(2))
     command = ("train", "net.py", "--data", "a.csv", "--validation", "a.csv")
+    assert "the table has no columns of inputs" in fail(*command, "--delimiter", ";")
     assert "--gaps mean on the command line" in fail(*command)
     assert "(--kind NAME=number)" in fail(*command, "--gaps", "mean")
     options = ("--gaps", "mean", "--kind", "rent=number", "--standardise")

@@ -1126,7 +1126,12 @@ ROWS |= {
     ),
     "data.read_table": Row(
         {"path": "x.csv"},
-        {"path": NOTHING, "kinds": OPTIONAL | some("{}")},
+        {
+            "path": NOTHING,
+            "kinds": OPTIONAL | some("{}"),
+            "delimiter": OPTIONAL | some("text"),
+            "decimal": OPTIONAL,
+        },
         call=lambda **o: (Path("x.csv").write_text("a\n1\n"), lm.data.read_table(**o))[1],
         words=("in a:",),
     ),
@@ -1148,6 +1153,8 @@ ROWS |= {
             "gaps": NOTHING,
             "standardise": NOTHING,
             "kinds": OPTIONAL | some("{}"),
+            "delimiter": OPTIONAL,
+            "decimal": OPTIONAL,
         },
         call=lambda **o: (np.save("x.npy", X), lm.data.load(**o))[1],
         # It names the file.
