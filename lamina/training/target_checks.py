@@ -40,17 +40,19 @@ def matched(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
     return ops.cast(target, prediction.dtype)
 
 
-def class_count(loss: object, prediction: Tensor) -> int:
+def class_count(loss: object, prediction: Tensor, least: int = 2) -> int:
     """The number of classes: the extent of the prediction's axis 1."""
     _require_float(loss, prediction)
     classes = prediction.shape[1] if prediction.rank > 1 else None
-    if not isinstance(classes, int):
+    if not isinstance(classes, int) or classes < least:
         raise ShapeError(
-            "the prediction has no axis of classes",
+            "the prediction has no axis of classes"
+            if least < 2
+            else "the prediction has no axis of at least two classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
             where=origin_text(loss),
-            advice="Give every example one score for each class; for two classes as one number "
-            "use lm.BCEWithLogits.",
+            advice="Give every example one score for each class. For two classes as one number "
+            "use lm.BCEWithLogits(), for quantities lm.MSE().",
         )
     return classes
 
@@ -125,7 +127,8 @@ def _unfit(
     elif (*target.shape, 1) == shape:
         advice = (
             "Give the targets a last axis: y[..., None]. In a table, kinds={'NAME': 'number'} does "
-            "that (--kind NAME=number)."
+            "that for numbers (--kind NAME=number); words are classes, with one output for each "
+            "and lm.CrossEntropy()."
         )
     elif prediction.rank > 2 and target.shape == prediction.shape[:-1]:
         order = (0, prediction.rank - 1, *range(1, prediction.rank - 1))
@@ -137,8 +140,13 @@ def _unfit(
             "The prediction has an axis for each position: put lm.Flatten() before the last "
             'lm.Linear, or returns="last" in a recurrent layer, for one result of each example.'
         )
+    elif target.dtype.kind == "int" and target.shape == label_shape(prediction):
+        advice = (
+            "Class numbers are for lm.CrossEntropy(). For quantities end in lm.Linear(1), and give "
+            "the targets a last axis: y[..., None]."
+        )
     else:
-        advice = "Change the last layer of the network, or reshape the targets."
+        advice = "Change the last layer of the network so that it gives the shape of the targets."
     return ShapeError(
         "the target does not fit the prediction",
         facts=(
@@ -178,19 +186,28 @@ def check_labels(
     if not isinstance(classes, int) or are_indices(array, classes):
         return
     largest = int(array.max())
+    advice = f"The network has {classes} outputs: number the classes from 0, "
+    if _are_signs(array):
+        advice = "Number the classes from 0: convert -1 and 1 by (y > 0).astype('int64')."
+    elif largest >= classes:
+        advice += f"or give its last layer {largest + 1} features."
+    else:
+        advice += (
+            "and leave out examples that have no class, or name their number: ignore_index=-1."
+        )
     check_values(
         loss,
         array,
         ((array >= 0) & (array < classes)) | (array == ignored if ignored is not None else False),
         problem="labels out of range",
         expected=f"0..{classes - 1}",
-        advice=f"The network has {classes} outputs: number the classes from 0, "
-        + (
-            f"or give its last layer {largest + 1} features."
-            if largest >= classes
-            else "and leave out examples that have no class, or name their number: ignore_index=-1."
-        ),
+        advice=advice,
     )
+
+
+def _are_signs(array: Array) -> bool:
+    """Whether there are two values, -1 and 1."""
+    return bool(np.all(np.abs(array) == 1) and (array < 0).any() and (array > 0).any())
 
 
 def check_probabilities(loss: object, array: Array) -> None:
@@ -202,7 +219,9 @@ def check_probabilities(loss: object, array: Array) -> None:
         array,
         (array >= 0) & (array <= 1),
         expected="0..1",
-        advice="Targets are probabilities: 0, 1 or between them.",
+        advice="Targets are probabilities: convert -1 and 1 by (y + 1) / 2."
+        if _are_signs(array)
+        else "Targets are probabilities: 0, 1 or between them.",
     )
 
 

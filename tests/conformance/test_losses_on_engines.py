@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import Leaves, check
+from loss_limits import LIMITS
 
 import lamina as lm
 from lamina import ops
@@ -90,6 +91,18 @@ def test_weighted_losses_and_gradients_agree_with_numpy(name: str, engine: Engin
     weights = leaves.add(generator.random(7).astype("float32"))
     value = loss(x if len(x) > 1 else x[0], y, weights)
     check(leaves.graph([value, *gradients(value, x)]), engine, leaves.feeds)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_agree_with_numpy(name: str, engine: Engine) -> None:
+    loss, predictions, target, _, _ = LIMITS[name]
+    leaves = Leaves()
+    x = [leaves.add(one.astype("float32")) for one in predictions]
+    y = None
+    if target is not None:
+        y = leaves.add(target.astype("float32") if target.dtype.kind == "f" else target)
+    value = loss(x if len(x) > 1 else x[0], y)
+    check(leaves.graph([value, *gradients(ops.sum(value), x)]), engine, leaves.feeds)
 
 
 METRICS: dict[str, tuple[Any, Array, Array]] = {

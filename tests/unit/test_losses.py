@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
+from loss_limits import LIMITS
 
 from lamina import layers as lm
 from lamina import ops
@@ -286,8 +287,44 @@ def test_predictions_must_be_floats_with_classes() -> None:
     whole = leaf("x", "input", (BATCH, 4), int64)
     assert "a prediction of floats" in error_text(DTypeError, lambda: losses.MSE()(whole, whole))
     text = error_text(ShapeError, lambda: losses.CrossEntropy()(lm.Input(), lm.Input()))
+    assert "the prediction has no axis of at least two classes" in text
+    assert "For two classes as one number use lm.BCEWithLogits(), for quantities lm.MSE()." in text
+    text = error_text(ShapeError, lambda: losses.Dice()(lm.Input(), lm.Input()))
     assert "the prediction has no axis of classes" in text
-    assert "lm.BCEWithLogits" in text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+@pytest.mark.parametrize(
+    "make", [losses.CrossEntropy, losses.NLL, losses.Focal, losses.MultiMargin]
+)
+def test_one_score_is_no_choice_of_classes(make: Any, dtype: str) -> None:
+    """Its softmax is always 1, and the loss 0."""
+    target = leaf("y", "input", (BATCH, 1) if dtype == "float32" else (BATCH,), as_dtype(dtype))
+    text = error_text(ShapeError, lambda: make()(lm.Input(1), target))
+    assert "the prediction has no axis of at least two classes" in text
+    assert "found     f32[batch, 1]" in text
+
+
+def test_advice_on_class_numbers_for_a_loss_of_numbers() -> None:
+    classes = leaf("y", "input", (BATCH,), int64)
+    text = error_text(ShapeError, lambda: losses.MSE()(lm.Input(3), classes))
+    assert "Class numbers are for lm.CrossEntropy()." in text
+    assert "end in lm.Linear(1), and give the targets a last axis: y[..., None]." in text
+    assert losses.MSE()(lm.Input(1), leaf("y", "input", (BATCH, 1), int64)).shape == ()
+    text = error_text(ShapeError, lambda: losses.BCEWithLogits()(lm.Input(1), classes))
+    assert "words are classes, with one output for each and lm.CrossEntropy()." in text
+
+
+def test_signs_as_targets_are_converted() -> None:
+    signs = np.array([1, -1, 1, 1])
+    text = error_text(DataError, lambda: losses.CrossEntropy().check_target(signs, (BATCH, 2)))
+    assert "convert -1 and 1 by (y > 0).astype('int64')." in text
+    assert "ignore_index" not in text
+    losses.CrossEntropy().check_target((signs > 0).astype("int64"), (BATCH, 2))
+    for loss in (losses.BCEWithLogits(), losses.BCE()):
+        text = error_text(DataError, lambda loss=loss: loss.check_target(signs * 1.0, (BATCH,)))
+        assert "convert -1 and 1 by (y + 1) / 2." in text
+        loss.check_target((signs + 1) / 2, (BATCH,))
 
 
 def test_triplet_needs_three_predictions() -> None:
@@ -440,10 +477,35 @@ def test_losses_of_keras_have_the_values_of_their_formulas() -> None:
         assert np.isfinite(gradient).all()
 
 
-def test_log_cosh_does_not_overflow() -> None:
-    value, gradient = run(losses.LogCosh(), np.array([[1e6, -1e6]]), np.zeros((1, 2)))
-    np.testing.assert_allclose(value, 1e6 - np.log(2))
-    np.testing.assert_allclose(gradient, [[0.5, -0.5]])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", LIMITS)
+def test_losses_have_the_limits_of_their_formulas(name: str, dtype: str) -> None:
+    loss, predictions, target, expected, slope = LIMITS[name]
+    feeds = {f"x{n}": one.astype(dtype) for n, one in enumerate(predictions)}
+    x = [leaf_for(name, array) for name, array in feeds.items()]
+    y = None
+    if target is not None:
+        feeds["y"] = target.astype(dtype) if target.dtype.kind == "f" else target
+        y = leaf_for("y", feeds["y"])
+    each = loss(x if len(x) > 1 else x[0], y)
+    inputs = (*x, *(() if y is None else (y,)))
+    graph = Graph(inputs, (("each", each), ("slope", *gradients(ops.sum(each), x[:1]))))
+    found, _ = evaluate(bind_batch(graph, len(expected)), feeds)
+    precision = 3e-7 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(found["each"], expected, rtol=precision)
+    np.testing.assert_allclose(found["slope"], slope, rtol=precision, atol=1e-20)
+
+
+def test_examples_of_weight_0_with_an_infinite_loss_do_not_count() -> None:
+    x, y = (leaf_for(name, np.zeros((3, 2))) for name in "xy")
+    w = leaf_for("w", np.zeros(3))
+    loss = losses.MAE()
+    graph = Graph((x, y, w), (("value", loss(x, y, w)),))
+    scores = np.array([[1.0, 2], [np.inf, 0], [3, 0]])
+    feeds = {"x": scores, "y": np.zeros((3, 2)), "w": np.array([1.0, 0, 1])}
+    assert evaluate(bind_batch(graph, 3), feeds)[0]["value"] == 1.5
+    feeds["x"] = np.where(np.isinf(scores), np.nan, scores)
+    assert np.isnan(evaluate(bind_batch(graph, 3), feeds)[0]["value"])
 
 
 def test_the_quantile_loss_is_least_at_the_quantile() -> None:

@@ -17,9 +17,11 @@ from lamina.training.losses.loss import (
     Loss,
     Reduction,
     Scores,
+    binary_cross_entropy,
     focused,
     log,
     log1m,
+    product,
 )
 from lamina.training.losses.scores import SCORES, doubt, is_softmax_of_one, not_scores
 from lamina.training.target_checks import Weights, check_probabilities, matched, weight_tensor
@@ -109,14 +111,10 @@ class BCEWithLogits(Loss):
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
-        # -log sigmoid(x) = softplus(-x), and -log(1 - sigmoid(x)) = softplus(-x) + x.
-        negative = ops.softplus(-prediction)
         weight = self.positive_weight
         if weight is not None and not isinstance(weight, int | float):
             weight = weight_tensor(self, weight, prediction, axis=-1)
-        if weight is not None:
-            negative = negative * (wanted * (weight - 1.0) + 1.0)
-        each = (1.0 - wanted) * prediction + negative
+        each = binary_cross_entropy(prediction, wanted, weight)
         return Elements(_scaled(self, each, self.class_weights, prediction))
 
 
@@ -159,10 +157,9 @@ class BinaryFocal(Loss):
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
-        each = (1.0 - wanted) * prediction + ops.softplus(-prediction)
+        each = binary_cross_entropy(prediction, wanted)
         if self.focus:
-            p = ops.sigmoid(prediction)
-            wrong = p * (1.0 - wanted) + (1.0 - p) * wanted
+            wrong = ops.sigmoid(prediction) * (1.0 - wanted) + ops.sigmoid(-prediction) * wanted
             each = focused(each, wrong, self.focus)
         if self.balance is not None:
             each = each * (wanted * self.balance + (1.0 - wanted) * (1.0 - self.balance))
@@ -173,4 +170,4 @@ def _scaled(
     loss: Loss, each: Tensor, weights: Sequence[float] | None, prediction: Tensor
 ) -> Tensor:
     factors = weight_tensor(loss, weights, prediction, axis=-1)
-    return each if factors is None else each * factors
+    return each if factors is None else product(factors, each)

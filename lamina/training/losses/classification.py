@@ -11,7 +11,7 @@ from lamina.graph.kinds import NotNegative, Number
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape
 from lamina.training.losses.class_numbers import OfClassNumbers
-from lamina.training.losses.loss import Elements, Reduction, Scores, focused
+from lamina.training.losses.loss import Elements, Reduction, Scores, focused, product
 from lamina.training.losses.scores import SCORES, doubt, not_scores
 from lamina.training.target_checks import (
     Weights,
@@ -87,16 +87,17 @@ class CrossEntropy(OfClassNumbers):
                 shares = shares * (1 - smoothing) + smoothing / classes
             if weights is not None:
                 shares = shares * weights
-            return Elements(ops.sum(shares * (normaliser - shifted), 1))
+            return Elements(ops.sum(product(shares, normaliser - shifted), 1))
         hit = hits(self, prediction, target)
         each = normaliser - ops.sum(ops.where(hit, shifted, 0.0), 1, keepdims=True)
         each = known_classes(each, target, classes, self.ignore_index)
         of_target = None
         if weights is not None:
             of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
-            each = each * of_target
+            each = product(of_target, each)
         if smoothing:
-            every = normaliser - shifted if weights is None else (normaliser - shifted) * weights
+            every = normaliser - shifted
+            every = every if weights is None else product(weights, every)
             spread = ops.sum(every, 1, keepdims=True)
             each = each * (1 - smoothing) + spread * (smoothing / classes)
         each, of_target = counted(each, of_target, target, self.ignore_index)
@@ -147,7 +148,7 @@ class NLL(OfClassNumbers):
         of_target = None
         if weights is not None:
             of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
-            each = each * of_target
+            each = product(of_target, each)
         each, of_target = counted(each, of_target, target, self.ignore_index)
         return Elements(each, of_target, axis=1)
 
@@ -195,9 +196,9 @@ class Focal(OfClassNumbers):
         logarithms = ops.log_softmax(prediction, 1)
         each = -ops.sum(ops.where(hit, logarithms, 0.0), 1, keepdims=True)
         if self.focus:
-            each = focused(each, 1.0 - ops.exp(-each), self.focus)
+            each = focused(each, -ops.expm1(-each), self.focus)
         each = known_classes(each, target, classes, self.ignore_index)
         if weights is not None:
-            each = each * ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
+            each = product(ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True), each)
         each, counts = counted(each, None, target, self.ignore_index)
         return Elements(each, counts, axis=1)

@@ -16,7 +16,16 @@ from lamina.graph.kinds import NotNegative, Positive
 from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape
-from lamina.training.losses.loss import Elements, Loss, Reduction, Target, count_of, several
+from lamina.training.losses.loss import (
+    Elements,
+    Loss,
+    Reduction,
+    Target,
+    binary_cross_entropy,
+    count_of,
+    product,
+    several,
+)
 from lamina.training.losses.scores import SCORES, doubt
 from lamina.training.target_checks import check_values, matched
 
@@ -74,10 +83,11 @@ class KLDivergence(Loss):
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         if self.log_target:
-            each = ops.exp(wanted) * (wanted - prediction)
+            finite = ops.where(ops.equal(wanted, -math.inf), 0.0, wanted)
+            each = product(ops.exp(wanted), finite - prediction)
         else:
-            positive = ops.where(wanted > 0, wanted, 1.0)
-            each = wanted * (ops.log(positive) - prediction)
+            logarithm = ops.log(ops.where(ops.equal(wanted, 0.0), 1.0, wanted))
+            each = product(wanted, logarithm - prediction)
         if self.reduction == "batchmean" and each.rank > 1:
             each = ops.sum(each, tuple(range(1, each.rank)))
         return Elements(each)
@@ -185,9 +195,11 @@ class PoissonNLL(Loss):
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         if self.log_input:
-            each = ops.exp(prediction) - wanted * prediction
+            each = ops.exp(prediction) + product(wanted, -prediction)
         else:
-            each = prediction - wanted * ops.log(prediction + self.epsilon)
+            mean = prediction + self.epsilon
+            never = ops.logical_and(ops.equal(wanted, 0.0), ops.equal(mean, 0.0))
+            each = prediction + product(wanted, -ops.log(ops.where(never, 1.0, mean)))
         if self.full:
             count = ops.where(wanted > 1, wanted, 1.0)
             logarithm = ops.log(count)
@@ -239,8 +251,8 @@ class EvidenceLowerBound(Loss):
         """
         logits, mean, log_variance = self._outputs(prediction)
         wanted, log_variance = matched(self, logits, target), matched(self, mean, log_variance)
-        each = ops.softplus(logits) - logits * wanted
-        squares = mean * mean + ops.exp(log_variance) - 1 - log_variance
+        each = binary_cross_entropy(logits, wanted)
+        squares = mean * mean + (ops.expm1(log_variance) - log_variance)
         divergence = 0.5 * ops.sum(squares, tuple(range(1, squares.rank)))
         missed = ops.sum(each, tuple(range(1, each.rank)))
         return Elements(missed + self.divergence * divergence)

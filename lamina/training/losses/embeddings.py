@@ -84,8 +84,7 @@ class Triplet(_OfTriplets):
     reduction: Reduction = "mean"
 
     def _distance(self, left: Tensor, right: Tensor) -> Tensor:
-        difference = left - right + self.epsilon
-        return ops.sqrt(ops.sum(difference * difference, -1))
+        return ops.norm(left - right + self.epsilon, axes=-1)
 
 
 @frozen_dataclass
@@ -188,7 +187,7 @@ class CosineEmbedding(Loss):
             ShapeError, DTypeError: if they, or the target, do not fit each other.
         """
         first, second = several(self, prediction, 2, "first, second")
-        second = matched(self, first, second)
+        second = _without_overflow(matched(self, first, second))
         if first.rank < 2 or target.shape != first.shape[:-1]:
             raise ShapeError(
                 "the target does not fit the prediction",
@@ -200,6 +199,7 @@ class CosineEmbedding(Loss):
                 where=origin_text(self),
                 advice="There is one target, 1 or -1, for each pair of vectors.",
             )
+        first = _without_overflow(first)
         cosine = ops.sum(first * second, -1) / ops.sqrt(
             (ops.sum(first * first, -1) + _EPSILON) * (ops.sum(second * second, -1) + _EPSILON)
         )
@@ -237,5 +237,12 @@ class NegativeCosine(Loss):
 
 def _unit(x: Tensor) -> Tensor:
     """Vectors of length 1 along the last axis; shorter ones than 1e-6 are scaled less."""
+    x = _without_overflow(x)
     squares = ops.maximum(ops.sum(x * x, -1, keepdims=True), _EPSILON)
     return x / ops.sqrt(squares)
+
+
+def _without_overflow(x: Tensor) -> Tensor:
+    """Vectors in the same direction, with squares that do not overflow; cosines are the same."""
+    largest = ops.max(ops.abs(x), -1, keepdims=True)
+    return x / ops.stop_gradient(ops.maximum(largest, 1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, cast, final
@@ -127,7 +128,7 @@ class Loss(Sourced, ABC):
             counts = None if counts is None else ops.squeeze(counts, found.axis)
         if weights is not None:
             own = aligned(ops.cast(weights, each.dtype), each, origin_text(self))
-            each = each * own
+            each = product(own, each)
             counts = own if counts is None else counts * own
         if how == "none":
             return each, None
@@ -201,6 +202,28 @@ def count_of(prediction: object) -> int:
         listed = cast(Sequence[object], prediction)
         return len(listed) if all(isinstance(one, Tensor) for one in listed) else 0
     return int(isinstance(prediction, Tensor))
+
+
+def product(share: Tensor, value: Tensor) -> Tensor:
+    """Share * value with its limit: 0 where the share is 0 and the value infinity. NaN stays."""
+    none = ops.logical_and(ops.equal(share, 0.0), ops.equal(value, math.inf))
+    return share * ops.where(none, 0.0, value)
+
+
+def binary_cross_entropy(
+    scores: Tensor, wanted: Tensor, weight: Tensor | float | None = None
+) -> Tensor:
+    """-(weight t log q + (1 - t) log(1 - q)) for q = sigmoid(x), also of infinite scores x.
+
+    With m = |x| it is m times the part of the target on the other side of 0, and
+    log(1 + exp(-m)), which is small.
+    """
+    positive = scores >= 0
+    size = ops.where(positive, scores, -scores)  # unlike abs(x), with a slope at 0
+    right = wanted if weight is None else wanted * weight
+    missed = product(ops.where(positive, 1.0 - wanted, right), size)
+    rest = ops.softplus(-size)
+    return missed + (rest if weight is None else (1.0 - wanted + right) * rest)
 
 
 def log(p: Tensor) -> Tensor:

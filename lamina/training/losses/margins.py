@@ -16,7 +16,16 @@ from lamina.layers.checks import origin_text
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Shape, int64
 from lamina.training.losses.class_numbers import OfClassNumbers
-from lamina.training.losses.loss import Elements, Loss, Reduction, Scores, Target, several
+from lamina.training.losses.loss import (
+    Elements,
+    Loss,
+    Reduction,
+    Scores,
+    Target,
+    binary_cross_entropy,
+    product,
+    several,
+)
 from lamina.training.losses.scores import not_scores
 from lamina.training.target_checks import (
     Weights,
@@ -259,7 +268,7 @@ class MultiMargin(OfClassNumbers):
         missing = missing if self.power == 1 else missing * missing
         each = ops.sum(ops.where(hit, 0.0, missing), 1, keepdims=True) / float(classes)
         if weights is not None:
-            each = each * ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
+            each = product(ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True), each)
         return Elements(known_classes(each, target, classes), axis=1)
 
 
@@ -406,6 +415,6 @@ class MultiLabelSoftMargin(Loss):
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
-        each = (1.0 - wanted) * prediction + ops.softplus(-prediction)
+        each = binary_cross_entropy(prediction, wanted)
         weights = weight_tensor(self, self.class_weights, prediction, axis=-1)
-        return Elements(ops.mean(each if weights is None else each * weights, -1))
+        return Elements(ops.mean(each if weights is None else product(weights, each), -1))

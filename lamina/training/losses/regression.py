@@ -101,10 +101,7 @@ class Huber(Loss):
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         difference = prediction - matched(self, prediction, target)
-        size = ops.abs(difference)
-        parabola = difference * difference * 0.5
-        line = (size - 0.5 * self.delta) * self.delta
-        return Elements(ops.where(size <= self.delta, parabola, line))
+        return Elements(_rounded_corner(difference, self.delta, self.delta))
 
 
 @frozen_dataclass
@@ -134,11 +131,15 @@ class SmoothL1(Loss):
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         difference = prediction - matched(self, prediction, target)
-        size = ops.abs(difference)
         if not self.beta:
-            return Elements(size)
-        parabola = difference * difference * (0.5 / self.beta)
-        return Elements(ops.where(size < self.beta, parabola, size - 0.5 * self.beta))
+            return Elements(ops.abs(difference))
+        return Elements(_rounded_corner(difference, self.beta, 1.0))
+
+
+def _rounded_corner(difference: Tensor, end: float, slope: float) -> Tensor:
+    """A parabola up to |d| = end, a line with a slope beyond; also of infinite differences."""
+    near = ops.clip(difference, -end, end)
+    return near * (slope / end) * (difference - 0.5 * near)
 
 
 @frozen_dataclass
@@ -165,8 +166,13 @@ class LogCosh(Loss):
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         difference = prediction - matched(self, prediction, target)
-        # log((exp(d) + exp(-d)) / 2) without overflow.
-        return Elements(ops.softplus(difference * 2.0) - difference - float(np.log(2.0)))
+        # cosh d is 1 + 2 sinh(d / 2)^2, and exp(|d|) (1 + exp(-2 |d|)) / 2.
+        size = ops.abs(difference)
+        is_small = size < 1.0
+        half = ops.sinh(0.5 * ops.where(is_small, difference, 0.0))
+        size = ops.where(is_small, 1.0, size)
+        large = size + ops.softplus(-2.0 * size) - float(np.log(2.0))
+        return Elements(ops.where(is_small, ops.log1p(2.0 * half * half), large))
 
 
 @frozen_dataclass

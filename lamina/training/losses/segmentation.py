@@ -64,7 +64,7 @@ class Dice(Loss):
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         """Builds the loss of each example and class; errors as for all losses."""
-        class_count(self, prediction)
+        class_count(self, prediction, 1)
         if target.shape == label_shape(prediction):
             wanted = ops.cast(hits(self, prediction, target), prediction.dtype)
         else:
