@@ -152,12 +152,12 @@ def _unknown(module: ModuleType, name: str) -> AttributeError:
     """The error for a name that a package does not have."""
     problem = f"module {module.__name__!r} has no attribute {name!r}"
     if not name.startswith("_"):
-        from difflib import get_close_matches  # slower to load than this whole module
-
-        from lamina.elsewhere import advice_for  # only errors need it
+        # Only errors need these.
+        from lamina.elsewhere import advice_for
+        from lamina.elsewhere.near import nearest
 
         advice = advice_for((module.__name__,), name)
-        near = [] if advice else get_close_matches(name, dir(module), 1)
-        problem += f". Did you mean {near[0]!r}?" if near else advice
+        near = "" if advice else nearest(name, dir(module))
+        problem += f". Did you mean {near!r}?" if near else advice
     # Without `obj=module`, as Python would then add its own proposal.
     return AttributeError(problem, name=name)

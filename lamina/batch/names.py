@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Protocol, cast
 
+from lamina.elsewhere.near import nearest
 from lamina.errors import DataError
 from lamina.objective.by_output import LossTerm, terms_of
 from lamina.objective.protocols import Loss
@@ -171,8 +171,8 @@ def _without_names(names: Names, given: Mapping[Any, Any]) -> DataError:
 
 def _unknown(names: Names, given: Mapping[Any, Any], name: object) -> DataError:
     known = [*dict.fromkeys([*cast(tuple[str, ...], names.each), *names.ignored])]
-    close = get_close_matches(str(name), [one for one in known if one not in given], 1)
-    advice = f"Is it {close[0]!r}?" if close else "Leave it out."
+    close = nearest(str(name), [one for one in known if one not in given])
+    advice = f"Is it {close!r}?" if close else "Leave it out."
     if names.role == "input" and not close:
         advice = "Leave it out. Targets are given separately: (inputs, targets)."
     kind = "input" if names.role == "input" else "output"

@@ -21,7 +21,6 @@ import sys
 import types
 from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial, wraps
 from types import FunctionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
@@ -29,6 +28,7 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get
 import numpy as np
 
 from lamina.calls.spellings import ELSEWHERE, INSTEAD, PAIR, PAIRS
+from lamina.elsewhere.near import nearest
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import Origin, Tensor, located, source_line
 from lamina.graph.kinds import (
@@ -321,8 +321,8 @@ class Interface:
         for words, fits, advice in INSTEAD:
             if unknown in words.split() and fits(self, accepted):
                 return advice
-        near = get_close_matches(unknown, accepted, 1)
-        return f"Did you mean {near[0]}?" if near else ""
+        near = nearest(unknown, accepted)
+        return f"Did you mean {near}?" if near else ""
 
 
 def _plain(value: Any) -> Any:

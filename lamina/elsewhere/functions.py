@@ -118,6 +118,11 @@ TOP: dict[str, str] = {
         "lm.data.Dataset(inputs, targets); fit takes the batch size and shuffles."
     ),
     "Dataset": "lm.data.Dataset(inputs, targets)",
+    "Trainer LightningModule": "lm.Model(net), whose fit(...) trains",
+    "KFold StratifiedKFold": (
+        "scikit-learn's gives numbers of rows; lm.data.Dataset(x, y).take(rows) are a fold."
+    ),
+    "StandardScaler": "lm.data.from_frame(frame, target, standardise=True)",
     "random_split train_test_split": "lm.data.Dataset(inputs, targets).split(0.9)",
     "load_model load_weights": "lm.load(path)",
     "save save_model": "model.save(path)",

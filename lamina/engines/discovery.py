@@ -121,13 +121,12 @@ def _meant(name: str) -> str:
     for known, others in _ELSEWHERE.items():
         if kind in others.split():
             kind = known
-    # Slower to load than this module.
-    from difflib import get_close_matches
+    from lamina.elsewhere.near import nearest  # slower to load than this module
 
-    near = get_close_matches(kind, _KINDS, 1)
+    near = nearest(kind, _KINDS)
     if not near:
         return ""
-    return did_you_mean(f"{near[0]}:{device}" if _KINDS[near[0]].may_have(device) else near[0])
+    return did_you_mean(f"{near}:{device}" if _KINDS[near].may_have(device) else near)
 
 
 def target_of(name: str) -> Target:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
+
+from lamina.elsewhere.near import nearest
 
 _ELSEWHERE = {
     "bf16": "bfloat16",
@@ -26,5 +27,5 @@ def precision_advice(given: str, known: Sequence[str]) -> str:
     text = given.rpartition(".")[2].lower().replace("_", "-")
     if text in _ELSEWHERE:
         return f"Write dtype={_ELSEWHERE[text]!r}."
-    near = get_close_matches(text, known, 1, 0.75)
-    return f"Write dtype={near[0]!r}." if near else ""
+    near = nearest(text, known, 0.75)
+    return f"Write dtype={near!r}." if near else ""

@@ -121,7 +121,6 @@ class Softplus(Layer):
         >>> y = lm.Softplus()(lm.Input(10))
     """
 
-    _: KW_ONLY
     beta: Positive = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -188,7 +187,6 @@ class Softmax(Layer):
         >>> y = lm.Softmax()(lm.Input(10))
     """
 
-    _: KW_ONLY
     axis: int = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -211,7 +209,6 @@ class LogSoftmax(Layer):
         >>> y = lm.LogSoftmax()(lm.Input(10))
     """
 
-    _: KW_ONLY
     axis: int = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -234,7 +231,6 @@ class Softmin(Layer):
         >>> y = lm.Softmin()(lm.Input(10))
     """
 
-    _: KW_ONLY
     axis: int = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -275,8 +271,8 @@ class GLU(Layer):
         (batch, 5)
     """
 
-    _: KW_ONLY
     axis: int = -1
+    _: KW_ONLY
     activation: Literal["sigmoid", "silu", "gelu", "relu", "none"] = "sigmoid"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:

@@ -94,7 +94,6 @@ class RandomGreyscale(Layer):
         >>> y = lm.RandomGreyscale(probability=0.2)(lm.Input(3, 32, 32))
     """
 
-    _: KW_ONLY
     probability: Probability = 0.1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:

@@ -350,10 +350,15 @@ class _Extent(Kind):
             return _EXTENT.read(value)
         except Misfit:
             wide = " of 64 bits" if (shapes.as_whole(value) or 0) > HIGHEST else ""
+            advice = "Leave the batch out: it is always the first axis and never written."
+            shape: Any = value
+            if isinstance(shape, tuple | list):
+                extents = [one for one in cast(Sequence[object], shape) if one is not None]
+                advice = f"Write Input({', '.join(map(shown, extents))}), without the batch."
             raise shapes.ShapeError(
                 f"an input's dimensions are whole numbers above zero{wide}",
                 facts=(("expected", "Input(784) or Input(1, 28, 28)"), ("found", shown(value))),
-                advice="Leave the batch out: it is always the first axis and never written.",
+                advice=advice,
             ) from None
 
 

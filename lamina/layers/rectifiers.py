@@ -53,7 +53,6 @@ class LeakyReLU(Layer):
         >>> y = lm.LeakyReLU(slope=0.2)(lm.Input(10))
     """
 
-    _: KW_ONLY
     slope: float = 0.01
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -183,7 +182,6 @@ class ELU(Layer):
         >>> y = lm.ELU()(lm.Input(10))
     """
 
-    _: KW_ONLY
     alpha: float = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -225,7 +223,6 @@ class CELU(Layer):
         >>> y = lm.CELU(alpha=0.5)(lm.Input(10))
     """
 
-    _: KW_ONLY
     alpha: Positive = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -252,7 +249,6 @@ class Hardshrink(Layer):
         >>> y = lm.Hardshrink()(lm.Input(10))
     """
 
-    _: KW_ONLY
     threshold: NotNegative = 0.5
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -277,7 +273,6 @@ class Softshrink(Layer):
         >>> y = lm.Softshrink()(lm.Input(10))
     """
 
-    _: KW_ONLY
     threshold: NotNegative = 0.5
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:

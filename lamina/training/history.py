@@ -7,12 +7,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 from lamina import reports
 from lamina.calls import Called
 from lamina.elsewhere import Named
+from lamina.elsewhere.near import nearest
 from lamina.errors import UnknownNameError
 from lamina.graph.kinds import Instance
 from lamina.reports import table_text, value_text
@@ -124,7 +124,7 @@ def _advice(name: object, known: Sequence[str]) -> str:
         return f"Here it is called {ours!r}."
     if bare != name and _ELSEWHERE.get(bare, bare) in known:
         return f"Without validation data there is none: fit(validation=...) measures {ours!r}."
-    near = get_close_matches(name, known, 1)
+    near = nearest(name, known)
     if near:
-        return f"Did you mean {near[0]!r}?"
+        return f"Did you mean {near!r}?"
     return "fit(metrics=[lm.Accuracy()], validation=...) measures more."

@@ -156,7 +156,7 @@ def test_missing_and_surplus_arguments_are_refused() -> None:
             "Write MultiHeadAttention(8, features=64) for PyTorch's arguments, or Multi",
         ),
         ("Upsample(2)", "Write Upsample(size=2) for a size, as in PyTorch, or Upsample(scale=2)"),
-        ("Softmax(1)", "Write Softmax(axis=1)."),
+        ("Hardtanh(-2.0, 2.0)", "Write Hardtanh(low=-2.0, high=2.0)."),
         ("Dropout(0.5, True)", "Write Dropout(0.5): memory is planned, so there is no in-place"),
         (
             "Adam([], 0.01)",

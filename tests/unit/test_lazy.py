@@ -94,6 +94,9 @@ def test_a_name_is_looked_up_once() -> None:
     [
         (lm, "Lineer", "module 'lamina' has no attribute 'Lineer'. Did you mean 'Linear'?"),
         (lm.ops, "rleu", "module 'lamina.ops' has no attribute 'rleu'. Did you mean 'relu'?"),
+        (lm, "Relu", "module 'lamina' has no attribute 'Relu'. Did you mean 'ReLU'?"),
+        (lm, "KFlod", "module 'lamina' has no attribute 'KFlod'"),
+        (lm.data, "iris", "module 'lamina.data' has no attribute 'iris'"),
         (lm, "xyzzy", "module 'lamina' has no attribute 'xyzzy'"),
         (lm, "_private", "module 'lamina' has no attribute '_private'"),
         (lm, "__wrapped__", "module 'lamina' has no attribute '__wrapped__'"),

@@ -268,6 +268,13 @@ def test_dimensions_of_an_input_are_whole_numbers_above_zero(shape: tuple) -> No
     assert "Leave the batch out" in caught.value.advice
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 8), [None, 1, 8, 8]])
+def test_a_tuple_of_dimensions_is_shown_as_dimensions(shape: object) -> None:
+    with pytest.raises(ShapeError) as caught:
+        lm.Input(shape)
+    assert caught.value.advice == "Write Input(1, 8, 8), without the batch."
+
+
 def test_an_input_of_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(DTypeError, match="there is no dtype 'float8'"):
         lm.Input(4, dtype="float8")

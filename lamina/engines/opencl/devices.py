@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from threading import Lock
 
 import pyopencl as cl
 
+from lamina.elsewhere.near import nearest
 from lamina.engines.engine import Device
 from lamina.engines.gpu.own_process import OwnProcess
 from lamina.engines.gpu.selection import chosen_device
@@ -62,8 +62,8 @@ def _nearest(wanted: str, rows: Sequence[Device]) -> str:
             usable, key=lambda row: abs(int(row.engine.partition(":")[2]) - int(wanted))
         ).engine
     texts = " ".join(row.description for row in usable).lower()
-    near = get_close_matches(wanted, re.findall(r"[a-z][a-z0-9]+", texts), 1)
-    return f"opencl:{near[0]}" if near else ""
+    near = nearest(wanted, re.findall(r"[a-z][a-z0-9]+", texts))
+    return f"opencl:{near}" if near else ""
 
 
 def found_devices() -> tuple[Found, ...]:

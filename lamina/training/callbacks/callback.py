@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
 from lamina.calls import Called
 from lamina.elsewhere.hooks import hook_here
+from lamina.elsewhere.near import nearest
 from lamina.errors import DefinitionError
 from lamina.graph import Origin, source_line
 from lamina.objective.protocols import Metric
@@ -174,8 +174,7 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
     if name in _HOOKS:
         _check_parameters(cls, name, method)
         return
-    near = get_close_matches(name, _HOOKS, 1, _LIKENESS)
-    ours = hook_here(name) or (near[0] if near else "")
+    ours = hook_here(name) or nearest(name, _HOOKS, _LIKENESS)
     # In a class that has Lamina's hook too, it is the user's own method.
     own = cls.__mro__[: cls.__mro__.index(Callback)]
     if not ours or any(ours in vars(one) for one in own):

@@ -94,8 +94,8 @@ class Huber(Loss):
         ()
     """
 
-    _: KW_ONLY
     delta: Positive = 1.0
+    _: KW_ONLY
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
