@@ -59,8 +59,9 @@ def from_torch(
     """A model with the weights of a PyTorch module of the same layers.
 
     Layers with a name are paired with the module of that name, and the others in order: the first
-    layer that has parameters with the first module, and so on. Running statistics are states of
-    the model; counters of training steps are skipped.
+    layer that has parameters with the first module, and so on. The layers of a network with a name,
+    `"trunk.1"`, are paired in order with the modules of that name, `"trunk.0"`. Running statistics
+    are states of the model; counters of training steps are skipped.
 
     Args:
         network: the definition.
@@ -75,8 +76,10 @@ def from_torch(
         show: whether to print which parameter takes which array.
 
     Raises:
-        DefinitionError: if an array is missing or left over, or a pattern fits no name.
+        DefinitionError: if an array is missing or left over, or a pattern fits no name; if the
+            order of the layers is not that of the modules, or is not known.
         ShapeError: if an array has another shape than its parameter.
+        DataError, DTypeError: for an array that is not of numbers.
 
     Example:
         >>> import numpy as np, lamina as lm

@@ -151,12 +151,18 @@ _ALIASES = {"double": "float64", "float": "float32", "half": "float16", "long": 
 }
 
 
+_ON_KINDS = {"c": "Complex numbers are two arrays: array.real and array.imag."} | dict.fromkeys(
+    "mM", "Make numbers of times first: array.astype('int64')."
+)
+
+
 def _advice_on_type(value: object, name: str) -> str:
     bare = name.removeprefix("torch.").removeprefix("tf.")
     ours = bare if bare in PUBLIC_DTYPES else _ALIASES.get(bare, "")
     if ours and not isinstance(value, np.dtype):
         return f'Write "{ours}".'
-    return "Convert the array first, for example with array.astype('float32')."
+    kind = value.kind if isinstance(value, np.dtype) else ""
+    return _ON_KINDS.get(kind, "Convert the array first, for example with array.astype('float32').")
 
 
 def _type_name(value: object) -> str:

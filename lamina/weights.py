@@ -1,26 +1,34 @@
 """Weights of other networks, of PyTorch for example: which array belongs to which parameter.
 
-Layers are paired with modules by name where both have one, otherwise in order. Lamina's layers name
-and lay out their parameters as PyTorch's modules do, with the exceptions in this file.
+Layers are paired with modules by name where both have one, otherwise in order. Numbers are not
+names: Lamina counts all tensors of a network, PyTorch the modules of a sequence. Lamina's layers
+name and lay out their parameters as PyTorch's modules do, with the exceptions in this file.
 """
 
 from __future__ import annotations
 
-import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import combinations
 from typing import Annotated, Any, cast, final
 
-from lamina.data.arrays import to_array
 from lamina.errors import DefinitionError, ShapeError
 from lamina.files.classes import own_classes
 from lamina.graph.kinds import Kind, Misfit, Operands, Row, Text
+from lamina.layers.definition_names import (
+    after_numbers,
+    before_numbers,
+    in_order_of_numbers,
+    order_of_numbers,
+)
 from lamina.layers.scope import Record, Variable
 from lamina.network import Network
 from lamina.records import frozen_dataclass
 from lamina.reports import table_text
-from lamina.shapes import Array, float32, shape_text, static
+from lamina.runtime.arrays import convert
+from lamina.shapes import Array, float32, float64, shape_text, static
 
 # Counts training steps; layers without momentum need it.
 _COUNTER = "num_batches_tracked"
@@ -59,6 +67,10 @@ class StateDict(Kind):
         if isinstance(value, Mapping):
             table = cast(Mapping[Any, Any], value)
             advice = _advice_on_tables(table)
+            unnamed = [key for key in table if not isinstance(key, str)]
+            if unnamed:
+                advice = "Make keys text: {str(key): array}."
+                raise Misfit(*_ARRAYS, advice=advice, found=f"the key {unnamed[0]!r}")
             if not advice:
                 return table
             raise Misfit(*_ARRAYS, advice=advice, found=_kinds_of_entries(table))
@@ -169,12 +181,12 @@ def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str
     record = network.variables(float32)
     everything = (*record.parameters.values(), *record.states.values())
     _require_matches(skip, [one.name for one in everything], arrays, "load_parameters")
-    values: dict[str, Array] = {}
-    for variable in everything:
-        name = variable.name
-        if name in arrays and not _fits(name, skip):
-            values[name] = _array(arrays[name], name)
-            _require_shape(variable, name, values[name], "Leave it out: skip=['fc.*'].")
+    found = [one for one in everything if one.name in arrays and not _fits(one.name, skip)]
+    values = {one.name: _array(arrays[one.name], one.name) for one in found}
+    other = [one.name for one in found if values[one.name].shape != static(one.tensor.shape)]
+    advice = f"To keep their values: skip={[*skip, *dict.fromkeys(map(_whole_module, other))]}."
+    for variable in found:
+        _require_shape(variable, variable.name, values[variable.name], advice)
     if not values:
         raise DefinitionError(
             "no array has the name of a parameter",
@@ -239,10 +251,10 @@ class _Pairing:
         skip: Sequence[str],
     ) -> None:
         self._arrays = arrays
-        self._names = names
+        self._names, self._skip = names, skip
         self._unused = [n for n in arrays if n.endswith(_COUNTER) or _fits(n, skip)]
         # The arrays that are not taken yet, in order.
-        self._left = dict.fromkeys(arrays)
+        self._left = dict.fromkeys(in_order_of_numbers(arrays))
         for name in self._unused:
             del self._left[name]
         everything = (*record.parameters.values(), *record.states.values())
@@ -252,16 +264,38 @@ class _Pairing:
         self._layers = _layers_of(record, wanted)
         self._pairs: dict[str, Pair] = {}
         self._values: dict[str, Array] = {}
+        # The layers without an entry in `names` and their modules, and those of them that were
+        # next in order.
+        self._modules: list[tuple[_Layer, str]] = []
+        self._next: list[tuple[_Layer, str]] = []
 
     def whole(self) -> Pairing:
-        """All pairs: first by name, then the other layers in order."""
+        """All pairs: first by name, then in order within each name, then the others in order."""
         self._require_known_names()
-        named = [self._without_named_arrays(layer) for layer in self._layers]
-        remaining = [one for one in named if one.variables and not self._paired_by_name(one)]
-        for layer in remaining:
-            self._take(layer, self._next_module(layer))
+        layers = [self._without_named_arrays(layer) for layer in self._layers]
+        for layer in (one for one in layers if one.prefix in self._names):
+            self._take(layer, self._names[layer.prefix])
+        layers = [one for one in layers if one.variables and one.prefix not in self._names]
+        groups: dict[str, list[_Layer]] = {}
+        for layer in layers:
+            groups.setdefault(before_numbers(layer.prefix), []).append(layer)
+        for name, group in groups.items():
+            # Numbers mean the same here and there if they find a module for each layer.
+            if name and all(map(self._has_module, group)):
+                for layer in group:
+                    self._take_module(layer, layer.prefix)
+        # In order: within the innermost names first; at last the layers without a name.
+        innermost = sorted(filter(None, groups), key=lambda name: -name.count("."))
+        for name in (*innermost, ""):
+            within = f"{name}." if name else ""
+            for layer in groups[name] if name else layers:
+                is_paired = layer.variables[0].name in self._pairs
+                if not is_paired and (not name or any(x.startswith(within) for x in self._left)):
+                    self._take_module(layer, self._next_module(layer, within))
+        self._require_same_order()
+        self._require_no_alphabet()
         if self._left:
-            module, dot, _ = next(iter(self._left)).rpartition(".")
+            patterns = dict.fromkeys([*self._skip, *map(_whole_module, self._left)])
             raise DefinitionError(
                 "some arrays belong to no layer of the network",
                 facts=(
@@ -269,9 +303,8 @@ class _Pairing:
                     ("left over", _some(self._left)),
                 ),
                 where="from_torch",
-                advice="Name the modules of layers, or the arrays of parameters: "
-                f"names={{'3.weight': {next(iter(self._left))!r}}}; or leave out what is not "
-                f"needed: skip=[{f'{module}.*' if dot else next(iter(self._left))!r}].",
+                advice="print(network) shows its layers. If it needs no more arrays, leave these "
+                f"out: skip={list(patterns)}.",
             )
         pairs = tuple(self._pairs[one.name] for layer in self._layers for one in layer.variables)
         return Pairing(pairs, tuple(self._kept), tuple(self._unused), self._values)
@@ -279,6 +312,7 @@ class _Pairing:
     def _require_known_names(self) -> None:
         known = [layer.prefix for layer in self._layers]
         variables = [one.name for layer in self._layers for one in layer.variables]
+        first = next(iter(known), "3")
         for name in self._names:
             if name not in known and name not in variables:
                 raise DefinitionError(
@@ -289,8 +323,8 @@ class _Pairing:
                         ("found", f"names={{{name!r}: {self._names[name]!r}}}"),
                     ),
                     where="names",
-                    advice="Names in the network come first: names={'3': 'features.3'}; "
-                    "print(network) shows the layers.",
+                    advice="Names in the network come first, for example "
+                    f"names={{{first!r}: {self._names[name]!r}}}; print(network) shows them.",
                 )
 
     def _without_named_arrays(self, layer: _Layer) -> _Layer:
@@ -305,39 +339,75 @@ class _Pairing:
         ]
         return _Layer(layer.prefix, tuple(v for v, _ in rest), tuple(s for _, s in rest))
 
-    def _paired_by_name(self, layer: _Layer) -> bool:
-        module = self._names.get(layer.prefix)
-        # Numbers count layers here and modules there; that they are equal means nothing.
-        if module is None and not layer.prefix.split(".")[0].isdigit():
-            first, _ = layer.suffixes[0]
-            found = [f"{layer.prefix}.{first}", *[layer.prefix] * _is_single(layer)]
-            given = any(name in self._arrays and name not in self._unused for name in found)
-            module = layer.prefix if given else None
-        if module is not None:
-            self._take(layer, module)
-        return module is not None
+    def _has_module(self, layer: _Layer) -> bool:
+        """Whether there is a module of the layer's name."""
+        names = [f"{layer.prefix}.{suffix}" for suffix in _suffixes(layer)]
+        return any(name in self._left for name in [*names, *[layer.prefix] * _is_single(layer)])
 
-    def _next_module(self, layer: _Layer) -> str:
+    def _next_module(self, layer: _Layer, within: str) -> str:
         """The module of the first array that is left.
 
+        What follows the last number of the layer's name is a name: a module that ends with it comes
+        first.
+
+        Args:
+            layer: takes it.
+            within: the beginning of the names of its arrays.
+
         Raises:
-            DefinitionError: if it has none of the names of the layer's parameters.
+            DefinitionError: if the array has none of the names of the layer's parameters.
         """
-        following = next(iter(self._left), "")
-        alone = (f"{name}_weight" for _, name in _THIRDS.values())
-        for suffix in (*(suffix for suffix, _ in layer.suffixes), *alone):
-            if following == suffix or following.endswith(f".{suffix}"):
-                return following.removesuffix(suffix).removesuffix(".")
-        raise DefinitionError(
-            f"the arrays do not fit layer {layer.prefix} of the network",
-            facts=(
-                ("expected", _some(_wanted(layer))),
-                ("found next", following or "no more arrays"),
-                ("paired before", f"{len(self._pairs)} parameters and states"),
-            ),
-            where="from_torch",
-            advice=_advice(layer),
-        )
+        left = [name for name in self._left if name.startswith(within)]
+        words = after_numbers(layer.prefix)
+        for module in (_module_of(layer, name) for name in left if words):
+            if module is not None and f".{module}".endswith(f".{words}"):
+                return module
+        module = _module_of(layer, left[0]) if left else None
+        if module is None:
+            raise DefinitionError(
+                f"the arrays do not fit layer {layer.prefix} of the network",
+                facts=(
+                    ("expected", _some(_wanted(layer))),
+                    ("found next", left[0] if left else "no more arrays"),
+                    ("paired before", f"{len(self._pairs)} parameters and states"),
+                ),
+                where="from_torch",
+                advice=self._advice(layer, left[0].rpartition(".")[0] if left else ""),
+            )
+        self._next.append((layer, module))
+        return module
+
+    def _require_same_order(self) -> None:
+        """Raises DefinitionError if numbers of layers have another order than their modules'."""
+        for (layer, module), (other, another) in combinations(self._modules, 2):
+            if order_of_numbers(layer.prefix, other.prefix) * order_of_numbers(module, another) < 0:
+                raise _in_doubt(
+                    "two layers are in another order than their modules",
+                    {layer.prefix: module, other.prefix: another},
+                    "Otherwise put the layers in the order of the modules.",
+                )
+
+    def _require_no_alphabet(self) -> None:
+        """Raises DefinitionError if the order of equal modules is that of the alphabet.
+
+        Files of safetensors are sorted. PyTorch has the weight of a module before its bias.
+        """
+        names = [name for name in self._arrays if not name.endswith(_COUNTER)]
+        weights = [re.sub("bias$", "weight", name) for name in names if name.endswith("bias")]
+        if names != sorted(names) or not any(name in self._arrays for name in weights):
+            return
+        for (layer, module), (other, another) in combinations(self._next, 2):
+            if _wanted(layer) == _wanted(other) and not order_of_numbers(module, another):
+                raise _in_doubt(
+                    "the arrays are in alphabetical order, which is not the order of the layers",
+                    {layer.prefix: module, other.prefix: another},
+                    "Otherwise give module.state_dict(), in the order of PyTorch.",
+                )
+
+    def _take_module(self, layer: _Layer, module: str) -> None:
+        """Pairs a layer with a module that has no entry in `names`."""
+        self._modules.append((layer, module))
+        self._take(layer, module)
 
     def _take(self, layer: _Layer, module: str) -> None:
         """Pairs a layer with a module.
@@ -357,22 +427,22 @@ class _Pairing:
     def _take_array(
         self, layer: _Layer, variable: Variable, source: str, third: int | None
     ) -> None:
+        module = source.rpartition(".")[0]
         if source not in self._arrays:
-            near = source.rpartition(".")[0]
             raise DefinitionError(
                 f"there is no array for {variable.name!r}",
                 facts=(
                     ("expected", source),
-                    ("found", _some(n for n in self._arrays if n.startswith(near))),
+                    ("found", _some(n for n in self._arrays if n.startswith(module))),
                 ),
                 where="from_torch",
-                advice=_advice(layer),
+                advice=self._advice(layer, module),
             )
         value = _array(self._arrays[source], source)
         if third is not None:
             rows = len(value) // 3
             value = value[third * rows : (third + 1) * rows]
-        _require_shape(variable, source, value, _advice(layer))
+        _require_shape(variable, source, value, self._advice(layer, module))
         self._pairs[variable.name] = Pair(variable.name, source, third)
         self._values[variable.name] = value
         self._left.pop(source, None)
@@ -384,24 +454,37 @@ class _Pairing:
         part = variable.name.split(".")[-2]
         return source.replace("in_proj", _THIRDS[part][1])
 
+    def _advice(self, layer: _Layer, module: str) -> str:
+        """What to do about a layer that a module does not fit."""
+        shapes = [static(variable.tensor.shape) for variable in layer.variables]
+        for name in self._left:
+            other = _module_of(layer, name)
+            arrays = [self._arrays.get(f"{other}.{suffix}") for suffix, _ in layer.suffixes]
+            if other != module and [getattr(one, "shape", None) for one in arrays] == shapes:
+                return f"If it is module {other}, name it: names={{{layer.prefix!r}: {other!r}}}."
+        patterns = [*self._skip, *(f"{prefix}.*" for prefix in (layer.prefix, module) if prefix)]
+        return f"To keep the first values of the layer: skip={list(dict.fromkeys(patterns))}."
+
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _array(value: Any, name: str) -> Array:
-    """A value as an array; PyTorch's tensors are copied from their device."""
-    if hasattr(value, "detach"):
+    """A value as an array of numbers; PyTorch's tensors are copied from their device."""
+    if hasattr(value, "detach") and str(getattr(value, "device", "")) != "meta":
         value = value.detach().cpu()
-    return to_array(value, f"{name} cannot be converted to an array")
+    return convert(value, float64, name)
 
 
 def _require_shape(variable: Variable, source: str, value: Array, advice: str) -> None:
     wanted = static(variable.tensor.shape)
     if value.shape != wanted:
-        if value.size == math.prod(wanted):
+        if [n for n in value.shape if n != 1] == [n for n in wanted if n != 1]:
             shape = ", ".join(map(str, wanted))
             advice = f"Give it in this shape: state_dict[{source!r}].reshape({shape})."
+        elif value.shape == wanted[::-1]:
+            advice = f"Weights are (outputs, inputs): give state_dict[{source!r}].T. {advice}"
         raise ShapeError(
             f"{source} does not fit the parameter {variable.name!r}",
             facts=(
@@ -412,19 +495,38 @@ def _require_shape(variable: Variable, source: str, value: Array, advice: str) -
         )
 
 
-def _advice(layer: _Layer) -> str:
-    """What to do about a layer whose arrays do not fit."""
-    variable = layer.variables[0].name
-    return (
-        "Layers without a name are paired in order: name the modules of those in another order, "
-        f"names={{{layer.prefix!r}: 'features.3'}}, or single arrays, "
-        f"names={{{variable!r}: 'features.scale'}}, or leave parameters out, skip=[{variable!r}]."
+def _in_doubt(problem: str, pairs: Mapping[str, str], advice: str) -> DefinitionError:
+    return DefinitionError(
+        problem,
+        facts=(("layers", ", ".join(pairs)), ("modules", ", ".join(pairs.values()))),
+        where="from_torch",
+        advice=f"If these pairs are right, name them: names={pairs}. {advice}",
     )
 
 
 def _is_single(layer: _Layer) -> bool:
     """Whether a layer has one parameter alone, which may be an `nn.Parameter` in PyTorch."""
     return len(layer.variables) == 1
+
+
+def _suffixes(layer: _Layer) -> list[str]:
+    """The names of a layer's arrays in its module, also of queries, keys and values alone."""
+    suffixes = [suffix for suffix, _ in layer.suffixes]
+    return [*suffixes, *(f"{name}_weight" for _, name in _THIRDS.values())]
+
+
+def _module_of(layer: _Layer, array: str) -> str | None:
+    """The module of an array, if it has one of the names of a layer's arrays."""
+    for suffix in _suffixes(layer):
+        if f".{array}".endswith(f".{suffix}"):
+            return array.removesuffix(suffix).removesuffix(".")
+    return None
+
+
+def _whole_module(name: str) -> str:
+    """The pattern of all arrays of the module of an array."""
+    module, dot, _ = name.rpartition(".")
+    return f"{module}.*" if dot else name
 
 
 def _require_matches(
@@ -436,6 +538,7 @@ def _require_matches(
         DefinitionError: if one fits none.
     """
     listed = list(arrays)
+    example = _whole_module(next(iter((*names, *listed)), "fc.weight"))
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in (*names, *listed)):
             raise DefinitionError(
@@ -446,7 +549,7 @@ def _require_matches(
                     ("arrays", _some(listed)),
                 ),
                 where=f"{where}, skip",
-                advice="A star stands for any text: 'fc.*' is all of layer fc.",
+                advice=f"A star stands for any text: {example!r} is all of a layer.",
             )
 
 

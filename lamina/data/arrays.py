@@ -68,6 +68,10 @@ def to_array(value: Any, problem: str) -> Array:
         advice = "Check that all examples have the same shape."
         if hasattr(value, "detach"):
             advice = "Give it as an array: tensor.float().cpu().numpy()."
+            if str(getattr(value, "device", "")) == "meta":
+                advice = "A tensor on the device 'meta' has no values: load them first."
+            elif getattr(value, "is_sparse", False):
+                advice = "Make a dense tensor: tensor.to_dense()."
         elif hasattr(value, "__dlpack__"):
             advice = "Copy it to the computer's memory first."
         elif isinstance(value, list) and all(hasattr(one, "shape") for one in cast(Any, value)):

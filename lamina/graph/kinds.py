@@ -570,7 +570,8 @@ class AnyOf(Kind):
         raise Misfit(
             ", or ".join(misfit.expected for misfit in misfits),
             " or ".join(misfit.example for misfit in misfits),
-            advice=misfits[0].advice,
+            advice=next((misfit.advice for misfit in misfits if misfit.advice), ""),
+            found=next((misfit.found for misfit in misfits if misfit.found), ""),
         )
 
 

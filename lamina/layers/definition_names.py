@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from lamina.errors import DefinitionError
 from lamina.graph import CONSTANT, LEAF, Origin, Tensor, source_line
@@ -63,3 +64,44 @@ def _label(node: Tensor) -> str:
     if node.op is LAYER:
         return type(node.attributes["layer"]).__name__
     return "Input" if node.op is LEAF else node.op.name.replace("_", " ").title().replace(" ", "")
+
+
+# Numbers in names -------------------------------------------------------------------------------
+
+
+def before_numbers(name: str) -> str:
+    """The words of a name before its first number: `"encoder"` of `"encoder.1.query"`."""
+    return ".".join(takewhile(lambda word: not word.isdecimal(), name.split(".")))
+
+
+def after_numbers(name: str) -> str:
+    """The words of a name after its last number; "" if it has none."""
+    words = name.split(".")
+    last = max((n for n, word in enumerate(words) if word.isdecimal()), default=len(words))
+    return ".".join(words[last + 1 :])
+
+
+def order_of_numbers(one: str, other: str) -> int:
+    """-1 or 1 if two names differ first by a number, 0 if they differ by words."""
+    for left, right in zip(one.split("."), other.split("."), strict=False):
+        if left != right:
+            both = left.isdecimal() and right.isdecimal()
+            return (int(left) > int(right)) - (int(left) < int(right)) if both else 0
+    return 0
+
+
+def in_order_of_numbers(names: Iterable[str]) -> list[str]:
+    """The names in their order, but those that differ by a number in the order of these.
+
+    Files may have them in alphabetical order: 1, 10, 2.
+    """
+    first: dict[tuple[str, ...], int] = {}
+    keys: dict[str, list[tuple[int, int]]] = {}
+    for name in names:
+        words, key = name.split("."), list[tuple[int, int]]()
+        for count, word in enumerate(words):
+            is_number = word.isdecimal()
+            position = first.setdefault((*words[:count], "" if is_number else word), len(first))
+            key.append((position, int(word) if is_number else 0))
+        keys[name] = key
+    return sorted(keys, key=lambda name: keys[name])

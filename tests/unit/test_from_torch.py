@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.errors import DefinitionError, ShapeError
+from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 
 NAMES = json.loads((Path(__file__).parent / "torchvision_names.json").read_text())
 # The ready networks that torchvision has too.
@@ -163,11 +163,27 @@ def test_an_array_of_another_shape() -> None:
     assert lines[0] == "2.weight does not fit the parameter '3.weight'"
     assert lines[1].startswith("  expected  [4, 5]   for net/3:Linear (test_from_torch.py:")
     assert lines[2] == "  found     [3, 5]"
-    assert lines[3] == (
-        "  Layers without a name are paired in order: name the modules of those in another order, "
-        "names={'3': 'features.3'}, or single arrays, names={'3.weight': 'features.scale'}, or "
-        "leave parameters out, skip=['3.weight']."
-    )
+    assert lines[3] == "  To keep the first values of the layer: skip=['3.*', '2.*']."
+    lm.from_torch(net, TWO_LINEAR, skip=["3.*", "2.*"], show=False)
+
+
+def test_a_module_that_would_fit_is_advised() -> None:
+    swapped = {f"a{key}" if key[0] == "2" else key: one for key, one in TWO_LINEAR.items()}
+    with pytest.raises(ShapeError) as caught:
+        lm.from_torch(two_linear(), dict(reversed(swapped.items())))
+    assert caught.value.advice == "If it is module 0, name it: names={'1': '0'}."
+    lm.from_torch(two_linear(), dict(reversed(swapped.items())), names={"1": "0"}, show=False)
+
+
+def test_an_array_of_another_shape_in_load_parameters() -> None:
+    model = lm.Model(two_linear())
+    arrays = weights(("1.weight", (5, 4)), ("3.weight", (2, 5)), ("3.bias", (2,)))
+    with pytest.raises(ShapeError) as caught:
+        model.load_parameters(arrays)
+    assert caught.value.advice == "To keep their values: skip=['3.*']."
+    assert model.load_parameters(arrays, skip=["3.*"]).kept == ("1.bias", "3.weight", "3.bias")
+    with pytest.raises(ShapeError, match=r"are \(outputs, inputs\): give .*\['1.weight'\]\.T\. To"):
+        model.load_parameters(weights(("1.weight", (4, 5))))
 
 
 def test_arrays_that_are_left_over() -> None:
@@ -177,8 +193,8 @@ def test_arrays_that_are_left_over() -> None:
         "in from_torch: some arrays belong to no layer of the network\n"
         "  paired     2 parameters and states\n"
         "  left over  2.weight, 2.bias\n"
-        "  Name the modules of layers, or the arrays of parameters: names={'3.weight': "
-        "'2.weight'}; or leave out what is not needed: skip=['2.*']."
+        "  print(network) shows its layers. If it needs no more arrays, leave these out: "
+        "skip=['2.*']."
     )
 
 
@@ -209,8 +225,8 @@ def test_the_module_of_a_layer_that_is_none() -> None:
         "  layers      1, 3\n"
         "  parameters  1.weight, 1.bias, 3.weight, 3.bias\n"
         "  found       names={'2': '0'}\n"
-        "  Names in the network come first: names={'3': 'features.3'}; print(network) shows the "
-        "layers."
+        "  Names in the network come first, for example names={'1': '0'}; print(network) shows "
+        "them."
     )
 
 
@@ -249,9 +265,7 @@ def test_an_array_that_a_name_does_not_find() -> None:
         "in from_torch: there is no array for 'pos.weight'\n"
         "  expected  position\n"
         "  found     head.weight, head.bias, pos\n"
-        "  Layers without a name are paired in order: name the modules of those in another order, "
-        "names={'pos': 'features.3'}, or single arrays, names={'pos.weight': 'features.scale'}, or "
-        "leave parameters out, skip=['pos.weight']."
+        "  To keep the first values of the layer: skip=['pos.*']."
     )
 
 
@@ -268,7 +282,9 @@ def test_a_parameter_and_its_array_are_skipped() -> None:
     first = lm.Model(with_positions()).parameters()["pos.weight"]
     np.testing.assert_array_equal(model.parameters()["pos.weight"], first)
     # The array alone is skipped: the parameter still wants one.
-    with pytest.raises(DefinitionError, match=r"leave parameters out, skip=\['pos.weight'\]"):
+    with pytest.raises(
+        DefinitionError, match=r"first values of the layer: skip=\['pos', 'pos.\*'\]"
+    ):
         lm.from_torch(with_positions(), POSITIONS, skip=["pos"])
 
 
@@ -284,7 +300,7 @@ def test_a_pattern_that_fits_nothing_is_refused(where: str) -> None:
         "  pattern     'fc.*'\n"
         "  parameters  1.weight, 1.bias, 3.weight, 3.bias\n"
         "  arrays      0.weight, 0.bias, 2.weight, 2.bias\n"
-        "  A star stands for any text: 'fc.*' is all of layer fc."
+        "  A star stands for any text: '1.*' is all of a layer."
     )
 
 
@@ -314,6 +330,49 @@ def test_what_is_not_a_state_dict(given: Any, advice: str) -> None:
         lm.from_torch(two_linear(), given)
     assert "state_dict must be arrays by name" in str(caught.value)
     assert str(caught.value).splitlines()[-1] == f"  {advice}"
+
+
+# Arrays that are none ----------------------------------------------------------------------------
+
+
+def of_torch(make: Callable[[Any], Any]) -> Any:
+    return pytest.param(make, marks=pytest.mark.torch)
+
+
+NO_NUMBERS: list[Any] = [
+    np.ones((2, 2), "complex64"),
+    np.zeros((2, 2), "datetime64[s]"),
+    np.full((2, 2), "1"),
+    np.full((2, 2), 1.0, object),
+    object(),
+    "weights",
+    of_torch(lambda torch: torch.zeros(2, 2, device="meta")),
+    of_torch(lambda torch: torch.ones(2, 2, dtype=torch.complex64)),
+    of_torch(lambda torch: torch.ones(2, 2).to_sparse()),
+]
+
+
+@pytest.mark.parametrize("name", ["from_torch", "load_parameters", "set_parameters"])
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_values_that_are_no_array_of_numbers(value: Any, name: str) -> None:
+    value = value(pytest.importorskip("torch")) if callable(value) else value
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(2, bias=False)), engine="interpreter")
+    load: Any = partial(lm.from_torch, model.network)
+    load = load if name == "from_torch" else getattr(model, name)
+    before = model.parameters()["1.weight"]
+    with pytest.raises((DTypeError, DataError), match=r"1.weight|0.weight"):
+        load({"0.weight" if name == "from_torch" else "1.weight": value})
+    np.testing.assert_array_equal(model.parameters()["1.weight"], before)
+
+
+@pytest.mark.parametrize("name", ["from_torch", "load_parameters"])
+def test_names_that_are_no_text(name: str) -> None:
+    model = lm.Model(two_linear(), engine="interpreter")
+    from_torch: Any = partial(lm.from_torch, model.network)
+    load: Any = from_torch if name == "from_torch" else model.load_parameters
+    with pytest.raises(DefinitionError, match=r"found +the key 0\n +Make keys text") as caught:
+        load({0: np.zeros((5, 4))})
+    assert "arrays by name" in str(caught.value)
 
 
 # With PyTorch -------------------------------------------------------------------------------------

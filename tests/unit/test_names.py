@@ -160,7 +160,7 @@ def test_a_parameter_of_another_shape_changes_nothing() -> None:
     with pytest.raises(ShapeError) as caught:
         model.load_parameters({"1.weight": normal(2, 3), "1.bias": normal(7)})
     assert "1.bias does not fit the parameter '1.bias'" in str(caught.value)
-    assert "Leave it out: skip=['fc.*']." in str(caught.value)
+    assert "To keep their values: skip=['1.*']." in str(caught.value)
     np.testing.assert_array_equal(model.parameters()["1.weight"], before["1.weight"])
 
 

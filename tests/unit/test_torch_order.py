@@ -1,0 +1,149 @@
+"""Weights of PyTorch's modules: numbers in names are the order of layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.errors import DefinitionError
+from lamina.records import frozen_dataclass
+
+
+@frozen_dataclass
+class Projections(lm.Layer):
+    """Two layers with names of their own, which `forward` applies in this order."""
+
+    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        return scope.layer("query", lm.Linear(2), scope.layer("key", lm.Linear(2), x))
+
+
+def numbered(*layers: lm.Layer, name: str | None = "trunk") -> lm.Network:
+    """A network that applies a sequence with a name, and one layer more."""
+    x = lm.Input(2)
+    return lm.Network(x, lm.Linear(2)(lm.Sequential(lm.Input(2), *layers, name=name)(x)))
+
+
+def linear(count: int) -> list[lm.Layer]:
+    return [lm.Linear(2) for _ in range(count)]
+
+
+# A network, the names of PyTorch's modules in their order, and for each of its layers the module.
+ORDERS: dict[str, tuple[lm.Network, str, dict[str, str]]] = {
+    "a sequence": (
+        numbered(*linear(3)),
+        "trunk.0 trunk.1 trunk.2 head",
+        {"trunk.1": "trunk.0", "trunk.2": "trunk.1", "trunk.3": "trunk.2", "4": "head"},
+    ),
+    "activations elsewhere": (
+        numbered(lm.Linear(2), lm.ReLU(), *linear(2)),
+        "trunk.1 trunk.2 trunk.4 head",
+        {"trunk.1": "trunk.1", "trunk.3": "trunk.2", "trunk.4": "trunk.4", "5": "head"},
+    ),
+    "sequences in the sequence": (
+        numbered(*linear(3)),
+        "trunk.0.0 trunk.0.2 trunk.1 head",
+        {"trunk.1": "trunk.0.0", "trunk.2": "trunk.0.2", "trunk.3": "trunk.1", "4": "head"},
+    ),
+    "a name that PyTorch does not have": (
+        numbered(*linear(2)),
+        "features.1 classifier.0 head",
+        {"trunk.1": "features.1", "trunk.2": "classifier.0", "3": "head"},
+    ),
+    "the same numbers": (
+        numbered(*linear(2)),
+        "trunk.1 trunk.2 out",
+        {"trunk.1": "trunk.1", "trunk.2": "trunk.2", "3": "out"},
+    ),
+    "an array before those of the name": (
+        numbered(*linear(1)),
+        "out trunk.0",
+        {"trunk.1": "trunk.0", "2": "out"},
+    ),
+    "names within layers without one": (
+        lm.Sequential(lm.Input(2), Projections(), Projections()),
+        "blocks.0.query blocks.0.key blocks.1.query blocks.1.key",
+        {
+            f"{number + 1}.{name}": f"blocks.{number}.{name}"
+            for number in range(2)
+            for name in ("key", "query")
+        },
+    ),
+    "files that sort names": (
+        numbered(*linear(11), name=None),
+        "0 1 10 11 2 3 4 5 6 7 8 9",
+        {str(number + 1): str(number) for number in range(12)},
+    ),
+}
+
+
+def modules(names: str, *, alphabetical: bool = False) -> dict[str, Any]:
+    """Arrays of modules, whose values are the numbers of the modules."""
+    arrays: dict[str, Any] = {}
+    for number, name in enumerate(names.split()):
+        arrays |= {f"{name}.weight": np.full((2, 2), number), f"{name}.bias": np.full(2, number)}
+    return dict(sorted(arrays.items())) if alphabetical else arrays
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_numbers_are_the_order_of_layers(name: str, reloaded: bool, tmp_path: Path) -> None:
+    network, names, expected = ORDERS[name]
+    if reloaded and name != "names within layers without one":
+        lm.Model(network, engine="interpreter").save(tmp_path / "model")
+        network = lm.load(tmp_path / "model", engine="interpreter").network
+    model = lm.from_torch(network, modules(names), engine="interpreter", show=False)
+    found = {key: int(value[0]) for key, value in model.parameters().items() if "bias" in key}
+    assert {key: names.split()[found[f"{key}.bias"]] for key in expected} == expected
+
+
+@pytest.mark.torch
+def test_blocks_within_a_name() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    layer = torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    for one in encoder.parameters():
+        torch.nn.init.normal_(one)
+    state = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
+    blocks = [lm.TransformerEncoderBlock(2, hidden=8, dropout=0.0) for _ in range(2)]
+    x, batch = lm.Input(5, 4), torch.randn(3, 5, 4)
+    net = lm.Network(x, lm.Sequential(lm.Input(5, 4), *blocks, name="encoder")(x))
+    found = lm.from_torch(net, state, show=False).predict(batch.numpy())
+    np.testing.assert_allclose(found, encoder(batch).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_pairs_that_cross_are_refused() -> None:
+    first, second = lm.Linear(2, name="blocks.2.a"), lm.Linear(2, name="blocks.1.b")
+    net = lm.Sequential(lm.Input(2), first, second, lm.Linear(2, name="blocks.0.c"))
+    arrays = modules("blocks.0.a blocks.1.b blocks.2.d")
+    with pytest.raises(DefinitionError) as caught:
+        lm.from_torch(net, arrays)
+    assert str(caught.value) == (
+        "in from_torch: two layers are in another order than their modules\n"
+        "  layers   blocks.2.a, blocks.1.b\n"
+        "  modules  blocks.0.a, blocks.1.b\n"
+        "  If these pairs are right, name them: names={'blocks.2.a': 'blocks.0.a', 'blocks.1.b': "
+        "'blocks.1.b'}. Otherwise put the layers in the order of the modules."
+    )
+    names = {"blocks.2.a": "blocks.0.a", "blocks.1.b": "blocks.1.b"}
+    lm.from_torch(net, arrays, names=names, show=False)
+
+
+def test_equal_modules_in_alphabetical_order_are_refused() -> None:
+    net = lm.Sequential(lm.Input(2), *linear(2))
+    lm.from_torch(net, modules("first output"), show=False)
+    with pytest.raises(DefinitionError) as caught:
+        lm.from_torch(net, modules("hidden first", alphabetical=True))
+    assert str(caught.value) == (
+        "in from_torch: the arrays are in alphabetical order, which is not the order of the "
+        "layers\n"
+        "  layers   1, 2\n"
+        "  modules  first, hidden\n"
+        "  If these pairs are right, name them: names={'1': 'first', '2': 'hidden'}. Otherwise "
+        "give module.state_dict(), in the order of PyTorch."
+    )
+    names = {"1": "hidden", "2": "first"}
+    lm.from_torch(net, modules("hidden first", alphabetical=True), names=names, show=False)
