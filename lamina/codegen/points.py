@@ -104,11 +104,15 @@ class Points(Generic[Code]):
         carried: Sequence[Value] = (),
         start: Value | int = 0,
         stop: Value | int | None = None,
+        most: int | None = None,
     ) -> Generator[OpenLoop]:
-        """A loop over an axis, one point at a time; close it with `code.end_loop` inside."""
+        """A loop over an axis, one point at a time; close it with `code.end_loop` inside.
+
+        `most` is the largest number of iterations, by default of the whole axis.
+        """
         stop = axis.extent if stop is None else stop
-        bounds = self._bound(start), self._bound(stop)
-        opened = self.code.begin_loop(*bounds, 1, carried, most=axis.extent)
+        bounds = self.loop_bound(start), self.loop_bound(stop)
+        opened = self.code.begin_loop(*bounds, 1, carried, most=most or axis.extent)
         with self.bound(axis, opened.index, before=opened.before):
             yield opened
 
@@ -120,16 +124,17 @@ class Points(Generic[Code]):
         carried: Sequence[Value] = (),
         start: Value | int = 0,
         stop: Value | int | None = None,
+        most: int | None = None,
     ) -> Generator[OpenLoop]:
         """A loop over the full vectors of an axis; `start` and `stop` are numbers of vectors."""
         stop = axis.extent // lanes if stop is None else stop
-        bounds = self._bound(start), self._bound(stop)
-        opened = self.code.begin_loop(*bounds, 1, carried, most=axis.extent // lanes)
+        bounds = self.loop_bound(start), self.loop_bound(stop)
+        opened = self.code.begin_loop(*bounds, 1, carried, most=most or axis.extent // lanes)
         first = self.code.multiply(opened.index, self.position(lanes))
         with self.along(axis, first, lanes, multiple=lanes, before=opened.before):
             yield opened
 
-    def _bound(self, number: Value | int) -> Value | int:
+    def loop_bound(self, number: Value | int) -> Value | int:
         """A bound of a loop, in the type of indices."""
         wide = self._positions.type == I64
         return number if isinstance(number, Value) or wide else self.position(number)

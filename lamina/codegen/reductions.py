@@ -24,11 +24,16 @@ _FEW_BITS = 31
 
 
 class Combiner(ABC):
-    """A reduction. It carries one or several values, of equal lanes, from point to point."""
+    """A reduction. It carries one or several values, of equal lanes, from point to point.
+
+    Attributes:
+        sums_floats: whether it adds floats; long sums are made in blocks.
+    """
 
     def __init__(self, stage: Reduce, code: Builder) -> None:
         self._stage = stage
         self._code = code
+        self.sums_floats = stage.combine == "sum" and stage.dtype.is_float
 
     @abstractmethod
     def start(self, lanes: int) -> tuple[Value, ...]:

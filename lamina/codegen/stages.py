@@ -7,6 +7,7 @@ from typing import Generic, TypeVar, final
 
 import numpy as np
 
+from lamina.codegen.blocks import BlockedLoop, Bound, Carried, blocks_of, write_running
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
@@ -155,32 +156,58 @@ class Stages(Generic[Code]):
         return combine.finish(carried) if lanes else combine.result(carried)
 
     def _reduce_nest(
-        self, axes: Sequence[Axis], lanes: int, combine: Combiner, carried: tuple[Value, ...]
-    ) -> tuple[Value, ...]:
-        code, points = self._code, self._points
+        self, axes: Sequence[Axis], lanes: int, combine: Combiner, carried: Carried
+    ) -> Carried:
+        points = self._points
         axis, *rest = axes
         if not rest and -(-axis.extent // (lanes or 1)) <= self._style.unrolled:
             return self._unrolled(axis, lanes or 1, combine, carried)
         if rest or not lanes:
-            with points.loop(axis, carried) as opened:
+            terms = -(-size_of([one.extent for one in rest]) // (lanes or 1))
+
+            def at_point(received: Carried) -> Carried:
                 if rest:
-                    received = self._reduce_nest(rest, lanes, combine, opened.carried)
-                else:
-                    received = combine.accumulate(points, opened.carried)
-                return code.end_loop(opened, received)
+                    return self._reduce_nest(rest, lanes, combine, received)
+                return combine.accumulate(points, received)
+
+            return self._reduce_loop(axis, 0, terms, combine, carried, at_point)
         full, left = divmod(axis.extent, lanes)
         if full:
-            with points.vectors(axis, lanes, carried) as opened:
-                received = combine.accumulate(points, opened.carried)
-                carried = code.end_loop(opened, received)
+            carried = self._reduce_loop(
+                *(axis, lanes, 1, combine, carried),
+                lambda received: combine.accumulate(points, received),
+            )
         if left:
             with points.along(axis, points.position(full * lanes), left, multiple=lanes):
                 carried = combine.accumulate(points, carried)
         return carried
 
-    def _unrolled(
-        self, axis: Axis, lanes: int, combine: Combiner, carried: tuple[Value, ...]
-    ) -> tuple[Value, ...]:
+    def _reduce_loop(
+        self,
+        axis: Axis,
+        lanes: int,
+        terms: int,
+        combine: Combiner,
+        carried: Carried,
+        body: Callable[[Carried], Carried],
+    ) -> Carried:
+        """A loop over the points of an axis, or its full vectors; `body` adds some terms."""
+        points, extent = self._points, axis.extent // (lanes or 1)
+
+        def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
+            with (
+                points.vectors(axis, lanes, received, start, stop, most)
+                if lanes
+                else points.loop(axis, received, start, stop, most)
+            ) as opened:
+                return self._code.end_loop(opened, body(opened.carried))
+
+        fresh = combine.start(carried[0].type.lanes)
+        blocked = BlockedLoop(points, 1, lambda _: fresh, combine.merged, loop)
+        blocks = blocks_of(extent, terms) if combine.sums_floats else []
+        return blocked.write(blocks, 0, extent, extent, carried)
+
+    def _unrolled(self, axis: Axis, lanes: int, combine: Combiner, carried: Carried) -> Carried:
         """A few iterations one after the other; without lanes the axis is bound."""
         points = self._points
         for start in range(0, axis.extent, lanes):
@@ -206,16 +233,20 @@ class Stages(Generic[Code]):
         write_nest(self._points, runs, lambda: self._points.store_all(stage.stores))
 
     def _scan(self, stage: Scan) -> None:
-        points, code = self._points, self._code
+        points = self._points
         if not stage.axis.extent:
             return
-        combine = combiner(Reduce("", stage.combine, (stage.axis,), stage.value, stage.dtype), code)
-        carried = combine.start(points.lanes)
+        reduce = Reduce("", stage.combine, (stage.axis,), stage.value, stage.dtype)
+        combine = combiner(reduce, self._code)
         store = Store(stage.buffer, stage.index, stage.value)
-        with points.loop(stage.axis, carried) as opened:
-            running = combine.accumulate(points, opened.carried)
-            points.store(store, running[0])
-            code.end_loop(opened, running)
+
+        def body(carried: Carried) -> tuple[Carried, Carried]:
+            running = combine.accumulate(points, carried)
+            return running, running
+
+        write_running(
+            points, combine, stage.axis, body, lambda running: points.store(store, running)
+        )
 
     # Segments
 

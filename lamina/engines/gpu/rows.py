@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
 from lamina.codegen.axes import flattened, merged_axes
+from lamina.codegen.blocks import BlockedLoop, Bound, Carried, blocks_of
 from lamina.codegen.c import Module
 from lamina.codegen.reductions import combiner
 from lamina.codegen.values import Value
@@ -84,11 +84,18 @@ class _Rows:
         stage, axis = _with_one_axis(stage)
         assert isinstance(stage, Reduce)
         combine = combiner(stage, code)
-        carried = combine.start(0)
+        carried = fresh = combine.start(0)
         if axis.extent:
-            with self._shared(axis, carried) as (received, end):
-                end(combine.accumulate(points, received))
-                carried = received
+
+            def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
+                opened = code.begin_loop(start, stop, self._rows.items, received, most=most)
+                with points.bound(axis, opened.index, before=opened.before):
+                    return code.end_loop(opened, combine.accumulate(points, opened.carried))
+
+            start, end, most = self._share_of(axis)
+            blocked = BlockedLoop(points, self._rows.items, lambda _: fresh, combine.merged, loop)
+            blocks = blocks_of(most) if combine.sums_floats else []
+            carried = blocked.write(blocks, start, end, most, fresh)
         rows, items = self._rows.rows, self._rows.items
         arrays = [code.local(kept_type(one).element, rows * items) for one in carried]
         share = points.indices(self._share).start
@@ -104,20 +111,10 @@ class _Rows:
         ]
         return combine.result(tuple(values))
 
-    @contextmanager
-    def _shared(
-        self, axis: Axis, carried: Sequence[Value]
-    ) -> Generator[tuple[tuple[Value, ...], Callable[[Sequence[Value]], object]]]:
-        """A loop over the item's share of an axis.
-
-        Yields the carried values, and a function that ends the loop with those of an iteration.
-        """
-        code, points = self._code, self._points
-        start, end = points.indices(self._share).start, points.position(axis.extent)
-        most = -(-axis.extent // self._rows.items)
-        opened = code.begin_loop(start, end, self._rows.items, carried, most=most)
-        with points.bound(axis, opened.index, before=opened.before):
-            yield opened.carried, lambda received: code.end_loop(opened, received)
+    def _share_of(self, axis: Axis) -> tuple[Value, Value, int]:
+        """The first point of the item's share of an axis, the end, and its most points."""
+        start, end = self._points.indices(self._share).start, self._points.position(axis.extent)
+        return start, end, -(-axis.extent // self._rows.items)
 
     def _write(self, stage: Write) -> None:
         points, code = self._points, self._code
@@ -139,9 +136,11 @@ class _Rows:
         own, axis = _with_one_axis(here)
         assert isinstance(own, Write)
         if axis.extent:
-            with self._shared(axis, ()) as (_, end):
+            start, end, most = self._share_of(axis)
+            opened = code.begin_loop(start, end, self._rows.items, most=most)
+            with points.bound(axis, opened.index, before=opened.before):
                 points.store_all(own.stores)
-                end(())
+                code.end_loop(opened)
 
 
 def _with_one_axis(stage: Reduce | Write) -> tuple[Stage, Axis]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import final
 
 from lamina.codegen.axes import merged_axes
+from lamina.codegen.blocks import Carried, write_running
 from lamina.codegen.c import Module
 from lamina.codegen.reductions import combiner
 from lamina.codegen.values import Value
@@ -57,17 +58,21 @@ class _Scan:
         array = code.local(type.element, 2 * items)
         item = points.indices(axis_index(self._item)).start
         stretches = Axis("stretch", -(-scan.axis.extent // items))
-        with points.loop(stretches, start) as opened:
-            at = points.indices(axis_index(stretches) * items + axis_index(self._item)).start
-            value = self._value(at, start)
+        location = axis_index(stretches) * items + axis_index(self._item)
+
+        def body(carried: Carried) -> tuple[Carried, Carried]:
+            value = self._value(points.indices(location).start, start)
             running, row = self._within(array, item, value)
-            total = self._combine.merged(opened.carried, running)
-            self._store(at, total[0])
             last = code.offset(array, row * items + items - 1, type.element)
-            whole = self._combine.merged(opened.carried, [fetched(code, last, start[0].type)])
+            whole = fetched(code, last, start[0].type)
             # The next stretch overwrites what has been read here.
             code.barrier()
-            code.end_loop(opened, whole)
+            return self._combine.merged(carried, running), self._combine.merged(carried, [whole])
+
+        write_running(
+            *(points, self._combine, stretches, body),
+            lambda total: self._store(points.indices(location).start, total),
+        )
 
     def _value(self, at: Value, neutral: Sequence[Value]) -> Sequence[Value]:
         """The element of this item; without effect beyond the end of the axis."""

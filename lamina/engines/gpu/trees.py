@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import final
 
+from lamina.codegen.blocks import BlockedLoop, Bound, Carried, blocks_of
 from lamina.codegen.c import Module
 from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
@@ -102,18 +103,28 @@ class _Tree:
         ]
         vectors = Axis("k_inside", self._k.extent // tree.lanes)
         rounds = Axis("k_share", -(-vectors.extent // tree.items))
-        with points.loop(rounds, totals) as opened, ExitStack() as inner:
-            location = axis_index(rounds) * tree.items + self._share
-            inside: Value | None = None
-            if vectors.extent % tree.items:
-                value, end = points.indices(location).start, points.position(vectors.extent)
-                inside = code.compare("slt", value, end)
-                last = points.position(vectors.extent - 1)
-                inner.enter_context(points.bound(vectors, code.minimum(value, last)))
-                location = axis_index(vectors)
-            received = self._multiplied(views, location, inside, opened.carried)
-            inner.close()
-            totals = code.end_loop(opened, received)
+        fresh = tuple(totals)
+
+        def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
+            with points.loop(rounds, received, start, stop, most) as opened, ExitStack() as inner:
+                location = axis_index(rounds) * tree.items + self._share
+                inside: Value | None = None
+                if vectors.extent % tree.items:
+                    value, end = points.indices(location).start, points.position(vectors.extent)
+                    inside = code.compare("slt", value, end)
+                    last = points.position(vectors.extent - 1)
+                    inner.enter_context(points.bound(vectors, code.minimum(value, last)))
+                    location = axis_index(vectors)
+                added = self._multiplied(views, location, inside, opened.carried)
+                inner.close()
+                return code.end_loop(opened, added)
+
+        def merged(carried: Carried, block: Carried) -> Carried:
+            return tuple(map(code.add, carried, block))
+
+        blocks = blocks_of(rounds.extent) if self._step.dtype.is_float else []
+        blocked = BlockedLoop(points, 1, lambda _: fresh, merged, loop)
+        totals = blocked.write(blocks, 0, rounds.extent, rounds.extent, fresh)
         return [_across(total, self._points) for total in totals]
 
     def _block(self, bound: ExitStack) -> Index:

@@ -53,6 +53,8 @@ Iteration = Mapping[Axis, int]
 # The number of workers to which the points of a step are assigned, and of chunks to which the inner
 # points of a write are assigned.
 WORKERS = 3
+# Products of more terms are added up in pieces.
+LONGEST_K = 4096
 
 
 @frozen_dataclass
@@ -160,7 +162,11 @@ def _run_contraction(step: Contraction, buffers: Flat, iteration: Iteration, mas
     left_points = _Points((*step.batch, *step.m, *step.k), buffers, {}, iteration)
     right_points = _Points((*step.batch, *step.k, *step.n), buffers, {}, iteration)
     left, right = left_points.everywhere(step.left), right_points.everywhere(step.right)
-    product = np.matmul(left.reshape(b, m, k), right.reshape(b, k, n))
+    left, right = left.reshape(b, m, k), right.reshape(b, k, n)
+    product = np.zeros((b, m, n), np.float64 if step.dtype.is_float else step.dtype.numpy)
+    for start in range(0, k, LONGEST_K):
+        piece = slice(start, start + LONGEST_K)
+        product += np.matmul(left[:, :, piece], right[:, piece])
     axes = step.result_axes
     result = product.reshape([axis.extent for axis in axes]).astype(step.dtype.numpy)
     _store(step.stores, _Points(axes, buffers, {step.result: result}, iteration), mask)
@@ -180,10 +186,10 @@ def _reduced(
         # A later stage may overwrite the buffer that this was loaded from.
         return values.copy()
     kept = values.shape[: len(outer)]
+    # NumPy adds contiguous floats in pairs.
+    rows = np.ascontiguousarray(values).reshape(*kept, size_of(values.shape[len(outer) :]))
     if stage.combine in REDUCTIONS:
-        axes = tuple(range(len(outer), values.ndim))
-        return REDUCTIONS[stage.combine].reduce(values, axis=axes, dtype=stage.dtype.numpy)
-    rows = values.reshape(*kept, size_of(values.shape[len(outer) :]))
+        return REDUCTIONS[stage.combine].reduce(rows, axis=-1, dtype=stage.dtype.numpy)
     choose = np.argmax if stage.combine == "argmax" else np.argmin
     return np.asarray(choose(rows, axis=-1), dtype=stage.dtype.numpy)
 
@@ -220,7 +226,9 @@ def _scan_or_sort(
         points.locals["found"] = order.astype(stage.dtype.numpy)
     else:
         values, dtype = points.everywhere(stage.value), stage.dtype.numpy
-        points.locals["found"] = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=dtype)
+        wide = np.float64 if stage.combine == "sum" and stage.dtype.is_float else dtype
+        running = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=wide)
+        points.locals["found"] = running.astype(dtype)
     store = Store(stage.buffer, stage.index, Local("found", stage.dtype))
     _store((store,), points, mask)
 

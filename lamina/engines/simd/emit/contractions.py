@@ -43,6 +43,9 @@ from lamina.engines.simd.emit.tiles import Dots, Tile, emit_dots, emit_tile
 from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.records import frozen_dataclass
 
+# The most products that a tile adds up before it adds them to its sums.
+MOST_TERMS = 2048
+
 
 def emit_contraction(
     context: Context,
@@ -276,21 +279,25 @@ class _Gemm:
             kernel = emit_amx_tile(self._context.module, tile)
             code.call_void(kernel, left, one.right, sums, one.memory, count)
         else:
-            tile = Tile(
-                tuple(m * m_stride for m in range(tile_m)),
-                tuple(m * one.panel.width for m in range(tile_m)),
-                one.panel.vectors,
-                one.panel.lanes,
-                one.panel.last_lanes,
-                self._of_sums,
-                ((0, k_stride),),
-                one.right_stride,
-                fresh=fresh,
-                prefetch=self._schedule.prefetch,
-                paired=matrix.paired,
-            )
-            kernel = emit_tile(self._context.module, tile)
-            code.call_void(kernel, left, one.right, sums, constant(len(one.chunk), I64))
+            for first in range(0, len(one.chunk), MOST_TERMS):
+                tile = Tile(
+                    tuple(m * m_stride for m in range(tile_m)),
+                    tuple(m * one.panel.width for m in range(tile_m)),
+                    one.panel.vectors,
+                    one.panel.lanes,
+                    one.panel.last_lanes,
+                    self._of_sums,
+                    ((0, k_stride),),
+                    one.right_stride,
+                    fresh=fresh and not first,
+                    prefetch=self._schedule.prefetch,
+                    paired=matrix.paired,
+                )
+                kernel = emit_tile(self._context.module, tile)
+                at = code.offset(left, first * k_stride, tile.of_left)
+                right = code.offset(one.right, first * one.right_stride, tile.operand)
+                count = constant(min(MOST_TERMS, len(one.chunk) - first), I64)
+                code.call_void(kernel, at, right, sums, count)
         if one.chunk.stop == self._schedule.k_steps:
             batch = points.axis(matrix.batch)
             operands = (one.table, sums, batch, m_start, constant(tile_m, I64), one.n_start)

@@ -11,10 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from lamina.codegen.blocks import BLOCK, BlockedLoop, Bound, Carried, blocks_of
 from lamina.codegen.builder import Builder, Module
+from lamina.codegen.points import Points
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.simd.processor import LINE_BYTES
 from lamina.records import frozen_dataclass
+from lamina.shapes import size_of
 
 
 @frozen_dataclass
@@ -33,7 +36,7 @@ class Tile:
             caller passes the extent. In the right operand all k are one run.
         right_stride: along K of the right operand, which is contiguous along N.
         unrolled: the innermost loop is unrolled if its extent is known and at most this.
-        fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
+        fresh: whether sums begin at zero; otherwise the products are added to the sums in memory.
         prefetch: the prefetch distance of the left operand; 0 for no prefetch.
         paired: whether operands are pairs of bfloat16 along k. A pair counts as one k, and in the
             right operand as one element; the strides of the left operand count bfloat16.
@@ -67,6 +70,12 @@ class Tile:
         """The function's name: the same for equal tiles, with a hash of all fields."""
         digest = hashlib.sha256(repr(self).encode()).hexdigest()[:12]
         return f"tile_{self.element}_{len(self.left)}x{self.vectors}x{self.lanes}_{digest}"
+
+    @property
+    def is_long(self) -> bool:
+        """Whether so many products are added up that they should not begin with the sums."""
+        extents = [extent for extent, _ in self.loops]
+        return 0 in extents or size_of(extents) >= BLOCK
 
     def vector(self, number: int) -> Type:
         """The type of one of the vectors of sums."""
@@ -116,8 +125,7 @@ def emit_dots(module: Module, tile: Dots) -> str:
     totals = [constant(0, Type(tile.element, tile.lanes)) for _ in range(tile.m * tile.n)]
     whole = tile.k - tile.k % tile.lanes
     if whole:
-        loop = code.begin_loop(0, whole, tile.lanes, totals)
-        totals = list(code.end_loop(loop, dots.added(loop.index, tile.lanes, loop.carried)))
+        totals = list(dots.over(whole, tuple(totals)))
     if whole < tile.k:
         totals = dots.added(constant(whole, I64), tile.k - whole, totals)
     for m in range(tile.m):
@@ -143,6 +151,21 @@ class _DotKernel:
     tile: Dots
     left: Value
     right: Value
+
+    def over(self, whole: int, totals: Carried) -> Carried:
+        """The sums of the products of the full vectors along K, up to `whole`."""
+        code, lanes = self.code, self.tile.lanes
+
+        def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
+            opened = code.begin_loop(start, stop, lanes, received, most=most)
+            return code.end_loop(opened, self.added(opened.index, lanes, opened.carried))
+
+        def merged(carried: Carried, block: Carried) -> Carried:
+            return tuple(map(code.add, carried, block))
+
+        blocked = BlockedLoop(Points(code, {}, {}), lanes, lambda _: totals, merged, loop)
+        most = whole // lanes
+        return blocked.write(blocks_of(most), 0, whole, most, totals)
 
     def added(self, k_start: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
         """The sums with the products of `lanes` more k."""
@@ -210,13 +233,15 @@ def emit_tile(module: Module, tile: Tile) -> str:
         for m_offset in tile.sums
         for number in range(tile.vectors)
     ]
-    totals: Sequence[Value] = [
-        constant(0, vector) if tile.fresh else code.load(target, vector)
+    added_later = tile.is_long and not tile.fresh
+    starts = [
+        constant(0, vector) if tile.fresh or added_later else code.load(target, vector)
         for target, vector in targets
     ]
-    kernel = _TileKernel(code, tile, counts)
-    totals = kernel.over(0, left, right, totals)
-    for (target, _), total in zip(targets, totals, strict=True):
+    totals = _TileKernel(code, tile, counts).over(0, left, right, starts)
+    for (target, vector), total in zip(targets, totals, strict=True):
+        if added_later:
+            total = code.add(code.load(target, vector), total)
         code.store(total, target)
     code.finish()
     return tile.name

@@ -1,0 +1,118 @@
+"""Long sums of floats, in blocks.
+
+Each addition to a running total is rounded, and the errors of equal terms have one sign. So a loop
+that adds many terms becomes loops over blocks: a block begins at zero, and its sum is one term of
+the block around it. An error then grows with the number of terms of a block, not of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lamina.codegen.builder import Builder
+from lamina.codegen.points import Points
+from lamina.codegen.reductions import Combiner
+from lamina.codegen.values import Value
+from lamina.program.index import Axis
+from lamina.records import frozen_dataclass
+
+# A running total gets at most twice as many terms.
+BLOCK = 128
+
+Carried = tuple[Value, ...]
+# A bound of a loop.
+Bound = Value | int
+
+
+def blocks_of(iterations: int, terms: int = 1) -> list[int]:
+    """The iterations in a block of each level, the innermost level first; none for short sums.
+
+    Args:
+        iterations: of the loop.
+        terms: the terms that an iteration adds.
+    """
+    sizes: list[int] = []
+    size = max(BLOCK // terms, 1)
+    while size * 2 < iterations and iterations * terms > 2 * BLOCK:
+        sizes.append(size)
+        size *= BLOCK
+    return sizes
+
+
+@frozen_dataclass
+class BlockedLoop:
+    """A loop that is written in blocks.
+
+    Attributes:
+        points: the current point of a nest.
+        step: of the loop.
+        begin: gives the totals before the first term of a block, from those before the block.
+        merged: adds the totals of a block to those before it.
+        loop: writes the loop from a start to a stop, with at most so many iterations, and gives
+            its totals.
+    """
+
+    points: Points[Builder]
+    step: int
+    begin: Callable[[Carried], Carried]
+    merged: Callable[[Carried, Carried], Carried]
+    loop: Callable[[Bound, Bound, int, Carried], Carried]
+
+    def write(
+        self, blocks: Sequence[int], start: Bound, stop: Bound, most: int, carried: Carried
+    ) -> Carried:
+        """Writes the loop; gives its totals.
+
+        Args:
+            blocks: the sizes, from `blocks_of`.
+            start, stop: of the loop.
+            most: its most iterations.
+            carried: the totals before it.
+        """
+        if not blocks:
+            return self.loop(start, stop, most, carried)
+        *inner, size = blocks
+        points, code, step = self.points, self.points.code, size * self.step
+        first, last = points.loop_bound(start), points.loop_bound(stop)
+        opened = code.begin_loop(first, last, step, carried, most=-(-most // size))
+        with points.bound(Axis("block", size), opened.index, before=opened.before):
+            end = code.minimum(code.add(opened.index, points.position(step)), opened.stop)
+            of_block = self.write(inner, opened.index, end, size, self.begin(opened.carried))
+            return code.end_loop(opened, self.merged(opened.carried, of_block))
+
+
+def write_running(
+    points: Points[Builder],
+    combine: Combiner,
+    axis: Axis,
+    body: Callable[[Carried], tuple[Carried, Carried]],
+    store: Callable[[Value], None],
+) -> None:
+    """Writes a loop over an axis, in order, that stores a running combination.
+
+    Args:
+        points: the current point of a nest.
+        combine: the combination.
+        axis: of the loop.
+        body: takes the totals before a point; gives those at the point, and those after it.
+        store: stores the running value at the current point.
+    """
+    start = combine.start(points.lanes)
+
+    def loop(first: Bound, last: Bound, most: int, carried: Carried) -> Carried:
+        running, before = carried[:1], carried[1:]
+        with points.loop(axis, running, first, last, most) as opened:
+            here, after = body(opened.carried)
+            store(combine.merged(before, here)[0] if before else here[0])
+            return (*points.code.end_loop(opened, after), *before)
+
+    def begin(carried: Carried) -> Carried:
+        """Zero, and the total before the block."""
+        running, before = carried[:1], carried[1:]
+        return (*start, *(combine.merged(before, running) if before else running))
+
+    def merged(carried: Carried, block: Carried) -> Carried:
+        return (*combine.merged(carried[:1], block[:1]), *carried[1:])
+
+    blocks = blocks_of(axis.extent) if combine.sums_floats else []
+    BlockedLoop(points, 1, begin, merged, loop).write(blocks, 0, axis.extent, axis.extent, start)

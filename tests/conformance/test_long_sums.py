@@ -1,0 +1,47 @@
+"""Long sums of equal numbers, whose rounding errors all have one sign.
+
+Added to one running total, hundreds of thousands of terms lose three or four digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from harness import Leaves, run_program
+
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.engine import Engine
+from lamina.graph import Tensor
+
+VALUE = 0.1
+TOTAL = np.float64(np.float32(VALUE))
+# The relative error: of sums, and of products of matrices, which have longer blocks.
+SUM, PRODUCT = 5e-6, 3e-5
+
+# The shape of an array of equal numbers, the sum, its value in exact arithmetic, and the error.
+LONG_SUMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor], float, float]] = {
+    "all": ((2000, 1000), ops.mean, TOTAL, SUM),
+    "few rows": ((3, 500_000), lambda x: ops.sum(x, 1), 500_000 * TOTAL, SUM),
+    "rows": ((70, 40_000), lambda x: ops.sum(x, 1), 40_000 * TOTAL, SUM),
+    "columns": ((70_000, 40), lambda x: ops.sum(x, 0), 70_000 * TOTAL, SUM),
+    "channels": ((150, 8, 36, 36), lambda x: ops.mean(x, (0, 2, 3)), TOTAL, SUM),
+    "squares": ((100_000, 3), lambda x: ops.mean(x * x, 0), TOTAL**2, SUM),
+    "running, last axis": ((3, 300_000), lambda x: ops.cumsum(x, 1)[:, -1], 3e5 * TOTAL, SUM),
+    "running, first axis": ((70_000, 5), lambda x: ops.cumsum(x, 0)[-1], 70_000 * TOTAL, SUM),
+    "dot product": ((2_000_000,), lambda x: ops.matmul(x, x), 2e6 * TOTAL**2, SUM),
+    "dot products": ((4, 200_000), lambda x: ops.matmul(x, x.T), 2e5 * TOTAL**2, SUM),
+    "product": ((150_000, 8), lambda x: ops.matmul(x.T, x), 150_000 * TOTAL**2, PRODUCT),
+}
+
+
+@pytest.mark.parametrize("name", LONG_SUMS)
+def test_long_sums_keep_their_digits(name: str, engine: Engine) -> None:
+    shape, build, exact, error = LONG_SUMS[name]
+    leaves = Leaves()
+    graph = leaves.graph([build(leaves.add(np.full(shape, VALUE, "float32")))])
+    program = compile_graph(graph, batch=1, name="test", target=engine.target)
+    outputs, _ = run_program(program, engine, leaves.feeds)
+    np.testing.assert_allclose(outputs["y0"], exact, rtol=error)
