@@ -97,6 +97,8 @@ class Reader:
         seed: of the order of the examples; None to read them in the order of the source.
         resumes: whether another process has read it up to the position.
         keeps_states: whether positions hold the state of the source, if it has one.
+        is_over: whether nothing is read after the position. Then the sample is of an epoch that was
+            read before: the source may have no further one.
     """
 
     def __init__(
@@ -107,11 +109,12 @@ class Reader:
         seed: int | None = None,
         resumes: bool = False,
         keeps_states: bool = False,
+        is_over: bool = False,
     ) -> None:
         self._seed = seed if seed is None or stream.seed is None else stream.seed
         self._stream, self._position = stream, position or Position()
         self._resumes = resumes
-        self._keeps_states = keeps_states
+        self._keeps_states, self._is_over = keeps_states, is_over
         self._changed = threading.Condition()
         self._sample: Dataset | None = None
         self._plan: Plan | None = None
@@ -220,6 +223,8 @@ class Reader:
 
     def _read(self) -> None:
         position, plan, left = self._position, None, None
+        if self._is_over:
+            position, self._resumes = Position(max(0, position.epoch - 1)), False
         while plan is None or (left != 0 and (plan.epochs is None or position.epoch < plan.epochs)):
             batches = EpochBatches(
                 self._stream.source,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -47,12 +47,21 @@ class Begun:
             file was written after an epoch.
         skipped: the training steps before the epoch that loss scaling skipped.
         rates: the learning rates at the begin of the epoch, if the history has them.
+        epochs: before it, which are done.
+        batch_size: the most examples of a training step; None if the file does not have it.
     """
 
     position: Mapping[str, Any] = field(default_factory=dict[str, Any])
     recorded: Recorded | None = None
     skipped: int = 0
     rates: Mapping[str, float] = field(default_factory=dict[str, float])
+    epochs: int = 0
+    batch_size: int | None = None
+
+    @property
+    def done(self) -> tuple[int, int]:
+        """The epochs that are done, and the training steps of the next one."""
+        return self.epochs, 0 if self.recorded is None else len(self.recorded.losses)
 
 
 @final
@@ -98,6 +107,7 @@ class Checkpoint:
         notes = {"history": history.values, "seconds": history.seconds, _OPTIONS: self._options}
         notes["callbacks"] = plain
         notes["position"] = dict(begun.position)
+        notes["batch_size"] = training.batch_size
         if begun.recorded is not None:
             kept = sorted(begun.recorded.kept)
             notes["epoch"] = {"kept": kept, "skipped": begun.skipped, "rates": dict(begun.rates)}
@@ -119,19 +129,23 @@ class Checkpoint:
             FileFormatError: if the file is damaged.
         """
         notes, tensors = self._saved.notes, self._saved.extra
-        if f"{_RECORDED}losses" in tensors:
-            statistics = f"{_RECORDED}statistics/"
-            recorded = Recorded(
-                tensors[f"{_RECORDED}losses"],
-                tensors[f"{_RECORDED}examples"],
-                {n.removeprefix(statistics): v for n, v in tensors.items() if statistics in n},
-                kept=frozenset(map(str, notes["epoch"]["kept"])),
-            )
-            epoch = notes["epoch"]
-            # Files of earlier versions have no rates.
-            rates = epoch.get("rates", {})
-            return Begun(notes["position"], recorded, int(epoch["skipped"]), rates)
-        return Begun(notes.get("position", {}))
+        begun = Begun(
+            notes.get("position", {}),
+            epochs=len(notes.get("seconds", ())),
+            batch_size=notes.get("batch_size"),
+        )
+        if f"{_RECORDED}losses" not in tensors:
+            return begun
+        epoch, statistics = notes["epoch"], f"{_RECORDED}statistics/"
+        recorded = Recorded(
+            tensors[f"{_RECORDED}losses"],
+            tensors[f"{_RECORDED}examples"],
+            {n.removeprefix(statistics): v for n, v in tensors.items() if statistics in n},
+            kept=frozenset(map(str, epoch["kept"])),
+        )
+        # Files of earlier versions have no rates.
+        rates = epoch.get("rates", {})
+        return replace(begun, recorded=recorded, skipped=int(epoch["skipped"]), rates=rates)
 
     def resume(self, training: Training) -> tuple[History, dict[str, dict[str, Any]]]:
         """Restores the training from the file; returns the history and the states of callbacks.

@@ -57,7 +57,9 @@ class Opened:
     Args:
         data: to open; use it in a `with` block.
         seed: of the order of the examples; None for that of the source.
+        epochs: of the fit.
         notes: where a stream begins, from `Epochs.notes`; None for the beginning.
+        done: the epochs that are done, and the training steps of the next one.
         keeps_states: whether notes have the state of the source, if it has one.
     """
 
@@ -65,18 +67,25 @@ class Opened:
         self,
         data: Dataset | Stream,
         seed: int | None,
+        epochs: int,
         notes: Mapping[str, Any] | None = None,
+        done: tuple[int, int] = (0, 0),
         *,
         keeps_states: bool = False,
     ) -> None:
         self.data = data
+        # The epochs and the training steps that are read; None if their number is not known.
+        self.to_read: tuple[int | None, int | None] = epochs, None
         self._reader: Reader | None = None
         if isinstance(data, Stream):
             position = Position.of(notes) if notes else None
-            resumes = position is not None
-            self._reader = Reader(
-                data, position, seed=seed, resumes=resumes, keeps_states=keeps_states
-            )
+            each = data.steps_per_epoch
+            if each is not None:
+                self.to_read = None, max(0, each * (epochs - done[0]) - done[1])
+            elif position is not None and position.epoch >= epochs:
+                self.to_read = None, 0
+            how: Any = {"seed": seed, "resumes": position is not None, "keeps_states": keeps_states}
+            self._reader = Reader(data, position, is_over=self.to_read[1] == 0, **how)
 
     @property
     def sample(self) -> Dataset:
@@ -130,8 +139,6 @@ def epochs_of(
     seed: int,
     drop_last: bool,
     shuffled: bool,
-    epochs: int,
-    done: tuple[int, int] = (0, 0),
 ) -> Generator[Epochs]:
     """The epochs of a training; their memory is released after the block.
 
@@ -141,19 +148,15 @@ def epochs_of(
         seed: of the order of a data set's examples.
         drop_last: whether a smaller last batch of an epoch is omitted.
         shuffled: whether each epoch has the examples of a data set in another order.
-        epochs: of the fit.
-        done: the epochs that are done, and the training steps of the next one.
     """
     if isinstance(opened.data, Dataset):
         with training.uploaded(opened.data) as resident:
             how: Any = {"drop_last": drop_last, "shuffled": shuffled}
             yield _OfDataset(opened.data, training, resident, seed, **how)
         return
-    each = opened.data.steps_per_epoch
-    to_read: Any = {"epochs": epochs}
-    if each is not None:
-        to_read = {"epochs": None, "steps": max(0, each * (epochs - done[0]) - done[1])}
-    with training.fed(opened.reader, opened.sample, drop_last=drop_last, **to_read) as feed:
+    epochs, steps = opened.to_read
+    how: Any = {"drop_last": drop_last, "epochs": epochs, "steps": steps}
+    with training.fed(opened.reader, opened.sample, **how) as feed:
         known = whole_of(opened.data)
         size = training.batch_size
         each = None if known is None else _steps_of(len(known), size, drop_last=drop_last)
@@ -228,7 +231,10 @@ class _OfStream:
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
         each = self._stream.steps_per_epoch
         self._done = done
-        yield from self._feed.groups(None if each is None else each - done, stopped)
+        # After the last training step of an epoch the stream is at the begin of the next one.
+        is_ended = each is None and done > 0 and self._feed.position.epoch > epoch
+        if not is_ended:
+            yield from self._feed.groups(None if each is None else each - done, stopped)
         if not stopped():
             self.steps = self._done
 

@@ -121,8 +121,9 @@ class Fit:
         options = replace(self.options, adjustable_rate=hooks.changes_rate)
         keeps_states = self.checkpoint is not None
         order = self.seed if self.shuffle else None
-        with Opened(self.train, order, begun.position, keeps_states=keeps_states) as opened:
-            size = opened.batch_size(self.batch_size)
+        where = self.epochs, begun.position, begun.done
+        with Opened(self.train, order, *where, keeps_states=keeps_states) as opened:
+            size = begun.batch_size or opened.batch_size(self.batch_size)
             how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
             with (
                 Training(self.parameters, options, opened.sample, size, **how) as training,
@@ -220,8 +221,7 @@ class Fit:
     ) -> None:
         fit, hooks, interrupt = run.fit, run.hooks, run.interrupt
         training, history = fit.training, fit.history
-        how: Any = {"drop_last": self.drop_last, "shuffled": self.shuffle, "epochs": self.epochs}
-        how["done"] = len(history), len(begun.recorded.losses) if begun.recorded else 0
+        how: Any = {"drop_last": self.drop_last, "shuffled": self.shuffle}
         with (
             epochs_of(opened, training, seed=self.seed, **how) as epochs,
             display(self.progress) as shown,
@@ -234,9 +234,9 @@ class Fit:
                 if fit.is_stopping:
                     break
                 fit.epoch = number + 1
-                hooks.epoch_begins(fit)
                 started = time.perf_counter()
                 if begun.recorded is None:
+                    hooks.epoch_begins(fit)
                     rates = training.rates if self._records_rates(hooks) else {}
                     begun = Begun(skipped=training.skipped_steps, rates=rates)
                 epoch = _Epoch(number, epochs, run, begun, shown, are_finite)

@@ -14,17 +14,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fit_cases import same
-from stream_cases import TEST, TRAIN, batches_of, fault, trained
+from fit_cases import data, same
+from stream_cases import TEST, batches_of, fault, trained
 from test_fit_checkpoints import at_step
 
 import lamina as lm
 from lamina.data import Stream
 from lamina.data.positions import Position
 from lamina.errors import DataError
+from lamina.training import checkpoints, training
 from lamina.training.history import History
 
 ROOT = Path(__file__).parents[2]
+TRAIN = data(20)
 
 
 @contextmanager
@@ -48,7 +50,7 @@ class Stateful:
         self.given: list[int] = []
 
     def __iter__(self) -> Iterator[Any]:
-        while self.next < 90:
+        while self.next < len(TRAIN):
             start, self.next = self.next, self.next + 7
             self.given.append(start)
             yield TRAIN.inputs[start : start + 7], TRAIN.targets[start : start + 7]
@@ -63,8 +65,8 @@ class Stateful:
 
 def skipping(epoch: int, skip: int) -> Iterator[Any]:
     """A source that omits batches itself; every epoch has another order."""
-    order = np.random.default_rng(epoch).permutation(90)
-    for start in range(7 * skip, 90, 7):
+    order = np.random.default_rng(epoch).permutation(len(TRAIN))
+    for start in range(7 * skip, len(TRAIN), 7):
         rows = order[start : start + 7]
         yield TRAIN.inputs[rows], TRAIN.targets[rows]
 
@@ -76,49 +78,103 @@ class Shuffled:
         self.generator = np.random.default_rng(5)
 
     def __iter__(self) -> Iterator[Any]:
-        order = self.generator.permutation(90)
-        for start in range(0, 90, 7):
+        order = self.generator.permutation(len(TRAIN))
+        for start in range(0, len(TRAIN), 7):
             rows = order[start : start + 7]
             yield TRAIN.inputs[rows], TRAIN.targets[rows]
+
+
+def of_sizes(*sizes: int) -> list[Any]:
+    """Batches of these sizes."""
+    starts = np.cumsum([0, *sizes])
+    rows = [slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
+    return [(TRAIN.inputs[one], TRAIN.targets[one]) for one in rows]
+
+
+def of_epochs(epoch: int) -> Any:
+    """A source that has no more than two epochs."""
+    return [of_sizes(7, 9), of_sizes(4, 4, 4)][epoch]
 
 
 CONTINUED: dict[str, Callable[[], Any]] = {
     "data set": lambda: TRAIN,
     "function": lambda: batches_of(TRAIN, 7),
-    "window": lambda: Stream(batches_of(TRAIN, 7), window=30),
+    "window": lambda: Stream(batches_of(TRAIN, 7), window=9),
     "small window": lambda: Stream(batches_of(TRAIN, 20), window=3),
     "skip": lambda: skipping,
-    "skip and window": lambda: Stream(skipping, window=25),
+    "skip and window": lambda: Stream(skipping, window=8),
     "state": Stateful,
-    "state and window": lambda: Stream(Stateful(), window=25),
+    "state and window": lambda: Stream(Stateful(), window=8),
     "shuffled": Shuffled,
-    "steps_per_epoch": lambda: Stream(skipping, steps_per_epoch=7, window=10),
+    "steps_per_epoch": lambda: Stream(skipping, steps_per_epoch=4, window=10),
     "regroup": lambda: Stream(skipping, regroup=False),
+    "list": lambda: of_sizes(5, 10, 5),
+    "batches that divide": lambda: of_sizes(8, 8),
+    "batches that divide, and window": lambda: Stream(of_sizes(8, 8), window=8),
+    "batches as they are": lambda: Stream(of_sizes(8, 3, 9), regroup=False),
+    "steps_per_epoch of all batches": lambda: Stream(of_sizes(8, 8), steps_per_epoch=2),
+    "steps_per_epoch as they are": lambda: Stream(
+        of_sizes(8, 3, 9), steps_per_epoch=2, regroup=False
+    ),
+    "epochs of its own": lambda: of_epochs,
+    "iterator": lambda: iter(of_sizes(7, 9)),
 }
 
 
 def fitted(make: Callable[[], Any], **how: Any) -> tuple[dict[str, Any], History]:
-    return trained(make(), epochs=4, validation=TEST, **how)
+    return trained(make(), **({"epochs": 4, "validation": TEST} | how))
 
 
-@pytest.mark.parametrize("make", CONTINUED.values(), ids=CONTINUED.keys())
-@pytest.mark.parametrize("step", [2, 17, 23, 26])
-def test_a_fit_that_failed_in_an_epoch_continues_from_its_training_step(
-    make: Callable[[], Any], step: int, tmp_path: Path
+class Halving(lm.Callback):
+    """A callback whose hooks change the rate: each has to be called once."""
+
+    changes_rate = True
+
+    def epoch_begins(self, fit: Any) -> None:
+        fit.rate /= 2
+
+    def steps_done(self, fit: Any, steps: int) -> None:
+        fit.rate *= 1.25
+
+    def epoch_ends(self, fit: Any) -> None:
+        fit.rate += 0.001
+
+
+@pytest.mark.parametrize(
+    ("name", "drop_last"),
+    [*((name, False) for name in CONTINUED), ("window", True), ("batches as they are", True)],
+)
+def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(
+    name: str, drop_last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "checkpoint"
-    with failing(step):
-        fitted(make, checkpoint=path, checkpoint_steps=1)
-    whole, part = fitted(make), fitted(make, checkpoint=path, resume=True)
-    assert same(whole[0], part[0])
-    assert whole[1].values == part[1].values
+    """A killed process leaves the file as it was written last, whatever ran since then."""
+    written: list[Path] = []
+    write = checkpoints.write_model
+
+    def kept(path: Any, file: Any) -> None:
+        written.append(tmp_path / str(len(written)))
+        write(written[-1], file)
+
+    monkeypatch.setattr(training, "PIECE_SECONDS", 0.0)  # each training step is a piece
+    monkeypatch.setattr(checkpoints, "write_model", kept)
+
+    def result(**how: Any) -> tuple[dict[str, Any], History]:
+        epochs = 1 if name == "iterator" else 2
+        how |= {"epochs": epochs, "drop_last": drop_last, "metrics": [], "validation": None}
+        return fitted(CONTINUED[name], callbacks=[Halving()], **how)
+
+    parameters, history = result(checkpoint=tmp_path / "file", checkpoint_steps=1)
+    for path in list(written):
+        again, part = result(checkpoint=path, resume=True)
+        assert same(again, parameters), path.name
+        assert part.values == history.values, path.name
 
 
 def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    falling = lm.Adam(lm.schedules.Linear(0.02, 60))
+    falling = lm.Adam(lm.schedules.Linear(0.02, 12))
     how: Any = {"epochs": 4, "optimizer": falling, "record": ["rate"]}
-    with failing(17):
+    with failing(7):
         trained(TRAIN, checkpoint=path, checkpoint_steps=1, **how)
     part, whole = trained(TRAIN, checkpoint=path, resume=True, **how), trained(TRAIN, **how)
     assert part[1].values == whole[1].values
@@ -136,7 +192,7 @@ def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(
         sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
         import pytest, test_streams_continued as own, test_fit_checkpoints as other
         kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        other.at_step(pytest.MonkeyPatch(), 29, kill)
+        other.at_step(pytest.MonkeyPatch(), 8, kill)
         own.fitted(own.CONTINUED[{name!r}], checkpoint={str(path)!r}, checkpoint_steps=2)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
@@ -156,10 +212,10 @@ def test_a_shuffling_loader_of_pytorch_continues_in_its_order(tmp_path: Path) ->
             torch.tensor(TRAIN.inputs), torch.tensor(TRAIN.targets)
         )
         generator = torch.Generator().manual_seed(4)
-        return torch.utils.data.DataLoader(pairs, 20, shuffle=True, generator=generator)
+        return torch.utils.data.DataLoader(pairs, 6, shuffle=True, generator=generator)
 
     path = tmp_path / "checkpoint"
-    with failing(29):
+    with failing(7):
         fitted(make, checkpoint=path, checkpoint_steps=1)
     whole, part = fitted(make), fitted(make, checkpoint=path, resume=True)
     assert same(whole[0], part[0])
@@ -167,10 +223,10 @@ def test_a_shuffling_loader_of_pytorch_continues_in_its_order(tmp_path: Path) ->
 
 def test_a_source_with_a_state_reads_nothing_again(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    with failing(10):
-        trained(Stream(Stateful(), window=20), checkpoint=path, checkpoint_steps=1, epochs=1)
+    with failing(2):
+        trained(Stream(Stateful(), window=5), checkpoint=path, checkpoint_steps=1, epochs=1)
     source = Stateful()
-    trained(Stream(source, window=20), checkpoint=path, resume=True, epochs=1)
+    trained(Stream(source, window=5), checkpoint=path, resume=True, epochs=1)
     assert source.given[0] > 0
 
 

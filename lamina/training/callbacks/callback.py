@@ -128,7 +128,7 @@ class Callback(metaclass=Called):
         """Called before the first epoch, and after `restore`."""
 
     def epoch_begins(self, fit: RunningFit) -> None:
-        """Called before the first training step of an epoch."""
+        """Called before the first training step of an epoch; not where a fit resumes within one."""
 
     def steps_done(self, fit: RunningFit, steps: int) -> None:
         """Called about every 50 ms, after so many training steps since the last call."""
