@@ -50,7 +50,8 @@ class Upsample(Layer):
 
     Takes [batch, channels, ...] with one to three further axes and gives [batch, channels, *size].
     Modes `"nearest"` and `"nearest-exact"` take any dtype, the others f32 or f64. Values and
-    gradients are those of PyTorch's `interpolate`.
+    gradients are those of PyTorch's `interpolate`, except that PyTorch ignores a scale that leaves
+    the size of an axis as it is.
 
     Args:
         scale: the factor, or one for each axis after the channels; the size is the extent times
