@@ -8,11 +8,11 @@ from typing import Any
 
 from lamina.batch.specs import BatchSpecs, NetworkDefinition, batch_specs
 from lamina.bill import MemoryBill
+from lamina.compiler.program_cache import passes
 from lamina.data.dataset import Dataset
 from lamina.data.stream import Stream, whole_of
 from lamina.derive import BatchGraph, inference_graph, training_graph
 from lamina.engines.engine import Device
-from lamina.lazy import loading
 from lamina.micro_batches import UPDATE_NAME, accumulating_graphs
 from lamina.objective.protocols import TrainingOptions
 from lamina.precision import Precision, Rounding, rounding_of
@@ -43,11 +43,7 @@ def bill_of(
     held = 0 if measured is None else measured.nbytes
     specs = batch_specs(network, options and options.loss, precision.dtype, sample)
     how: Any = {"dtype": precision.dtype, "rounding": rounding_of(precision, device)}
-    # Imported here: importing the passes takes longer than defining a network.
-    with loading:
-        from lamina.compiler.pipeline import compile_graph
-
-    compiled = partial(compile_graph, target=target)
+    compiled = partial(passes(), target=target)
     if options is None:
         graph = inference_graph(network, input_dtypes=specs.input_dtypes, **how).graph
         program = compiled(graph, batch=batch_size, name="inference")

@@ -27,6 +27,7 @@ from typing import Any, Generic, NoReturn, TypeVar, final
 
 from lamina.errors import EngineError
 from lamina.garbage import Pause
+from lamina.lazy import loading
 
 Result = TypeVar("Result")
 
@@ -256,6 +257,19 @@ def shielded(work: Callable[[], Result]) -> Result:
     except EngineError:
         return work()
     return _writes.call(work)
+
+
+def loaded(load: Callable[[], Result]) -> Result:
+    """What a function imports, which few programs need, so that it is imported when it is used.
+
+    The handler of a signal may need it too, and would find modules that are half loaded.
+    """
+
+    def work() -> Result:
+        with loading:
+            return load()
+
+    return shielded(work)
 
 
 def _nothing() -> None:

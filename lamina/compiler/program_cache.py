@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any, cast, final
 
 import numpy as np
@@ -17,11 +18,11 @@ from lamina.cache import Sources, find, folder, keep, key_of
 from lamina.errors import FileFormatError
 from lamina.garbage import without_collections
 from lamina.graph import OPS, ConstantValue, Graph, Tensor
-from lamina.lazy import loading
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.shapes import DType, Size
+from lamina.shielded import loaded
 
 SOURCES = Sources(
     *("lamina", "lamina.graph", "lamina.ops", "lamina.compiler"),
@@ -29,16 +30,23 @@ SOURCES = Sources(
 )
 
 
+def passes() -> Callable[..., Program]:
+    """`compile_graph`, which is imported only when it is used: cached programs need no passes."""
+
+    def load() -> Callable[..., Program]:
+        from lamina.compiler.pipeline import compile_graph
+
+        return compile_graph
+
+    return loaded(load)
+
+
 @without_collections
 def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Program:
     """The program of `compile_graph`, read from the cache if it was compiled before."""
 
     def compiled() -> Program:
-        # Imported only here, because a cached program needs no passes.
-        with loading:
-            from lamina.compiler.pipeline import compile_graph
-
-        return compile_graph(graph, batch=batch, name=name, target=target)
+        return passes()(graph, batch=batch, name=name, target=target)
 
     checksum = _graph_checksum(graph) if SOURCES.checksum and folder() is not None else None
     if checksum is None:

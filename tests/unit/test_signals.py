@@ -397,3 +397,32 @@ def test_signals_at_random_moments_do_no_harm() -> None:
     )
     assert "0 failures" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
+
+
+_PREDICTING = """
+import importlib.abc, os, signal, sys, time
+import numpy as np
+import lamina as lm
+
+x, y = np.zeros((2, 4), "float32"), np.zeros(2, int)
+model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine="cpu")
+signal.signal(signal.SIGUSR1, lambda *_: print(model.predict(x).shape))
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name in ("lamina.compiler.simplify", "lamina.engines.simd.emit.loops"):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.2)  # a handler in another thread than this one would run now
+
+sys.meta_path.insert(0, Finder())
+model.fit((x, y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), progress=False)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX's signals")
+def test_a_handler_predicts_while_modules_are_loaded_for_the_first_time() -> None:
+    environment = os.environ | {"LAMINA_CACHE": "off"}
+    command = [sys.executable, "-c", _PREDICTING]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.stderr == ""
+    assert done.stdout.split("\n") == ["(2, 3)", "(2, 3)", ""]

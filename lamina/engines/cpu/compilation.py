@@ -7,6 +7,7 @@ compiled before.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lamina.cache import Sources, find, folder, keep, key_of
@@ -14,14 +15,26 @@ from lamina.engines.cpu.machine_code import VERSIONS, assemble
 from lamina.engines.cpu.native.layout import Layout
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.garbage import without_collections
-from lamina.lazy import loading
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
+from lamina.shielded import loaded
 
 if TYPE_CHECKING:
+    from lamina.engines.cpu.native_program import NativeProgram
     from lamina.engines.simd.decide.schedule import Schedule
 
 _LENGTH_BYTES = 8
+
+
+def writer() -> Callable[..., NativeProgram]:
+    """`write_program`, imported when it is used: cached code does not need half of this folder."""
+
+    def load() -> Callable[..., NativeProgram]:
+        from lamina.engines.cpu.native_program import write_program
+
+        return write_program
+
+    return loaded(load)
 
 
 @without_collections
@@ -42,11 +55,7 @@ def compile_program(
     """
 
     def make() -> bytes:
-        # Imported only here: with cached machine code, half of this folder is not needed.
-        with loading:
-            from lamina.engines.cpu.native_program import write_program
-
-        native = write_program(program, processor, schedule, timed=timed)
+        native = writer()(program, processor, schedule, timed=timed)
         layout = json.dumps(native.layout, default=vars).encode()
         length = len(layout).to_bytes(_LENGTH_BYTES, "little")
         return length + layout + assemble(native.text, processor)

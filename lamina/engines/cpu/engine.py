@@ -9,6 +9,7 @@ import numpy as np
 
 from lamina.engines import machine_memory
 from lamina.engines.changes import Changes
+from lamina.engines.cpu.compilation import writer
 from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
@@ -118,9 +119,7 @@ class CpuEngine:
         return needs_of_program(program)
 
     def workspace_bytes(self, program: Program) -> int:
-        from lamina.engines.cpu.native_program import write_program  # as in compilation.py
-
-        return write_program(program, self.processor).layout.total_bytes
+        return writer()(program, self.processor).layout.total_bytes
 
     def peaks(self, dtype: DType, *, tf32: bool = False) -> Peaks:
         # Imported only here: only measurements need it.
