@@ -125,6 +125,7 @@ if not loaded_when_used(__name__):
     from lamina.layers import Upsample as Upsample
     from lamina.layers import concat as concat
     from lamina.layers import init as init
+    from lamina.layers.gradients import gradients as gradients
     from lamina.loading import from_torch as from_torch
     from lamina.loading import load as load
     from lamina.model import Model as Model
@@ -132,7 +133,6 @@ if not loaded_when_used(__name__):
     from lamina.network import Sequential as Sequential
     from lamina.objective.by_output import ByOutput as ByOutput
     from lamina.objective.by_output import FunctionMetric as FunctionMetric
-    from lamina.ops.differentiate import gradients as gradients
     from lamina.runtime.function import compile as compile
     from lamina.training import callbacks as callbacks
     from lamina.training import schedules as schedules

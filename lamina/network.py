@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
+from lamina import ops
 from lamina.bill import Memory, MemoryBill, largest_batch
 from lamina.calls import checked
 from lamina.elsewhere import Named, advice_on_object
@@ -26,18 +27,18 @@ from lamina.graph import (
     Graph,
     Origin,
     Tensor,
-    apply,
     described,
     source_line,
     topological,
 )
 from lamina.graph.kinds import FloatType, Instance, Kind, Operands
 from lamina.layers.definition_names import name_of, names_of
+from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of
 from lamina.layers.names import OwnName
 from lamina.layers.recompute import Recompute
-from lamina.layers.scope import Record, shared_names
-from lamina.layers.tracing import Trace, dtype_in_model, trace
+from lamina.layers.scope import Record, Scope, shared_names
+from lamina.layers.tracing import Trace, dtype_in_model, in_float_type, trace, traced_within
 from lamina.lazy import loading
 from lamina.objective.by_output import Losses, options_of
 from lamina.objective.protocols import BatchSize, Clip, MicroBatch, Optimizer
@@ -113,8 +114,9 @@ class Network(Named):
         self._names = names_of(self.nodes)
         self._traces: dict[_TraceKey, Trace] = {}
         applied = [id(node.attributes["layer"]) for node in self.nodes if node.op is LAYER]
-        if len(set(applied)) < len(applied):
-            # Only tracing shows whether a layer that is applied twice fits both operands.
+        if len(set(applied)) < len(applied) or sources_of(self.nodes):
+            # Only tracing shows whether a layer that is applied twice fits both operands, and
+            # whether what is between the tensors of a gradient has one.
             self.trace(dtype=float32, training=True)
 
     def __getstate__(self) -> tuple[Graph, str | None]:
@@ -176,6 +178,40 @@ class Network(Named):
         Returns:
             A tensor, or a tuple where the network has several outputs.
         """
+        self._check_operands(operands)
+        new = dict(zip(self.inputs, operands, strict=True))
+        # Gradients are those of the network alone: operands may depend on each other.
+        for source in sources_of(self.nodes) & new.keys():
+            new[source] = ops.computed_again(new[source])
+        floats = [new[x].dtype for x in self.inputs if x.dtype == float32]
+        dtype = next((one for one in floats if one.is_float), float32)
+        results: dict[Tensor, tuple[Tensor, ...]] = {}
+        graphs: dict[int, Graph] = {}
+        for node in self.nodes:
+            if node in new:
+                continue
+            inner = tuple(new[operand] for operand in node.operands)
+            if node.op is LAYER:
+                layer: Layer = node.attributes["layer"]
+                results[node] = results_of(apply_layer(layer, inner, self._name_within(node)))
+                new[node] = results[node][0]
+            elif node.op is RESULT:
+                new[node] = results[node.operands[0]][node.attributes["number"]]
+            elif node.op is GRADIENT:
+                new[node] = gradients_with(node, inner)[node.attributes["number"]]
+            else:
+                new[node] = in_float_type(node, inner, dtype, graphs)
+        outputs = tuple(new[tensor] for tensor in self.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def forward(self, scope: Scope, /, *operands: Tensor) -> Any:
+        """Builds the network within the `forward` of a layer, for `scope.layer`."""
+        self._check_operands(operands)
+        given = dict(zip(self.inputs, operands, strict=True))
+        outputs = traced_within(scope, given, self.outputs, self._names)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _check_operands(self, operands: Sequence[Tensor]) -> None:
         if len(operands) != len(self.inputs):
             raise DefinitionError(
                 "the network is applied to a wrong number of tensors",
@@ -190,19 +226,6 @@ class Network(Named):
                     where=source_line(),
                     advice=f"The network was defined for that shape, at {own.origin.source}.",
                 )
-        new = dict(zip(self.inputs, operands, strict=True))
-        for node in self.nodes:
-            if node.op is LAYER:
-                layer: Layer = node.attributes["layer"]
-                inner = tuple(new[operand] for operand in node.operands)
-                new[node] = results_of(apply_layer(layer, inner, self._name_within(node)))[0]
-            elif node not in new:
-                new[node] = apply(
-                    node.op, *(new[operand] for operand in node.operands), **node.attributes
-                )
-        outputs = tuple(new[tensor] for tensor in self.outputs)
-        return outputs[0] if len(outputs) == 1 else outputs
-
     def _name_within(self, node: Tensor) -> str | None:
         """The name of one of its layers in a network that applies this one."""
         if self.name is None:
@@ -259,6 +282,7 @@ class Network(Named):
             parameters={**inference.parameters, **training.parameters},
             states={**inference.states, **training.states},
             layers={**inference.layers, **training.layers},
+            prefixes={**inference.prefixes, **training.prefixes},
             index_limits=inference.index_limits,
         )
 

@@ -16,6 +16,7 @@ import numpy as np
 from lamina.errors import FileFormatError, LaminaError
 from lamina.files.classes import USER_PREFIX, own_classes
 from lamina.graph import OPS, ConstantValue, Graph, Tensor, apply
+from lamina.layers.gradients import GRADIENT
 from lamina.layers.layer import RESULT, Input, Layer, apply_layer, results_of
 from lamina.network import Network
 from lamina.shapes import Array, Size, as_dtype, as_whole
@@ -85,6 +86,10 @@ class _Decoder:
             return Input(*_list(entry, "input"), dtype=entry["dtype"], name=entry.get("name"))
         if "result" in entry:
             return apply(RESULT, _earlier(made, entry["of"]), number=entry["result"])
+        if "gradient" in entry:
+            operands = [_earlier(made, number) for number in _list(entry, "operands")]
+            attributes = {"number": entry["gradient"], "seeded": entry["seeded"]}
+            return apply(GRADIENT, *operands, **attributes)
         if "layer" not in entry:
             return self._application(entry, made)
         layer = _earlier(self._layers, entry["layer"])

@@ -13,6 +13,7 @@ from lamina.errors import DefinitionError
 from lamina.files.classes import USER_PREFIX, own_classes
 from lamina.graph import LEAF, ConstantValue, Graph, Tensor
 from lamina.layers.definition_names import name_of
+from lamina.layers.gradients import GRADIENT
 from lamina.layers.layer import LAYER, RESULT, Layer, is_frozen_record
 from lamina.network import Network
 from lamina.ops.recomputation import COMPUTED_AGAIN
@@ -91,6 +92,10 @@ class _Encoder:
             return {"layer": number, "operands": operands} | _named(name_of(node))
         if node.op is RESULT:
             return {"result": node.attributes["number"], "of": positions[node.operands[0]]}
+        if node.op is GRADIENT:
+            operands = [positions[one] for one in node.operands]
+            number, seeded = node.attributes["number"], node.attributes["seeded"]
+            return {"gradient": number, "seeded": seeded, "operands": operands}
         return self._application(node, positions)
 
     def _application(self, node: Tensor, positions: Mapping[Tensor, int]) -> Json:

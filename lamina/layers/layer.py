@@ -303,7 +303,8 @@ def _plain(value: Any) -> Hashable:
     return (kind, cast(Hashable, value)) if known else None
 
 
-def _no_reference(*_: Array, **__: Any) -> Array:
+def no_reference(*_: Array, **__: Any) -> Array:
+    """The reference of ops that tracing replaces."""
     raise LaminaError("a layer is computed only as part of a network")
 
 
@@ -325,14 +326,14 @@ def _infer_result(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
 # `types` are the shapes and dtypes of all results, of which the tensor is the first; `name` is that
 # of the layer in the network, or None.
 LAYER = Op(
-    *("layer", _infer_layer, None, _no_reference, LoweringRule()),
+    *("layer", _infer_layer, None, no_reference, LoweringRule()),
     operands=(0, None),
     attributes={"layer": Instance(Layer), "types": Instance(tuple), "name": OrNone(Name())},
 )
 
 # A further result of a layer: `number` counts from 0, the tensor of the layer itself.
 RESULT = Op(
-    *("result", _infer_result, None, _no_reference, LoweringRule()),
+    *("result", _infer_result, None, no_reference, LoweringRule()),
     attributes={"number": whole(1)},
 )
 

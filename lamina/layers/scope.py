@@ -195,6 +195,8 @@ class Record:
         updates: new values of states, by name.
         updated: the names of updated states, once for each `scope.update`.
         layers: by the prefix of their parameters' names, `"1"`, or `"1.0"` within another layer.
+        prefixes: of all applied layers, by the layer's id; the layer is kept, so that no other one
+            gets its id.
         penalties: regularisation terms, 0-d, to be added to the loss.
         index_limits: ranges of indices; data with other indices is refused.
         seed, step: int64 leaves, the keys of random numbers; used if `random_streams` is above 0.
@@ -211,6 +213,7 @@ class Record:
     updates: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     updated: list[str] = field(default_factory=list[str])
     layers: dict[str, object] = field(default_factory=dict[str, object])
+    prefixes: dict[int, tuple[object, str]] = field(default_factory=dict[int, tuple[object, str]])
     penalties: list[Tensor] = field(default_factory=list[Tensor])
     index_limits: list[IndexLimit] = field(default_factory=list[IndexLimit])
     seed: Tensor = field(default_factory=lambda: leaf("seed", "state", (), shapes.int64))
@@ -219,6 +222,17 @@ class Record:
     activations: list[Tensor] = field(default_factory=list[Tensor])
     mixture: Mixture | None = None
     operands: tuple[Tensor, ...] = ()
+
+    def prefix_of(self, layer: object, prefix: str) -> str:
+        """The prefix of the names in a layer that is applied: that of its first application.
+
+        Args:
+            layer: the same object has the same parameters, wherever it is applied.
+            prefix: of this application.
+        """
+        _, first = self.prefixes.setdefault(id(layer), (layer, prefix))
+        self.layers.setdefault(first, layer)
+        return first
 
 
 @final
@@ -311,9 +325,8 @@ class Scope:
             ['1.weight', '1.bias']
         """
         record = self._record
-        prefix = next((key for key, known in record.layers.items() if known is layer), None)
-        if prefix is None:
-            prefix = self._infer_earlier(layer)
+        applied = record.prefixes.get(id(layer))
+        prefix = self._infer_earlier(layer) if applied is None else applied[1]
         known = record.parameters.get(f"{prefix}.{name}")
         if known is None:
             own = [key for key in record.parameters if key.startswith(f"{prefix}.")]
@@ -329,8 +342,7 @@ class Scope:
         record = self._record
         for tensor in topological(record.operands):
             if tensor.attributes.get("layer") is layer:
-                prefix = f"shared{len(record.layers)}"
-                record.layers[prefix] = layer
+                prefix = record.prefix_of(layer, f"shared{len(record.layers)}")
                 layer.forward(Scope(record, prefix), *tensor.operands)
                 return prefix
         name = type(layer).__name__
@@ -381,8 +393,9 @@ class Scope:
         called in `forward` as in a network gets a number instead: `"1.0.weight"`.
 
         Args:
-            name: of the inner layer. Layers of the same name share parameters.
-            layer: the inner layer.
+            name: of the inner layer. Layers of the same name share parameters. So do applications
+                of the same object, here or elsewhere in the network, under the first name.
+            layer: the inner layer, or a network.
             operands: the tensors to which it is applied.
 
         Returns:
@@ -398,12 +411,12 @@ class Scope:
             >>> list(lm.Model(lm.Sequential(lm.Input(4), Residual())).parameters())
             ['1.inner.weight', '1.inner.bias']
         """
-        self._record.layers.setdefault(f"{self._name}.{name}", layer)
+        prefix = self._record.prefix_of(layer, f"{self._name}.{name}")
         outer = current_origin()
         path = f"{outer.path}/{name}:{type(layer).__name__}"
         with labelled(Origin(path, outer.source)):
             try:
-                result = layer.forward(Scope(self._record, f"{self._name}.{name}"), *operands)
+                result = layer.forward(Scope(self._record, prefix), *operands)
             except LaminaError as error:
                 raise located(error) from None
         several = cast(tuple[Tensor, ...], result if isinstance(result, tuple) else (result,))
@@ -516,6 +529,11 @@ class Scope:
         return tensor
 
 
+def record_and_prefix(scope: Scope) -> tuple[Record, str]:
+    """The record that a scope fills, and the prefix of its names, `"1.body"`."""
+    return scope._record, scope._name
+
+
 def shared_names(whole: Record, part: Record) -> dict[str, str]:
     """The names of a part's parameters and states in the whole, by their names in the part.
 
@@ -526,14 +544,14 @@ def shared_names(whole: Record, part: Record) -> dict[str, str]:
         DefinitionError: if the whole does not have the layer.
         ShapeError: if the layer has the parameter in another shape there.
     """
-    prefixes = {id(layer): prefix for prefix, layer in whole.layers.items()}
+    prefixes = whole.prefixes
     known = {**whole.parameters, **whole.states}
     names: dict[str, str] = {}
     for name, variable in {**part.parameters, **part.states}.items():
         words = name.split(".")
         # From the innermost layer outwards.
         candidates = [
-            ".".join((prefixes[id(layer)], *words[end:]))
+            ".".join((prefixes[id(layer)][1], *words[end:]))
             for end in range(len(words) - 1, 0, -1)
             if id(layer := part.layers.get(".".join(words[:end]))) in prefixes
         ]

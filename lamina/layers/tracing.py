@@ -14,6 +14,7 @@ from lamina.graph import (
     Origin,
     Tensor,
     apply,
+    current_origin,
     labelled,
     leaf,
     located,
@@ -21,8 +22,9 @@ from lamina.graph import (
     rewrite,
     topological,
 )
+from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer, results_of, shapes_known
-from lamina.layers.scope import IndexLimit, Record, Scope
+from lamina.layers.scope import IndexLimit, Record, Scope, record_and_prefix
 from lamina.shapes import DType
 
 
@@ -63,19 +65,43 @@ def trace(
         training: the mode of the layers: training or inference.
         input_dtypes: of the arrays that the program is given; the graph casts them first.
     """
-    tracer = _Tracer(dtype, training)
+    record = Record(dtype, training)
+    tracer = _Tracer(record)
     leaves: list[Tensor] = []
     for number, tensor in enumerate(inputs):
         with labelled(Origin(names[tensor][1], tensor.origin.source)):
             leaves.append(leaf(f"input{number}", "input", tensor.shape, input_dtypes[number]))
             tracer.new[tensor] = ops.cast(leaves[-1], dtype_in_model(tensor, dtype))
-    for tensor in topological(outputs):
-        if tensor not in tracer.new:
-            tracer.build(tensor, *names.get(tensor, ("", "")))
-    results, record = tuple(tracer.new[tensor] for tensor in outputs), tracer.record
+    results = tracer.built(outputs, names)
     record.index_limits += _limits_of_ops(results, record.index_limits)
     record.activations = [tracer.new.get(one, one) for one in record.activations]
     return Trace(tuple(leaves), results, record)
+
+
+def traced_within(
+    scope: Scope,
+    operands: Mapping[Tensor, Tensor],
+    outputs: Sequence[Tensor],
+    names: Mapping[Tensor, tuple[str, str]],
+) -> tuple[Tensor, ...]:
+    """The results of a definition that is a part of a layer, as graphs of ops.
+
+    Args:
+        scope: of the definition within the layer.
+        operands: the replacement of each input.
+        outputs, names: as for `trace`.
+    """
+    record, prefix = record_and_prefix(scope)
+    tracer = _Tracer(record)
+    tracer.new |= operands
+    outer = current_origin().path
+    return tracer.built(
+        outputs,
+        {
+            tensor: (f"{prefix}.{name}", f"{outer}/{path.removeprefix('net/')}")
+            for tensor, (name, path) in names.items()
+        },
+    )
 
 
 def dtype_in_model(tensor: Tensor, dtype: DType) -> DType:
@@ -84,6 +110,36 @@ def dtype_in_model(tensor: Tensor, dtype: DType) -> DType:
     Tensors are defined in float32; in a float64 model they are float64.
     """
     return dtype if tensor.dtype == shapes.float32 else tensor.dtype
+
+
+def in_float_type(
+    tensor: Tensor, operands: tuple[Tensor, ...], dtype: DType, graphs: dict[int, Graph]
+) -> Tensor:
+    """The same op in a model's float type, which replaces float32 of the definition.
+
+    Args:
+        tensor: of the definition; not the result of a layer.
+        operands: the replacements of its operands.
+        dtype: the float type.
+        graphs: the rewritten graphs of attributes, by the ids of the graphs. Tensors that share a
+            graph also share the rewritten one.
+    """
+    if dtype == shapes.float32:
+        return apply(tensor.op, *operands, **tensor.attributes)
+    if tensor.op is CONSTANT and tensor.dtype == shapes.float32:
+        exact = tensor.attributes["value"].exact
+        return ops.cast(tensor if exact is None else exact, dtype)
+    attributes: dict[str, Any] = {}
+    for name, value in tensor.attributes.items():
+        if isinstance(value, Graph):
+            if id(value) not in graphs:
+                graphs[id(value)] = rewrite(
+                    value, lambda inner, new: in_float_type(inner, new, dtype, graphs)
+                )
+            attributes[name] = graphs[id(value)]
+        else:
+            attributes[name] = dtype if value == shapes.float32 else value
+    return apply(tensor.op, *operands, **attributes)
 
 
 @final
@@ -95,13 +151,26 @@ class _Tracer:
         new: the replacement of each tensor of the definition.
     """
 
-    def __init__(self, dtype: DType, training: bool) -> None:
-        self.record = Record(dtype, training)
+    def __init__(self, record: Record) -> None:
+        self.record = record
         self.new: dict[Tensor, Tensor] = {}
-        # All results of each layer of the definition.
+        # All results of each layer of the definition, and all gradients of each call.
         self._results: dict[Tensor, tuple[Tensor, ...]] = {}
-        self._owners: dict[int, str] = {}
+        self._gradients: dict[tuple[Tensor, ...], tuple[Tensor, ...]] = {}
+        # The tensors with respect to which gradients are taken.
+        self._sources: set[Tensor] = set()
         self._graphs: dict[int, Graph] = {}
+
+    def built(
+        self, outputs: Sequence[Tensor], names: Mapping[Tensor, tuple[str, str]]
+    ) -> tuple[Tensor, ...]:
+        """The replacements of the outputs of a definition, with names as for `trace`."""
+        nodes = topological(outputs)
+        self._sources |= sources_of(nodes)
+        for tensor in nodes:
+            if tensor not in self.new:
+                self.build(tensor, *names.get(tensor, ("", "")))
+        return tuple(self.new[tensor] for tensor in outputs)
 
     def build(self, tensor: Tensor, prefix: str, path: str) -> None:
         """Builds the replacement of a tensor, after those of its operands."""
@@ -109,12 +178,33 @@ class _Tracer:
         with labelled(Origin(path, tensor.origin.source)):
             if tensor.op is LAYER:
                 self._results[tensor] = self._build_layer(tensor, operands, prefix, path)
-                self.new[tensor] = self._results[tensor][0]
-            elif tensor.op is RESULT:
-                self.new[tensor] = self._result(tensor)
+                self.new[tensor] = self._as_source(tensor, self._results[tensor][0])
+            elif tensor.op in (RESULT, GRADIENT):
+                self._build_result(tensor)
             else:
                 self.new[tensor] = self._in_float_type(tensor, operands)
         self.record.activations.append(self.new[tensor])
+
+    def _build_result(self, tensor: Tensor) -> None:
+        """Builds the replacement of a further result of a layer, or of a gradient."""
+        found = self._result(tensor) if tensor.op is RESULT else self._gradient(tensor)
+        self.new[tensor] = self._as_source(tensor, found)
+
+    def _as_source(self, tensor: Tensor, new: Tensor) -> Tensor:
+        """The replacement of a tensor, which no other tensor has if gradients depend on that.
+
+        In inference mode, for example, the result of `Dropout` is its operand. Its gradient is
+        still that of its own users alone.
+        """
+        shared = tensor in self._sources and new in self.new.values()
+        return ops.computed_again(new) if shared else new
+
+    def _gradient(self, tensor: Tensor) -> Tensor:
+        """A gradient through layers, now that the layers are built."""
+        if tensor.operands not in self._gradients:
+            operands = tuple(self.new[one] for one in tensor.operands)
+            self._gradients[tensor.operands] = gradients_with(tensor, operands)
+        return self._gradients[tensor.operands][tensor.attributes["number"]]
 
     def _result(self, tensor: Tensor) -> Tensor:
         """The replacement of a further result of a layer.
@@ -139,9 +229,7 @@ class _Tracer:
         """The results of a layer, as graphs of ops."""
         new, record = self.new, self.record
         layer: Layer = tensor.attributes["layer"]
-        # A layer that is applied again keeps the prefix of its first application.
-        owner = self._owners.setdefault(id(layer), prefix)
-        record.layers[owner] = layer
+        owner = record.prefix_of(layer, prefix)
         before = len(record.updated)
         try:
             with shapes_known():
@@ -155,21 +243,7 @@ class _Tracer:
         return tuple([new.get(result, result) for result in results])
 
     def _in_float_type(self, tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        """The same op in the model's float type, which replaces float32 of the definition."""
-        dtype = self.record.dtype
-        if tensor.op is CONSTANT and tensor.dtype == shapes.float32:
-            exact = tensor.attributes["value"].exact
-            return ops.cast(tensor if exact is None else exact, dtype)
-        attributes: dict[str, Any] = {}
-        for name, value in tensor.attributes.items():
-            if isinstance(value, Graph):
-                # Tensors that share the graph also share the rewritten graph.
-                if id(value) not in self._graphs:
-                    self._graphs[id(value)] = rewrite(value, self._in_float_type)
-                attributes[name] = self._graphs[id(value)]
-            else:
-                attributes[name] = dtype if value == shapes.float32 else value
-        return apply(tensor.op, *operands, **attributes)
+        return in_float_type(tensor, operands, self.record.dtype, self._graphs)
 
     def _build_inner(
         self, results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
@@ -178,6 +252,7 @@ class _Tracer:
         inside = topological(results, operands)
         if not any(tensor.op is LAYER for tensor in inside):
             return
+        self._sources |= sources_of(inside)
         number = 0
         named: dict[str, Layer] = {}
         for tensor in inside:
@@ -194,8 +269,8 @@ class _Tracer:
                 label = f"{name}:{type(layer).__name__}"
                 self.build(tensor, f"{prefix}.{name}", f"{path}/{label}")
                 number += 1
-            elif tensor.op is RESULT:
-                self.new[tensor] = self._result(tensor)
+            elif tensor.op in (RESULT, GRADIENT):
+                self._build_result(tensor)
             elif tensor in operands or not tensor.operands:
                 self.new[tensor] = tensor
             else:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 
-from lamina.calls import Tensors, checked
 from lamina.errors import GradientError, ShapeError
 from lamina.graph import (
     LEAF,
@@ -33,44 +32,15 @@ from lamina.ops.slicing import SLICE
 from lamina.shapes import shape_text
 
 
-@checked
 def gradients(
-    output: Tensor,
-    with_respect_to: Tensors,
-    seed: Tensor | None = None,
+    output: Tensor, with_respect_to: Sequence[Tensor], seed: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    """The derivatives of an output with respect to tensors from which it was computed.
-
-    Args:
-        output: a float tensor. Without a seed its elements are summed. If it has one element per
-            example, each example gets its own derivative.
-        with_respect_to: float tensors; a tensor on which the output does not depend gets zeros.
-        seed: the upstream gradient, in the shape of the output; ones by default.
-
-    Returns:
-        One tensor for each of `with_respect_to`, in its shape and dtype.
-
-    Raises:
-        GradientError: if an op on the path has no derivative, or a dtype is not a float.
-        ShapeError: if the seed has another shape than the output.
-
-    Example:
-        >>> import lamina as lm
-        >>> x = lm.Input()
-        >>> (slope,) = lm.gradients(x * x, [x])
-        >>> lm.compile(inputs=[x], outputs=[slope])([3.0])[0].item()
-        6.0
-    """
-    for tensor in (output, *with_respect_to):
-        if not tensor.dtype.is_float:
-            raise GradientError(
-                "only floating-point tensors have derivatives",
-                facts=(("expected", "f32 or f64"), ("found", repr(tensor))),
-                where=str(tensor.origin),
-                advice="Cast integers first: ops.cast(x, 'float32').",
-            )
+    """The derivatives of an output of a graph of ops; `lamina.gradients` has the description."""
+    check(output, with_respect_to, seed)
     needed = smoothly_depending(output, set(with_respect_to))
-    upstream: dict[Tensor, Tensor] = {output: _seed(output, seed)}
+    if seed is None:
+        seed = broadcast_to(constant(1.0, output.dtype), output.shape)
+    upstream: dict[Tensor, Tensor] = {output: seed}
     order = topological([output])
     together = _results_together(order)
     recomputation = Recomputation()
@@ -103,20 +73,30 @@ def gradients(
     )
 
 
-def _seed(output: Tensor, given: Tensor | None) -> Tensor:
-    """The upstream gradient of the output itself: the user's, or ones."""
-    if given is None:
-        return broadcast_to(constant(1.0, output.dtype), output.shape)
-    if (given.shape, given.dtype) != (output.shape, output.dtype):
+def check(output: Tensor, with_respect_to: Sequence[Tensor], seed: Tensor | None) -> None:
+    """Checks what gradients are taken of.
+
+    Raises:
+        GradientError: for a tensor that is not a float.
+        ShapeError: if the seed has another shape or dtype than the output.
+    """
+    for tensor in (output, *with_respect_to):
+        if not tensor.dtype.is_float:
+            raise GradientError(
+                "only floating-point tensors have derivatives",
+                facts=(("expected", "f32 or f64"), ("found", repr(tensor))),
+                where=str(tensor.origin),
+                advice="Cast integers first: ops.cast(x, 'float32').",
+            )
+    if seed is not None and (seed.shape, seed.dtype) != (output.shape, output.dtype):
         raise ShapeError(
             "the seed of a gradient must have the shape and dtype of the output",
             facts=(
                 ("output", shape_text(output.shape, output.dtype)),
-                ("seed", shape_text(given.shape, given.dtype)),
+                ("seed", shape_text(seed.shape, seed.dtype)),
             ),
             advice="Leave the seed out for a gradient of the sum of the output.",
         )
-    return given
 
 
 def _operand_gradients(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:

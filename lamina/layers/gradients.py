@@ -1,0 +1,119 @@
+"""Gradients of definitions: also through layers, whose graphs of ops are built later.
+
+`differentiate.gradients` makes the gradient of a graph of ops at once. If layers lie between the
+tensors, `gradients` makes tensors of the op `GRADIENT`, whose shapes are known. `tracing.py`
+replaces them, after the layers. So a gradient reads the tensors of the traced network: the same
+masks of dropout, the same statistics of batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from lamina.calls import Tensors, checked
+from lamina.errors import DefinitionError
+from lamina.graph import Attributes, LoweringRule, Op, Tensor, apply, topological
+from lamina.graph.attributes import whole
+from lamina.graph.kinds import Flag
+from lamina.layers.layer import LAYER, RESULT, no_reference
+from lamina.ops import differentiate
+from lamina.shapes import DType, Shape
+
+
+@checked
+def gradients(
+    output: Tensor,
+    with_respect_to: Tensors,
+    seed: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The derivatives of an output with respect to tensors from which it was computed.
+
+    They are tensors like others: outputs of a network that is trained, parts of a loss, or the
+    output of another derivative. Between the tensors there may be ops, layers and networks.
+
+    Args:
+        output: a float tensor. Without a seed its elements are summed. If it has one element per
+            example, each example gets its own derivative.
+        with_respect_to: float tensors; a tensor on which the output does not depend gets zeros.
+        seed: the upstream gradient, in the shape of the output; ones by default.
+
+    Returns:
+        One tensor for each of `with_respect_to`, in its shape and dtype.
+
+    Raises:
+        GradientError: if an op on the path has no derivative, or a dtype is not a float.
+        ShapeError: if the seed has another shape than the output.
+
+    Example:
+        >>> import lamina as lm
+        >>> x = lm.Input()
+        >>> (slope,) = lm.gradients(x * x, [x])
+        >>> lm.compile(inputs=[x], outputs=[slope])([3.0])[0].item()
+        6.0
+    """
+    if not _has_layers_between(output, set(with_respect_to)):
+        return differentiate.gradients(output, with_respect_to, seed)
+    operands = (output, *([] if seed is None else [seed]), *with_respect_to)
+    return tuple(
+        apply(GRADIENT, *operands, number=number, seeded=seed is not None)
+        for number in range(len(with_respect_to))
+    )
+
+
+def _has_layers_between(output: Tensor, sources: AbstractSet[Tensor]) -> bool:
+    """Whether a layer lies on a path of floats from the sources to the output."""
+    found: set[Tensor] = set()
+    for node in topological([output]):
+        # Results of a layer depend on its operands, also if its first result is an integer.
+        operands = node.operands if node.op is not RESULT else node.operands[0].operands
+        depends = any(operand in found for operand in (*node.operands, *operands))
+        if depends and node.op in (LAYER, RESULT, GRADIENT):
+            return True
+        if node.dtype.is_float and (depends or node in sources):
+            found.add(node)
+    return False
+
+
+def _parts(operands: Sequence[Tensor], seeded: bool) -> tuple[Tensor, Sequence[Tensor], Tensor | None]:
+    """Output, sources and seed, from the operands of a gradient."""
+    output, *others = operands
+    return output, others[seeded:], others[0] if seeded else None
+
+
+def _infer_gradient(
+    operands: tuple[Tensor, ...], attributes: Attributes
+) -> tuple[Shape, DType]:
+    output, sources, seed = _parts(operands, attributes["seeded"])
+    differentiate.check(output, sources, seed)
+    number: int = attributes["number"]
+    if number >= len(sources):
+        raise DefinitionError(
+            "there is no such gradient",
+            facts=(("expected", f"less than {len(sources)}"), ("found", str(number))),
+        )
+    return sources[number].shape, sources[number].dtype
+
+
+# A gradient through layers. The operands are the output, the seed if it is `seeded`, and the tensors
+# with respect to which the gradients are taken; `number` is that of one of them.
+GRADIENT = Op(
+    *("gradient", _infer_gradient, None, no_reference, LoweringRule()),
+    operands=(1, None),
+    attributes={"number": whole(0), "seeded": Flag()},
+)
+
+
+def gradients_with(gradient: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The gradients of a call, one of which is a tensor of op `GRADIENT`, with other operands."""
+    return gradients(*_parts(operands, gradient.attributes["seeded"]))
+
+
+def sources_of(nodes: Iterable[Tensor]) -> set[Tensor]:
+    """The tensors with respect to which some of the nodes are gradients."""
+    return {
+        source
+        for node in nodes
+        if node.op is GRADIENT
+        for source in _parts(node.operands, node.attributes["seeded"])[1]
+    }
