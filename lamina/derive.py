@@ -14,7 +14,7 @@ from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.garbage import without_collections
 from lamina.graph import Graph, Origin, Tensor, labelled, leaf, topological
-from lamina.layers.scope import Variable
+from lamina.layers.scope import Variable, layers_built
 from lamina.layers.tracing import Trace
 from lamina.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
 from lamina.objective.by_output import LossTerm
@@ -174,7 +174,8 @@ def evaluation_graph(
     """
     trace = _traced(network, dtype, rounding, training=training, input_dtypes=input_dtypes)
     trace = _compared(trace)
-    found = objective(loss, metrics, trace, network.output_names, targets, weights)
+    with layers_built(trace.record, loss_dtype(trace)):
+        found = objective(loss, metrics, trace, network.output_names, targets, weights)
     outputs = (("loss", found.loss), *found.outputs)
     graph = Graph((*trace.inputs, *found.leaves), outputs)
     return finished(graph, rounding, trace, objective=found)
@@ -223,7 +224,8 @@ def training_graph(
         with labelled(Origin("loss_scale")):
             finite = all_finite(flowing)
     slots: dict[str, tuple[Tensor, float]] = {}
-    updates = parameter_updates(found, options, flowing, slots)
+    with layers_built(record, loss.dtype):
+        updates = parameter_updates(found, options, flowing, slots)
     for name, new in record.updates.items():
         updates.append((record.states[name].tensor, new))
     if scale is not None and finite is not None:
@@ -326,15 +328,16 @@ def differentiated(
     if options.adjustable_rate:
         optimizer = with_rates(optimizer, rates.adjustable, RATE)
     chosen = optimizers_by_name(optimizer, names)
-    found = objective(
-        options.loss,
-        options.metrics,
-        trace,
-        network.output_names,
-        targets,
-        weights,
-        options.class_weights,
-    )
+    with layers_built(record, loss_dtype(trace)):
+        found = objective(
+            options.loss,
+            options.metrics,
+            trace,
+            network.output_names,
+            targets,
+            weights,
+            options.class_weights,
+        )
     whole = penalised(found.loss, record.penalties)
     trained = _trained(whole, record.parameters.values(), excluded, options.frozen)
     scale = loss_scale() if rounding is not None and rounding.half == float16 else None

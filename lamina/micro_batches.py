@@ -23,7 +23,7 @@ from lamina.derive import (
 )
 from lamina.garbage import without_collections
 from lamina.graph import Graph, Origin, Tensor, labelled, leaf, rebuild, rewrite, topological
-from lamina.layers.scope import Variable
+from lamina.layers.scope import Variable, layers_built
 from lamina.loss_scaling import all_finite, kept_unless
 from lamina.objective.objective import Share, added
 from lamina.objective.protocols import Spec, TrainingOptions
@@ -236,7 +236,8 @@ def _update_graph(
             flows = gradients(penalty, trained)
             flowing = [g + ops.cast(own, g.dtype) for g, own in zip(flowing, flows, strict=True)]
     slots: dict[str, tuple[Tensor, float]] = {}
-    updates = parameter_updates(found, options, flowing, slots)
+    with layers_built(record, loss.dtype):
+        updates = parameter_updates(found, options, flowing, slots)
     if scale is not None:
         with labelled(Origin("loss_scale")):
             finite = all_finite(flowing)

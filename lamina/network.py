@@ -226,6 +226,7 @@ class Network(Named):
                     where=source_line(),
                     advice=f"The network was defined for that shape, at {own.origin.source}.",
                 )
+
     def _name_within(self, node: Tensor) -> str | None:
         """The name of one of its layers in a network that applies this one."""
         if self.name is None:

@@ -37,9 +37,11 @@ def classes_of(network: Network) -> list[type]:
             found[type(value)] = None
             for field in dataclasses.fields(value):
                 visit(getattr(value, field.name))
+        elif isinstance(value, Network):
+            for node in value.nodes:
+                if node.op is LAYER:
+                    visit(node.attributes["layer"])
 
-    for node in network.nodes:
-        if node.op is LAYER:
-            visit(node.attributes["layer"])
+    visit(network)
     own = set(own_classes().values())
     return [cls for cls in found if cls not in own]

@@ -44,7 +44,7 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
 
 @final
 class _Decoder:
-    """Decodes one network: first its layers, then the graphs in attributes, then its tensors."""
+    """Decodes one network: first the graphs in attributes, then its layers, then its tensors."""
 
     def __init__(self, arrays: Mapping[str, Array], user_layers: Sequence[type]) -> None:
         self._arrays = arrays
@@ -54,13 +54,16 @@ class _Decoder:
 
     def network(self, whole: Mapping[str, Any]) -> Network:
         """The whole definition."""
-        for number, entry in enumerate(_list(whole, "layers")):
-            with _rebuilding("layer", number, entry, "record"):
-                self._layers.append(self._record(_table(entry)))
         # The key is missing in files of networks without graphs.
         for number, entry in enumerate(_list(whole, "graphs") if "graphs" in whole else ()):
             with _rebuilding("graph", number, entry, ""):
                 self._graphs.append(self._graph(_table(entry)))
+        for number, entry in enumerate(_list(whole, "layers")):
+            with _rebuilding("layer", number, entry, "record"):
+                self._layers.append(self._record(_table(entry)))
+        return self._network(whole)
+
+    def _network(self, whole: Mapping[str, Any]) -> Network:
         nodes: list[Tensor] = []
         for number, entry in enumerate(_list(whole, "nodes")):
             with _rebuilding("node", number, entry, "op"):
@@ -153,6 +156,8 @@ class _Decoder:
             return _earlier(self._layers, table["layer"])
         if "graph" in table:
             return _earlier(self._graphs, table["graph"])
+        if "network" in table:
+            return self._network(_table(table["network"]))
         return self._record(table, depth)
 
 

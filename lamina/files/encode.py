@@ -66,6 +66,10 @@ class _Encoder:
             network: the network.
             nodes: those that are encoded; each other one is the same as its first operand.
         """
+        definition = self._definition(network, nodes)
+        return {"layers": self._layers, "graphs": self._graphs, **definition}
+
+    def _definition(self, network: Network, nodes: Sequence[Tensor]) -> Json:
         positions = {node: number for number, node in enumerate(nodes)}
         for node in network.nodes:
             if node not in positions:
@@ -73,8 +77,6 @@ class _Encoder:
         encoded = [self._node(network, node, positions) for node in nodes]
         names = {"output_names": list(network.output_names)} if network.has_output_names else {}
         return {
-            "layers": self._layers,
-            "graphs": self._graphs,
             "nodes": encoded,
             "inputs": [positions[tensor] for tensor in network.inputs],
             "outputs": [positions[tensor] for tensor in network.outputs],
@@ -164,6 +166,8 @@ class _Encoder:
             return self._constant(value, where)
         if isinstance(value, Layer) and is_frozen_record(value):
             return {"layer": self._layer(value, where)}
+        if isinstance(value, Network):
+            return {"network": self._definition(value, value.nodes)}
         is_record = dataclasses.is_dataclass(value) and not isinstance(value, Layer | type)
         if is_record:
             return self._record(value, where)

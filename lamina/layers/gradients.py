@@ -75,15 +75,15 @@ def _has_layers_between(output: Tensor, sources: AbstractSet[Tensor]) -> bool:
     return False
 
 
-def _parts(operands: Sequence[Tensor], seeded: bool) -> tuple[Tensor, Sequence[Tensor], Tensor | None]:
+def _parts(
+    operands: Sequence[Tensor], seeded: bool
+) -> tuple[Tensor, Sequence[Tensor], Tensor | None]:
     """Output, sources and seed, from the operands of a gradient."""
     output, *others = operands
     return output, others[seeded:], others[0] if seeded else None
 
 
-def _infer_gradient(
-    operands: tuple[Tensor, ...], attributes: Attributes
-) -> tuple[Shape, DType]:
+def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     output, sources, seed = _parts(operands, attributes["seeded"])
     differentiate.check(output, sources, seed)
     number: int = attributes["number"]
@@ -95,8 +95,8 @@ def _infer_gradient(
     return sources[number].shape, sources[number].dtype
 
 
-# A gradient through layers. The operands are the output, the seed if it is `seeded`, and the tensors
-# with respect to which the gradients are taken; `number` is that of one of them.
+# A gradient through layers. Its operands are the output, the seed if it is `seeded`, and the tensors
+# with respect to which the gradients are taken: it is that of `number`.
 GRADIENT = Op(
     *("gradient", _infer_gradient, None, no_reference, LoweringRule()),
     operands=(1, None),

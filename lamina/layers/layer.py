@@ -27,6 +27,7 @@ from lamina.graph import (
     Origin,
     Tensor,
     apply,
+    current_origin,
     labelled,
     located,
     path_after,
@@ -47,7 +48,7 @@ from lamina.graph.kinds import (
 )
 from lamina.layers.checks import Sourced
 from lamina.layers.names import Name, OwnName
-from lamina.layers.scope import Record, Scope
+from lamina.layers.scope import BUILDING, Record, Scope
 from lamina.records import LAST, frozen_dataclass
 from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
 
@@ -138,6 +139,9 @@ def apply_layer(
     Raises:
         ShapeError, DTypeError, DefinitionError: naming the layer and the line that made it.
     """
+    record = BUILDING.get()
+    if record is not None:
+        return _built(layer, operands, record)
     path = path_after(operands, type(layer).__name__, name)
     with labelled(Origin(path, layer.source)):
         try:
@@ -150,6 +154,31 @@ def apply_layer(
             # may have had fewer tensors.
             error.facts = with_final_paths(error.facts, operands)
             raise located(error) from None
+
+
+def _built(
+    layer: Layer, operands: tuple[Tensor, ...], record: Record
+) -> Tensor | tuple[Tensor, ...]:
+    """The results of a layer outside of a network, as graphs of ops.
+
+    Raises:
+        DefinitionError: if the layer has parameters or states.
+    """
+    path = f"{current_origin().path}/{type(layer).__name__}"
+    with labelled(Origin(path.removeprefix("/"), layer.source)):
+        try:
+            found = _forward(layer, Scope(record, type(layer).__name__), operands)
+            results_of(found)
+            if record.parameters or record.states:
+                raise DefinitionError(
+                    "only layers without parameters and states are applied outside of a network",
+                    facts=(("found", ", ".join((*record.parameters, *record.states))),),
+                    advice="Apply it in the network, and give its result as an output: "
+                    "lm.Network(x, [y, layer(y)]). The loss gets all outputs.",
+                )
+        except LaminaError as error:
+            raise located(error) from None
+    return found
 
 
 # Advice on operands that are not tensors.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType
 from typing import Annotated, Any, Protocol, cast, final
@@ -235,6 +237,29 @@ class Record:
         return first
 
 
+# The record of layers that are built when they are applied; None where that defines a network.
+BUILDING: ContextVar[Record | None] = ContextVar("building", default=None)
+
+
+@contextmanager
+def layers_built(network: Record, dtype: DType) -> Generator[None]:
+    """Within the block, layers are built when they are applied: in losses and regularizers.
+
+    They have the mode of the network, and random numbers after its own.
+
+    Args:
+        network: the record of the network's trace.
+        dtype: the float type of the tensors.
+    """
+    record = Record(dtype, network.training, seed=network.seed, step=network.step)
+    record.random_streams = network.random_streams
+    token = BUILDING.set(record)
+    try:
+        yield
+    finally:
+        BUILDING.reset(token)
+
+
 @final
 class Scope:
     """Passed to `Layer.forward`; creates and names the layer's parameters and states.
@@ -286,7 +311,8 @@ class Scope:
         first_use = f"{self._name}.{name}" not in known
         tensor = self._variable(known, "parameter", name, shape, init)
         if regularizer is not None and first_use:
-            penalty = regularizer(tensor)
+            with layers_built(self._record, self.dtype):
+                penalty = regularizer(tensor)
             found = cast(object, penalty)
             if not isinstance(found, Tensor) or found.shape or not found.dtype.is_float:
                 raise DefinitionError(
@@ -527,11 +553,6 @@ class Scope:
         stream = INITIAL_VALUE_STREAMS + number
         known[full] = Variable(full, tensor, init, stream)
         return tensor
-
-
-def record_and_prefix(scope: Scope) -> tuple[Record, str]:
-    """The record that a scope fills, and the prefix of its names, `"1.body"`."""
-    return scope._record, scope._name
 
 
 def shared_names(whole: Record, part: Record) -> dict[str, str]:

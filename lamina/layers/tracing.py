@@ -24,7 +24,7 @@ from lamina.graph import (
 )
 from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer, results_of, shapes_known
-from lamina.layers.scope import IndexLimit, Record, Scope, record_and_prefix
+from lamina.layers.scope import IndexLimit, Record, Scope
 from lamina.shapes import DType
 
 
@@ -91,9 +91,12 @@ def traced_within(
         operands: the replacement of each input.
         outputs, names: as for `trace`.
     """
-    record, prefix = record_and_prefix(scope)
+    record, prefix = scope._record, scope._name  # pyright: ignore[reportPrivateUsage]
     tracer = _Tracer(record)
     tracer.new |= operands
+    # Gradients are those of the definition alone: operands may depend on each other.
+    for source in sources_of(topological(outputs)) & operands.keys():
+        tracer.new[source] = ops.computed_again(operands[source])
     outer = current_origin().path
     return tracer.built(
         outputs,
@@ -156,7 +159,7 @@ class _Tracer:
         self.new: dict[Tensor, Tensor] = {}
         # All results of each layer of the definition, and all gradients of each call.
         self._results: dict[Tensor, tuple[Tensor, ...]] = {}
-        self._gradients: dict[tuple[Tensor, ...], tuple[Tensor, ...]] = {}
+        self._gradients: dict[tuple[tuple[Tensor, ...], bool], tuple[Tensor, ...]] = {}
         # The tensors with respect to which gradients are taken.
         self._sources: set[Tensor] = set()
         self._graphs: dict[int, Graph] = {}
@@ -201,10 +204,12 @@ class _Tracer:
 
     def _gradient(self, tensor: Tensor) -> Tensor:
         """A gradient through layers, now that the layers are built."""
-        if tensor.operands not in self._gradients:
+        number: int = tensor.attributes["number"]
+        call = tensor.operands, tensor.attributes["seeded"]
+        if call not in self._gradients:
             operands = tuple(self.new[one] for one in tensor.operands)
-            self._gradients[tensor.operands] = gradients_with(tensor, operands)
-        return self._gradients[tensor.operands][tensor.attributes["number"]]
+            self._gradients[call] = gradients_with(tensor, operands)
+        return self._gradients[call][number]
 
     def _result(self, tensor: Tensor) -> Tensor:
         """The replacement of a further result of a layer.
