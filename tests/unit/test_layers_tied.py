@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina import ops
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor
 
@@ -160,6 +161,43 @@ def test_named_inner_layers_of_a_layer_share_weights() -> None:
     model = lm.Model(lm.Network(tokens, Whole(lm.Embedding(COUNT, WIDTH))(tokens)))
     assert list(model.parameters()) == ["1.there.weight", "1.back.bias"]
     assert model.predict(sequences()[0]).shape == (12, LENGTH, COUNT)
+
+
+@dataclass(frozen=True)
+class Repeated(lm.Layer):
+    """Applies a layer under two names, and one of its own under one name."""
+
+    inner: lm.Layer | lm.Network
+
+    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+        for number in range(2):
+            x = scope.layer(f"l{number}", self.inner, ops.tanh(x))
+        return scope.layer("same", lm.Linear(WIDTH), scope.layer("same", lm.Linear(WIDTH), x))
+
+
+@pytest.mark.parametrize("in_a_network", [False, True])
+def test_an_object_has_one_set_of_parameters_under_all_names(in_a_network: bool) -> None:
+    linear = lm.Linear(WIDTH)
+    inner = lm.Sequential(lm.Input(WIDTH), linear) if in_a_network else linear
+    alone = lm.Model(lm.Sequential(lm.Input(WIDTH), Repeated(inner)))
+    first = "1.l0.1" if in_a_network else "1.l0"
+    assert [*alone.parameters()] == [
+        f"{name}.{kind}" for name in (first, "1.same") for kind in ("weight", "bias")
+    ]
+    x = lm.Input(WIDTH)
+    model = lm.Model(lm.Network(x, Repeated(inner)(Repeated(inner)(linear(x)))), seed=0)
+    assert [*model.parameters()] == [
+        f"{name}.{kind}" for name in ("1", "2.same", "3.same") for kind in ("weight", "bias")
+    ]
+    values = model.parameters()
+    given = np.random.default_rng(0).normal(size=(5, WIDTH)).astype("float32")
+    expected = given @ values["1.weight"].T + values["1.bias"]
+    for block in ("2", "3"):
+        for _ in range(2):
+            expected = np.tanh(expected) @ values["1.weight"].T + values["1.bias"]
+        for _ in range(2):
+            expected = expected @ values[f"{block}.same.weight"].T + values[f"{block}.same.bias"]
+    np.testing.assert_allclose(model.predict(given), expected, rtol=1e-4, atol=1e-5)
 
 
 # Errors -------------------------------------------------------------------------------------------

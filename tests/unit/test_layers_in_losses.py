@@ -1,0 +1,150 @@
+"""Layers that are applied outside of networks: in losses, metrics, regularizers and clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from error_texts import error_text
+from random_arrays import normal
+
+import lamina as lm
+from lamina import ops
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+
+X, Y = normal(16, 3), normal(16, 2, seed=1)
+
+
+def network(**options: Any) -> lm.Network:
+    return lm.Sequential(lm.Input(3), lm.Linear(4), lm.Tanh(), lm.Linear(2, **options))
+
+
+def losses_of(net: lm.Network, engine: str = "cpu", **options: Any) -> Sequence[float]:
+    how = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "batch_size": 8, "epochs": 3, **options}
+    return lm.Model(net, engine=engine, seed=0).fit((X, Y), **how, progress=False)["loss"]
+
+
+def halves() -> lm.Network:
+    x = lm.Input(2)
+    return lm.Network(x, lm.ReLU()(x) * 0.5)
+
+
+def with_layer(y: Tensor, t: Tensor) -> Tensor:
+    return ops.mean(halves()(lm.Add()(y, -t)))
+
+
+def with_ops(y: Tensor, t: Tensor) -> Tensor:
+    return ops.mean(ops.relu(y - t) * 0.5)
+
+
+@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_a_loss_of_layers_trains_like_one_of_ops(engine: str, micro_batch: int | None) -> None:
+    found = losses_of(network(), engine, loss=with_layer, micro_batch=micro_batch)
+    assert found == losses_of(network(), engine, loss=with_ops, micro_batch=micro_batch)
+
+
+def test_layers_are_applied_in_losses_and_metrics_of_an_evaluation() -> None:
+    def rectified(y: Tensor, t: Tensor) -> Tensor:
+        return with_layer(y, t)
+
+    model = lm.Model(network(), seed=0)
+    found = model.evaluate((X, Y), loss=with_layer, metrics=[rectified])
+    expected = np.maximum(model.predict(X) - Y, 0).mean() / 2
+    assert found["loss"] == pytest.approx(expected, rel=1e-6)
+    assert found["rectified"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_distance_of_triplets_is_a_layer() -> None:
+    inputs = [lm.Input(3) for _ in range(3)]
+    body = network()
+    triplets = lm.Network(inputs, [body(x) for x in inputs])
+    arrays = tuple(normal(16, 3, seed=seed) for seed in range(3))
+
+    def fitted(loss: Any) -> Sequence[float]:
+        how = {"optimizer": lm.SGD(0.1), "epochs": 3, "batch_size": 8, "progress": False}
+        return lm.Model(triplets, seed=0).fit(lm.data.Dataset(arrays), loss=loss, **how)["loss"]
+
+    found = fitted(lm.TripletWithDistance(lm.PairwiseDistance()))
+    assert found == pytest.approx(fitted(lm.Triplet()), rel=1e-6)
+    assert found[-1] < found[0]
+
+
+def _sum_of_layer(w: Tensor) -> Tensor:
+    return 0.01 * ops.sum(lm.ReLU()(w))
+
+
+def _sum_of_op(w: Tensor) -> Tensor:
+    return 0.01 * ops.sum(ops.relu(w))
+
+
+@pytest.mark.parametrize(
+    ("layers", "ops_"),
+    [
+        (
+            lambda: losses_of(network(weight_regularizer=_sum_of_layer)),
+            lambda: losses_of(network(weight_regularizer=_sum_of_op)),
+        ),
+        (
+            lambda: losses_of(network(), clip=lambda flows: [lm.Tanh()(g) for g in flows]),
+            lambda: losses_of(network(), clip=lambda flows: [ops.tanh(g) for g in flows]),
+        ),
+    ],
+    ids=["regularizer", "clipping"],
+)
+def test_layers_are_applied_to_parameters_and_gradients(
+    layers: Callable[[], Any], ops_: Callable[[], Any]
+) -> None:
+    assert layers() == ops_()
+
+
+def test_a_random_layer_in_a_loss_draws_numbers_in_training_and_none_in_evaluation() -> None:
+    def noisy(y: Tensor, t: Tensor) -> Tensor:
+        return ops.mean(lm.Dropout(0.5)(y - t) ** 2)
+
+    model = lm.Model(network(), seed=0)
+    plain = model.evaluate((X, Y), loss=lm.MSE())["loss"]
+    assert model.evaluate((X, Y), loss=noisy)["loss"] == pytest.approx(plain, rel=1e-6)
+    still = lm.SGD(0.0)
+    found = losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
+    assert len(set(found)) == 3
+    assert found == losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
+
+
+@pytest.mark.parametrize("layer", [lm.Linear(2), lm.BatchNorm(affine=False)], ids=["Linear", "BN"])
+def test_a_layer_with_parameters_or_states_is_refused_in_a_loss(layer: Any) -> None:
+    def loss(y: Tensor, t: Tensor) -> Tensor:
+        return ops.mean((layer(y) - layer(t)) ** 2)
+
+    for call in (
+        lambda: losses_of(network(), loss=loss),
+        lambda: lm.Model(network()).evaluate((X, Y), loss=loss),
+    ):
+        text = error_text(DefinitionError, call)
+        assert "only layers without parameters and states are applied outside of a network" in text
+        assert f"in loss/{type(layer).__name__}" in text
+        assert "lm.Network(x, [y, layer(y)])" in text
+
+
+def test_a_layer_with_parameters_belongs_into_the_network() -> None:
+    # What the error advises: here a fixed network compares predictions and targets.
+    judge = lm.Sequential(lm.Input(2), lm.Linear(3))
+    x, t = lm.Input(3), lm.Input(2)
+    compared = lm.Network([x, t], [judge(network()(x)), judge(t)])
+
+    def loss(outputs: Sequence[Tensor], _: object) -> Tensor:
+        return ops.mean((outputs[0] - outputs[1]) ** 2)
+
+    model = lm.Model(compared, seed=0)
+    history = model.fit(
+        lm.data.Dataset((X, Y)),
+        loss=loss,
+        optimizer=lm.SGD(0.1),
+        epochs=3,
+        frozen=compared.names_of(judge),
+        progress=False,
+    )
+    assert history["loss"][-1] < history["loss"][0]
