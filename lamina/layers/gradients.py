@@ -95,8 +95,8 @@ def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
     return sources[number].shape, sources[number].dtype
 
 
-# A gradient through layers. Its operands are the output, the seed if it is `seeded`, and the sources
-# of the gradients of a call; `number` is that of its source.
+# A gradient through layers. Its operands are the output, the seed if it is `seeded`, and the
+# sources of the gradients of a call; `number` is that of its source.
 GRADIENT = Op(
     *("gradient", _infer_gradient, None, no_reference, LoweringRule()),
     operands=(1, None),

@@ -1,4 +1,4 @@
-"""Gradients through layers and networks: derivatives of any order as outputs, and their training."""
+"""Gradients through layers: derivatives of any order as outputs of networks, and their training."""
 
 from __future__ import annotations
 
