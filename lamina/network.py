@@ -37,7 +37,8 @@ from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of
 from lamina.layers.names import OwnName
 from lamina.layers.recompute import Recompute
-from lamina.layers.scope import Record, Scope, shared_names
+from lamina.layers.scope import Record, Scope
+from lamina.layers.sharing import shared_names
 from lamina.layers.tracing import Trace, dtype_in_model, in_float_type, trace, traced_within
 from lamina.lazy import loading
 from lamina.objective.by_output import Losses, options_of

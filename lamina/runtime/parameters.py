@@ -14,7 +14,8 @@ from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, need_of, require_room
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
-from lamina.layers.scope import Variable, arrays_while_drawn, shared_names
+from lamina.layers.scope import Variable, arrays_while_drawn
+from lamina.layers.sharing import shared_names
 from lamina.network import Network
 from lamina.precision import Precision, Rounding, rounding_of
 from lamina.program.program import Buffer
