@@ -116,8 +116,7 @@ class Network(Named):
         self._traces: dict[_TraceKey, Trace] = {}
         applied = [id(node.attributes["layer"]) for node in self.nodes if node.op is LAYER]
         if len(set(applied)) < len(applied) or sources_of(self.nodes):
-            # Only tracing shows whether a layer that is applied twice fits both operands, and
-            # whether what is between the tensors of a gradient has one.
+            # Only tracing shows whether a layer fits both operands, and whether gradients exist.
             self.trace(dtype=float32, training=True)
 
     def __getstate__(self) -> tuple[Graph, str | None]:
@@ -193,8 +192,8 @@ class Network(Named):
                 continue
             inner = tuple(new[operand] for operand in node.operands)
             if node.op is LAYER:
-                layer: Layer = node.attributes["layer"]
-                results[node] = results_of(apply_layer(layer, inner, self._name_within(node)))
+                found = apply_layer(node.attributes["layer"], inner, self._name_within(node))
+                results[node] = results_of(found)
                 new[node] = results[node][0]
             elif node.op is RESULT:
                 new[node] = results[node.operands[0]][node.attributes["number"]]
