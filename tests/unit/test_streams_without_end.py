@@ -223,7 +223,7 @@ def test_a_fit_continues_with_other_chunks(
     ):
         part = path.with_name(f"checkpoint{number}")
         hand_out(monkeypatch, before)
-        with failing(17):
+        with failing(7):
             fitted(make, checkpoint=part, checkpoint_steps=1)
         hand_out(monkeypatch, after)
         found = fitted(make, checkpoint=part, resume=True)
