@@ -352,8 +352,15 @@ def _column(name: str, values: Array, words: Words, gaps: str | float, standardi
     filled = _filled(name, numbers, gap)
     mean, deviation = 0.0, 1.0
     if standardise and values.dtype.kind != "b":
-        mean, deviation = float(filled.mean()), float(filled.std()) or 1.0
+        mean, deviation = float(filled.mean()), _deviation(filled, values.dtype)
     return Column(name, kind, (), gap, gaps == "indicator", mean, deviation)
+
+
+def _deviation(numbers: Array, dtype: np.dtype[Any]) -> float:
+    """The standard deviation, which is to divide; 1 if it is no more than rounding."""
+    found = float((numbers - numbers[0]).std())  # exact for equal numbers, whatever their mean
+    rounding = np.finfo(dtype if dtype.kind == "f" else np.float64).eps
+    return found if found > 4 * rounding * np.abs(numbers).max() else 1.0
 
 
 def _gap(name: str, present: Array, gaps: str | float) -> float:

@@ -300,6 +300,7 @@ class TestCsv:
             (tmp_path / "a.csv").write_text(text + "Köln,1\n", encoding="latin1")
             assert "'ö' in Latin-1" in str(fault(tmp_path / "a.csv", FileFormatError))
 
+    @pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")
     def test_damaged_tables_give_clear_errors(self, tmp_path: Path) -> None:
         text = "a,b,c\n" + "".join(f"{k},{k / 7:.4f},{k % 3}\n" for k in range(20))
         damage_and_load(tmp_path, text.encode(), "bad.csv", trials=300)
