@@ -84,8 +84,13 @@ def _input_dtypes(
     if dataset is None:
         return tuple(input_spec(tensor, dtype)[1] for tensor in network.inputs)
     names, inputs = names_of_inputs(network), dataset.inputs
-    arrays = as_arrays(inputs if isinstance(inputs, Mapping) else dataset.input_arrays, names)
-    check_batch(arrays, [input_spec(tensor, dtype) for tensor in network.inputs], names.labels)
+    try:
+        arrays = as_arrays(inputs if isinstance(inputs, Mapping) else dataset.input_arrays, names)
+        check_batch(arrays, [input_spec(tensor, dtype) for tensor in network.inputs], names.labels)
+    except (DataError, ShapeError) as error:
+        if dataset.coding is not None:
+            error.advice = dataset.coding.inputs_text
+        raise
     return tuple(_narrowed(as_dtype(array.dtype), dtype) for array in arrays)
 
 
@@ -170,6 +175,11 @@ def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[
 def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
     if found == expected:
         return "The batch axis is missing: array[None] makes a batch of one."
+    if len(found) == 1 and expected == (1,):
+        return (
+            "The axis of features is missing: x[:, None] makes one feature of an array, "
+            "frame[['NAME']] of a column of a frame."
+        )
     if len(expected) > 1 and found[1:] == (*expected[1:], expected[0]):
         order = ", ".join(map(str, (0, len(expected), *range(1, len(expected)))))
         return f"Channels come first: array.transpose({order})."

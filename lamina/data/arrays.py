@@ -9,9 +9,12 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.errors import DataError, DefinitionError, DTypeError
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
 from lamina.graph import Tensor, source_line
 from lamina.shapes import Array, DType, converted
+
+# The class of arrays with a mask.
+MASKED: Any = np.ma.MaskedArray
 
 
 @final
@@ -37,8 +40,8 @@ def to_array(value: Any, problem: str) -> Array:
         problem: the error's text for data that cannot be converted.
 
     Raises:
-        DataError: for rows of uneven length, tensors that NumPy cannot read, and data frames that
-            are not of numbers.
+        DataError: for rows of uneven length, tensors that NumPy cannot read, masked elements, and
+            data frames that are not of numbers.
         DefinitionError: for Lamina's own tensors.
     """
     if isinstance(value, Tensor):
@@ -55,6 +58,13 @@ def to_array(value: Any, problem: str) -> Array:
             advice="Make a dense array: matrix.toarray(). lm.data.Dataset, fit, evaluate and "
             "predict take sparse inputs as they are.",
         )
+    if is_masked(value):
+        raise DataError(
+            problem,
+            facts=(("expected", "an array whose elements all count"), ("found", "a masked array")),
+            advice="Give masked elements a value: array.filled(0), or leave out their examples. In "
+            "a column of lm.data.from_frame they are gaps.",
+        )
     if str(getattr(value, "dtype", "")) == "torch.bfloat16":
         value = value.detach().float()  # NumPy has no such type; all its numbers are exact
     try:
@@ -62,11 +72,15 @@ def to_array(value: Any, problem: str) -> Array:
             return np.from_dlpack(value)
         array = np.asarray(value)
         return _of_frame(value, array) if is_frame(value) else array
-    except (ValueError, TypeError, RuntimeError, BufferError) as error:
+    except LaminaError:
+        raise
+    except Exception as error:  # another library may raise any exception
         if getattr(value, "requires_grad", False):
             return to_array(value.detach(), problem)
         advice = "Check that all examples have the same shape."
-        if hasattr(value, "detach"):
+        if type(value).__module__.startswith("polars"):
+            advice = "Cast it first: series.cast(polars.Float64)."
+        elif hasattr(value, "detach"):
             advice = "Give it as an array: tensor.float().cpu().numpy()."
             if str(getattr(value, "device", "")) == "meta":
                 advice = "A tensor on the device 'meta' has no values: load them first."
@@ -132,8 +146,12 @@ def is_buffer(value: object) -> bool:
 
 def is_frame(value: object) -> bool:
     """Whether a value is a data frame, or columns by name."""
-    is_array = isinstance(value, np.ndarray)
-    return is_named(value) or (hasattr(value, "columns") and not is_array)
+    return is_named(value) or has_columns(value)
+
+
+def has_columns(value: object) -> bool:
+    """Whether a value is a data frame; its class is asked, because a lazy frame would compute."""
+    return hasattr(type(value), "columns")
 
 
 def is_named(value: object) -> bool:
@@ -160,6 +178,13 @@ def columns_in(row: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]
 def _is_single(value: object) -> bool:
     is_number = getattr(value, "ndim", None) == 0
     return is_number or isinstance(value, str | bytes) or not hasattr(value, "__len__")
+
+
+def is_masked(value: object) -> bool:
+    """Whether an array, or one in a list, has elements that NumPy's mask hides."""
+    if isinstance(value, list | tuple):
+        return any(map(is_masked, cast(Sequence[object], value)))
+    return isinstance(value, MASKED) and bool(np.ma.is_masked(value))
 
 
 def is_sparse(value: object) -> bool:

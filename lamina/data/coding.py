@@ -98,6 +98,15 @@ class Coding:
         return tuple(found)
 
     @property
+    def inputs_text(self) -> str:
+        """The inputs of a network for such tables, and their features, for errors."""
+        indices = [column.name for column in self.columns if column.kind == "word"]
+        texts = [f"lm.Input({len(self.features)}): {_some(self.features)}"] * bool(self.features)
+        if self.words == "index" and indices:
+            texts.append(f"lm.Input({len(indices)}, dtype='int64'): {_some(indices)}")
+        return f"The table needs {'; and '.join(texts)}."
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The words of the target, in the order of their class numbers; empty for numbers."""
         return () if self.target is None else self.target.words
@@ -145,6 +154,11 @@ class Coding:
         found["columns"] = tuple(column(one) for one in notes["columns"])
         found["target"] = None if notes["target"] is None else column(notes["target"])
         return Coding(**found)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, for people."""
+    return ", ".join(names[:30]) + ", ..." * (len(names) > 30)
 
 
 def _difference(coding: Coding, other: Coding) -> tuple[str, str] | None:

@@ -151,7 +151,8 @@ def as_kind(name: str, values: Array, kind: str, known: Collection[str] | None =
     if values.dtype.kind == "b" and kind == "word" and not {"0", "1"} & set(known or ()):
         return np.array([str(value) for value in cast(list[Any], values.tolist())], object)
     if found == "number" and kind == "word" and (known is None or any(map(is_number, known))):
-        words = [_word(number) for number in cast(list[Any], values.tolist())]
+        listed = cast(list[Any], values.tolist())
+        words = [None if number != number else category(number) for number in listed]
         _doubt_numbers(name, words, known)
         return np.array(words, object)
     raise DataError(
@@ -251,11 +252,10 @@ def _no_values(kind: str, count: int) -> Array:
     return np.full(count, *(("NaT", "datetime64[us]") if kind == "date" else (np.nan, np.float64)))
 
 
-def _word(number: float) -> str | None:
-    """A number as it is written in a table: a column of integers with gaps is of floats."""
-    if number != number:
-        return None
-    return str(int(number)) if float(number).is_integer() else repr(number)
+def category(value: Any) -> str:
+    """A word, number or other value as a word: a column of integers with gaps is of floats."""
+    is_whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if is_whole else value)
 
 
 # Cells of text ------------------------------------------------------------------------------------

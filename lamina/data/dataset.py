@@ -13,8 +13,8 @@ from lamina.calls import Called
 from lamina.data.arrays import (
     bytes_of,
     dense,
+    has_columns,
     is_buffer,
-    is_frame,
     is_named,
     is_sparse,
     listed,
@@ -149,11 +149,11 @@ class Dataset(Named, metaclass=Called):
     dtype: Floats | None = None
     coding: Annotated[Any, _TableCoding()] = None
     weights: Arrays | None = None
-    is_of_frame: bool = field(init=False, default=False)
+    column_names: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         roles = ("inputs", "targets", "weights")
-        object.__setattr__(self, "is_of_frame", _has_frame(self.inputs))
+        object.__setattr__(self, "column_names", _columns_of(self.inputs))
         for role in roles:
             object.__setattr__(self, role, arrays_of(role, getattr(self, role)))
         for name, value in self._named_arrays():
@@ -260,7 +260,7 @@ class Dataset(Named, metaclass=Called):
     @property
     def is_uncoded_frame(self) -> bool:
         """Whether the inputs were given as a data frame of numbers, which no `Coding` has coded."""
-        return self.is_of_frame and self.coding is None
+        return bool(self.column_names) and self.coding is None
 
     @property
     def nbytes(self) -> int:
@@ -409,7 +409,7 @@ class Dataset(Named, metaclass=Called):
         inputs, targets, *weights = self._rows(rows, is_dense=is_dense)
         own = weights[0] if weights else None
         selected = Dataset(inputs, targets, weights=own, coding=self.coding)
-        object.__setattr__(selected, "is_of_frame", self.is_of_frame)
+        object.__setattr__(selected, "column_names", self.column_names)
         return selected
 
     def _rows(self, rows: slice | Array, *, is_dense: bool) -> Batch:
@@ -429,13 +429,16 @@ class Dataset(Named, metaclass=Called):
         return named
 
 
-def _has_frame(inputs: object) -> bool:
-    """Whether one of the inputs is a data frame."""
-    if isinstance(inputs, tuple) or is_named(inputs):
-        several: tuple[object, ...] = as_tuple(cast(Any, inputs))
-    else:
-        several = (inputs,)
-    return any(is_frame(one) and not isinstance(one, Mapping) for one in several)
+def _columns_of(inputs: Any) -> tuple[str, ...]:
+    """The names of the columns of the data frames among the inputs."""
+    is_several = isinstance(cast(object, inputs), tuple) or is_named(inputs)
+    several: tuple[Any, ...] = as_tuple(inputs) if is_several else (inputs,)
+    frames = [one for one in several if has_columns(one)]
+    if any(hasattr(frame, "collect") for frame in frames):
+        return ()  # a lazy frame would compute them; it is refused
+    # The columns of PyArrow are arrays.
+    names = [getattr(f, "column_names", None) or getattr(f, "columns", ()) for f in frames]
+    return tuple(str(name) for one in names for name in one)
 
 
 def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
@@ -466,7 +469,7 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
 
 
 def _is_plain(value: object) -> bool:
-    return isinstance(value, str | bytes | list | tuple | Mapping) or hasattr(value, "columns")
+    return isinstance(value, str | bytes | list | tuple | Mapping) or has_columns(value)
 
 
 # For objects with examples by number, as PyTorch's data sets.

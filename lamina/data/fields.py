@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from lamina.data.arrays import (
+    MASKED,
     Listed,
     is_buffer,
     is_named,
@@ -75,8 +76,9 @@ def arrays_of(role: str, value: Any) -> Any:
 
 
 def _as_array(name: str, value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return cast(Array, value)
+    is_array = isinstance(cast(object, value), np.ndarray)
+    if is_array and not isinstance(cast(object, value), MASKED):
+        return value
     if is_sparse(value):
         return value.tocsr()
     convertible = isinstance(value, list) or is_buffer(value)
@@ -113,7 +115,9 @@ def check(name: str, value: object) -> None:
         raise DataError(
             f"the {name} are not an array",
             facts=(("expected", "a NumPy array"), ("found", type_text(value))),
-            advice="Convert first: numpy.asarray(value, dtype='float32').",
+            advice="Collect it first: frame.collect()."
+            if hasattr(value, "collect")
+            else "Convert first: numpy.asarray(value, dtype='float32').",
         )
     array = cast(Array, value)
     if array.ndim == 0:

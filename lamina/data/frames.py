@@ -16,8 +16,16 @@ from typing import Any, cast
 import numpy as np
 
 from lamina.calls import checked
-from lamina.data.arrays import is_row, is_rows, to_array
-from lamina.data.columns import Decimal, Delimiter, Kinds, decimal_mark, of_cells, stored_kind
+from lamina.data.arrays import MASKED, has_columns, is_row, is_rows, to_array
+from lamina.data.columns import (
+    Decimal,
+    Delimiter,
+    Kinds,
+    category,
+    decimal_mark,
+    of_cells,
+    stored_kind,
+)
 from lamina.data.tables import DELIMITERS, read_texts, reading_table
 from lamina.data.untrusted import PathLike
 from lamina.errors import DataError, missing_extra
@@ -85,6 +93,15 @@ def _columns_of_rows(rows: list[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
 
 def _plain(name: str, values: Any) -> Array:
     """A column that is given as a list or an array."""
+    if str(getattr(values, "dtype", "")) == "category":  # of pandas
+        return _categories(list(values))
+    if str(getattr(values, "type", "")).startswith("dictionary"):  # of PyArrow
+        return _categories(values.to_pylist())
+    if isinstance(values, MASKED):
+        values = values.astype("datetime64[us]") if values.dtype.kind == "M" else values
+        values = values.tolist()  # None where one is masked
+    if isinstance(values, list):
+        values = [None if one is np.ma.masked else one for one in cast(list[Any], values)]
     array = to_array(values, f"the column {name!r} cannot be converted to an array")
     if array.ndim == 1 and array.dtype.kind in "OUS":
         # NumPy makes texts of all values of a list that has one.
@@ -106,13 +123,18 @@ def _of_objects(name: str, values: list[Any]) -> Array:
         return np.array(words, object)
     if all(isinstance(value, Real | np.bool_) for value in present):
         return _numbers(values, gaps)
-    if all(isinstance(value, date) for value in present):
+    if all(isinstance(value, date | np.datetime64) for value in present):
         if any(getattr(value, "tzinfo", None) is not None for value in present):
             raise _unknown(name, "dates with a time zone", "Remove the zone, or leave it out.")
         days = [None if gap else value for value, gap in zip(values, gaps, strict=True)]
         return np.array(days, "datetime64[us]")
     found = next(value for value in present if not isinstance(value, str))
     raise _unknown(name, type(found).__name__)
+
+
+def _categories(values: list[Any]) -> Array:
+    """The words of a column of categories, which may be numbers, bools or intervals."""
+    return np.array([None if _is_gap(value) else category(value) for value in values], object)
 
 
 def _numbers(values: list[Any], gaps: list[bool]) -> Array:
@@ -168,16 +190,24 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
                 ("expected", "a data frame of pandas, Polars, PyArrow, columns by name, or rows"),
                 ("found", type(frame).__name__),
             ),
-            advice="Collect it first: frame.collect()."
-            if hasattr(frame, "collect")
-            else "Columns by name are lists or arrays, rows dicts of single values.",
+            advice=next(
+                (advice for name, advice in _ADVICE.items() if hasattr(frame, name)), _USUAL
+            ),
         ) from None
     return {str(name): _of_series(narwhals, str(name), table[name]) for name in table.columns}
 
 
+# What makes a data frame, by a method of the object that is none.
+_ADVICE = {
+    "collect": "Collect it first: frame.collect().",
+    "to_frame": "It is one column: series.to_frame() makes a data frame of it.",
+}
+_USUAL = "Columns by name are lists or arrays, rows dicts of single values."
+
+
 def _with_texts_as_names(frame: Any) -> Any:
     """A frame of pandas, whose columns may have numbers for names, with these as text."""
-    names: list[Any] = list(frame.columns) if hasattr(frame, "iloc") else []
+    names: list[Any] = list(frame.columns) if hasattr(frame, "iloc") and has_columns(frame) else []
     if all(isinstance(name, str) for name in names):
         return frame
     named = frame.copy(deep=False)
@@ -206,7 +236,7 @@ def _of_series(narwhals: Any, name: str, series: Any) -> Array:
     dtype, values = series.dtype, None
     gaps: list[bool] = series.is_null().to_list()
     if dtype.is_numeric() or dtype == narwhals.Boolean:
-        if not any(gaps):
+        if not any(gaps) and dtype not in (narwhals.Int128, narwhals.UInt128):
             values = np.asarray(series.to_numpy())
         if values is None or values.dtype.kind == "O":
             return _numbers(series.to_list(), gaps)
@@ -216,8 +246,9 @@ def _of_series(narwhals: Any, name: str, series: Any) -> Array:
             raise _unknown(name, f"{dtype}: dates with a time zone")
         days = [None if gap else value for value, gap in zip(series.to_list(), gaps, strict=True)]
         return np.array(days, "datetime64[us]")
-    words = (narwhals.String, narwhals.Categorical, narwhals.Enum, narwhals.Object)
-    if dtype in words or all(gaps):
+    if dtype in (narwhals.Categorical, narwhals.Enum):
+        return _categories(series.to_list())
+    if dtype in (narwhals.String, narwhals.Object) or all(gaps):
         return _of_objects(name, series.to_list())
     raise _unknown(name, str(dtype))
 

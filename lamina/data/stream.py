@@ -13,6 +13,7 @@ import numpy as np
 from lamina.calls import Called
 from lamina.data.arrays import (
     columns_in,
+    has_columns,
     is_bare_row,
     is_buffer,
     is_frame,
@@ -321,7 +322,7 @@ def is_stream(value: Any) -> bool:
     if isinstance(value, list):
         items = cast(list[Any], value)
         return bool(items) and all(map(_is_batch, items))
-    framed = hasattr(value, "shape") or hasattr(value, "columns")
+    framed = hasattr(value, "shape") or has_columns(value)
     is_data = framed or is_buffer(value) or isinstance(value, _DATA)
     return not is_data and _is_source(value)
 

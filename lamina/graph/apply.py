@@ -148,6 +148,8 @@ def _as_array(value: Any) -> Array:
     """
     found, reason = type(value).__name__, ""
     try:
+        if np.ma.is_masked(value):
+            raise ValueError("masked elements have no value; array.filled(0) gives them one")
         # Only types that hold numbers: text, None and other objects would become object arrays.
         if isinstance(value, NUMBERS | list | tuple) or hasattr(value, "__array__"):
             array = np.asarray(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, final
 
@@ -206,7 +206,8 @@ class _OfDataset:
         for role, given in (("input", dataset.inputs), ("target", dataset.targets)):
             named = given if isinstance(given, Mapping) else dict(enumerate(as_tuple(given)))
             arrays += [(f"{role} {name!r}", array) for name, array in named.items()]
-        return _first_fault(arrays)
+        features = () if dataset.coding is None else dataset.coding.features
+        return _first_fault(arrays, columns=dataset.column_names or features)
 
 
 def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
@@ -251,9 +252,23 @@ class _OfStream:
         return _first_fault(named, first)
 
 
-def _first_fault(arrays: list[tuple[str, Array]], first: int = 0) -> str:
+# The fault of data that has none.
+ALL_FINITE = "all finite"
+
+
+def _first_fault(
+    arrays: list[tuple[str, Array]], first: int = 0, columns: Sequence[str] = ()
+) -> str:
+    """The first element that is not finite; these columns are those of the first array."""
     for name, array in arrays:
-        rows = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-        if rows.any():
-            return f"{name} is not finite at example {first + int(rows.argmax())}"
-    return "all finite"
+        broken = ~np.isfinite(array)
+        if broken.any():
+            example, *position = map(int, np.unravel_index(broken.argmax(), array.shape))
+            where = f", element {position}" if position else ""
+            if len(position) == 1:
+                is_named = array is arrays[0][1] and array.shape[1] == len(columns)
+                where = (
+                    f", column {columns[position[0]]!r}" if is_named else f", column {position[0]}"
+                )
+            return f"{name} is not finite at example {first + example}{where}"
+    return ALL_FINITE

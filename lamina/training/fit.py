@@ -25,7 +25,7 @@ from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
 from lamina.training.checkpoints import Begun, Checkpoint, kind_of_optimizer
-from lamina.training.epochs import Epochs, Opened, epochs_of, require_epochs
+from lamina.training.epochs import ALL_FINITE, Epochs, Opened, epochs_of, require_epochs
 from lamina.training.evaluation import evaluating, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
@@ -360,7 +360,7 @@ class Fit:
             )
 
     def _non_finite(self, what: str, run: _Epoch, step: int) -> NonFiniteError:
-        steps, epoch = run.epochs.steps, run.number
+        steps, epoch, fault = run.epochs.steps, run.number, run.epochs.fault()
         number = f"training step {step + 1}"
         return NonFiniteError(
             f"{what} in {number} of epoch {epoch + 1}"
@@ -368,11 +368,11 @@ class Fit:
             else f"{what} in training step {epoch * steps + step + 1}",
             facts=(
                 ("epoch", f"{epoch + 1}, {number}" + (f" of {steps}" if steps else "")),
-                ("data", run.epochs.fault()),
+                ("data", fault),
                 ("model", "restored to its state before this epoch"),
             ),
             where="fit",
-            advice=_advice(self.parameters.precision),
+            advice=_advice(self.parameters.precision) if fault == ALL_FINITE else _CORRECT_DATA,
         )
 
     def _not_finite(self) -> str:
@@ -479,6 +479,12 @@ def _no_steps(batch_size: int) -> DataError:
     )
 
 
+_CORRECT_DATA = (
+    "Correct that number, or leave out the example. In a table, missing numbers are filled in by "
+    "lm.data.from_frame(..., gaps='mean')."
+)
+
+
 def _advice(precision: Precision) -> str:
     """What to do about values that are not finite."""
     if precision.dtype == float16:
@@ -488,7 +494,7 @@ def _advice(precision: Precision) -> str:
         )
     usual = (
         "ower the learning rate, clip the gradients (clip=lm.ClipGlobalNorm(1.0)), or look in the "
-        "data for NaN, and for batches whose targets are all ignored."
+        "data for batches whose targets are all ignored."
     )
     if precision.half == float16:
         range_ = "float16 holds numbers up to 65,504, and bfloat16 all of float32's range"

@@ -60,6 +60,47 @@ def test_buffers_are_arrays(made: Callable[[np.ndarray], object]) -> None:
     np.testing.assert_array_equal(as_dataset(made(values)).inputs, values)
 
 
+X, Y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
+HOW: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
+
+
+def model() -> lm.Model:
+    return lm.Model(lm.Sequential(lm.Input(3), lm.Linear(1)))
+
+
+TAKERS: dict[str, Callable[[Any], object]] = {
+    "inputs": Dataset,
+    "one of several inputs": lambda x: Dataset((X, x)),
+    "inputs by name": lambda x: Dataset({"a": x}),
+    "a list of arrays": lambda x: Dataset(list(x)),
+    "targets": lambda x: Dataset(X, x),
+    "weights": lambda x: Dataset(X, Y, weights=x),
+    "from_arrays": Dataset.from_arrays,
+    "as_dataset": as_dataset,
+    "fit": lambda x: model().fit((x, Y), **HOW),
+    "stream": lambda x: model().fit([(x, Y)], **HOW),
+    "evaluate": lambda x: model().evaluate((x, Y), lm.MSE()),
+    "predict": lambda x: model().predict(x),
+    "predictor": lambda x: model().predictor(4)(x),
+    "step": lambda x: model().training(lm.MSE(), lm.SGD(0.1), 4).step(x, Y),
+    "set_parameters": lambda x: model().set_parameters({"1.weight": x[:1]}),
+    "load_parameters": lambda x: model().load_parameters({"1.weight": x[:1]}),
+    "constant": lambda x: lm.Input(3) + x[0],
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS.values(), ids=TAKERS)
+def test_masked_elements_are_refused_wherever_arrays_are_given(
+    taker: Callable[[Any], object],
+) -> None:
+    with pytest.raises(LaminaError) as caught:
+        taker(np.ma.array(X, mask=X * [0, 1, 0]))
+    assert "masked" in str(caught.value)
+    assert "array.filled(0)" in str(caught.value)
+    taker(np.ma.array(X, mask=X * [0, 1, 0]).filled(0))
+    taker(np.ma.array(X))
+
+
 def test_bytes_are_numbers_and_buffers_are_not_copied() -> None:
     buffer = bytearray(b"\x01\x02")
     data = Dataset(buffer, Exported(np.zeros(2)))

@@ -125,29 +125,6 @@ def test_numbers_are_standardised(make: Maker) -> None:
     np.testing.assert_allclose(scaled.std(axis=0), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("values", "row", "scaled"),
-    [
-        ([14.62] * 1000, 14.63, 0.01),
-        (np.full(1000, 14.62, "f4"), 14.63, 0.01),
-        ([0.1 + 0.2, 0.3, 0.3], 0.4, 0.1),
-        (np.nextafter(np.full(9, 1e3, "f4"), np.arange(9, dtype="f4") * 1e3), 1001, 1),
-        ([-7] * 3, -9, -2),
-        ([0.0, 0.0], 3, 3),
-        ([datetime.datetime(2024, 12, 31, 7)] * 3, datetime.datetime(2025, 1, 2, 7), 2),
-        ([5.0, None, 5.0], 6, 1),
-        # A small deviation that is no rounding.
-        ([1e9, 1e9 + 2], 1e9 + 4, 3),
-        (np.array([1000.0, 1000.5], "f4"), 1001, 3),
-    ],
-)
-def test_only_a_deviation_beyond_rounding_scales_a_column(
-    values: Any, row: Any, scaled: float
-) -> None:
-    data = from_frame({"a": values}, standardise=True, gaps="mean")
-    np.testing.assert_allclose(data.coding.inputs({"a": [row]}), scaled, rtol=1e-4, atol=1e-4)
-
-
 def test_faults_of_tables_are_named() -> None:
     for table, problem in (
         ({"a": [1, 2], "b": [1]}, "the columns differ in length"),

@@ -147,6 +147,19 @@ def test_an_array_of_another_shape_is_refused() -> None:
     )
 
 
+def test_a_missing_axis_of_features_is_recognised() -> None:
+    model, x = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1))), np.ones(6, "float32")
+    how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
+    for call in (model.predict, lambda x: model.fit((x, np.ones((6, 1), "float32")), **how)):
+        with pytest.raises(ShapeError) as caught:
+            call(x)
+        assert caught.value.advice == (
+            "The axis of features is missing: x[:, None] makes one feature of an array, "
+            "frame[['NAME']] of a column of a frame."
+        )
+        call(x[:, None])
+
+
 def test_a_missing_batch_axis_is_recognised() -> None:
     with pytest.raises(ShapeError) as caught:
         lm.Model(network()).predict(normal(4))

@@ -41,6 +41,41 @@ def test_a_model_takes_the_frame_after_loading(make: Maker, tmp_path: Path) -> N
         assert scores == model.evaluate(data, lm.MSE())
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("one-hot", "The table needs lm.Input(3): size, town=Bonn, town=Ulm."),
+        (
+            "index",
+            "The table needs lm.Input(1): size; and lm.Input(1, dtype='int64'): town.",
+        ),
+    ],
+)
+def test_a_network_of_another_size_is_told_the_features(words: Any, advice: str) -> None:
+    table = {"size": [30, 52], "town": ["Ulm", "Bonn"], "rent": [1.5, 2]}
+    data = from_frame(table, "rent", words=words)
+    model = lm.Model(lm.Sequential(lm.Input(13), lm.Linear(1)))
+    for call in (
+        lambda: model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1)),
+        lambda: model.evaluate(data, lm.MSE()),
+    ):
+        with pytest.raises((DataError, ShapeError)) as caught:
+            call()
+        assert caught.value.advice == advice
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow"])
+def test_a_missing_number_of_a_frame_is_named_by_its_column(package: str) -> None:
+    columns = {"a": [1.0, 2.0, 3.0], "b": [1.0, float("nan"), 3.0]}
+    module = pytest.importorskip(package)
+    frame = module.table(columns) if package == "pyarrow" else module.DataFrame(columns)
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+    data = lm.data.Dataset(frame, np.ones((3, 1)), dtype="float32")
+    with pytest.raises(NonFiniteError) as caught:
+        model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), progress=False)
+    assert ("data", "input 0 is not finite at example 1, column 'b'") in caught.value.facts
+
+
 def test_columns_by_name_without_a_coding_are_refused() -> None:
     model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
     with pytest.raises(DataError) as caught:
