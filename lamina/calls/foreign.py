@@ -325,12 +325,6 @@ _REFUSED: tuple[tuple[str, str, Callable[[Any], bool], str], ...] = (
     ),
     (
         "",
-        "average",
-        lambda value: isinstance(value, str) and value == "weighted",
-        'There is no weighted mean: "macro" counts all classes equally, "micro" all examples.',
-    ),
-    (
-        "",
         "rate",
         lambda value: isinstance(value, str),
         "A rate is a number, without quotes, or a schedule.",

@@ -340,7 +340,7 @@ class FunctionMetric(Sourced):
         """The mean; of a loss that is a sum the sum."""
         if "total" in sums:
             return float(sums["total"])
-        return float(sums["sum"] / sums["count"]) if sums["count"] else 0.0
+        return float(sums["sum"] / sums["count"]) if sums["count"] else float("nan")
 
 
 def as_metrics(metrics: Any) -> tuple[Metric, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from lamina import ops
@@ -17,6 +18,8 @@ from lamina.objective.weighting import ClassWeights, called, takes_weights, weig
 from lamina.records import frozen_dataclass
 from lamina.shapes import DType, Size, float32, shape_text
 
+# The numbers of some targets, and a check of their values, which raises DataError.
+TargetCheck = tuple[tuple[int, ...], Callable[[Any], None]]
 # The beginnings of the names of a loss's outputs.
 TERMS = ("loss.", "divisor.")
 
@@ -52,6 +55,7 @@ class Objective:
             `"metric0.NAME"`.. for the metrics.
         kept: the outputs that have a row for each example, and are not summed.
         targets: for each term the numbers of its targets.
+        checks: of the values of targets, by losses and metrics.
     """
 
     leaves: tuple[Tensor, ...]
@@ -61,6 +65,7 @@ class Objective:
     outputs: tuple[tuple[str, Tensor], ...]
     kept: frozenset[str]
     targets: tuple[tuple[int, ...], ...]
+    checks: tuple[TargetCheck, ...]
 
 
 def default_specs(
@@ -125,8 +130,10 @@ def objective(
     weighted = _weights_of_terms(terms, [ops.cast(one, dtype) for one in weight_leaves])
     shares: list[Share] = []
     outputs: list[tuple[str, Tensor]] = []
+    checks: list[TargetCheck] = []
     for term, numbers, weight in zip(terms, compared, weighted, strict=True):
         target = _target(term, trace.outputs, leaves, numbers, dtype)
+        checks += _check(term.loss, numbers, trace.outputs[term.output or 0])
         given = weight
         if classes is not None:
             given = _with_classes(classes, term, trace.outputs, target, weight)
@@ -141,7 +148,8 @@ def objective(
         scaled = value if term.factor == 1 else value * term.factor
         shares.append(Share(scaled, divisor, term.summed, given is not None))
     everything = [_cast(one, dtype) for one in leaves]
-    found, kept = _measured(metrics, trace, names, terms, compared, everything, weighted)
+    measured = _measured(metrics, trace, names, terms, compared, everything, weighted)
+    found, kept, of_metrics = measured
     return Objective(
         (*leaves, *weight_leaves),
         added([share.loss for share in shares]),
@@ -150,7 +158,16 @@ def objective(
         (*outputs, *found),
         kept,
         tuple(compared),
+        (*checks, *of_metrics),
     )
+
+
+def _check(owner: object, numbers: Sequence[int], prediction: Any) -> list[TargetCheck]:
+    """The check of targets by a loss or a metric, if it has one."""
+    check = getattr(owner, "check_target", None)
+    if check is None or not numbers or not isinstance(prediction, Tensor):
+        return []
+    return [(tuple(numbers), partial(check, prediction_shape=prediction.shape))]
 
 
 def _of_one_target(
@@ -400,9 +417,10 @@ def _measured(
     compared: Sequence[Sequence[int]],
     targets: Sequence[Tensor],
     weighted: Sequence[Tensor | None],
-) -> tuple[list[tuple[str, Tensor]], frozenset[str]]:
-    """The statistics of the metrics, and the names of those with a row for each example."""
+) -> tuple[list[tuple[str, Tensor]], frozenset[str], list[TargetCheck]]:
+    """The statistics of the metrics, the names of those with a row for each example, and checks."""
     found: list[tuple[str, Tensor]] = []
+    checks: list[TargetCheck] = []
     outputs = trace.outputs
     for number, metric in enumerate(metrics):
         prediction, target, weights = _single(outputs), _single(targets), weighted[0]
@@ -422,6 +440,8 @@ def _measured(
             )
         with labelled(Origin(f"metric{number}")):
             statistics = _statistics(metric, inner, prediction, target, weights)
+        numbers = [position for position, one in enumerate(targets) if one is target]
+        checks += _check(inner, numbers, prediction)
         name = metric.output if isinstance(metric, OfOutput) else ""
         own = _loss_of(name, terms)
         _warn_of(_doubt_of_ignored(inner, own), inner, name)
@@ -431,7 +451,7 @@ def _measured(
             _warn_of(text, inner.function if isinstance(inner, FunctionMetric) else inner, name)
         found += [(f"metric{number}.{name}", tensor) for name, tensor in statistics.items()]
     kept = [name for name, tensor in found if tensor.rank and isinstance(tensor.shape[0], Size)]
-    return found, frozenset(kept)
+    return found, frozenset(kept), checks
 
 
 def _doubt_of_ignored(metric: object, loss: object) -> str:

@@ -59,6 +59,11 @@ def _prefixes(shape: Shape) -> str:
     return " or ".join(shape_text(shape[:rank]) for rank in range(1, max(len(shape), 1) + 1))
 
 
+def weighted(values: Tensor, weights: Tensor) -> Tensor:
+    """Values times their weights; 0 where the weight is 0, also of NaN and infinity."""
+    return ops.where(ops.equal(weights, 0.0), 0.0, values * weights)
+
+
 def weighted_sum(values: Tensor, weights: Tensor | None, where: str) -> tuple[Tensor, Tensor]:
     """The sum of values over a batch, and the sum of their weights: their number without weights.
 
@@ -70,7 +75,7 @@ def weighted_sum(values: Tensor, weights: Tensor | None, where: str) -> tuple[Te
     if weights is None:
         return ops.sum(values), ops.sum(ops.ones_like(values))
     fitting = ops.broadcast_to(aligned(weights, values, where), values.shape)
-    return ops.sum(values * fitting), ops.sum(fitting)
+    return ops.sum(weighted(values, fitting)), ops.sum(fitting)
 
 
 def takes_weights(function: Callable[..., Any]) -> bool:

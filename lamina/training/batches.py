@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import tee
 from typing import Any, ClassVar, cast
 
@@ -27,7 +27,7 @@ from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, DTypeError, InternalError, ReleasedError
 from lamina.objective.by_output import LossTerm
-from lamina.objective.objective import TERMS, Objective
+from lamina.objective.objective import TERMS, Objective, TargetCheck
 from lamina.objective.protocols import Loss, Spec
 from lamina.objective.weighting import check_weights
 from lamina.program.program import Program
@@ -269,18 +269,10 @@ class BatchRunner(Named):
             arrays.append(array.astype(dtype.numpy) if array.dtype.kind in "iub" else array)
         return arrays
 
-    def _target_checks(self) -> list[tuple[tuple[int, ...], Callable[[Any], None]]]:
-        """The losses' checks of target values, with the numbers of the targets that each takes."""
-        objective, found = self._graph.objective, list[tuple[tuple[int, ...], Any]]()
-        if objective is None:
-            return found
-        outputs = self._graph.trace.outputs
-        for term, numbers in zip(objective.terms, objective.targets, strict=True):
-            check = getattr(term.loss, "check_target", None)
-            if check is not None and numbers:
-                shape = outputs[term.output or 0].shape
-                found.append((numbers, partial(check, prediction_shape=shape)))
-        return found
+    def _target_checks(self) -> Sequence[TargetCheck]:
+        """The checks of target values, with the numbers of the targets that each takes."""
+        objective = self._graph.objective
+        return () if objective is None else objective.checks
 
     @contextmanager
     def uploaded(self, dataset: Dataset) -> Generator[Examples]:

@@ -25,7 +25,7 @@ def matched(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
     """The target in the prediction's dtype; its shape must be the prediction's."""
     _require_float(loss, prediction)
     if target.shape != prediction.shape:
-        raise _unfit(loss, prediction, target, prediction.shape, prediction.dtype)
+        raise unfit(loss, prediction, target, prediction.shape, prediction.dtype)
     if target.dtype.is_float and target.dtype != prediction.dtype:
         raise DTypeError(
             "the target has another float type than the prediction",
@@ -77,7 +77,7 @@ def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
             advice="Convert the targets: y.astype('int64').",
         )
     if target.shape != expected:
-        raise _unfit(loss, prediction, target, expected, int64)
+        raise unfit(loss, prediction, target, expected, int64)
     classes = class_count(loss, prediction)
     numbers = ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
     return ops.equal(ops.expand_dims(ops.cast(target, "int64"), 1), numbers)
@@ -119,9 +119,10 @@ def _require_float(loss: object, prediction: Tensor) -> None:
         )
 
 
-def _unfit(
+def unfit(
     loss: object, prediction: Tensor, target: Tensor, shape: Shape, dtype: DType
 ) -> ShapeError:
+    """The error for a target of another shape than a loss or a metric expects."""
     if target.shape == (*shape, 1):
         advice = "Drop the last axis of the targets: y[..., 0]."
     elif (*target.shape, 1) == shape:
@@ -240,6 +241,22 @@ def check_distributions(loss: object, array: Array) -> None:
         expected="a sum of 1 over the classes",
         advice="One class for each example is a class number: targets.argmax(axis=1). For several "
         "classes at once use lm.BCEWithLogits().",
+    )
+
+
+def check_one_class(metric: object, array: Array, advice: str) -> None:
+    """Raises DataError for targets of several classes at once, which lie along axis 1.
+
+    Shares of one class add up to 1; an example of zeros does not count.
+    """
+    sums: Array = array.sum(axis=1, dtype=np.float64)
+    check_values(
+        metric,
+        sums,
+        np.equal(sums, 0) | (np.abs(sums - 1) <= _SHARE_TOLERANCE),
+        problem="targets are not one class for each example",
+        expected="a sum of 1 over the classes",
+        advice=advice,
     )
 
 

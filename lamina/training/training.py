@@ -57,7 +57,7 @@ PIECE_SECONDS = 0.05
 
 
 # Type, shape and dtype of the input and of the target, and the check of the target's values.
-_Exact = tuple[tuple[Any, ...], Callable[[Array], None] | None]
+_Exact = tuple[tuple[Any, ...], Sequence[Callable[[Any], None]]]
 
 
 @final
@@ -282,7 +282,7 @@ class Training(BatchRunner):
         """
         if self._exact is None:
             return None
-        expected, check = self._exact
+        expected, checks = self._exact
         try:
             found: tuple[Any, ...] = (x.__class__, x.shape, x.dtype, y.__class__, y.shape, y.dtype)
         except AttributeError:
@@ -291,7 +291,7 @@ class Training(BatchRunner):
             return None
         if self._parameters.index_checks:
             check_indices(self._parameters.index_checks, (x, y))
-        if check is not None:
+        for check in checks:
             check(y)
         return [x, y]
 
@@ -304,11 +304,9 @@ class Training(BatchRunner):
         if is_ranged(x_dtype, self._wanted_inputs[0][1]):
             return None
         size = self.batch_size
-        checks = self._target_checks()
-        check = checks[0][1] if checks else None
         arrays = (np.ndarray, bind(x, size), x_dtype.numpy)
         targets = (np.ndarray, bind(y, size), y_dtype.numpy)
-        return (*arrays, *targets), check
+        return (*arrays, *targets), [check for _, check in self._target_checks()]
 
     @checked
     def run(

@@ -105,7 +105,12 @@ def test_limits_agree_with_numpy(name: str, engine: Engine) -> None:
     check(leaves.graph([value, *gradients(ops.sum(value), x)]), engine, leaves.feeds)
 
 
+UNKNOWN = np.where(np.arange(35).reshape(7, 5) == 11, np.nan, SCORES)
 METRICS: dict[str, tuple[Any, Array, Array]] = {
+    "labels": (metrics.F1(multilabel=True), SCORES, (OTHERS > 0).astype("float32")),
+    "Accuracy of NaN": (metrics.Accuracy(), UNKNOWN, LABELS),
+    "ConfusionMatrix of NaN": (metrics.ConfusionMatrix(ignore_index=1), UNKNOWN, LABELS),
+    "Precision of NaN": (metrics.Precision(), UNKNOWN, LABELS),
     "MeanIoU": (metrics.MeanIoU(), SCORES, LABELS),
     "MatthewsCorrelation": (metrics.MatthewsCorrelation(), SHARES[:, 0], (SIGNS[:, 0] > 0) * 1.0),
     "CalibrationError": (metrics.CalibrationError(bins=5, logits=True), SCORES, LABELS),

@@ -67,10 +67,6 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
         lambda: call(DATA.split, test_size=0.2),
         "The fraction is that of the first part: split(0.8) for test_size=0.2.",
     ),
-    (
-        lambda: call(lm.F1, average="weighted"),
-        'There is no weighted mean: "macro" counts all classes equally, "micro" all examples.',
-    ),
     (lambda: call(lm.concat, lm.Input(3), lm.Input(3)), "Give them as one list: [a, b]."),
     (
         lambda: call(lm.from_torch, NET, {}, strict=False),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
+from metric_values import measured
 from random_arrays import normal
 
 from lamina import Model, Sequential
@@ -89,11 +90,6 @@ def test_top_k_counts_the_first_of_equal_scores() -> None:
     scores, labels = np.zeros((4, 4)), np.arange(4)
     assert run(metrics.TopK(3), scores, labels, 1) == 0.75
     assert run(metrics.Accuracy(), scores, labels, 1) == run(metrics.TopK(1), scores, labels, 1)
-
-
-def test_top_k_does_not_count_nan() -> None:
-    scores = np.array([[np.nan, 1.0], [0.0, 1.0]])
-    assert run(metrics.TopK(1), scores, np.array([0, 1]), 1) == 0.5
 
 
 def test_top_k_of_images() -> None:
@@ -196,14 +192,15 @@ def test_metrics_of_classes_explain_targets_that_do_not_fit(metric: metrics.Metr
     found = error_text(ShapeError, lambda: metric.statistics(lm.Input(4), column))
     assert found.startswith(f"in {type(metric).__name__} (test_metrics.py:")
     assert "the target does not fit the prediction" in found
-    assert "expected    [batch]" in found
+    assert "expected    i64[batch]" in found
+    assert "Drop the last axis of the targets: y[..., 0]." in found
     assert "found       i64[batch, 1]" in found
     floats = leaf("y", "input", (BATCH,), float32)
     found = error_text(DTypeError, lambda: metric.statistics(lm.Input(4), floats))
     assert "class numbers must be integers" in found
     found = error_text(ShapeError, lambda: metric.statistics(lm.Input(), floats))
     assert "the prediction has no axis of at least two classes" in found
-    assert "BinaryAccuracy" in found
+    assert f"For two classes as one number use {metric.of_one_number}." in found
 
 
 def test_metrics_of_elements_need_one_shape() -> None:
@@ -216,8 +213,13 @@ def test_hyper_parameters_are_checked() -> None:
     with pytest.raises(DefinitionError) as error:
         metrics.TopK(0)
     assert str(error.value).startswith("in TopK (test_metrics.py:")
-    with pytest.raises(DefinitionError, match="average must be one of 'macro', 'micro', 'binary'"):
-        metrics.F1(average="weighted")
+    with pytest.raises(
+        DefinitionError, match="average must be one of 'macro', 'micro', 'weighted'"
+    ):
+        metrics.F1(average="samples")
+    text = error_text(DefinitionError, lambda: metrics.F1(average="binary", multilabel=True))
+    assert "the average 'binary' is for one label" in text
+    assert "'micro' counts all labels together." in text
 
 
 @pytest.mark.parametrize(
@@ -233,37 +235,9 @@ def test_a_single_score_is_no_choice_of_classes(metric: metrics.Metric) -> None:
 # Weights, and metrics of all examples -------------------------------------------------------------
 
 
-def measured(
-    metric: metrics.Metric,
-    prediction: np.ndarray,
-    target: np.ndarray,
-    weights: np.ndarray | None = None,
-) -> Any:
-    """The metric over batches of 7 examples: sums are added, rows are kept."""
-    arrays = {"x": prediction, "y": target} | (
-        {} if weights is None else {"w": weights.astype(prediction.dtype)}
-    )
-    leaves = {
-        name: leaf(name, "input", (BATCH, *a.shape[1:]), as_dtype(a.dtype))
-        for name, a in arrays.items()
-    }
-    given = {} if weights is None else {"weights": leaves["w"]}
-    statistics = metric.statistics(leaves["x"], leaves["y"], **given)
-    graph = Graph(tuple(leaves.values()), tuple(statistics.items()))
-    found: dict[str, list[np.ndarray]] = {name: [] for name in statistics}
-    for start in range(0, len(prediction), 7):
-        piece = {name: a[start : start + 7] for name, a in arrays.items()}
-        outputs, _ = evaluate(bind_batch(graph, len(piece["x"])), piece)
-        for name in found:
-            found[name].append(outputs[name].astype(np.float64))
-    rows = {name for name, tensor in statistics.items() if tensor.shape[:1] == (BATCH,)}
-    return metric.result(
-        {name: np.concatenate(a) if name in rows else sum(a) for name, a in found.items()}
-    )
-
-
 SHARES = np.exp(SCORES) / np.exp(SCORES).sum(1, keepdims=True)
 WEIGHTS = np.random.default_rng(3).random(60)
+OTHERS = np.random.default_rng(7).normal(size=(60, 5))
 GUESSES = np.round(np.random.default_rng(4).random(60), 1)  # with equal scores
 COIN = np.random.default_rng(5).integers(0, 2, 60)
 
@@ -301,6 +275,12 @@ def rankings(sk: Any, how: dict[str, Any]) -> Cases:
         (metrics.AUROC(), SHARES, EACH, sk.roc_auc_score(ONE_HOT, SHARES, **how)),
         (metrics.AUROC(logits=True), SCORES, EACH, sk.roc_auc_score(ONE_HOT, SHARES, **how)),
         (
+            metrics.AUROC(average="weighted"),
+            SHARES,
+            ONE_HOT,
+            sk.roc_auc_score(ONE_HOT, SHARES, average="weighted", **how),
+        ),
+        (
             metrics.AUROC(average="micro"),
             SHARES,
             ONE_HOT,
@@ -327,6 +307,20 @@ def rankings(sk: Any, how: dict[str, Any]) -> Cases:
     ]
 
 
+def of_labels(sk: Any, how: dict[str, Any]) -> Cases:
+    found, wanted, several = SCORES > 0, OTHERS > 0, {"multilabel": True, "logits": True}
+    averages = {"macro": "macro", "micro": "micro", "weighted": "weighted", "none": None}
+    return [
+        (make(average=own, **several), SCORES, wanted, score(wanted, found, average=its, **how))
+        for own, its in averages.items()
+        for make, score in (
+            (metrics.F1, sk.f1_score),
+            (metrics.Precision, sk.precision_score),
+            (metrics.Recall, sk.recall_score),
+        )
+    ]
+
+
 def of_classes_and_numbers(sk: Any, how: dict[str, Any]) -> Cases:
     return [
         (metrics.Accuracy(), SCORES, EACH, sk.accuracy_score(EACH, FOUND, **how)),
@@ -349,6 +343,12 @@ def of_classes_and_numbers(sk: Any, how: dict[str, Any]) -> Cases:
             GUESSES,
             COIN,
             sk.f1_score(COIN, GUESSES > 0.5, **how),
+        ),
+        (
+            metrics.F1(average="weighted"),
+            SCORES,
+            EACH,
+            sk.f1_score(EACH, FOUND, average="weighted", **how),
         ),
         (
             metrics.MeanIoU(),
@@ -383,7 +383,7 @@ def of_classes_and_numbers(sk: Any, how: dict[str, Any]) -> Cases:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("cases", [rankings, of_classes_and_numbers])
+@pytest.mark.parametrize("cases", [rankings, of_labels, of_classes_and_numbers])
 def test_metrics_agree_with_scikit_learn(cases: Any, weighted: bool) -> None:
     sk = pytest.importorskip("sklearn.metrics")
     weights = WEIGHTS if weighted else None

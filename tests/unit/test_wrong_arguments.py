@@ -546,7 +546,8 @@ for name in ("Accuracy", "ConfusionMatrix", "Perplexity"):
 for name in ("MeanIoU", "MatthewsCorrelation", "CohenKappa"):
     ROWS[name] = Row({}, {"logits": FLAG, **IGNORING})
 for name in ("Precision", "Recall", "F1"):
-    ROWS[name] = Row({}, {"average": NOTHING, "logits": FLAG, **IGNORING})
+    flags = {"multilabel": FLAG, "logits": FLAG}
+    ROWS[name] = Row({}, {"average": NOTHING, **flags, **IGNORING})
 for name in ("AUROC", "AveragePrecision"):
     ROWS[name] = Row({}, {"average": NOTHING, "logits": FLAG, **IGNORING})
 ROWS |= {

@@ -12,13 +12,13 @@ if not loaded_when_used(__name__):
     from lamina.training.metrics.classification import F1 as F1
     from lamina.training.metrics.classification import Accuracy as Accuracy
     from lamina.training.metrics.classification import BinaryAccuracy as BinaryAccuracy
-    from lamina.training.metrics.classification import CohenKappa as CohenKappa
-    from lamina.training.metrics.classification import ConfusionMatrix as ConfusionMatrix
-    from lamina.training.metrics.classification import MatthewsCorrelation as MatthewsCorrelation
-    from lamina.training.metrics.classification import MeanIoU as MeanIoU
     from lamina.training.metrics.classification import Precision as Precision
     from lamina.training.metrics.classification import Recall as Recall
     from lamina.training.metrics.classification import TopK as TopK
+    from lamina.training.metrics.confusion import CohenKappa as CohenKappa
+    from lamina.training.metrics.confusion import ConfusionMatrix as ConfusionMatrix
+    from lamina.training.metrics.confusion import MatthewsCorrelation as MatthewsCorrelation
+    from lamina.training.metrics.confusion import MeanIoU as MeanIoU
     from lamina.training.metrics.metric import Metric as Metric
     from lamina.training.metrics.probabilities import CalibrationError as CalibrationError
     from lamina.training.metrics.probabilities import Perplexity as Perplexity

@@ -15,6 +15,7 @@ from lamina.layers.checks import Sourced, origin_text
 from lamina.objective.weighting import aligned, weighted_sum
 from lamina.shapes import Array, Shape, int64, shape_text
 from lamina.training.losses.scores import SCORES, doubt, kind_of
+from lamina.training.target_checks import check_one_class, unfit
 
 
 class Metric(Sourced, ABC):
@@ -78,6 +79,21 @@ class Metric(Sourced, ABC):
     def result(self, sums: Mapping[str, Array]) -> float | Array:
         """The metric, from the sums over all batches, and the rows of all examples."""
 
+    # How two classes are measured if the network gives one number for them, for errors.
+    of_one_number: ClassVar[str] = "targets in the shape of the prediction: y[..., None]"
+
+
+class OfClasses(Metric):
+    """The base of metrics that compare the class with the highest score with one right class."""
+
+    # What measures several labels of an example at once, for errors.
+    of_labels: ClassVar[str] = "lm.F1(multilabel=True)"
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets in the prediction's shape with other than one class."""
+        if array.ndim == len(prediction_shape) > 1:
+            check_one_class(self, array, f"For several labels at once use {self.of_labels}.")
+
 
 PROBABILITIES = "probabilities"
 
@@ -86,13 +102,14 @@ PROBABILITIES = "probabilities"
 
 
 def ratio(part: Array, whole: Array) -> float:
-    """Part / whole; 0 if the whole is 0."""
-    return float(part / whole) if whole else 0.0
+    """Part / whole; NaN if the whole is 0: nothing counted."""
+    return float(part / whole) if whole else float("nan")
 
 
 def share(part: Array, whole: Array) -> Array:
     """Part / whole, elementwise; 0 where the whole is 0."""
-    return np.where(whole > 0, part / np.where(whole > 0, whole, 1), 0.0)
+    empty = np.equal(whole, 0)
+    return np.where(empty, 0.0, part / np.where(empty, 1, whole))
 
 
 def summed(values: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
@@ -102,13 +119,34 @@ def summed(values: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
 
 
 def counted(
-    correct: Tensor, prediction: Tensor, weights: Tensor | None, kept: Tensor | None = None
+    correct: Tensor,
+    prediction: Tensor,
+    target: Tensor,
+    weights: Tensor | None,
+    kept: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """The weights of `correct` elements, and of all that are kept: their `count`."""
-    hits = ops.cast(correct, prediction.dtype)
+    """The weights of `correct` elements, and of all that are kept: their `count`.
+
+    If a score or a target of an element that counts is NaN, the sum is NaN.
+    """
+    hits = ops.cast(correct, prediction.dtype) + unknown(prediction, target, correct.rank)
     own = element_weights(hits, weights, kept)
     total, count = weighted_sum(hits, own, "weights")
     return {"correct": total, "count": count}
+
+
+def unknown(prediction: Tensor, target: Tensor, rank: int) -> Tensor:
+    """NaN where a score or a target is NaN, else 0: comparisons of NaN are false, not NaN.
+
+    Args:
+        prediction: scores, f32 or f64 [batch, ...].
+        target: of any type.
+        rank: of the result; one less than that of the scores, without the axis of classes.
+    """
+    floats = [one for one in (prediction, target) if one.dtype.is_float]
+    each = [one if one.rank == rank else ops.max(one, 1) for one in floats]
+    marks = [ops.cast(ops.where(ops.isnan(one), one, 0.0), prediction.dtype) for one in each]
+    return marks[0] if len(marks) == 1 else marks[0] + marks[1]
 
 
 def element_weights(values: Tensor, weights: Tensor | None, kept: Tensor | None) -> Tensor | None:
@@ -169,7 +207,7 @@ def class_count(metric: Metric, prediction: Tensor) -> int:
             "the prediction has no axis of at least two classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
             where=origin_text(metric),
-            advice="For two classes as one number use BinaryAccuracy, or average='binary'.",
+            advice=f"For two classes as one number use {metric.of_one_number}.",
         )
     return classes
 
@@ -180,14 +218,21 @@ def class_numbers(metric: Metric, prediction: Tensor) -> Tensor:
     return ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
 
 
-def labels(metric: Metric, prediction: Tensor, target: Tensor) -> Tensor:
-    """Class numbers, int64, in the prediction's shape without the classes."""
+def labels(
+    metric: Metric, prediction: Tensor, target: Tensor, ignored: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Class numbers, int64, in the prediction's shape without the classes, and which count.
+
+    The latter is None if all do. Of shares, the class is the largest; zeros do not count.
+    """
     class_count(metric, prediction)
     expected = prediction.shape[:1] + prediction.shape[2:]
-    if target.shape == prediction.shape and target.rank != len(expected):
-        return ops.argmax(target, 1)
+    if target.shape == prediction.shape:
+        numbers, some = ops.argmax(target, 1), ops.not_equal(ops.max(target, 1), 0)
+        kept = kept_labels(numbers, ignored)
+        return numbers, some if kept is None else ops.logical_and(some, kept)
     if target.shape != expected:
-        raise _unfit(metric, prediction, target, expected)
+        raise unfit(metric, prediction, target, expected, int64)
     if target.dtype.kind != "int":
         raise DTypeError(
             "class numbers must be integers",
@@ -195,25 +240,12 @@ def labels(metric: Metric, prediction: Tensor, target: Tensor) -> Tensor:
             where=origin_text(metric),
             advice="Convert the targets: y.astype('int64').",
         )
-    return ops.cast(target, "int64")
+    numbers = ops.cast(target, "int64")
+    return numbers, kept_labels(numbers, ignored)
 
 
 def same_shape(metric: Metric, prediction: Tensor, target: Tensor) -> Tensor:
     """The target in the prediction's dtype."""
     if target.shape != prediction.shape:
-        raise _unfit(metric, prediction, target, prediction.shape)
+        raise unfit(metric, prediction, target, prediction.shape, prediction.dtype)
     return ops.cast(target, prediction.dtype)
-
-
-def _unfit(metric: Metric, prediction: Tensor, target: Tensor, expected: Shape) -> ShapeError:
-    return ShapeError(
-        "the target does not fit the prediction",
-        facts=(
-            ("prediction", described(prediction)),
-            ("expected", shape_text(expected)),
-            ("found", described(target)),
-        ),
-        where=origin_text(metric),
-        advice="Reshape the targets, or use another metric: Accuracy takes class numbers, "
-        "BinaryAccuracy targets in the shape of the prediction.",
-    )

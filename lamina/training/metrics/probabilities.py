@@ -11,13 +11,14 @@ import numpy as np
 from lamina import ops
 from lamina.graph import Tensor
 from lamina.graph.kinds import Count
-from lamina.objective.weighting import weighted_sum
+from lamina.objective.weighting import weighted, weighted_sum
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 from lamina.training.losses.scores import SCORES, doubt
 from lamina.training.metrics.metric import (
     PROBABILITIES,
     Metric,
+    OfClasses,
     class_numbers,
     doubt_by_threshold,
     element_weights,
@@ -25,6 +26,7 @@ from lamina.training.metrics.metric import (
     kept_labels,
     labels,
     not_probabilities,
+    ratio,
     same_shape,
 )
 
@@ -72,13 +74,12 @@ class CalibrationError(Metric):
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """`confidence`, `correct` and `count` of each bin; errors as for all metrics."""
-        kept = None
         if target.shape == prediction.shape:
             confidence = ops.sigmoid(prediction) if self.logits else prediction
             correct = same_shape(self, prediction, target)
+            kept = kept_labels(target, self.ignore_index)
         else:
-            wanted = labels(self, prediction, target)
-            kept = kept_labels(wanted, self.ignore_index)
+            wanted, kept = labels(self, prediction, target, self.ignore_index)
             probabilities = ops.softmax(prediction, 1) if self.logits else prediction
             confidence = ops.max(probabilities, 1)
             correct = ops.cast(ops.equal(ops.argmax(prediction, 1), wanted), prediction.dtype)
@@ -89,7 +90,7 @@ class CalibrationError(Metric):
         own = ops.reshape(own, (-1, 1))
 
         def total(values: Tensor) -> Tensor:
-            return ops.sum(member * ops.reshape(values, (-1, 1)) * own, 0)
+            return ops.sum(member * weighted(ops.reshape(values, (-1, 1)), own), 0)
 
         count = ops.sum(member * own, 0)
         return {"confidence": total(confidence), "correct": total(correct), "count": count}
@@ -111,7 +112,7 @@ class CalibrationError(Metric):
         )
         filled = count > 0
         if not filled.any():
-            return 0.0
+            return float("nan")
         gaps = np.abs(confidence[filled] - correct[filled]) / count[filled]
         shares = count[filled] / count.sum()
         if self.norm == "max":
@@ -121,10 +122,11 @@ class CalibrationError(Metric):
 
 
 @frozen_dataclass
-class Perplexity(Metric):
+class Perplexity(OfClasses):
     """exp of the mean cross-entropy: among how many equally probable classes the model chooses.
 
-    Takes raw scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...].
+    Takes raw scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...]. It
+    is NaN if one is out of range.
 
     Args:
         ignore_index: the class number of targets that do not count, or None.
@@ -148,14 +150,19 @@ class Perplexity(Metric):
         """`"perplexity"`."""
         return "perplexity"
 
+    of_one_number: ClassVar[str] = "the metric lm.BCEWithLogits()"
+    of_labels: ClassVar[str] = "the metric lm.BCEWithLogits()"
+
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """`sum` of cross-entropies and `count`; ShapeError and DTypeError as for all metrics."""
-        wanted = labels(self, prediction, target)
-        hit = ops.equal(ops.expand_dims(wanted, 1), class_numbers(self, prediction))
+        wanted, kept = labels(self, prediction, target, self.ignore_index)
+        numbers = class_numbers(self, prediction)
+        hit = ops.equal(ops.expand_dims(wanted, 1), numbers)
         each = -ops.sum(ops.where(hit, ops.log_softmax(prediction, 1), 0.0), 1)
-        own = element_weights(each, weights, kept_labels(wanted, self.ignore_index))
+        each = ops.where(ops.any(hit, 1), each, float("nan"))
+        own = element_weights(each, weights, kept)
         total, count = weighted_sum(each, own, "weights")
         return {"sum": total, "count": count}
 
@@ -167,4 +174,5 @@ class Perplexity(Metric):
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """1 or more; NaN without targets that count."""
-        return float(np.exp(sums["sum"] / sums["count"])) if sums["count"] else float("nan")
+        with np.errstate(over="ignore"):
+            return float(np.exp(ratio(sums["sum"], sums["count"])))

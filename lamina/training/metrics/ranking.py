@@ -28,7 +28,7 @@ from lamina.training.metrics.metric import (
     same_shape,
 )
 
-Averages = Literal["macro", "micro", "none"]
+Averages = Literal["macro", "micro", "weighted", "none"]
 
 
 class _Ranking(Metric):
@@ -45,12 +45,11 @@ class _Ranking(Metric):
 
         Raises ShapeError and DTypeError as for all metrics.
         """
-        kept = None
         if target.shape == prediction.shape:
             counted = wanted = same_shape(self, prediction, target)
+            kept = kept_labels(target, self.ignore_index)
         else:
-            classes = labels(self, prediction, target)
-            kept = kept_labels(classes, self.ignore_index)
+            classes, kept = labels(self, prediction, target, self.ignore_index)
             prediction = ops.softmax(prediction, 1) if self.logits else prediction
             counted = wanted = ops.cast(classes, prediction.dtype)
         rows = {"scores": prediction, "targets": wanted}
@@ -73,22 +72,22 @@ class _Ranking(Metric):
         return doubt(prediction, wrong, f"{PROBABILITIES} of classes", advice, "metric")
 
     def result(self, sums: Mapping[str, Array]) -> float | Array:
-        """From 0 to 1; NaN without examples of both kinds."""
+        """From 0 to 1; NaN without examples of both kinds, and for NaN among those that count."""
         scores, targets = (np.asarray(sums[name], np.float64) for name in ("scores", "targets"))
         weights = np.asarray(sums["weights"], np.float64) if "weights" in sums else None
         columns, wanted, own = _columns(scores, targets, weights)
         if self.average == "micro":
             columns, wanted, own = (one.reshape(-1, 1) for one in (columns, wanted, own))
-        each = np.array(
-            [
-                self._area(*_counts(columns[:, one], wanted[:, one], own[:, one]))
-                for one in range(columns.shape[1])
-            ]
-        )
+        counts = [_counts(*arrays) for arrays in zip(columns.T, wanted.T, own.T, strict=True)]
+        each = np.array([self._area(*one) for one in counts])
         if self.average == "none":
             return each
-        known = each[~np.isnan(each)]
-        return float(known.mean()) if known.size else float("nan")
+        positives = np.array([hits[-1] for hits, _ in counts])
+        shares = positives if self.average == "weighted" else np.ones_like(positives)
+        known = ~np.isnan(each) | np.isnan(positives)
+        if not shares[known].sum():
+            return float("nan")
+        return float(np.average(each[known], weights=shares[known]))
 
     @abstractmethod
     def _area(self, hits: Array, alarms: Array) -> float:
@@ -96,28 +95,38 @@ class _Ranking(Metric):
 
 
 def _columns(scores: Array, targets: Array, weights: Array | None) -> tuple[Array, Array, Array]:
-    """Scores, targets of 0 and 1, and weights, with a column for each class or label."""
+    """Scores, targets of 0, 1 and NaN, and weights, with a column for each class or label."""
     if scores.ndim == 1:
         scores, targets = scores[:, None], targets[:, None]
         weights = None if weights is None else weights[:, None]
     classes = scores.shape[1]
     columns = np.moveaxis(scores, 1, -1).reshape(-1, classes)
     if targets.ndim == scores.ndim:
-        wanted: Array = np.moveaxis(targets, 1, -1).reshape(-1, classes) > 0.5
+        wanted: Array = np.moveaxis(targets, 1, -1).reshape(-1, classes)
+        wanted = np.where(np.isnan(wanted), np.nan, wanted > 0.5)
         own = None if weights is None else np.moveaxis(weights, 1, -1).reshape(-1, classes)
     else:
-        wanted = np.equal(targets.reshape(-1, 1), np.arange(int(classes)))
+        wanted = np.equal(targets.reshape(-1, 1), np.arange(int(classes))).astype(np.float64)
         own = None if weights is None else np.repeat(weights.reshape(-1, 1), classes, axis=1)
     return columns, wanted, np.ones_like(columns) if own is None else own
 
 
 def _counts(scores: Array, wanted: Array, weights: Array) -> tuple[Array, Array]:
-    """The weights of positives and of negatives with at least each score, the highest first."""
+    """The weights of positives and of negatives with at least each score, the highest first.
+
+    They are NaN if a score or a target is NaN.
+    """
+    counts = weights > 0
+    scores, wanted, weights = scores[counts], wanted[counts], weights[counts]
+    if not len(scores):
+        return np.zeros(1), np.zeros(1)
+    if np.isnan(scores).any() or np.isnan(wanted).any():
+        return np.full(1, np.nan), np.full(1, np.nan)
     order = np.argsort(-scores, kind="stable")
     scores, wanted, weights = scores[order], wanted[order], weights[order]
-    # Equal scores are one threshold.
-    last = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
-    return np.cumsum(weights * wanted)[last], np.cumsum(weights * ~wanted)[last]
+    # Equal scores are one threshold, infinite ones too.
+    last = np.append(np.flatnonzero(scores[1:] != scores[:-1]), len(scores) - 1)
+    return np.cumsum(weights * wanted)[last], np.cumsum(weights * (1 - wanted))[last]
 
 
 @frozen_dataclass
@@ -135,7 +144,8 @@ class AUROC(_Ranking):
 
     Args:
         average: over labels or classes: `"macro"` is the mean over those with positives and
-            negatives, `"micro"` takes all scores together, `"none"` gives an array.
+            negatives, `"weighted"` the same weighted by the numbers of positives, `"micro"` takes
+            all scores together, `"none"` gives an array.
         logits: with class numbers, whether scores are raw, and softmax is taken of them first:
             it changes the order of different examples.
         ignore_index: the class number of targets that do not count, or None.
@@ -175,7 +185,8 @@ class AveragePrecision(_Ranking):
 
     Args:
         average: over labels or classes: `"macro"` is the mean over those with positives,
-            `"micro"` takes all scores together, `"none"` gives an array.
+            `"weighted"` the same weighted by their numbers, `"micro"` takes all scores together,
+            `"none"` gives an array.
         logits: with class numbers, whether scores are raw, and softmax is taken of them first:
             it changes the order of different examples.
         ignore_index: the class number of targets that do not count, or None.

@@ -10,6 +10,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.graph import Tensor
+from lamina.objective.weighting import weighted
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 from lamina.training.metrics.metric import Metric, full_weights, ratio, same_shape, summed
@@ -130,7 +131,7 @@ class R2(Metric):
         square, rows = error * error, {"target": wanted}
         if weights is not None:
             rows["weights"] = full_weights(self, wanted, weights)
-            square = square * rows["weights"]
+            square = weighted(square, rows["weights"])
         return {"residual": ops.sum(square, 0), **rows}
 
     def result(self, sums: Mapping[str, Array]) -> float:
@@ -138,12 +139,14 @@ class R2(Metric):
         found = {name: np.asarray(array, np.float64) for name, array in sums.items()}
         residual, target = found["residual"], found["target"]
         weights = found.get("weights", np.ones_like(target))
-        count = weights.sum(0)
-        centred = target - (target * weights).sum(0) / np.where(count > 0, count, 1)
-        variation = (centred * centred * weights).sum(0)
-        varies = variation > 0
-        explained = 1 - residual / np.where(varies, variation, 1)
-        return float(np.mean(np.where(varies, explained, residual == 0)))
+        target = np.where(weights > 0, target, 0.0)
+        with np.errstate(invalid="ignore"):
+            centred = target - (target * weights).sum(0) / weights.sum(0)
+            variation = (centred * centred * weights).sum(0)
+            varies = variation != 0
+            explained = 1 - residual / np.where(varies, variation, 1)
+            same = np.where(np.isnan(residual), np.nan, residual == 0)
+            return float(np.mean(np.where(varies, explained, same)))
 
 
 @frozen_dataclass
@@ -178,6 +181,7 @@ class PearsonCorrelation(Metric):
         rows = {name: np.asarray(array, np.float64) for name, array in sums.items()}
         x, y = rows["prediction"], rows["target"]
         weights = rows.get("weights", np.ones_like(x))
+        x, y = (np.where(weights > 0, one, 0.0) for one in (x, y))
         with np.errstate(invalid="ignore", divide="ignore"):
             x, y = (one - (one * weights).sum(0) / weights.sum(0) for one in (x, y))
             shared = (x * y * weights).sum(0)
