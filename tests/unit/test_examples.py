@@ -98,6 +98,12 @@ def test_an_own_layer_learns_its_parameter_and_loads_again(run):
     assert "the same to the last bit" in output
 
 
+def test_the_heat_equation_is_solved(run):
+    output = run("heat_equation", "--epochs", 30)
+    assert number(r"largest error of the temperature: ([\d.]+)", output) < 0.005
+    assert number(r"t = 1\.0: ([\d.]+)", output) == pytest.approx(0.3727, abs=0.003)
+
+
 def test_two_inputs_are_joined(run):
     output = run("two_inputs")
     assert number(r"explained of the variance: ([\d.]+)%", output) >= 98
