@@ -2,12 +2,12 @@
 
     python examples/heat_equation.py
 
-Temperatures u(x, t) of a rod are wanted: u_t = DIFFUSIVITY * u_xx, u = sin(pi x) at t = 0, and u = 0
-at both ends. The network gives u. `lm.gradients` adds u_t and u_xx to its outputs, and the loss asks
-for the equation at random points. Start and ends need no loss: u = sin(pi x) + t x (1 - x) * network
-has them by construction. No solution is shown to the network; at last it is compared with the exact
-one, exp(-DIFFUSIVITY pi^2 t) sin(pi x). After Raissi, Perdikaris, Karniadakis: Physics-informed
-neural networks (2019).
+Temperatures u(x, t) of a rod are wanted: u_t = DIFFUSIVITY * u_xx, u = sin(pi x) at t = 0, and
+u = 0 at both ends. The network gives u. `lm.gradients` adds u_t and u_xx to its outputs, and the
+loss asks for the equation at random points. Start and ends need no loss: they follow from
+u = sin(pi x) + t x (1 - x) network(x, t). The network is shown no solution. At last it is compared
+with the exact one, exp(-DIFFUSIVITY pi^2 t) sin(pi x). After Raissi, Perdikaris, Karniadakis:
+Physics-informed neural networks (2019).
 """
 
 import argparse
@@ -20,7 +20,7 @@ DIFFUSIVITY = 0.1
 
 
 def make_network():
-    """The temperature at points (x, t), and how far it is from the equation."""
+    """The temperature at points (x, t), and the difference between both sides of the equation."""
     point = lm.Input(2)
     x, t = point[:, :1], point[:, 1:]
     body = lm.Sequential(
