@@ -140,8 +140,9 @@ class Model(Named):
         """A model of another network that is made of the same layers: it shares the parameters.
 
         Both models use the same memory, so training one, or setting its parameters, changes the
-        other. A saved file of either is complete. Use it to run a decoder without its encoder, or
-        to train two networks against each other, each with its own optimizer.
+        other. A part with the same inputs takes the same tables. A saved file of either is
+        complete. Use it to run a decoder without its encoder, or to train two networks against each
+        other, each with its own optimizer.
 
         Args:
             network: its layers with parameters are layers of this model's network, the same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -105,6 +105,20 @@ class Coding:
         if self.words == "index" and indices:
             texts.append(f"lm.Input({len(indices)}, dtype='int64'): {_some(indices)}")
         return f"The table needs {'; and '.join(texts)}."
+
+    def of_inputs(self, numbers: Sequence[int | None]) -> Coding | None:
+        """The coding of some of the arrays that `inputs` returns, by their numbers.
+
+        None if it does not code them, or not in this order.
+        """
+        indices = [c for c in self.columns if c.kind == "word" and self.words == "index"]
+        floats = [column for column in self.columns if column not in indices]
+        arrays = dict(enumerate(filter(None, (floats, indices))))
+        known = [number for number in numbers if number is not None and number in arrays]
+        if len(known) < len(numbers) or known != sorted(set(known)):
+            return None
+        kept = [column for number in known for column in arrays[number]]
+        return replace(self, columns=tuple(c for c in self.columns if c in kept))
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, need_of, require_room
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
+from lamina.layers.layer import LAYER
 from lamina.layers.scope import Variable, arrays_while_drawn
 from lamina.layers.sharing import shared_names
 from lamina.network import Network
@@ -67,6 +68,38 @@ class _Values:
 
 
 @final
+class _Coded:
+    """The coding of tables, which models with the same inputs share.
+
+    Args:
+        inputs: their number.
+    """
+
+    def __init__(self, inputs: int) -> None:
+        self.inputs = inputs
+        self.coding: Coding | None = None
+
+
+def _inputs_in(whole: Network, part: Network) -> list[int | None]:
+    """The numbers of a part's inputs in the whole: of the same tensor, or one for the same layer.
+
+    None for an input that the whole does not have, such as the codes of a decoder.
+    """
+
+    def uses(network: Network, tensor: Tensor) -> set[object]:
+        found: set[object] = {tensor}
+        for node in network.nodes:
+            layer = id(node.attributes["layer"]) if node.op is LAYER else None
+            operands = enumerate(node.operands) if layer else ()
+            found |= {(layer, number) for number, operand in operands if operand is tensor}
+        return found
+
+    known = [uses(whole, tensor) for tensor in whole.inputs]
+    given = [uses(part, tensor) for tensor in part.inputs]
+    return [next((n for n, own in enumerate(known) if own & one), None) for one in given]
+
+
+@final
 class Parameters:
     """The values of a network's parameters and states, in an engine's memory, and an arena.
 
@@ -102,8 +135,12 @@ class Parameters:
         self.precision = precision
         self.dtype = dtype = precision.dtype
         self.seed = seed
-        # Of the tables on which they were trained, if any.
-        self.coding: Coding | None = None
+        self._coded = _Coded(len(network.inputs)) if whole is None else whole._coded
+        # The numbers of the inputs in the network whose inputs are coded.
+        self._coded_inputs: list[int | None] = list(range(len(network.inputs)))
+        if whole is not None:
+            numbers = _inputs_in(whole.network, network)
+            self._coded_inputs = [None if n is None else whole._coded_inputs[n] for n in numbers]
         # Models that share memories share the lock. So they never run at the same time, and can
         # share an arena too.
         self.arena = engine.arena() if whole is None else whole.arena
@@ -131,6 +168,22 @@ class Parameters:
 
             self._values = _Values(engine, ((one.name, first(one)) for one in variables))
         self._bind()
+
+    @property
+    def coding(self) -> Coding | None:
+        """Of the tables on which the model was trained, if any: as far as it codes its inputs."""
+        found, numbers = self._coded.coding, self._coded_inputs
+        if found is None or numbers == list(range(self._coded.inputs)):
+            return found
+        return found.of_inputs(numbers)
+
+    @coding.setter
+    def coding(self, coding: Coding | None) -> None:
+        if self._coded_inputs != list(range(self._coded.inputs)):
+            # A part with other inputs is coded by itself.
+            self._coded = _Coded(len(self.network.inputs))
+            self._coded_inputs = list(range(self._coded.inputs))
+        self._coded.coding = coding
 
     @property
     def rounding(self) -> Rounding | None:

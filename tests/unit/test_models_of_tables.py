@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,66 @@ def test_a_missing_number_of_a_frame_is_named_by_its_column(package: str) -> Non
     with pytest.raises(NonFiniteError) as caught:
         model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), progress=False)
     assert ("data", "input 0 is not finite at example 1, column 'b'") in caught.value.facts
+
+
+def softmax_of_outputs(net: lm.Network) -> lm.Network:
+    return lm.Network(net.inputs, lm.Softmax()(net.outputs[0]))
+
+
+def softmax_after_it(net: lm.Network) -> lm.Network:
+    return lm.Sequential(lm.Input(3), net, lm.Softmax())
+
+
+@pytest.mark.parametrize("make_part", [softmax_of_outputs, softmax_after_it])
+@pytest.mark.parametrize("when", ["before", "after", "loaded"])
+def test_a_part_takes_the_tables_of_the_whole(make_part: Any, when: str, tmp_path: Path) -> None:
+    table = {"size": [30, 52, 7], "town": ["Ulm", "Bonn", "Ulm"], "kind": ["a", "b", "b"]}
+    data = from_frame(table, "kind")
+    net = lm.Sequential(lm.Input(3), lm.Linear(2))
+    model = lm.Model(net)
+    part = model.part(make_part(net)) if when == "before" else None
+    model.fit(data, loss=lm.CrossEntropy(), optimizer=lm.SGD(0.01), progress=False)
+    if when == "loaded":
+        model.save(tmp_path / "model")
+        model = lm.load(tmp_path / "model")
+    part = part or model.part(make_part(model.network))
+    scores = model.predict(data.inputs)
+    expected = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    rows = [{name: values[n] for name, values in table.items()} for n in range(3)]
+    for given in (table, rows, data):
+        np.testing.assert_allclose(part.predict(given), expected, rtol=1e-5)
+    part.save(tmp_path / "part")
+    assert lm.load(tmp_path / "part").coding == data.coding
+    assert copy.deepcopy(part).coding == data.coding
+
+
+def test_a_part_has_the_coding_of_its_own_inputs() -> None:
+    table = {"size": [30, 52], "town": ["Ulm", "Bonn"], "age": [3, 4], "y": [1.5, 2]}
+    data = from_frame(table, "y", words="index")
+    numbers, words = lm.Input(2), lm.Input(1, dtype="int64")
+    hidden = lm.Linear(4)(numbers)
+    embedded = lm.Reshape(4)(lm.Embedding(3, 4)(words))
+    body = lm.Linear(4)
+    scores = lm.Linear(1)(body(hidden + embedded))
+    model = lm.Model(lm.Network([numbers, words], scores))
+    model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.001), progress=False)
+    sizes = model.part(lm.Network(numbers, hidden))
+    assert [column.name for column in sizes.coding.columns] == ["size", "age"]
+    assert sizes.predict({"size": [1.0], "age": [2]}).shape == (1, 4)
+    towns = model.part(lm.Network(words, embedded))
+    assert [column.name for column in towns.coding.columns] == ["town"]
+    assert towns.predict({"town": ["Ulm"]}).shape == (1, 4)
+    # The inputs of others are not coded: in another order, or inner ones.
+    assert model.part(lm.Network([words, numbers], scores)).coding is None
+    inner = lm.Sequential(lm.Input(4), body)
+    assert model.part(inner).coding is None
+    # A part that is trained on a table of its own does not change the coding of the whole.
+    part = model.part(inner)
+    other = from_frame({"a": [1.0, 2], "b": [1, 2], "c": [3, 4], "d": [5, 6], "y": [0.5, 1]}, "y")
+    part.fit(other, loss=lambda p, t: lm.ops.mean(p), optimizer=lm.SGD(0.1), progress=False)
+    assert part.coding == other.coding
+    assert model.coding == data.coding
+    assert model.part(lm.Network([numbers, words], hidden + embedded)).coding == data.coding
 
 
 def test_columns_by_name_without_a_coding_are_refused() -> None:
