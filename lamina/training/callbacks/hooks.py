@@ -10,6 +10,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from lamina.errors import DefinitionError, FileFormatError
+from lamina.graph import warn
 from lamina.layers.checks import Sourced
 from lamina.objective.protocols import wrong_argument
 from lamina.shapes import Array
@@ -110,13 +111,13 @@ class Hooks:
     def epoch_ends(self, fit: RunningFit) -> None:
         """Calls the hooks of the same name; one that returns True ends the fit."""
         for callback in self._objects:
-            if callback.epoch_ends(fit):
+            if _ends_fit(callback, callback.epoch_ends(fit)):
                 fit.stop()
 
     def call_functions(self, history: History) -> bool:
         """Calls the functions of the history; whether one of them ends the fit."""
         # All of them are called, even if the first one returns True.
-        ends = [function(history) for function in self._functions]
+        ends = [_ends_fit(function, function(history)) for function in self._functions]
         return any(ends)
 
     def fit_ends(self, fit: RunningFit) -> None:
@@ -125,9 +126,24 @@ class Hooks:
             callback.fit_ends(fit)
 
     def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
-        """Calls the hooks of the same name."""
+        """Calls all hooks of the same name; an error in one of them is a note of the first one."""
         for callback in self._objects:
-            callback.fit_fails(fit, error)
+            try:
+                callback.fit_fails(fit, error)
+            except Exception as failure:
+                error.add_note(f"{type(callback).__name__}.fit_fails: {failure!r}")
+
+
+def _ends_fit(callback: object, returned: object) -> bool:
+    """Whether a callback has returned True; warns of anything but True, False and None."""
+    if returned is None or isinstance(returned, bool | np.bool_):
+        return bool(cast(object, returned))
+    name = getattr(callback, "__name__", type(callback).__name__)
+    warn(
+        f"the callback {name} returned a value of type {type(returned).__name__}, and the fit goes "
+        "on: only True ends it. Return None, or bool(value)."
+    )
+    return False
 
 
 # The key of a dict of one entry that stands for an array within a state: the name of the array.
