@@ -288,7 +288,7 @@ class FunctionMetric(Sourced):
 
     @property
     def smaller_is_better(self) -> bool | None:
-        """True for a loss; for another function its name decides."""
+        """True for a loss; another function does not say it."""
         return True if hasattr(self.function, "measured") else None
 
     def statistics(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from callback_cases import Scripted, fit
+from callback_cases import Scripted, Seen, X, Y, fit
 
 import lamina as lm
 from lamina.errors import DefinitionError
+from lamina.training import metrics
 from lamina.training.callbacks.callback import RunningFit
 
 
@@ -20,12 +22,12 @@ def test_a_callback_may_add_a_measure_for_others() -> None:
         def epoch_ends(self, fit: RunningFit) -> None:
             fit.history.values.setdefault("own", []).append(float(fit.epoch))
 
-    stopping = lm.callbacks.EarlyStopping("own", best="smallest", patience=2)
+    stopping = lm.callbacks.EarlyStopping("own", best="min", patience=2)
     assert len(fit([Adds(), stopping], epochs=9)) == 3
 
 
 def test_a_matrix_is_no_measure_of_the_best_epoch() -> None:
-    stopping = lm.callbacks.EarlyStopping("confusion_matrix")
+    stopping = lm.callbacks.EarlyStopping("confusion_matrix", best="max")
     with pytest.raises(DefinitionError) as caught:
         fit([stopping], metrics=[lm.ConfusionMatrix()])
     assert "'confusion_matrix' is no number, so no epoch is the best one" in str(caught.value)
@@ -42,10 +44,10 @@ def share_of_hits(prediction: Any, target: Any) -> Any:
         (lm.CalibrationError(logits=True), "calibration_error", None, 2),
         (lm.MultiMargin(), "multi_margin", None, 2),
         (lm.Accuracy(), "accuracy", None, 1),
-        (share_of_hits, "share_of_hits", None, 1),
-        (share_of_hits, "share_of_hits", "smallest", 2),
-        (lm.Accuracy(), "accuracy", "smallest", 2),
-        (lm.Perplexity(), "perplexity", "largest", 1),
+        (share_of_hits, "share_of_hits", "max", 1),
+        (share_of_hits, "share_of_hits", "min", 2),
+        (lm.Accuracy(), "accuracy", "min", 2),
+        (lm.Perplexity(), "perplexity", "max", 1),
     ],
 )
 def test_metrics_know_which_values_are_better(
@@ -58,13 +60,82 @@ def test_metrics_know_which_values_are_better(
     assert stopping.best_epoch == expected
 
 
-def test_a_metric_of_an_output_knows_it_too() -> None:
+def test_every_metric_of_a_number_says_which_values_are_better() -> None:
+    """A matrix has no order."""
+    found = {name: getattr(metrics, name) for name in metrics.__all__ if name != "Metric"}
+    silent = [name for name, metric in found.items() if metric.smaller_is_better is None]
+    assert len(found) > 10
+    assert silent == ["ConfusionMatrix"]
+
+
+def test_names_of_outputs_do_not_decide_which_values_are_better() -> None:
     x = lm.Input(4)
-    net = lm.Network(x, {"head": lm.Linear(3)(x)})
-    stopping = lm.callbacks.EarlyStopping("head_perplexity", patience=1)
-    falling = Scripted([0.9, 0.8, 0.8], "head_perplexity")
-    fit([falling, stopping], lm.Model(net), metrics={"head": [lm.Perplexity()]})
-    assert stopping.best_epoch == 2
+    names = ("normal", "loss", "error", "accuracy", "norm")
+    net = lm.Network(x, {name: lm.Linear(3)(x) for name in names})
+    how = {
+        "loss": {name: lm.CrossEntropy() for name in names},
+        "metrics": {name: [lm.Accuracy(), lm.Perplexity()] for name in names},
+    }
+    best = {"loss": 3, "accuracy": 1, "perplexity": 3}
+    measures = {f"{name}_{kind}": epoch for name in names for kind, epoch in best.items()}
+    measures |= {f"validation_{name}": epoch for name, epoch in measures.items()}
+    scripted = [Scripted([0.9, 0.8, 0.7], name) for name in measures]
+    stopping = [lm.callbacks.EarlyStopping(name, restore_best=False) for name in measures]
+    targets = (Y,) * len(names)
+    lm.Model(net).fit(
+        (X, targets),
+        validation=(X, targets),
+        epochs=3,
+        optimizer=lm.SGD(0.1),
+        callbacks=[*scripted, *stopping],
+        **how,
+    )
+    assert {one.monitor: one.best_epoch for one in stopping} == measures
+
+
+def test_a_metric_that_is_given_twice_is_known_by_the_name_of_its_history() -> None:
+    given = [lm.Perplexity(), lm.Perplexity(ignore_index=0)]
+    names = ["validation_perplexity", "validation_perplexity_1"]
+    stopping = [lm.callbacks.EarlyStopping(name, restore_best=False) for name in names]
+    history = fit([*(Scripted([3, 2, 1], name) for name in names), *stopping], metrics=given)
+    assert set(names) <= set(history)
+    assert [one.best_epoch for one in stopping] == [3, 3]
+
+
+def test_a_repeated_name_replaces_no_other_one() -> None:
+    names = ["x_2", "x", "x"]
+    given = [lm.FunctionMetric(share_of_hits, name=name) for name in names]
+    assert list(fit([], metrics=given))[1:4] == ["x_2", "x", "x_2_2"]
+
+
+@pytest.mark.parametrize("callback", ["EarlyStopping", "ReduceOnPlateau", "SaveModels"])
+@pytest.mark.parametrize("name", ["share_of_hits", "gradient_norm", "rate", "own"])
+def test_what_has_no_better_values_needs_best(callback: str, name: str, tmp_path: Path) -> None:
+    class Adds(lm.Callback):
+        def fit_begins(self, fit: RunningFit) -> None:
+            fit.history.measured += ("own",)
+
+    seen, folder = Seen(), [tmp_path] * (callback == "SaveModels")
+    watching = getattr(lm.callbacks, callback)(*folder, monitor=name)
+    with pytest.raises(DefinitionError) as caught:
+        fit(
+            [Adds(), watching, seen],
+            metrics=[share_of_hits],
+            record=["rate", "gradient_norm"],
+        )
+    assert caught.value.problem == (
+        f"nothing says whether small or large values of {name!r} are better"
+    )
+    assert caught.value.facts[0] == ("expected", 'best="min" or best="max"')
+    assert seen.calls == ["fit fails: DefinitionError"]
+
+
+@pytest.mark.parametrize("name", ["validation_loss", "gradient_norm"])
+def test_two_measures_of_one_name_are_refused(name: str) -> None:
+    metric = lm.FunctionMetric(share_of_hits, name=name)
+    with pytest.raises(DefinitionError) as caught:
+        fit([], metrics=[metric], record=["gradient_norm"])
+    assert f"two measures of the history have the name {name!r}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

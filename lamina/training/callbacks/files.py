@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -64,7 +65,7 @@ class SaveModels(Callback):
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Checks the name of the measure, and makes the folder."""
-        require_measured(fit, self.monitor, "SaveModels")
+        require_measured(fit, self.monitor, self.best, "SaveModels")
         Path(self.folder).mkdir(parents=True, exist_ok=True)
 
     def epoch_ends(self, fit: RunningFit) -> None:
@@ -132,7 +133,7 @@ class CSVLog(Callback):
 
 @dataclass
 class JSONLinesLog(Callback):
-    """Writes the history as a JSON object for each epoch, one a line.
+    """Writes the history as a JSON object for each epoch, one a line; NaN and infinity as null.
 
     Args:
         path: of the file; it is replaced, atomically.
@@ -154,7 +155,9 @@ class JSONLinesLog(Callback):
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Writes the file."""
-        lines = (json.dumps(row) for row in _rows(fit.history))
+        rows = _rows(fit.history)
+        plain = ({k: v if math.isfinite(v) else None for k, v in row.items()} for row in rows)
+        lines = (json.dumps(row, allow_nan=False) for row in plain)
         write_atomically(self.path, "".join(f"{line}\n" for line in lines).encode())
 
 

@@ -10,10 +10,7 @@ from lamina.graph.kinds import Kind, Misfit, Operands, OrNone, Word
 from lamina.training.callbacks.callback import RunningFit
 from lamina.training.history import VALIDATION
 
-# Measures that do not say it themselves are better if they are smaller if their names have one of
-# these words.
-_SMALLER = ("loss", "error", "norm")
-SMALLEST = "smallest"
+SMALLEST = "min"
 
 
 class _Name(Kind):
@@ -27,11 +24,15 @@ class _Name(Kind):
 
 Monitor = Annotated[str, _Name()]
 # Which values of a measure are the best; None: what the metric says.
-Best = Annotated[str | None, OrNone(Word((SMALLEST, "largest")))]
+Best = Annotated[str | None, OrNone(Word((SMALLEST, "max")))]
 
 
-def require_measured(fit: RunningFit, monitor: str, where: str) -> None:
-    """Raises DefinitionError if a fit that begins will not measure something of that name."""
+def require_measured(fit: RunningFit, monitor: str, best: str | None, where: str) -> None:
+    """Checks that a fit that begins measures something of that name, and which values are better.
+
+    Raises:
+        DefinitionError: if it does not, or nobody says which values are better.
+    """
     measured = dict.fromkeys((*fit.history.measured, *fit.history))
     if monitor not in measured:
         ours = monitor.replace("val_", VALIDATION, 1)
@@ -44,6 +45,13 @@ def require_measured(fit: RunningFit, monitor: str, where: str) -> None:
             else "fit(validation=..., metrics=[lm.Accuracy()]) measures more."
             if ours.startswith(VALIDATION)
             else "",
+        )
+    if best is None and fit.smaller_is_better.get(monitor) is None:
+        raise DefinitionError(
+            f"nothing says whether small or large values of {monitor!r} are better",
+            facts=(("expected", 'best="min" or best="max"'), ("found", "None")),
+            where=where,
+            advice="A metric's class may say it too: smaller_is_better = True, or False.",
         )
 
 
@@ -61,16 +69,8 @@ def last_value(fit: RunningFit, monitor: str, best: str | None, where: str) -> f
             advice="Monitor the loss, or a metric with one number.",
         )
     value = fit.history[monitor][-1]
-    # A value that is not a number is never better.
-    if math.isnan(value):
+    # NaN and infinity are never better.
+    if not math.isfinite(value):
         return math.inf
-    return value if _smaller_is_better(fit, monitor, best) else -value
-
-
-def _smaller_is_better(fit: RunningFit, monitor: str, best: str | None) -> bool:
-    if best is not None:
-        return best == SMALLEST
-    name = monitor.removeprefix(VALIDATION)
-    metric = next((one for one in fit.metrics if one.name == name), None)
-    says: bool | None = getattr(metric, "smaller_is_better", None)
-    return any(word in name for word in _SMALLER) if says is None else says
+    smaller = fit.smaller_is_better.get(monitor) if best is None else best == SMALLEST
+    return value if smaller else -value

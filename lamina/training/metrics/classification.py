@@ -55,6 +55,8 @@ class Accuracy(OfClasses):
         'accuracy'
     """
 
+    smaller_is_better: ClassVar[bool | None] = False
+
     _: KW_ONLY
     ignore_index: int | None = None
 
@@ -98,6 +100,8 @@ class BinaryAccuracy(Metric):
         >>> lm.BinaryAccuracy(threshold=0.0).name
         'binary_accuracy'
     """
+
+    smaller_is_better: ClassVar[bool | None] = False
 
     _: KW_ONLY
     threshold: float = 0.5
@@ -152,6 +156,8 @@ class TopK(OfClasses):
         'top_5'
     """
 
+    smaller_is_better: ClassVar[bool | None] = False
+
     k: Count = 5
     _: KW_ONLY
     ignore_index: int | None = None
@@ -191,6 +197,8 @@ class _ByClass(OfClasses):
     With `multilabel` or the average `"binary"` each number is compared with a threshold, on its
     own; otherwise the class with the highest score is compared with the right one.
     """
+
+    smaller_is_better: ClassVar[bool | None] = False
 
     _: KW_ONLY
     average: Average = "macro"

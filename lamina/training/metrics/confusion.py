@@ -99,6 +99,8 @@ class _OfConfusion(OfClasses):
     classes, by a threshold.
     """
 
+    smaller_is_better: ClassVar[bool | None] = False
+
     logits: bool
     ignore_index: int | None
 

@@ -35,7 +35,7 @@ class Metric(Sourced, ABC):
         ...         return float(sums["sum"] / sums["count"])
 
     Attributes:
-        smaller_is_better: for callbacks that look for the best epoch; None leaves it to the name.
+        smaller_is_better: for callbacks that look for the best epoch; None: they must be told.
     """
 
     smaller_is_better: ClassVar[bool | None] = None

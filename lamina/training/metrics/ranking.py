@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -33,6 +33,8 @@ Averages = Literal["macro", "micro", "weighted", "none"]
 
 class _Ranking(Metric):
     """The base of metrics from scores and targets of all examples, for each class or label."""
+
+    smaller_is_better: ClassVar[bool | None] = False
 
     average: Averages
     logits: bool

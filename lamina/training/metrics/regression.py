@@ -114,6 +114,8 @@ class R2(Metric):
         'r2'
     """
 
+    smaller_is_better: ClassVar[bool | None] = False
+
     @property
     def name(self) -> str:
         """`"r2"`."""
@@ -161,6 +163,8 @@ class PearsonCorrelation(Metric):
         >>> lm.PearsonCorrelation().name
         'pearson_correlation'
     """
+
+    smaller_is_better: ClassVar[bool | None] = False
 
     @property
     def name(self) -> str:
