@@ -48,7 +48,7 @@ from lamina.shapes import Array, DType, DTypeLike, as_dtype, float32
 from lamina.tf32_products import ProductPrecision, Products
 from lamina.training.callbacks.hooks import AnyCallback
 from lamina.training.evaluation import BATCH_SIZE, evaluate
-from lamina.training.fit import Fit
+from lamina.training.fit import ON_INTERRUPT, RETURN, Fit
 from lamina.training.history import History
 from lamina.training.profile import profile
 from lamina.training.training import Training
@@ -366,6 +366,7 @@ class Model(Named):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_steps: Annotated[int | None, OrNone(Whole(1))] = None,
         resume: bool = False,
+        on_interrupt: Annotated[str, Word(ON_INTERRUPT)] = RETURN,
     ) -> History:
         """Trains for some epochs. A second fit has new moments, and the same order of examples.
 
@@ -394,11 +395,13 @@ class Model(Named):
             resume: continue from that file if it exists: the result is the same, bit by bit, as
                 without the interruption. A fit that ended in its first epoch begins again with its
                 initial parameters.
+            on_interrupt: `"return"`: Ctrl-C ends the fit without an exception, and standard error
+                says so; again within a second it raises KeyboardInterrupt. `"raise"`: it raises
+                KeyboardInterrupt once the fit has ended.
 
         Returns:
             Loss and metrics of every epoch, and the averages that an optimizer such as `lm.EMA`
-            keeps. Ctrl-C ends the fit without an exception; the model keeps the parameters trained
-            so far.
+            keeps. After Ctrl-C the model keeps the parameters trained so far.
 
         Raises:
             NonFiniteError: if the loss becomes NaN or infinite; the model is then restored to the
@@ -439,6 +442,7 @@ class Model(Named):
             checkpoint=checkpoint,
             checkpoint_steps=checkpoint_steps,
             resume=resume,
+            on_interrupt=on_interrupt,
         )
         return fit.run()
 

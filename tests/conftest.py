@@ -6,6 +6,7 @@ The conformance suite runs on every engine that works on the machine; `pytest te
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
@@ -31,6 +32,7 @@ from lamina.errors import EngineError
 from lamina.objective.protocols import TrainingOptions
 from lamina.program.program import Program
 from lamina.shapes import DType, float32
+from lamina.training.interrupt import Interrupt
 
 # Refusals of devices that lack what a program needs.
 LACKS = (
@@ -242,6 +244,12 @@ def _with_gpu_kernels(name: str) -> Engine:
         return GpuFamily(driver.traits, driver.words, driver.record.engine)
 
     return GpuEngine("opencl", partial(open_device, name), family)
+
+
+@pytest.fixture(autouse=True)
+def no_earlier_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a second after it has ended the fit of another test, Ctrl-C would raise."""
+    monkeypatch.setattr(Interrupt, "_last_said", -math.inf)
 
 
 @pytest.fixture

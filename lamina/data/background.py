@@ -27,8 +27,8 @@ _LEAST_SLOTS, _MOST_SLOTS = 2, 16
 _ALIGNMENT_BYTES = 64
 # How often a thread that waits looks whether it should go on.
 _PAUSE_SECONDS = 0.1
-# How long `close` waits for a source that is reading.
-_PATIENCE_SECONDS = 5.0
+# How long `close` waits for a source that is reading. A fit has two at most: together 5 s.
+_PATIENCE_SECONDS = 2.5
 
 
 @frozen_dataclass
@@ -134,12 +134,19 @@ class Reader:
 
     def sample(self) -> Dataset:
         """The first batch of the source."""
+        sample = self.sample_unless(lambda: False)
+        assert sample is not None
+        return sample
+
+    def sample_unless(self, stopped: Callable[[], bool]) -> Dataset | None:
+        """The first batch of the source; None as soon as `stopped` returns True."""
         with self._changed:
             while self._sample is None and not self._done:
+                if stopped():
+                    return None
                 self._changed.wait(_PAUSE_SECONDS)
             if self._sample is None:
                 self._raise()
-            assert self._sample is not None
             return self._sample
 
     def begin(self, plan: Plan) -> None:
@@ -192,9 +199,11 @@ class Reader:
     def close(self) -> None:
         """Ends the thread, which closes the source.
 
-        It does not wait longer than a few seconds for a source that is reading.
+        It does not wait longer than a few seconds for a source that is reading, and only once.
         """
         with self._changed:
+            if self._closed:
+                return
             self._closed = True
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:

@@ -202,12 +202,17 @@ class _OfDataset:
         return {}
 
     def fault(self) -> str:
-        dataset, arrays = self._dataset, list[tuple[str, Array]]()
-        for role, given in (("input", dataset.inputs), ("target", dataset.targets)):
-            named = given if isinstance(given, Mapping) else dict(enumerate(as_tuple(given)))
-            arrays += [(f"{role} {name!r}", array) for name, array in named.items()]
-        features = () if dataset.coding is None else dataset.coding.features
-        return _first_fault(arrays, columns=dataset.column_names or features)
+        return fault_of(self._dataset)
+
+
+def fault_of(dataset: Dataset) -> str:
+    """The first example with a value that is not finite, as text for an error or a warning."""
+    arrays: list[tuple[str, Array]] = []
+    for role, given in (("input", dataset.inputs), ("target", dataset.targets)):
+        named = given if isinstance(given, Mapping) else dict(enumerate(as_tuple(given)))
+        arrays += [(f"{role} {name!r}", array) for name, array in named.items()]
+    features = () if dataset.coding is None else dataset.coding.features
+    return _first_fault(arrays, columns=dataset.column_names or features)
 
 
 def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:

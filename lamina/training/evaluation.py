@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import math
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -12,11 +13,13 @@ from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
 from lamina.data.stream import STEP_EXAMPLES
 from lamina.derive import GRADIENT_NORM, evaluation_graph
+from lamina.graph import warn
 from lamina.objective.protocols import Loss, Metric
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped
 from lamina.runtime.parameters import with_random_state
 from lamina.training.batches import BatchRunner, Examples, Recorded, joined
+from lamina.training.epochs import ALL_FINITE, fault_of
 from lamina.training.order import batches_of_rows
 
 # The default number of examples in a batch.
@@ -31,8 +34,9 @@ def evaluate(
     batch_size: int = BATCH_SIZE,
 ) -> dict[str, Any]:
     """Loss and metrics on data, by name: floats, or arrays such as a confusion matrix."""
-    with evaluating(parameters, data, loss, metrics, batch_size) as measure:
-        return summary(measure(lambda: False), metrics)
+    with evaluating(parameters, data, loss, metrics, batch_size=batch_size) as measure:
+        assert measure is not None
+        return summary(measure(), metrics)
 
 
 @contextmanager
@@ -41,30 +45,43 @@ def evaluating(
     data: Dataset | Stream,
     loss: Loss,
     metrics: Sequence[Metric],
+    stopped: Stopped = lambda: False,
+    *,
     batch_size: int = BATCH_SIZE,
-) -> Generator[Callable[[Stopped], Recorded]]:
+    measured: str = "loss",
+) -> Generator[Callable[[], Recorded] | None]:
     """A function that evaluates a model on data, as often as it is called within the block.
 
-    It takes a function that returns whether to end early. A stream is read anew for each call.
+    A stream is read anew for each call. A loss that is NaN or infinite gives a warning.
+
+    Args:
+        parameters: of the model.
+        data, loss, metrics, batch_size: as for `evaluate`.
+        stopped: whether to end early, while a stream is read. There is no function if it becomes
+            true before the stream's first batch.
+        measured: the name of the loss in the warning.
     """
     first = Reader(data) if isinstance(data, Stream) else None
     evaluation = None
     try:
-        sample = data if isinstance(data, Dataset) else first.sample() if first else None
-        assert sample is not None
+        sample = data if isinstance(data, Dataset) else first and first.sample_unless(stopped)
+        if sample is None:
+            yield None
+            return
         regrouped = isinstance(data, Dataset) or data.regroup
         size = batch_size if regrouped else len(sample)
         if isinstance(data, Dataset):
             evaluation = Evaluation(parameters, data, loss, metrics, min(size, len(data)))
             with evaluation.uploaded(data) as resident:
-                yield lambda stopped: evaluation.run(resident, len(data))
+                yield lambda: _checked(evaluation.run(resident, len(data)), measured, data)
             return
         evaluation = Evaluation(parameters, sample, loss, metrics, size)
         readers = [first]
 
-        def measure(stopped: Stopped) -> Recorded:
+        def measure() -> Recorded:
             reader = (readers.pop() if readers else None) or Reader(data)
-            return evaluation.run_stream(reader, data.steps_per_epoch, stopped)
+            recorded = evaluation.run_stream(reader, data.steps_per_epoch, stopped)
+            return recorded if stopped() else _checked(recorded, measured)
 
         yield measure
     finally:
@@ -74,27 +91,55 @@ def evaluating(
             evaluation.release()
 
 
+def _checked(recorded: Recorded, name: str, dataset: Dataset | None = None) -> Recorded:
+    """Warns if the loss of that name is NaN or infinite, and says for which examples."""
+    if not math.isfinite(recorded.loss):
+        bad, where = np.flatnonzero(~np.isfinite(recorded.losses)), ""
+        if bad.size:
+            end = int(recorded.examples[: bad[0] + 1].sum())
+            where = (
+                f", first in the batch of examples {end - recorded.examples[bad[0]]} to {end - 1}"
+            )
+        fault = ALL_FINITE if dataset is None else fault_of(dataset)
+        if fault == ALL_FINITE:
+            fault = "look for values that overflow, weights that are all 0, and ignored targets"
+        warn(f"{name} is {recorded.loss}{where}: {fault}")
+    return recorded
+
+
 def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
-    """The loss over all examples, and metrics, by name; a repeated name gets a number.
+    """The loss over all examples, and metrics, by name.
 
     The norm of gradients is the mean over batches.
     """
     row: dict[str, Any] = {"loss": recorded.loss, **recorded.losses_by_output}
-    for number, metric in enumerate(metrics):
+    names = names_of(row, metrics)
+    for number, (name, metric) in enumerate(zip(names, metrics, strict=True)):
         prefix = f"metric{number}."
         sums = {
-            name.removeprefix(prefix): values
-            if name in recorded.kept
+            key.removeprefix(prefix): values
+            if key in recorded.kept
             else values.sum(axis=0, dtype=np.float64)
-            for name, values in recorded.statistics.items()
-            if name.startswith(prefix)
+            for key, values in recorded.statistics.items()
+            if key.startswith(prefix)
         }
-        name = f"{metric.name}_{number}" if metric.name in row else metric.name
         row[name] = metric.result(sums)
     norms = recorded.statistics.get(GRADIENT_NORM)
     if norms is not None:
         row[GRADIENT_NORM] = float(norms.mean(dtype=np.float64))
     return row
+
+
+def names_of(losses: Iterable[str], metrics: Sequence[Metric]) -> list[str]:
+    """The names of metrics beside those of losses; a repeated name gets the metric's number."""
+    taken = list(losses)
+    first = len(taken)
+    for number, metric in enumerate(metrics):
+        name = metric.name
+        while name in taken:
+            name = f"{name}_{number}"
+        taken.append(name)
+    return taken[first:]
 
 
 @final
@@ -146,7 +191,9 @@ class Evaluation(BatchRunner):
             stopped: whether to end early.
         """
         try:
-            sample = reader.sample()
+            sample = reader.sample_unless(stopped)
+            if sample is None:
+                return joined([])
             with self.fed(reader, sample, steps=steps) as feed:
                 groups = feed.groups(steps, stopped)
                 return joined([self._run_batches(resident, rows) for resident, rows in groups])

@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from lamina.data import Dataset, Stream
-from lamina.derive import GRADIENT_NORM, RATE
+from lamina.derive import GRADIENT_NORM
 from lamina.errors import DataError, DefinitionError, EngineError, LaminaError, NonFiniteError
 from lamina.loss_scaling import LEAST_SCALE
 from lamina.objective.protocols import TrainingOptions
 from lamina.precision import Precision
 from lamina.records import frozen_dataclass
 from lamina.runtime import Parameters
-from lamina.runtime.feeds import Stopped
 from lamina.shapes import float16
 from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
 from lamina.training.checkpoints import Begun, Checkpoint, kind_of_optimizer
 from lamina.training.epochs import ALL_FINITE, Epochs, Opened, epochs_of, require_epochs
-from lamina.training.evaluation import evaluating, summary
+from lamina.training.evaluation import evaluating, names_of, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.order import no_whole_batch
@@ -37,6 +36,12 @@ from lamina.training.training import Training
 
 if TYPE_CHECKING:
     from lamina.data.coding import Coding
+
+# What Ctrl-C does: `fit` returns the history so far, or raises KeyboardInterrupt at its end.
+RETURN = "return"
+ON_INTERRUPT = (RETURN, "raise")
+# The training steps of an epoch that loss scaling skipped, in the history.
+SKIPPED_STEPS = "skipped_steps"
 
 
 @final
@@ -51,7 +56,7 @@ class Fit:
         train, validation: data sets or streams.
         coding: of the tables that are trained on, or on which the model was trained before.
         epochs, batch_size, seed, drop_last, micro_batch, shuffle, record_rate, progress, callbacks,
-            checkpoint, checkpoint_steps, resume: as in `Model.fit`.
+            checkpoint, checkpoint_steps, resume, on_interrupt: as in `Model.fit`.
 
     Raises:
         DataError, DefinitionError: for invalid options.
@@ -75,6 +80,7 @@ class Fit:
     checkpoint: str | os.PathLike[str] | None
     checkpoint_steps: int | None
     resume: bool
+    on_interrupt: str
 
     def __post_init__(self) -> None:
         check_callbacks(self.callbacks)
@@ -130,20 +136,26 @@ class Fit:
                 self._coded(training),
             ):
                 history = self._begin(training, hooks, checkpoint)
-                history.measured = self._measured(hooks, training)
+                smaller_is_better = self._measured(hooks, training)
+                history.measured = tuple(smaller_is_better)
                 with held_interrupts() as interrupt:
                     fit = RunningFit(
-                        self.model, training, history, options.metrics, self.epochs, interrupt
+                        self.model, training, history, smaller_is_better, self.epochs, interrupt
                     )
                     run = _Run(fit, hooks, interrupt, checkpoint)
                     try:
                         hooks.fit_begins(fit)
-                        with self._measure() as measure:
+                        with self._measure(interrupt) as measure:
                             self._run_epochs(run, opened, measure, begun)
                         hooks.fit_ends(fit)
                     except BaseException as error:
                         hooks.fit_fails(fit, error)
                         raise
+        if interrupt.handled:
+            interrupt.say(
+                f"Ctrl-C: the fit ended after {len(history)} of {self.epochs} epochs, and the "
+                "program goes on. Press Ctrl-C again within a second to end the program."
+            )
         return history
 
     @contextmanager
@@ -157,17 +169,29 @@ class Fit:
                 if not training.steps_done:
                     self.parameters.coding = before
 
-    def _measured(self, hooks: Hooks, training: Training) -> tuple[str, ...]:
-        """The names of the history."""
+    def _measured(self, hooks: Hooks, training: Training) -> dict[str, bool | None]:
+        """The names of the history, and whether smaller values are better; None if nobody says."""
         by_output = (f"{term.name}_loss" for term in training.terms if term.name)
-        names = ("loss", *by_output, *(metric.name for metric in self.options.metrics))
-        examined = () if self.validation is None else names
-        further = {
-            RATE: self._records_rates(hooks),
-            GRADIENT_NORM: self.options.gradient_norm,
-        }
-        recorded = tuple(name for name, is_wanted in further.items() if is_wanted)
-        return (*names, *recorded, *(VALIDATION + name for name in examined))
+        measured: dict[str, bool | None] = dict.fromkeys(("loss", *by_output), True)
+        metrics = self.options.metrics
+        says = [getattr(metric, "smaller_is_better", None) for metric in metrics]
+        measured |= zip(names_of(measured, metrics), says, strict=True)
+        further = list(training.rates) if self._records_rates(hooks) else []
+        further += [GRADIENT_NORM] * self.options.gradient_norm
+        further += [SKIPPED_STEPS] * training.scales_loss
+        found = [*measured.items(), *((name, None) for name in further)]
+        if self.validation is not None:
+            found += [(VALIDATION + name, says) for name, says in measured.items()]
+        names = [name for name, _ in found]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise DefinitionError(
+                f"two measures of the history have the name {repeated!r}",
+                facts=(("measured", ", ".join(names)),),
+                where="fit",
+                advice="Give another name to the output or to the metric.",
+            )
+        return dict(found)
 
     def _resume_options(self) -> dict[str, Any]:
         """The options that must be equal in a resumed fit and in the fit that it continues."""
@@ -199,7 +223,7 @@ class Fit:
         return history
 
     @contextmanager
-    def _measure(self) -> Generator[Callable[[Stopped], Recorded] | None]:
+    def _measure(self, interrupt: Interrupt) -> Generator[Callable[[], Recorded] | None]:
         """A function that evaluates the model on the validation data."""
         if self.validation is None:
             yield None
@@ -208,7 +232,12 @@ class Fit:
         data, loss, metrics = self.validation, options.loss, options.metrics
         with ExitStack() as stack:
             with _naming_validation():
-                context = evaluating(self.parameters, data, loss, metrics)
+                context = evaluating(
+                    self.parameters,
+                    *(data, loss, metrics),
+                    lambda: interrupt.is_ending,
+                    measured=f"{VALIDATION}loss",
+                )
                 measure = stack.enter_context(context)
             yield measure
 
@@ -216,7 +245,7 @@ class Fit:
         self,
         run: _Run,
         opened: Opened,
-        measure: Callable[[Stopped], Recorded] | None,
+        measure: Callable[[], Recorded] | None,
         begun: Begun,
     ) -> None:
         fit, hooks, interrupt = run.fit, run.hooks, run.interrupt
@@ -231,7 +260,7 @@ class Fit:
             variables = [self.parameters.memories[name] for name in self.parameters.variables]
             are_finite = self.parameters.engine.finite_check(variables)
             for number in range(len(history), self.epochs):
-                if fit.is_stopping:
+                if fit.is_stopping or interrupt.is_ending:
                     break
                 fit.epoch = number + 1
                 started = time.perf_counter()
@@ -242,7 +271,7 @@ class Fit:
                 epoch = _Epoch(number, epochs, run, begun, shown, are_finite)
                 begun = Begun()
                 recorded = self._trained(epoch, snapshot)
-                if interrupt.pressed:
+                if interrupt.is_ending:
                     break
                 is_known = is_known or self._warn_of_schedules(epochs.steps, measured=True)
                 row = self._row(epoch, recorded, measure)
@@ -252,7 +281,9 @@ class Fit:
                 shown.epoch_ends(number + 1, self.epochs, row)
                 if self._ends_after(run, epochs):
                     break
-            history.interrupted = interrupt.handle()
+            history.interrupted = interrupt.is_ending and len(history) < self.epochs
+            if self.on_interrupt == RETURN:
+                interrupt.handle()
             _note_averages(training, history)
 
     def _warn_of_schedules(self, steps: int | None, *, measured: bool = False) -> bool:
@@ -277,16 +308,16 @@ class Fit:
         self,
         epoch: _Epoch,
         recorded: Recorded,
-        measure: Callable[[Stopped], Recorded] | None,
+        measure: Callable[[], Recorded] | None,
     ) -> dict[str, Any] | None:
-        """The values of an epoch for the history; None if Ctrl-C ends its validation."""
+        """The values of an epoch for the history; None if the fit ends during its validation."""
         training, interrupt = epoch.run.fit.training, epoch.run.interrupt
         row = {**summary(recorded, self.options.metrics), **epoch.begun.rates}
         if training.scales_loss:
-            row["skipped_steps"] = training.skipped_steps - epoch.begun.skipped
+            row[SKIPPED_STEPS] = training.skipped_steps - epoch.begun.skipped
         if measure is not None:
-            measured = measure(lambda: interrupt.pressed)
-            if interrupt.pressed and isinstance(self.validation, Stream):
+            measured = measure()
+            if interrupt.is_ending and isinstance(self.validation, Stream):
                 return None
             found = summary(measured, self.options.metrics).items()
             row |= {VALIDATION + name: value for name, value in found}
@@ -311,7 +342,7 @@ class Fit:
         pieces = [] if begun is None else [replace(begun, terms=training.terms)]
         done = sum(len(piece.losses) for piece in pieces)
         saved, before = done, time.perf_counter()
-        groups = epochs.groups(epoch.number, done, lambda: interrupt.pressed)
+        groups = epochs.groups(epoch.number, done, lambda: interrupt.is_ending)
         shown.epoch_begins(epoch.number + 1, self.epochs, epochs.steps)
         for piece in training.pieces(groups, interrupt):
             finite = np.isfinite(piece.losses)
@@ -331,7 +362,7 @@ class Fit:
                 pieces = [joined(pieces)]
                 run.save(replace(epoch.begun, position=epochs.notes(), recorded=pieces[0]))
                 saved = done
-        if not done and not interrupt.pressed:
+        if not done and not interrupt.is_ending:
             raise _no_steps(self.batch_size)
         # The loss of the last training step was computed before its update, which may overflow.
         if not epoch.are_finite():

@@ -366,7 +366,7 @@ class Training(BatchRunner):
         ):
 
             def stopped() -> bool:
-                return interrupt.pressed
+                return interrupt.is_ending
 
             for _ in feed.groups(omitted, stopped):
                 pass
@@ -404,7 +404,7 @@ class Training(BatchRunner):
         for resident, rows in groups:
             done = 0
             while done < len(rows):
-                if interrupt.pressed:
+                if interrupt.is_ending:
                     return
                 started = time.perf_counter()
                 piece = self._run_batches(resident, rows[done : done + self._at_once])

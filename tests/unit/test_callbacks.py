@@ -7,7 +7,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -81,6 +81,29 @@ def test_a_hook_that_returns_true_stops_the_fit_after_the_epoch() -> None:
     assert len(history) == 2
     assert not history.interrupted
     assert seen.calls[-2:] == ["epoch 2 ends after 2", "fit ends, interrupted False"]
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), True])
+def test_a_function_that_returns_true_ends_the_fit(value: Any) -> None:
+    assert len(fit([lambda _: value])) == 1
+
+
+@pytest.mark.parametrize("value", [1, 12, "text", [0], np.ones(2), 0, ""])
+def test_only_true_ends_a_fit(value: Any) -> None:
+    class Returns(lm.Callback):
+        def epoch_ends(self, fit: RunningFit) -> Any:
+            return value
+
+    def returns(history: Any) -> Any:
+        return value
+
+    for callback, name in ((Returns(), "Returns"), (returns, "returns")):
+        with pytest.warns(lm.errors.LaminaWarning) as caught:
+            assert len(fit([callback])) == 3
+        assert str(caught[0].message) == (
+            f"the callback {name} returned a value of type {type(value).__name__}, and the fit "
+            "goes on: only True ends it. Return None, or bool(value)."
+        )
 
 
 def test_functions_and_objects_are_mixed() -> None:
@@ -255,6 +278,56 @@ def test_early_stopping_waits_and_restores_the_best_epoch() -> None:
     assert bits(model) == kept[1]
 
 
+def diverge(fit: RunningFit) -> None:
+    huge = {name: np.full_like(v, 1e38) for name, v in fit.model.parameters().items()}
+    fit.model.set_parameters(huge)
+
+
+def interrupt(fit: RunningFit) -> None:
+    raise KeyboardInterrupt
+
+
+def fail(fit: RunningFit) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [(diverge, NonFiniteError), (interrupt, KeyboardInterrupt), (fail, ZeroDivisionError)],
+)
+def test_the_best_epoch_comes_back_however_the_fit_ends(
+    end: Callable[[RunningFit], None], error: type[BaseException]
+) -> None:
+    kept: list[bytes] = []
+
+    class Ends(lm.Callback):
+        def epoch_begins(self, fit: RunningFit) -> None:
+            kept.append(bits(fit.model))
+            if fit.epoch == 4:
+                end(fit)
+
+        def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+            raise RuntimeError("also this one")
+
+    model = lm.Model(network(), seed=1)
+    with pytest.raises(error) as caught:
+        fit([Ends(), Scripted([3, 1, 2]), lm.callbacks.EarlyStopping()], model, epochs=9)
+    assert bits(model) == kept[2]
+    assert caught.value.__notes__ == [
+        "Ends.fit_fails: RuntimeError('also this one')",
+        "EarlyStopping: the model has the values of epoch 2.",
+    ]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_never_the_best(value: float, tmp_path: Path) -> None:
+    stopping = lm.callbacks.EarlyStopping(patience=9, restore_best=False)
+    saving = lm.callbacks.SaveModels(tmp_path)
+    fit([Scripted([value, 2, value]), stopping, saving])
+    assert stopping.best_epoch == 2
+    assert saving.state()["best"] == [[2, 2]]
+
+
 def test_early_stopping_needs_a_change_of_a_least_size() -> None:
     stopping = lm.callbacks.EarlyStopping("accuracy", patience=2, least_change=0.1)
     values = Scripted([0.5, 0.55, 0.59, 0.9], "accuracy")
@@ -286,14 +359,21 @@ def test_the_name_of_a_measure_in_keras_is_named_here() -> None:
 PLATEAU = [5, 4, 4, 4, 4, 3.99999, 3, 3, 3, 3, 3, 2.9]
 
 
-@pytest.mark.parametrize("how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"least_rate": 0.04}])
-def test_reduce_on_plateau_lowers_the_rate(how: Mapping[str, Any]) -> None:
+NEVER_FINITE = [math.nan, math.inf, -math.inf, math.nan, math.inf]
+FINITE_LATE = [math.nan, math.inf, 5, math.nan, 4, math.inf, math.inf, 4]
+
+
+@pytest.mark.parametrize("values", [PLATEAU, NEVER_FINITE, FINITE_LATE])
+@pytest.mark.parametrize(
+    "how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"threshold": 0}, {"least_rate": 0.04}]
+)
+def test_reduce_on_plateau_lowers_the_rate(how: Mapping[str, Any], values: list[float]) -> None:
     plateau = lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1, **how)
-    history = fit([Scripted(PLATEAU), plateau], epochs=len(PLATEAU))
+    history = fit([Scripted(values), plateau], epochs=len(values))
     rates, best, waited, cooling, rate = [], math.inf, 0, 0, 0.1
-    for value in PLATEAU:
+    for value in values:
         rates.append(rate)
-        if math.isinf(best) or value < best * (1 - how.get("threshold", 1e-4)):
+        if math.isfinite(value) and value < best * (1 - how.get("threshold", 1e-4)):
             best, waited = value, 0
         else:
             waited += 1
@@ -310,9 +390,12 @@ def test_reduce_on_plateau_lowers_the_rate(how: Mapping[str, Any]) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"least_rate": 0.04}])
 @pytest.mark.parametrize("monitor", ["validation_loss", "accuracy"])
-def test_reduce_on_plateau_decides_as_pytorch(monitor: str, how: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize("given", [PLATEAU, FINITE_LATE])
+def test_reduce_on_plateau_decides_as_pytorch(
+    given: list[float], monitor: str, how: Mapping[str, Any]
+) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    values = PLATEAU if monitor == "validation_loss" else [9 - value for value in PLATEAU]
+    values = given if monitor == "validation_loss" else [9 - value for value in given]
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     names = {"least_rate": "min_lr"}
     theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -371,6 +454,16 @@ def test_logs_have_a_row_for_each_epoch(tmp_path: Path) -> None:
     assert [one["epoch"] for one in objects] == [1, 2, 3]
 
 
+def test_lines_of_json_are_json(tmp_path: Path) -> None:
+    lines = tmp_path / "run.jsonl"
+    values = Scripted([math.nan, math.inf, -math.inf])
+    fit([values, lm.callbacks.JSONLinesLog(lines)])
+    text = lines.read_text().splitlines()
+    read = [json.loads(line, parse_constant=pytest.fail) for line in text]
+    assert [one["validation_loss"] for one in read] == [None] * 3
+    assert all(math.isfinite(one["loss"]) for one in read)
+
+
 def test_epochs_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     history = fit([lm.callbacks.PrintEpochs(every=2)])
     printed = capsys.readouterr().out.splitlines()
@@ -378,12 +471,54 @@ def test_epochs_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"loss {history['loss'][1]:.6g}" in printed[0]
 
 
-def test_tensorboard_gets_the_measures(tmp_path: Path) -> None:
+def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """The steps and values of each measure, as TensorBoard shows them."""
+    protocol = pytest.importorskip("tensorboardX.proto.event_pb2")
+    found: dict[str, list[tuple[int, float]]] = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        text = path.read_bytes()
+        while text:
+            size = int.from_bytes(text[:8], "little")
+            event = protocol.Event.FromString(text[12 : 12 + size])
+            text = text[16 + size :]
+            if event.session_log.status == protocol.SessionLog.START:
+                found = {k: [one for one in v if one[0] < event.step] for k, v in found.items()}
+            for value in event.summary.value:
+                number = value.simple_value
+                found.setdefault(value.tag, []).append((event.step, number))
+    return found
+
+
+@pytest.mark.parametrize("after", ["the checkpoint", "the event"])
+def test_tensorboard_has_each_epoch_at_once_and_once(tmp_path: Path, after: str) -> None:
+    """A process is killed after an epoch, before or after its checkpoint; another resumes."""
     pytest.importorskip("tensorboardX")
-    fit([lm.callbacks.TensorBoard(tmp_path)])
-    (file,) = tmp_path.iterdir()
-    assert file.name.startswith("events.out.tfevents")
-    assert b"validation_loss" in file.read_bytes()
+    folder, checkpoint = tmp_path / "events", tmp_path / "checkpoint"
+
+    class Killed(lm.Callback):
+        def epoch_ends(self, fit: RunningFit) -> None:
+            assert [step for step, _ in events(folder)["loss"]] == [*range(1, fit.epoch + 1)]
+            if fit.epoch == 2 and after == "the event":
+                raise SystemExit
+
+        def epoch_begins(self, fit: RunningFit) -> None:
+            if fit.epoch == 3:
+                raise SystemExit
+
+        def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+            writer._writer = None  # a killed process closes no file
+
+    writer = lm.callbacks.TensorBoard(folder)
+    how: Any = {"epochs": 4, "checkpoint": checkpoint}
+    with pytest.raises(SystemExit):
+        fit([writer, Killed()], **how)
+    history = fit([lm.callbacks.TensorBoard(folder)], resume=True, **how)
+    assert len(history) == 4
+    assert events(folder) == {
+        name: [(epoch + 1, pytest.approx(value)) for epoch, value in enumerate(history[name])]
+        for name in history
+    }
+    assert len(list(folder.iterdir())) == 2
 
 
 def test_tensorboard_without_its_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -430,6 +430,34 @@ def test_a_nan_in_the_data_is_found_when_the_loss_becomes_nan() -> None:
     )
 
 
+NO_FAULT = "look for values that overflow, weights that are all 0, and ignored targets"
+NOT_FINITE = TEST.input_arrays[0].copy()
+NOT_FINITE[17, 2] = np.nan
+FAULT = "input 0 is not finite at example 17, column 2"
+
+
+@pytest.mark.parametrize(
+    ("examined", "said"),
+    [
+        ((NOT_FINITE, TEST.targets), f", first in the batch of examples 0 to 22: {FAULT}"),
+        (
+            [(NOT_FINITE[:15], TEST.targets[:15]), (NOT_FINITE[15:], TEST.targets[15:])],
+            f", first in the batch of examples 0 to 22: {NO_FAULT}",
+        ),
+        ((TEST.inputs, TEST.targets, np.zeros(23, "float32")), f": {NO_FAULT}"),
+    ],
+)
+def test_a_loss_of_validation_data_that_is_not_finite_is_said(examined: Any, said: str) -> None:
+    model = lm.Model(network())
+    with pytest.warns(LaminaWarning) as caught:
+        history = fit(model, validation=examined)
+    assert len(history) == 3
+    assert {str(one.message) for one in caught} == {f"validation_loss is nan{said}"}
+    with pytest.warns(LaminaWarning) as caught:
+        model.evaluate(examined, lm.CrossEntropy())
+    assert [str(one.message) for one in caught] == [f"loss is nan{said}"]
+
+
 def test_an_unknown_class_inside_a_function_ends_the_fit() -> None:
     y = np.where(np.arange(50) == 7, 50, TRAIN.target_arrays[0])
     with pytest.raises(NonFiniteError):

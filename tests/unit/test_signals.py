@@ -26,7 +26,7 @@ from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.host import HostArena, HostMemory
 from lamina.engines.interpreter import engine as interpreter
 from lamina.shielded import shielded
-from lamina.training.interrupt import held_interrupts
+from lamina.training.interrupt import Interrupt, held_interrupts
 
 ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
@@ -378,6 +378,77 @@ def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_training_s
             training.run((X, y), 3)
         assert training.steps_done == 0
     assert same(before, model.parameters())
+
+
+def fits(
+    pressing: Callable[[], None], count: int = 3, seconds: float = 0.0, **how: Any
+) -> list[lm.training.history.History]:
+    """Fits in a loop; Ctrl-C is pressed in the second epoch of each, so many seconds apart."""
+    results: list[Any] = []
+
+    def press(history: Any) -> None:
+        if len(history) == 2:
+            pressing()
+
+    for _ in range(count):
+        model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
+        usual = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False, "epochs": 4}
+        try:
+            results.append(model.fit((X, X[:, :3]), callbacks=[press], **usual, **how))
+        except KeyboardInterrupt:
+            return results
+        # As if the time had passed.
+        Interrupt._last_said -= seconds
+    return results
+
+
+def test_ctrl_c_ends_one_fit_of_a_loop_and_says_so(
+    pressing: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = fits(pressing, seconds=1.1)
+    assert [(len(one), one.interrupted) for one in found] == [(2, True)] * 3
+    said = (
+        "Ctrl-C: the fit ended after 2 of 4 epochs, and the program goes on. Press Ctrl-C again "
+        "within a second to end the program.\n"
+    )
+    assert tuple(capsys.readouterr()) == ("", 3 * said)
+
+
+def test_a_second_ctrl_c_within_a_second_ends_a_loop_of_fits(pressing: Callable[[], None]) -> None:
+    assert len(fits(pressing)) == 1
+
+
+def test_ctrl_c_may_raise_once_the_fit_has_ended(
+    pressing: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not fits(pressing, on_interrupt="raise")
+    assert not capsys.readouterr().err
+    # A callback that ends a fit is no Ctrl-C.
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
+    how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "on_interrupt": "raise"}
+    history = model.fit((X, X[:, :3]), callbacks=[lm.callbacks.TimeLimit(1e-9)], **how)
+    assert history.interrupted
+    assert not capsys.readouterr().err
+
+
+def test_callbacks_end_before_ctrl_c_raises(pressing: Callable[[], None]) -> None:
+    seen: list[str] = []
+
+    class Seen(lm.Callback):
+        def epoch_begins(self, fit: Any) -> None:
+            pressing()
+
+        def fit_ends(self, fit: Any) -> None:
+            seen.append(f"ends {len(fit.history)} {fit.history.interrupted}")
+
+        def fit_fails(self, fit: Any, error: BaseException) -> None:
+            seen.append("fails")
+
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
+    how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "on_interrupt": "raise"}
+    with pytest.raises(KeyboardInterrupt):
+        model.fit((X, X[:, :3]), callbacks=[Seen()], **how)
+    assert seen == ["ends 0 True"]
 
 
 # Signals at random moments ------------------------------------------------------------------------

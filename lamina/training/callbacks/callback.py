@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
@@ -13,7 +14,6 @@ from lamina.elsewhere.hooks import hook_here
 from lamina.elsewhere.near import nearest
 from lamina.errors import DefinitionError
 from lamina.graph import Origin, source_line
-from lamina.objective.protocols import Metric
 from lamina.shapes import Array
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt
@@ -45,7 +45,7 @@ class RunningFit:
         training: has the state of the optimizer.
         history: of the finished epochs; at `epoch_ends` with the epoch that has just ended. A
             callback that adds a measure adds its name to `history.measured` when the fit begins.
-        metrics: those of the fit.
+        smaller_is_better: of each measure, by its name; None if its metric does not say it.
         epochs: the number of epochs in total.
         epoch: the number of the current epoch, from 1.
     """
@@ -55,14 +55,14 @@ class RunningFit:
         model: TrainedModel,
         training: Training,
         history: History,
-        metrics: Sequence[Metric],
+        smaller_is_better: Mapping[str, bool | None],
         epochs: int,
         interrupt: Interrupt,
     ) -> None:
         self.model = model
         self.training = training
         self.history = history
-        self.metrics = metrics
+        self.smaller_is_better = smaller_is_better
         self.epochs = epochs
         self.epoch = len(history)
         self.is_stopping = False
@@ -77,16 +77,18 @@ class RunningFit:
     def rate(self, value: float) -> None:
         self.training.rate = value
 
-    def stop(self, *, now: bool = False) -> None:
+    def stop(self, *, now: bool = False, after: float | None = None) -> None:
         """Ends the fit after this epoch.
 
         Args:
             now: end it between two training steps, as Ctrl-C does; the epoch does not enter the
                 history.
+            after: so many seconds from now, end it as with `now`; also while it waits for data.
         """
-        self.is_stopping = True
-        if now:
-            self._interrupt.pressed = True
+        self.is_stopping = self.is_stopping or now or after is None
+        if now or after is not None:
+            end = time.monotonic() + (0.0 if now or after is None else after)
+            self._interrupt.ends_at = min(self._interrupt.ends_at, end)
 
 
 class Callback(metaclass=Called):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -20,23 +19,23 @@ Epochs = Annotated[int, Whole(0)]
 class EarlyStopping(Callback):
     """Ends the fit when a measure has not improved for some epochs.
 
-    Then the model gets the parameters and states of the best epoch. The state of the optimizer is
-    that of the last one.
+    The model gets the parameters and states of the best epoch, however the fit ends: also after
+    all epochs, Ctrl-C or an error. The state of the optimizer is that of the last one.
 
     Args:
         monitor: the name of the measure in the history.
         patience: so many epochs in a row without improvement end the fit.
         least_change: an improvement is larger than this.
         restore_best: whether the model gets the values of the best epoch at the end of the fit.
-        best: `"smallest"` or `"largest"`: which values are the best ones. By default the metric
-            says it; otherwise measures with "loss", "error" or "norm" in their names are better if
-            they are smaller, all others if they are larger.
+        best: `"min"` or `"max"`: which values are the best ones. By default what the metric says;
+            of losses the smallest. NaN and infinity are never the best.
 
     Attributes:
         best_epoch: the number of the best epoch, from 1; 0 before the first one.
 
     Raises:
-        DefinitionError: when the fit begins, if nothing of that name is measured.
+        DefinitionError: when the fit begins, if nothing of that name is measured, or neither `best`
+            nor the metric says which values are better.
 
     Example:
         >>> import lamina as lm
@@ -73,7 +72,7 @@ class EarlyStopping(Callback):
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Checks the name, and ends a resumed fit that was stopped before."""
-        require_measured(fit, self.monitor, "EarlyStopping")
+        require_measured(fit, self.monitor, self.best, "EarlyStopping")
         if self._waited >= self.patience:
             fit.stop()
 
@@ -93,6 +92,12 @@ class EarlyStopping(Callback):
         """Restores the best values."""
         if self._values:
             fit.model.set_parameters(self._values)
+
+    def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+        """Restores the best values, and says so."""
+        if self._values:
+            self.fit_ends(fit)
+            error.add_note(f"EarlyStopping: the model has the values of epoch {self.best_epoch}.")
 
 
 @dataclass
@@ -146,13 +151,14 @@ class ReduceOnPlateau(Callback):
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Checks the name of the measure."""
-        require_measured(fit, self.monitor, "ReduceOnPlateau")
+        require_measured(fit, self.monitor, self.best, "ReduceOnPlateau")
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Compares the measure with the best one, and may lower the rate."""
         value = last_value(fit, self.monitor, self.best, "ReduceOnPlateau")
         # For negated values the same fraction of the best one is added.
-        if math.isinf(self._best) or value < self._best - self.threshold * abs(self._best):
+        change = self.threshold * abs(self._best) if math.isfinite(self._best) else 0.0
+        if value < self._best - change:
             self._best, self._waited = value, 0
         else:
             self._waited += 1
@@ -170,7 +176,8 @@ class ReduceOnPlateau(Callback):
 class TimeLimit(Callback):
     """Ends the fit after some seconds, between two training steps, as Ctrl-C does.
 
-    The seconds count from the begin of the fit, anew if it is resumed.
+    The seconds count from the begin of the fit, anew if it is resumed. The limit holds while the
+    fit waits for a stream, too, except for its first batch.
 
     Args:
         seconds: of the fit, without compilation.
@@ -185,9 +192,4 @@ class TimeLimit(Callback):
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Starts the clock."""
-        self._end = time.monotonic() + self.seconds
-
-    def steps_done(self, fit: RunningFit, steps: int) -> None:
-        """Looks at the clock."""
-        if time.monotonic() >= self._end:
-            fit.stop(now=True)
+        fit.stop(after=self.seconds)
