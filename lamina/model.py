@@ -384,9 +384,8 @@ class Model(Named):
             micro_batch: divide each batch, as in `training`.
             progress: show a progress bar; by default on terminals only.
             shuffle: whether each epoch has another order; otherwise that of the data or the source.
-            record: further measures of the history: `"rate"`, the learning rate at the begin of
-                each epoch, and `"gradient_norm"`, the mean norm of all gradients together, before
-                they are clipped.
+            record: further measures: `"rate"`, the learning rate at the begin of each epoch, and
+                `"gradient_norm"`, the mean norm of all gradients together, before clipping.
             callbacks: objects of `lm.callbacks`, and functions that are called with the history
                 after each epoch; a function that returns True ends the fit.
             checkpoint: a file that is written after each epoch; if it does not exist yet, also
@@ -395,9 +394,7 @@ class Model(Named):
             resume: continue from that file if it exists: the result is the same, bit by bit, as
                 without the interruption. A fit that ended in its first epoch begins again with its
                 initial parameters.
-            on_interrupt: `"return"`: Ctrl-C ends the fit without an exception, and standard error
-                says so; again within a second it raises KeyboardInterrupt. `"raise"`: it raises
-                KeyboardInterrupt once the fit has ended.
+            on_interrupt: what Ctrl-C does once the fit has ended: `"return"` or `"raise"`.
 
         Returns:
             Loss and metrics of every epoch, and the averages that an optimizer such as `lm.EMA`
@@ -406,9 +403,8 @@ class Model(Named):
         Raises:
             NonFiniteError: if the loss becomes NaN or infinite; the model is then restored to the
                 end of the last good epoch, like the checkpoint file.
-            DataError, ShapeError, DTypeError: if the data does not fit, or the checkpoint could not
-                be written, before the first training step.
-            DefinitionError: for invalid options, before the first training step.
+            DataError, ShapeError, DTypeError, DefinitionError: before the first training step, if
+                the data or options do not fit, or the checkpoint could not be written.
             EngineError: if a training step needs more memory than the device has.
         """
         data = as_training_data(train, self.coding)
