@@ -84,6 +84,14 @@ def _chain(*shape: int, layers: list[Any]) -> lm.Network:
     return lm.Sequential(lm.Input(*shape), *layers)
 
 
+def _sloped() -> lm.Network:
+    x = lm.Input(3)
+    y = lm.Linear(3)(lm.Tanh()(lm.Linear(4)(x)))
+    slope, other = lm.gradients(y, [x, y], x)
+    (curve,) = lm.gradients(ops.sum(slope * y), [x])
+    return lm.Network(x, [slope, other, curve])
+
+
 def networks() -> dict[str, Callable[[], lm.Network]]:
     """Every op by its samples, three at a time, and layers of all families."""
     found: dict[str, Callable[[], lm.Network]] = {}
@@ -119,6 +127,7 @@ def networks() -> dict[str, Callable[[], lm.Network]]:
             lm.Input(6, dtype="int64"),
             *(lm.Embedding(5, 4), lm.LayerNorm(), lm.MultiHeadAttention(2), lm.Linear(3)),
         ),
+        "gradients": _sloped,
         "activations": partial(
             _chain,
             6,

@@ -54,11 +54,15 @@ def gradients(
     """
     if not _has_layers_between(output, set(with_respect_to)):
         return differentiate.gradients(output, with_respect_to, seed)
-    operands = (output, *([] if seed is None else [seed]), *with_respect_to)
-    return tuple(
-        apply(GRADIENT, *operands, number=number, seeded=seed is not None)
-        for number in range(len(with_respect_to))
-    )
+    reached = set(topological([output]))
+    # What the output does not depend on becomes no part of its network.
+    sources = [tensor for tensor in with_respect_to if tensor in reached]
+    others = [tensor for tensor in with_respect_to if tensor not in reached]
+    operands = (output, *([] if seed is None else [seed]), *sources)
+    found = dict(zip(others, differentiate.gradients(output, others, seed), strict=True))
+    for number, source in enumerate(sources):
+        found[source] = apply(GRADIENT, *operands, number=number, seeded=seed is not None)
+    return tuple(found[tensor] for tensor in with_respect_to)
 
 
 def _has_layers_between(output: Tensor, sources: AbstractSet[Tensor]) -> bool:

@@ -211,6 +211,14 @@ HOSTILE: dict[str, Callable[[Metadata, Any, Tensors], Any]] = {
     "a constant that is text": op("constant", (), value="1"),
     "an unknown dtype": op("cast", dtype={"dtype": "object"}),
     "too few operands": op("add", ()),
+    "a gradient that is not there": node(gradient=1, seeded=False, operands=[3, 0]),
+    "a gradient of nothing": node(gradient=0, seeded=True, operands=[3]),
+    "a gradient with a seed of another shape": node(gradient=0, seeded=True, operands=[3, 0, 0]),
+    "a gradient without operands": node(gradient=0, seeded=False, operands=[]),
+    "a gradient as an op": op("gradient", (3, 0), number=0, seeded=False),
+    "a field of a network that is none": layer(
+        "Linear", features=3, weight_init={"network": {"nodes": []}}
+    ),
     "a node of nothing": node(),
     "a huge input": put("nodes", [{"input": [HUGE, HUGE], "dtype": None}]),
     "an input of text": put("nodes", [{"input": ["x"], "dtype": None}]),

@@ -144,7 +144,9 @@ def test_equal_gradients_are_different_tensors_for_further_gradients() -> None:
 def test_a_seed_and_a_tensor_without_influence() -> None:
     x, seed = lm.Input(2), lm.Input(3)
     y = lm.Linear(3)(x)
-    along, none = lm.gradients(y, [x, seed], seed)
+    # It and its layers do not enter the network.
+    without = lm.Linear(4)(lm.Input(5))
+    along, none = lm.gradients(y, [x, without], seed)
     # The same tensors, without a seed.
     of_seed, of_x = lm.gradients(y, [seed, x])
     model = lm.Model(lm.Network([x, seed], [along, none, of_seed, of_x]))
