@@ -12,6 +12,7 @@ from loss_limits import LIMITS
 import lamina as lm
 from lamina import ops
 from lamina.engines.engine import Engine
+from lamina.graph import bind_batch, evaluate
 from lamina.ops.differentiate import gradients
 from lamina.shapes import Array
 from lamina.training import losses, metrics
@@ -80,6 +81,19 @@ CASES: dict[str, tuple[losses.Loss, list[Array], Array | None]] = {
 def test_every_loss_has_a_case() -> None:
     every = {name for name in losses.__all__ if name not in ("Loss", "Elements")}
     assert every == CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_prediction_of_nan_gives_a_loss_of_nan(name: str) -> None:
+    loss, predictions, target = CASES[name]
+    for number in range(len(predictions)):
+        leaves = Leaves()
+        arrays = [one.astype("float32") for one in predictions]
+        arrays[number][3] = np.nan
+        x = [leaves.add(one) for one in arrays]
+        value = loss(x if len(x) > 1 else x[0], None if target is None else leaves.add(target))
+        found, _ = evaluate(bind_batch(leaves.graph([value]), 1), leaves.feeds)
+        assert np.isnan(next(iter(found.values()))), number
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -228,14 +228,14 @@ def binary_cross_entropy(
 
 def log(p: Tensor) -> Tensor:
     """log(p), but at least -100, with a finite gradient at 0."""
-    positive = p > 0
-    return ops.where(positive, ops.clip(ops.log(ops.where(positive, p, 1.0)), low=-100.0), -100.0)
+    never = p <= 0
+    return ops.where(never, -100.0, ops.clip(ops.log(ops.where(never, 1.0, p)), low=-100.0))
 
 
 def log1m(p: Tensor) -> Tensor:
     """log(1 - p), but at least -100, with a finite gradient at 1."""
-    below = p < 1
-    return ops.where(below, ops.clip(ops.log1p(-ops.where(below, p, 0.0)), low=-100.0), -100.0)
+    always = p >= 1
+    return ops.where(always, -100.0, ops.clip(ops.log1p(-ops.where(always, 0.0, p)), low=-100.0))
 
 
 def focused(each: Tensor, wrong: Tensor, focus: float) -> Tensor:
