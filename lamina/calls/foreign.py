@@ -245,6 +245,13 @@ def _degrees(value: Any) -> dict[str, Any]:
     return {"degrees": round(360.0 * pair[-1], 6) if 0 < pair[-1] < 1 else pair[-1]}
 
 
+def _doubled(value: Any) -> dict[str, Any]:
+    """The strength of Keras' L2, whose penalty has no factor of one half."""
+    if not isinstance(value, int | float):
+        raise _Unfit
+    return {"strength": 2 * value}
+
+
 def _flipped(value: Any) -> dict[str, Any]:
     """The axis of Keras' words for the directions of a flip."""
     axes = {"horizontal": -1, "vertical": -2}
@@ -282,10 +289,12 @@ _CONVERTED: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 _BETWEEN: dict[str, str] = {
     "factor": "degrees are 360 * factor",
+    "l2": "the penalty is strength / 2 times the sum of squares",
     "normalized_shape": "axes are given instead of a shape, the last one by default",
 }
 # The same in one class alone.
 _CONVERTED_IN: dict[tuple[str, str], Callable[[Any], dict[str, Any]]] = {
+    ("L2", "l2"): _doubled,
     ("RandomFlip", "mode"): _flipped,
     ("RandomRotation", "degrees"): _degrees,
     ("RandomRotation", "factor"): _degrees,

@@ -125,7 +125,7 @@ REGULARISERS: dict[str, str] = {
     "L1L2 l1_l2": "There is no such regulariser; it may be a function, made of lm.ops.",
     "OrthogonalRegularizer": "There is no such regulariser; lm.L2(strength) comes nearest.",
     "l1": "lm.L1(strength)",
-    "l2": "lm.L2(strength)",
+    "l2": "lm.L2(strength), which is strength / 2 times the sum of squares: lm.L2(2 * l2).",
 }
 
 CLIPPING: dict[str, str] = {

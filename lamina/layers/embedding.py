@@ -37,7 +37,8 @@ class Embedding(Layer):
     Args:
         count: the number of rows, which is the number of different indices.
         features: the number of elements of a row.
-        padding: the index that pads shorter sequences; its row starts at zero and is not trained.
+        padding: the index that pads shorter sequences; its row starts at zero, and gets no gradient
+            from this layer. Tied weights train it, penalties and weight decay act on it.
         weight_init: by default N(0, 1), as in PyTorch.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 
@@ -94,7 +95,8 @@ class EmbeddingBag(Layer):
         count: the number of rows, which is the number of different indices.
         features: the number of elements of a row.
         mode: `"mean"`, `"sum"` or `"max"`.
-        padding: an index that does not count; its row starts at zero and is not trained.
+        padding: an index that does not count; its row starts at zero, and gets no gradient from
+            this layer. Tied weights train it, penalties and weight decay act on it.
         weight_init: by default N(0, 1), as in PyTorch.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 

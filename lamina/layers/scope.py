@@ -106,7 +106,8 @@ class _RegularizerKind(Kind):
         if isinstance(value, int | float):
             advice = f"Write lm.L2({value!r})."
         elif isinstance(value, str):
-            advice = f"Write lm.{'L1' if value.lower() == 'l1' else 'L2'}(0.01)."
+            # The strengths that these words mean in Keras, whose L2 has no factor of one half.
+            advice = f"Write lm.{'L1(0.01)' if value.lower() == 'l1' else 'L2(0.02)'}."
         if advice:
             raise Misfit(_REGULARIZER.what, _REGULARIZER.example, advice=advice)
         return _REGULARIZER.read(value)

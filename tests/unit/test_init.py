@@ -194,6 +194,7 @@ def test_non_functions_are_refused_at_the_line_of_the_layer(name: str, value: An
         ("weight_init", init.Zeros, "Make one of the class: Zeros(...)."),
         ("weight_regularizer", 0.01, "Write lm.L2(0.01)."),
         ("weight_regularizer", "l1", "Write lm.L1(0.01)."),
+        ("weight_regularizer", "l2", "Write lm.L2(0.02)."),
         ("weight_regularizer", lm.L2, "Make one of the class: L2(...)."),
     ],
 )
