@@ -14,6 +14,7 @@ from lamina.engines import room
 from lamina.engines.engine import Arena, Engine, Executable, Memory
 from lamina.engines.room import Need, bytes_of, needs_of_program, require_room
 from lamina.errors import EngineError, LaminaError, LargestBlockError
+from lamina.graph import warn
 from lamina.program.program import Program
 from lamina.records import frozen_dataclass
 from lamina.runtime.model_lock import ModelLock
@@ -22,6 +23,8 @@ from lamina.shapes import Array
 
 # The number of compiled programs that are kept, one for each batch size.
 MOST_PROGRAMS = 16
+# A training that compiles more programs than these warns of it.
+FEW_PROGRAMS = 5
 
 Key = TypeVar("Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -235,16 +238,22 @@ def _require_room(batch: int, needs: Sequence[Need], engine: Engine, arena: Aren
 
 @final
 class RecentPrograms(Generic[Key]):
-    """An LRU cache of compiled programs, one for each batch size; evicted ones are released."""
+    """An LRU cache of compiled programs, one for each batch size; evicted ones are released.
 
-    def __init__(self) -> None:
+    Args:
+        advice: what to do about many batch sizes; "" for no warning.
+    """
+
+    def __init__(self, advice: str = "") -> None:
         # In the order of use, the latest last.
         self._programs: dict[Key, CompiledProgram] = {}
         self._latest: Key | None = None
+        self._made = 0
+        self._advice = advice
 
-    def __reduce__(self) -> tuple[type[RecentPrograms[Key]], tuple[()]]:
+    def __reduce__(self) -> tuple[type[RecentPrograms[Key]], tuple[str]]:
         # A copy compiles its own programs, also if it is unpickled on another machine.
-        return RecentPrograms, ()
+        return RecentPrograms, (self._advice,)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._programs
@@ -253,11 +262,21 @@ class RecentPrograms(Generic[Key]):
         """The program for a key, made by `make` if it is not in the cache."""
         if key == self._latest:
             return self._programs[key]
-        compiled = self._programs.pop(key, None) or make(key)
+        compiled = self._programs.pop(key, None) or self._compiled(key, make)
         self._programs[key] = compiled
         self._latest = key
         if len(self._programs) > MOST_PROGRAMS:
             self._programs.pop(next(iter(self._programs))).executable.release()
+        return compiled
+
+    def _compiled(self, key: Key, make: Callable[[Key], CompiledProgram]) -> CompiledProgram:
+        compiled = make(key)
+        self._made += 1
+        if self._advice and self._made == FEW_PROGRAMS + 1:
+            warn(
+                f"each new batch size compiles a program, which takes time, and {self._made} were "
+                f"compiled here. {self._advice}"
+            )
         return compiled
 
     def release(self) -> None:

@@ -147,7 +147,12 @@ class BatchRunner(Named):
         self._input_names = names_of_inputs(network)
         self._wanted_inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
         self._shared: dict[str, Memory] = dict(parameters.memories)
-        self._programs: RecentPrograms[int] = RecentPrograms()
+        advice = (
+            f"Fill smaller batches up to {batch_size} examples, with examples of weight 0: "
+            "training.step(x, y, weights=w) of a training made with "
+            "data=lm.data.Dataset(x, y, weights=w), or batches (x, y, w) of a stream."
+        )
+        self._programs: RecentPrograms[int] = RecentPrograms(advice)
         self._released = False
         self._graph: BatchGraph
 

@@ -192,6 +192,7 @@ def test_a_training_keeps_programs_for_few_batch_sizes(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(compiled, "FEW_PROGRAMS", 9)
     one = model(engine, hidden=4)
     with attach(one, 7) as training:
         steps = training._programs

@@ -7,6 +7,7 @@ import pickle
 import sys
 import threading
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -20,8 +21,36 @@ from training_cases import DATA, Array, X, Y, labels, losses_of, network, traini
 import lamina as lm
 from lamina.data import Dataset
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.errors import DefinitionError, ReleasedError
+from lamina.errors import DefinitionError, LaminaWarning, ReleasedError
 from lamina.training.order import batches_after
+
+# Batches of many sizes ----------------------------------------------------------------------------
+
+
+def test_many_batch_sizes_are_a_warning_with_advice_that_trains_the_same_in_one_size() -> None:
+    sizes, full = (8, 3, 4, 5, 6, 7, 2), 8
+    net = lm.Sequential(lm.Input(4), lm.Linear(3))
+    one, other = (lm.Model(net, seed=0) for _ in range(2))
+    how: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.Adam(), "batch_size": full}
+    sample = Dataset(normal(full, 4), normal(full, 3), weights=np.ones(full, "float32"))
+    with one.training(**how) as plain, other.training(**how, data=sample) as filled:
+        for number, size in enumerate(sizes):
+            x, y, weights = normal(full, 4), normal(full, 3), np.arange(full) < size
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                loss = float(plain.step(x[:size], y[:size]))
+            assert [warning.category for warning in caught] == [LaminaWarning] * (number == 5)
+            for warning in caught:
+                assert str(warning.message) == (
+                    "each new batch size compiles a program, which takes time, and 6 were compiled "
+                    "here. Fill smaller batches up to 8 examples, with examples of weight 0: "
+                    "training.step(x, y, weights=w) of a training made with "
+                    "data=lm.data.Dataset(x, y, weights=w), or batches (x, y, w) of a stream."
+                )
+            found = filled.step(x, y, weights=weights.astype("float32"))
+            assert float(found) == pytest.approx(loss, rel=1e-5)
+        assert len(filled._programs._programs) == 1
+
 
 # Memory -------------------------------------------------------------------------------------------
 
