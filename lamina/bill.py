@@ -71,7 +71,7 @@ class MemoryBill:
 
     @property
     def state_bytes(self) -> int:
-        """Optimizer state, running statistics, and the counter of training steps."""
+        """Optimizer state, its numbers, running statistics, and the counter of training steps."""
         return self._kind("state")
 
     @property

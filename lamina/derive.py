@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast, final
 
 from lamina import ops
 from lamina.errors import DefinitionError
 from lamina.garbage import without_collections
-from lamina.graph import Graph, Origin, Tensor, labelled, leaf, topological
+from lamina.graph import (
+    Graph,
+    Hyperparameters,
+    Origin,
+    Tensor,
+    constant,
+    labelled,
+    leaf,
+    topological,
+)
 from lamina.layers.scope import Variable, layers_built
 from lamina.layers.tracing import Trace
 from lamina.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
@@ -31,7 +40,6 @@ from lamina.objective.protocols import (
     joins_parameters,
     matching,
     optimizers_by_name,
-    with_rates,
 )
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.precision import Rounding
@@ -65,6 +73,7 @@ class BatchGraph:
         untrained: parameters that are not updated: frozen ones, and those that the loss does not
             depend on.
         objective: the losses and metrics; None for inference.
+        hyperparameters: of a training step. Those that are leaves are never updated.
     """
 
     graph: Graph
@@ -72,6 +81,7 @@ class BatchGraph:
     slots: Mapping[str, tuple[Tensor, float]]
     untrained: tuple[str, ...] = ()
     objective: Objective | None = None
+    hyperparameters: TrainingNumbers | None = None
 
 
 def inference_graph(
@@ -125,6 +135,7 @@ def finished(
     slots: Mapping[str, tuple[Tensor, float]] | None = None,
     untrained: tuple[str, ...] = (),
     objective: Objective | None = None,
+    hyperparameters: TrainingNumbers | None = None,
 ) -> BatchGraph:
     """The graph of a batch, in which the operands of products are rounded."""
     if rounding is not None and rounding.half is not None:
@@ -134,7 +145,7 @@ def finished(
         from lamina.tf32_products import with_tf32_products
 
         graph = with_tf32_products(graph)
-    return BatchGraph(graph, trace, slots or {}, untrained, objective)
+    return BatchGraph(graph, trace, slots or {}, untrained, objective, hyperparameters)
 
 
 def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec, ...]:
@@ -241,31 +252,60 @@ def training_graph(
         *norm_outputs(options, flowing),
     )
     graph = Graph(found.inputs, outputs, tuple(updates))
-    return finished(graph, rounding, found.trace, slots, found.untrained, found.objective)
+    trace, untrained = found.trace, found.untrained
+    return finished(
+        graph, rounding, trace, slots, untrained, found.objective, found.hyperparameters
+    )
 
 
-# The name of the state that is a learning rate, or a factor of one.
+# The name of a learning rate; those in `lm.ByPath` are `"rate:*.bias"`.
 RATE = "rate"
 
 
-class Rates:
-    """Learning rates that are states: numbers, or factors of functions of the training step.
+@final
+class TrainingNumbers(Hyperparameters):
+    """The hyper-parameters of a training step, and which of them are learning rates.
+
+    A function of the training step is multiplied by a hyper-parameter, which is 1.
 
     Attributes:
-        slots: each state with its first value, by name.
+        rates: by name the number or the function that the optimizer has, and the name of the
+            hyper-parameter that is the rate or its factor.
     """
 
-    def __init__(self, dtype: DType) -> None:
-        self.slots: dict[str, tuple[Tensor, float]] = {}
-        self._dtype = dtype
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates: dict[str, tuple[float | RateFunction, str]] = {}
+        self._joining: dict[int, Any] = {}
 
-    def adjustable(self, name: str, rate: float | RateFunction) -> RateFunction:
-        """The rate as a function that reads a new state."""
-        state = leaf(name, "state", (), self._dtype)
-        self.slots[name] = state, 1.0 if callable(rate) else float(rate)
-        if callable(rate):
-            return lambda step: rate(step) * ops.cast(state, step.dtype)
-        return lambda step: ops.cast(state, step.dtype)
+    def _named(self, value: Any, name: str, keys: tuple[str, ...]) -> Any:
+        if not joins_parameters(value):
+            return super()._named(value, name, keys)
+        # One that stands in several fields updates one vector.
+        if id(value) not in self._joining:
+            self._joining[id(value)] = super()._named(value, name, keys)
+        return self._joining[id(value)]
+
+    def _field(self, record: Any, field: str, name: str, keys: tuple[str, ...]) -> Any:
+        new = super()._field(record, field, name, keys)
+        if field != RATE or not hasattr(record, "update"):
+            return new
+        self.rates[":".join((RATE, *keys))] = record.rate, name
+        return _Scaled(new, self.number(1.0, name)) if callable(new) else new
+
+
+@frozen_dataclass
+class _Scaled:
+    """A function of the training step, times a hyper-parameter."""
+
+    function: RateFunction
+    factor: float
+
+    def __call__(self, step: Tensor) -> Any:
+        value = self.function(step)
+        if isinstance(value, int | float):
+            value = constant(value, step.dtype)
+        return value * self.factor if isinstance(value, Tensor) else value
 
 
 @frozen_dataclass
@@ -278,7 +318,7 @@ class Differentiated:
         trained: the parameters that are trained.
         chosen: the optimizer of each parameter, by name.
         scale: the state of loss scaling, if the loss is scaled.
-        rates: the states of learning rates, with their first values, by name.
+        hyperparameters: of the optimizers, and of penalties.
     """
 
     trace: Trace
@@ -286,7 +326,7 @@ class Differentiated:
     trained: Sequence[Variable]
     chosen: Mapping[str, Optimizer]
     scale: LossScale | None
-    rates: Mapping[str, tuple[Tensor, float]]
+    hyperparameters: TrainingNumbers
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -323,11 +363,9 @@ def differentiated(
     trace = _compared(_traced(network, dtype, rounding, training=True, input_dtypes=input_dtypes))
     record, names = trace.record, list(trace.record.parameters)
     excluded = {name for one in options.frozen for name in matching(one, names, "frozen")}
-    rates = Rates(loss_dtype(trace))
-    optimizer = options.optimizer
-    if options.adjustable_rate:
-        optimizer = with_rates(optimizer, rates.adjustable, RATE)
-    chosen = optimizers_by_name(optimizer, names)
+    numbers = TrainingNumbers()
+    numbers.leaves |= record.hyperparameters.leaves
+    chosen = optimizers_by_name(numbers.of(options.optimizer, "optimizer"), names)
     with layers_built(record, loss_dtype(trace)):
         found = objective(
             options.loss,
@@ -341,7 +379,7 @@ def differentiated(
     whole = penalised(found.loss, record.penalties)
     trained = _trained(whole, record.parameters.values(), excluded, options.frozen)
     scale = loss_scale() if rounding is not None and rounding.half == float16 else None
-    return Differentiated(trace, found, trained, chosen, scale, rates.slots)
+    return Differentiated(trace, found, trained, chosen, scale, numbers)
 
 
 def penalised(loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
@@ -376,7 +414,7 @@ def parameter_updates(
             applied = record.step - scale.skipped
     if options.clip is not None:
         with labelled(Origin("clip")):
-            flowing = _clipped(options.clip, flowing)
+            flowing = _clipped(found.hyperparameters.of(options.clip, "clip"), flowing)
     updates: list[tuple[Tensor, Tensor]] = []
     joined: dict[int, list[tuple[Variable, Tensor]]] = {}
     for variable, gradient in zip(found.trained, flowing, strict=True):
@@ -392,7 +430,6 @@ def parameter_updates(
         optimizer, path = found.chosen[group[0][0].name], f"joined{number or ''}"
         with labelled(Origin("update")):
             updates += _updated_together(optimizer, path, group, applied, slots)
-    slots |= found.rates
     return updates
 
 

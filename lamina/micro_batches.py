@@ -248,7 +248,8 @@ def _update_graph(
         updates.append((examples, ops.zeros_like(examples)))
     outputs = (("loss", loss), *penalties, *norm_outputs(options, flowing))
     graph = Graph((), outputs, tuple(updates))
-    return finished(graph, rounding, found.trace, slots, found.untrained)
+    numbers = found.hyperparameters
+    return finished(graph, rounding, found.trace, slots, found.untrained, hyperparameters=numbers)
 
 
 def _gradient_of_batch(variable: Variable, sums: Sequence[_Sums]) -> Tensor:

@@ -288,7 +288,6 @@ class Model(Named):
         seed: int | None = None,
         data: Data | None = None,
         micro_batch: MicroBatch = None,
-        adjustable_rate: bool = False,
     ) -> Training:
         """Creates a training of this model, which changes its parameters; compiles immediately.
 
@@ -313,8 +312,6 @@ class Model(Named):
             micro_batch: divide each batch into micro-batches of so many examples, which are
                 computed one after the other: a large batch in the memory of a small one. Their
                 gradients are added up, and the parameters change once. See docs/memory.md.
-            adjustable_rate: whether `rate` of the training can be set. Then it is an input of the
-                program.
 
         Returns:
             A training, for a `with` block; otherwise call its `release()`.
@@ -333,7 +330,6 @@ class Model(Named):
                 clip,
                 frozen,
                 numbers_of(class_weights, targets),
-                adjustable_rate=adjustable_rate,
             ),
             dataset,
             batch_size,

@@ -10,6 +10,7 @@ import numpy as np
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph.attributes import MayLack
 from lamina.graph.graph import Graph
+from lamina.graph.hyperparameters import Hyperparameter
 from lamina.graph.kinds import Misfit, refusal
 from lamina.graph.leaves import CONSTANT, LEAF, ConstantValue
 from lamina.graph.origin import ORIGIN, Origin, located
@@ -128,7 +129,12 @@ def leaf(name: str, role: str, shape: Shape, dtype: DType) -> Tensor:
 
 
 def constant(value: Any, dtype: DType | None = None) -> Tensor:
-    """A tensor with a fixed value; arrays keep their dtype unless one is given."""
+    """A tensor with a fixed value; arrays keep their dtype unless one is given.
+
+    A hyper-parameter becomes a leaf.
+    """
+    if isinstance(value, Hyperparameter):
+        return value.leaf(dtype or as_dtype(float if isinstance(value, float) else int))
     array = _as_array(value)
     if dtype is None:
         first: object = array.item(0) if array.size else None

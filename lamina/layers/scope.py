@@ -13,6 +13,7 @@ from lamina import ops, shapes
 from lamina.calls import checked
 from lamina.errors import DefinitionError, LaminaError, ShapeError
 from lamina.graph import (
+    Hyperparameters,
     Origin,
     Tensor,
     current_origin,
@@ -201,6 +202,7 @@ class Record:
         prefixes: of all applied layers, by the layer's id; the layer is kept, so that no other one
             gets its id.
         penalties: regularisation terms, 0-d, to be added to the loss.
+        hyperparameters: of the penalties.
         index_limits: ranges of indices; data with other indices is refused.
         seed, step: int64 leaves, the keys of random numbers; used if `random_streams` is above 0.
         random_streams: the number of random tensors; each has its own stream.
@@ -218,6 +220,7 @@ class Record:
     layers: dict[str, object] = field(default_factory=dict[str, object])
     prefixes: dict[int, tuple[object, str]] = field(default_factory=dict[int, tuple[object, str]])
     penalties: list[Tensor] = field(default_factory=list[Tensor])
+    hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
     index_limits: list[IndexLimit] = field(default_factory=list[IndexLimit])
     seed: Tensor = field(default_factory=lambda: leaf("seed", "state", (), shapes.int64))
     step: Tensor = field(default_factory=lambda: leaf("step", "state", (), shapes.int64))
@@ -312,8 +315,9 @@ class Scope:
         first_use = f"{self._name}.{name}" not in known
         tensor = self._variable(known, "parameter", name, shape, init)
         if regularizer is not None and first_use:
+            named = self._record.hyperparameters.of(regularizer, f"penalty/{self._name}.{name}")
             with layers_built(self._record, self.dtype):
-                penalty = regularizer(tensor)
+                penalty = named(tensor)
             found = cast(object, penalty)
             if not isinstance(found, Tensor) or found.shape or not found.dtype.is_float:
                 raise DefinitionError(

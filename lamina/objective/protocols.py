@@ -81,7 +81,6 @@ class TrainingOptions:
         clip: clips the gradients, if it is not None.
         frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
         class_weights: of each class in the loss: a row, or by the number of the class.
-        adjustable_rate: whether learning rates are states that can be set between training steps.
         gradient_norm: whether the norm of all gradients is an output.
 
     Raises:
@@ -94,7 +93,6 @@ class TrainingOptions:
     clip: Clip | None = None
     frozen: Sequence[str] = ()
     class_weights: Mapping[int, float] | Sequence[float] | None = None
-    adjustable_rate: bool = False
     gradient_norm: bool = False
 
     def __post_init__(self) -> None:
@@ -215,26 +213,12 @@ def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[st
     return dict.fromkeys(names, optimizer) if choose is None else choose(names)
 
 
-def joins_parameters(optimizer: Optimizer) -> bool:
+def joins_parameters(optimizer: object) -> bool:
     """Whether `update` takes all parameters of this optimizer at once, joined to one vector."""
     return bool(getattr(optimizer, "joins_parameters", False))
 
 
 RateFunction = Callable[[Tensor], Any]
-
-
-def with_rates(
-    optimizer: Optimizer, make: Callable[[str, float | RateFunction], RateFunction], name: str
-) -> Optimizer:
-    """The optimizer with other learning rates; itself if it has none that can be a function.
-
-    Args:
-        optimizer: whose rates are replaced.
-        make: returns the new rate, from a name and the rate so far.
-        name: of the rate of this optimizer; wrappers make names of it.
-    """
-    method: Any = getattr(optimizer, "with_rates", None)
-    return optimizer if method is None else method(make, name)
 
 
 def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:

@@ -11,6 +11,7 @@ from lamina.errors import DefinitionError, DTypeError
 from lamina.graph import (
     CONSTANT,
     Attributes,
+    Hyperparameter,
     Op,
     Sample,
     Samples,
@@ -159,7 +160,7 @@ def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None =
     Raises:
         DefinitionError: if low is above high, and both are numbers.
     """
-    if isinstance(low, Tensor | np.ndarray) or isinstance(high, Tensor | np.ndarray):
+    if any(isinstance(bound, Tensor | np.ndarray | Hyperparameter) for bound in (low, high)):
         return _clip_to_tensors(x, low, high)
     x = numeric(x)
     limits = [

@@ -343,13 +343,14 @@ def allocate_states(
     Args:
         engine: allocates them.
         seed: of layers that draw random numbers.
-        slots: for each state of the optimizer its tensor and first value.
+        slots: for each state of the optimizer, and each hyper-parameter, its tensor and first
+            value.
     """
     states: dict[str, Memory] = {}
     for name, (tensor, first) in (slots or {}).items():
         shape = static(tensor.shape)
         states[name] = engine.allocate(shape, tensor.dtype.numpy)
-        states[name].write(np.broadcast_to(np.asarray(first, tensor.dtype.numpy), shape))
+        states[name].write(np.broadcast_to(converted(np.asarray(first), tensor.dtype.numpy), shape))
     for name, value in (("seed", seed), ("step", 0)):
         states[name] = engine.allocate((), np.dtype("int64"))
         states[name].write(np.array(value, "int64"))

@@ -35,8 +35,7 @@ class ClipValue(Sourced):
 
     def __call__(self, gradients: Tensors) -> tuple[Tensor, ...]:
         """The gradients, clipped."""
-        limit = float(self.limit)
-        return tuple(ops.clip(gradient, -limit, limit) for gradient in gradients)
+        return tuple(ops.clip(gradient, -self.limit, self.limit) for gradient in gradients)
 
 
 @frozen_dataclass

@@ -30,7 +30,7 @@ from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.order import no_whole_batch
 from lamina.training.progress import Display, display
-from lamina.training.rates import LearningRates
+from lamina.training.rates import warn_of_ends
 from lamina.training.snapshot import Snapshot
 from lamina.training.training import Training
 
@@ -124,7 +124,6 @@ class Fit:
         resumed = self.resume and checkpoint is not None and checkpoint.exists
         begun = checkpoint.begun() if checkpoint is not None and resumed else Begun()
         hooks = Hooks(self.callbacks)
-        options = replace(self.options, adjustable_rate=hooks.changes_rate)
         keeps_states = self.checkpoint is not None
         order = self.seed if self.shuffle else None
         where = self.epochs, begun.position, begun.done
@@ -132,7 +131,7 @@ class Fit:
             size = begun.batch_size or opened.batch_size(self.batch_size)
             how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
             with (
-                Training(self.parameters, options, opened.sample, size, **how) as training,
+                Training(self.parameters, self.options, opened.sample, size, **how) as training,
                 self._coded(training),
             ):
                 history = self._begin(training, hooks, checkpoint)
@@ -290,8 +289,7 @@ class Fit:
         """Warns of schedules that end before the fit; whether an epoch's steps are known."""
         if steps is None:
             return False
-        schedules = LearningRates(self.options.optimizer, {})
-        schedules.warn_of_ends(steps * self.epochs, self.epochs, measured=measured)
+        warn_of_ends(self.options.optimizer, steps * self.epochs, self.epochs, measured=measured)
         return True
 
     def _trained(self, epoch: _Epoch, snapshot: Snapshot) -> Recorded:

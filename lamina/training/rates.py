@@ -7,14 +7,15 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.derive import RATE
+from lamina.derive import TrainingNumbers
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError
-from lamina.graph import Graph, Tensor, evaluate, leaf, warn
+from lamina.graph import Graph, Hyperparameter, Tensor, evaluate, leaf, warn
 from lamina.graph.kinds import Misfit, Number, refusal
 from lamina.layers.checks import origin_text
-from lamina.objective.protocols import Optimizer, RateFunction, with_rates
-from lamina.shapes import float64
+from lamina.objective.protocols import Optimizer, RateFunction
+from lamina.runtime.parameters import write_all
+from lamina.shapes import Array, converted, float64
 
 _NOT_NEGATIVE = Number("[0, inf)")
 
@@ -24,20 +25,25 @@ class LearningRates:
     """The rates of an optimizer: one, or one for each pattern of `lm.ByPath`, by name.
 
     Args:
-        optimizer: of the training.
-        states: the memories of the rates, by name; empty if they cannot be set.
+        numbers: the hyper-parameters of the training step.
+        memories: of those that are leaves, by name.
     """
 
-    def __init__(self, optimizer: Optimizer, states: Mapping[str, Memory]) -> None:
-        self._states = states
+    def __init__(self, numbers: TrainingNumbers, memories: Mapping[str, Memory]) -> None:
+        self._leaves = [
+            (number, memories[name])
+            for name, (_, number) in numbers.leaves.items()
+            if isinstance(number, Hyperparameter) and name in memories
+        ]
+        used = frozenset[str]().union(*(number.sources for number, _ in self._leaves))
         # For each name the number, or the function of the training step.
         self._given: dict[str, float | RateFunction] = {}
-
-        def seen(name: str, rate: float | RateFunction) -> RateFunction:
-            self._given[name] = rate
-            return lambda step: step
-
-        with_rates(optimizer, seen, RATE)
+        self._names: dict[str, str] = {}
+        for name, (given, source) in numbers.rates.items():
+            if source in used:
+                self._given[name], self._names[name] = given, source
+        # The rates, or factors of functions, that were set.
+        self._set: dict[str, float] = {}
 
     def values(self, step: int) -> dict[str, float]:
         """The rate of each name in a training step."""
@@ -45,12 +51,9 @@ class LearningRates:
 
     def _value(self, name: str, step: int) -> float:
         given = self._given[name]
-        state = self._states.get(name)
-        # The shortest decimal number that is stored as this one: 0.01, not 0.00999999978.
-        stored = None if state is None else float(str(state.read()))
         if callable(given):
-            return _at(given, step) * (1.0 if stored is None else stored)
-        return given if stored is None else stored
+            return _at(given, step) * self._set.get(name, 1.0)
+        return self._set.get(name, given)
 
     def set(self, values: Mapping[str, float], step: int) -> None:
         """Sets rates by name.
@@ -59,10 +62,15 @@ class LearningRates:
 
         Raises:
             DefinitionError: for a name without a rate, a rate that is no number from 0 on, or if
-                rates cannot be set.
+                the optimizer has no rate.
         """
-        self._require_states()
-        ready: list[tuple[Memory, float]] = []
+        if not self._given:
+            raise DefinitionError(
+                "the learning rate of this training cannot be set",
+                where="rate",
+                advice="This optimizer has no learning rate.",
+            )
+        ready: dict[str, float] = {}
         for name, value in values.items():
             if name not in self._given:
                 raise DefinitionError(
@@ -74,10 +82,36 @@ class LearningRates:
                 number = _NOT_NEGATIVE.read(value)
             except Misfit as misfit:
                 raise refusal(misfit, name, value, where="training") from None
-            given = self._given[name]
-            ready.append((self._states[name], self._factor(given, number, step)))
-        for state, number in ready:
-            state.write(np.asarray(number, state.dtype))
+            ready[name] = self._factor(self._given[name], number, step)
+        self._write(self._set | ready)
+
+    def state(self) -> dict[str, Array]:
+        """The rates and factors that were set, by name."""
+        return {name: np.asarray(value) for name, value in self._set.items()}
+
+    def divided(self, state: Mapping[str, Array]) -> tuple[dict[str, float], dict[str, Array]]:
+        """The rates in a state of a training, and the rest of it."""
+        # The shortest decimal number that is stored as this one: 0.01, not 0.00999999978.
+        rates = {
+            name: float(str(state[name]))
+            for name in self._given
+            if name in state and state[name].dtype.kind == "f" and state[name].shape == ()
+        }
+        return rates, {name: value for name, value in state.items() if name not in rates}
+
+    def restore(self, values: dict[str, float]) -> None:
+        """Sets these rates and factors; all others are those that the optimizer was made with."""
+        self._write(values)
+
+    def _write(self, values: dict[str, float]) -> None:
+        changed = {self._names[name]: value for name, value in values.items()}
+        back = {self._names[name] for name in self._set} | changed.keys()
+        write_all(
+            (memory, converted(np.asarray(number.with_values(changed)), memory.dtype))
+            for number, memory in self._leaves
+            if number.sources & back
+        )
+        self._set = values
 
     def _factor(self, given: float | RateFunction, value: float, step: int) -> float:
         if not callable(given):
@@ -92,42 +126,29 @@ class LearningRates:
             )
         return value / now if now else 1.0
 
-    def warn_of_ends(self, steps: int, epochs: int, *, measured: bool = False) -> None:
-        """Warns of schedules that end before a fit does.
 
-        One training step of each epoch does not count: many forget that of a smaller last batch,
-        and it does no harm.
+def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: bool = False) -> None:
+    """Warns of schedules that end before a fit does.
 
-        Args:
-            steps: the training steps of the fit.
-            epochs: of the fit.
-            measured: whether the first epoch of a stream was counted; others may be longer.
-        """
-        counted = ", if all epochs are as long as the first" if measured else ""
-        for given in self._given.values():
-            end: int | None = getattr(given, "ends_after", None)
-            if end is not None and callable(given) and end < steps - epochs:
-                warn(
-                    f"in {origin_text(given)}: the learning-rate schedule ends after {end:,} "
-                    f"training steps, and the fit has {steps:,}{counted}. The rate stays at "
-                    f"{_at(given, end):.3g} in the others. Lengthen it by {steps - end:,}."
-                )
+    One training step of each epoch does not count: many forget that of a smaller last batch,
+    and it does no harm.
 
-    def _require_states(self) -> None:
-        if not self._states:
-            has = bool(self._given)
-            raise DefinitionError(
-                "the learning rate of this training cannot be set",
-                facts=(
-                    ("in a training", "model.training(..., adjustable_rate=True)"),
-                    ("in a fit", "changes_rate = True in the class of the callback"),
-                )
-                if has
-                else (),
-                where="rate",
-                advice="Then the rate is an input of the program, which is compiled once."
-                if has
-                else "This optimizer has no learning rate.",
+    Args:
+        optimizer: of the fit.
+        steps: the training steps of the fit.
+        epochs: of the fit.
+        measured: whether the first epoch of a stream was counted; others may be longer.
+    """
+    counted = ", if all epochs are as long as the first" if measured else ""
+    numbers = TrainingNumbers()
+    numbers.of(optimizer, "optimizer")
+    for given, _ in numbers.rates.values():
+        end: int | None = getattr(given, "ends_after", None)
+        if end is not None and callable(given) and end < steps - epochs:
+            warn(
+                f"in {origin_text(given)}: the learning-rate schedule ends after {end:,} "
+                f"training steps, and the fit has {steps:,}{counted}. The rate stays at "
+                f"{_at(given, end):.3g} in the others. Lengthen it by {steps - end:,}."
             )
 
 

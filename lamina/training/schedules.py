@@ -19,7 +19,7 @@ import numpy as np
 from lamina import ops
 from lamina.elsewhere import names_known
 from lamina.errors import DefinitionError
-from lamina.graph import Graph, Tensor, evaluate, leaf
+from lamina.graph import Graph, Tensor, evaluate, leaf, of_numbers
 from lamina.graph.kinds import AnyOf, Count, Function, NotNegative, Number, Positive, Row, Whole
 from lamina.layers.checks import Sourced, origin_text
 from lamina.records import frozen_dataclass
@@ -78,7 +78,7 @@ class Constant(Schedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
-        return ops.full((), self.rate, step.dtype)
+        return ops.cast(self.rate, step.dtype)
 
 
 @frozen_dataclass
@@ -107,8 +107,8 @@ class StepDecay(Schedule):
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
         # Adding one half keeps the quotient away from whole numbers, where rounding would decide.
-        times = ops.floor((step + 0.5) / float(self.every))
-        return ops.pow(float(self.factor), times) * self.rate
+        times = ops.floor((step + 0.5) / self.every)
+        return ops.pow(self.factor, times) * self.rate
 
 
 @frozen_dataclass
@@ -136,7 +136,7 @@ class Exponential(Schedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
-        return ops.exp(step * (math.log(self.factor) / self.every)) * self.rate
+        return ops.exp(step * (of_numbers(math.log, self.factor) / self.every)) * self.rate
 
 
 @frozen_dataclass
@@ -236,7 +236,7 @@ class Polynomial(Schedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
-        remaining = ops.pow(1.0 - _progress(step, self.steps), float(self.power))
+        remaining = ops.pow(1.0 - _progress(step, self.steps), self.power)
         return remaining * (self.rate - self.final) + self.final
 
     @property
@@ -271,9 +271,9 @@ class PiecewiseConstant(Schedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
-        result = ops.full((), self.rates[0], step.dtype)
+        result = ops.cast(self.rates[0], step.dtype)
         for boundary, rate in zip(self.boundaries, self.rates[1:], strict=True):
-            result = ops.where(step < float(boundary), result, float(rate))
+            result = ops.where(step < boundary, result, rate)
         return result
 
 
@@ -308,15 +308,16 @@ class CosineRestarts(Schedule):
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
         # Adding one half keeps quotients away from whole numbers, where rounding would decide.
-        first = float(self.steps)
+        first = self.steps
         if self.growth == 1:
             begin = ops.floor((step + 0.5) / first) * first
             length: Tensor | float = first
         else:
             ratio = self.growth - 1.0
-            passed = ops.log(((step + 0.5) / first) * ratio + 1.0) / math.log(self.growth)
+            passed = ops.log(((step + 0.5) / first) * ratio + 1.0)
+            passed = passed / of_numbers(math.log, self.growth)
             times = ops.floor(passed)
-            scale = ops.floor(ops.pow(float(self.growth), times) + 0.5)
+            scale = ops.floor(ops.pow(self.growth, times) + 0.5)
             begin, length = (scale - 1.0) * (first / ratio), scale * first
         wave = ops.cos((step - begin) / length * math.pi)
         return (wave + 1.0) * ((self.rate - self.final) / 2) + self.final
@@ -352,12 +353,12 @@ class Cyclic(Schedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
-        cycle = 2.0 * self.steps
+        cycle = self.steps * 2.0
         finished = ops.floor((step + 0.5) / cycle)
-        position = (step - finished * cycle) / float(self.steps)
+        position = (step - finished * cycle) / self.steps
         height = 1.0 - ops.abs(position - 1.0)
         if self.factor != 1:
-            height = height * ops.pow(float(self.factor), finished)
+            height = height * ops.pow(self.factor, finished)
         return height * (self.rate - self.least) + self.least
 
 
@@ -396,7 +397,7 @@ class OneCycle(Schedule):
         last = self.steps - 1.0
         top = self.rise * self.steps - 1.0
         first = self.rate / self.start
-        rising = _wave(step / max(top, 1e-9), first, self.rate)
+        rising = _wave(step / of_numbers(max, top, 1e-9), first, self.rate)
         falling = _wave((step - top) / (last - top), self.rate, first / self.end)
         return ops.where(step <= top, rising, falling)
 
@@ -439,8 +440,8 @@ class Chain(Schedule):
         result = _rate_of(self.schedules[0], step) + ops.zeros_like(step)
         for begin, schedule in zip(begins[1:], self.schedules[1:], strict=True):
             # Before its begin a schedule is not used, and counts no negative steps.
-            later = _rate_of(schedule, ops.maximum(step - float(begin), 0.0))
-            result = ops.where(step < float(begin), result, later)
+            later = _rate_of(schedule, ops.maximum(step - begin, 0.0))
+            result = ops.where(step < begin, result, later)
         return result
 
     @property
@@ -474,9 +475,9 @@ class Warmup(Schedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         """Builds the rate."""
-        later = ops.maximum(step - float(self.steps), 0.0)
+        later = ops.maximum(step - self.steps, 0.0)
         rate = _rate_of(self.then, later)
-        return ops.minimum((step + 1.0) / float(self.steps), 1.0) * rate
+        return ops.minimum((step + 1.0) / self.steps, 1.0) * rate
 
     @property
     def ends_after(self) -> int | None:
@@ -486,7 +487,7 @@ class Warmup(Schedule):
 
 def _progress(step: Tensor, steps: int) -> Tensor:
     """From 0 at the start to 1 after `steps`, and 1 from then on."""
-    return ops.minimum(step / float(steps), 1.0)
+    return ops.minimum(step / steps, 1.0)
 
 
 def _wave(progress: Tensor, first: float, last: float) -> Tensor:
@@ -497,7 +498,7 @@ def _wave(progress: Tensor, first: float, last: float) -> Tensor:
 
 def _rate_of(schedule: Schedule | float, step: Tensor) -> Tensor | float:
     """The rate of a schedule, or a constant one."""
-    return schedule(step) if callable(schedule) else float(schedule)
+    return schedule(step) if callable(schedule) else schedule
 
 
 def _end_of(begin: int, schedule: Schedule | float) -> int | None:

@@ -17,7 +17,7 @@ from lamina.calls import checked
 from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
 from lamina.data.stream import AnyData, as_data
-from lamina.derive import RATE, BatchGraph
+from lamina.derive import RATE, BatchGraph, TrainingNumbers
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.explanation import Profile
@@ -106,6 +106,8 @@ class Training(BatchRunner):
         engine, slots = parameters.engine, self._graph.slots
         if update is not None:
             slots = {**slots, **update.slots}
+        numbers = (update or self._graph).hyperparameters or TrainingNumbers()
+        memories = {**slots, **numbers.leaves}
         # Before the state is allocated; `compile_for_batch` checks again when it is.
         program = program_for_batch(
             self._graph,
@@ -113,17 +115,18 @@ class Training(BatchRunner):
             engine,
             parameters.arena,
             self._program_name,
-            [need_of_states(slots)],
+            [need_of_states(memories)],
             divisible="batch" if update is None else "micro-batch",
         )
         with self._lock.mutex:
-            states = allocate_states(engine, seed, slots)
+            states = allocate_states(engine, seed, memories)
             self._shared |= states
-            # Sums of gradients are the same before any training step: they are not saved.
+            # Hyper-parameters are not saved. Neither are sums of gradients, which are the same
+            # before any training step.
             sums = set[str]() if update is None else self._graph.slots.keys() - {MICRO_STEP}
-            self._slots = {name: one for name, one in states.items() if name not in sums}
-            settable = {n: one for n, one in states.items() if n.split(":")[0] == RATE}
-            self._rates = LearningRates(options.optimizer, settable)
+            unsaved = sums | numbers.leaves.keys()
+            self._slots = {name: one for name, one in states.items() if name not in unsaved}
+            self._rates = LearningRates(numbers, states)
             self._accumulation: Accumulation | None = None
             try:
                 self._programs.get(micro, partial(self._compile, program=program))
@@ -168,10 +171,9 @@ class Training(BatchRunner):
     def rate(self) -> float:
         """The learning rate of the next training step; NaN if the optimizer has none.
 
-        It can be set if the training was made with `adjustable_rate=True`; nothing is compiled.
-        If the rate is a function of the training step, setting it multiplies the function, also in
-        later training steps. With `lm.ByPath` it is the rate of the default optimizer, and setting
-        it sets all rates; `rates` has them by name.
+        It can be set; nothing is compiled. If the rate is a function of the training step, setting
+        it multiplies the function, also in later training steps. With `lm.ByPath` it is the rate of
+        the default optimizer, and setting it sets all rates; `rates` has them by name.
         """
         return self.rates.get(RATE, math.nan)
 
@@ -502,10 +504,13 @@ class Training(BatchRunner):
             return self._parameters.read(list(self._parameters.memories)), self.state()
 
     def state(self) -> dict[str, Array]:
-        """Everything needed to continue later: optimizer state, step counter and seed, by name."""
+        """Everything needed to continue later: optimizer state, step counter and seed, by name.
+
+        Also learning rates that were set.
+        """
         with self._lock.mutex:
             self._require_alive()
-            return read_all(self._slots)
+            return read_all(self._slots) | self._rates.state()
 
     @checked
     def restore(
@@ -527,6 +532,7 @@ class Training(BatchRunner):
 
     def _restore(self, state: Mapping[str, Array], parameters: Mapping[str, Array]) -> None:
         self._require_alive()
+        rates, state = self._rates.divided(state)
         fits = state.keys() == self._slots.keys() and all(
             np.shape(state[name]) == memory.shape for name, memory in self._slots.items()
         )
@@ -547,6 +553,7 @@ class Training(BatchRunner):
                 *((models[name], value) for name, value in parameters.items()),
             ]
         )
+        self._rates.restore(rates)
 
     def release(self) -> None:
         with self._lock.mutex:

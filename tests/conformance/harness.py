@@ -11,6 +11,7 @@ from tolerances import expected_of
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
+from lamina.derive import BatchGraph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Sample, Tensor, leaf, show
 from lamina.program.encoding import decode, encode
@@ -139,3 +140,10 @@ class Leaves:
     def graph(self, outputs: Sequence[Tensor]) -> Graph:
         named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
         return Graph(tuple(self.tensors), named)
+
+
+def numbers_of(made: BatchGraph) -> dict[str, Array]:
+    """The hyper-parameters of a training step, as feeds."""
+    assert made.hyperparameters is not None
+    leaves = made.hyperparameters.leaves
+    return {name: np.asarray(value, node.dtype.numpy) for name, (node, value) in leaves.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import check, run_program
+from harness import check, numbers_of, run_program
 
 import lamina as lm
 from lamina import ops
@@ -90,9 +90,10 @@ def test_a_training_step_with_mixed_examples(layer: Layer, engine: Engine) -> No
     loss = lm.CrossEntropy()
     options = TrainingOptions(loss, lm.SGD(0.5))
     targets = default_targets(network, loss, float32)
-    graph = bind_batch(training_graph(network, options, targets, dtype=float32).graph, BATCH)
+    made = training_graph(network, options, targets, dtype=float32)
+    graph = bind_batch(made.graph, BATCH)
     generator = np.random.default_rng(1)
-    feeds: dict[str, Array] = {"seed": np.array(5), "step": np.array(4)}
+    feeds: dict[str, Array] = {"seed": np.array(5), "step": np.array(4), **numbers_of(made)}
     for node in graph.nodes():
         name = node.attributes.get("name", "")
         if name.startswith(("input", "3.")):

@@ -102,6 +102,9 @@ def _memories(program: Program, engine: Engine) -> dict[str, Memory]:
             if kind == "parameter":
                 drawn = generator.uniform(-0.5, 0.5, buffer.shape)
                 memories[buffer.name].write(drawn.astype(buffer.dtype.numpy))
+            elif "optimizer/" in buffer.name:
+                number = -0.25 if buffer.name.startswith("log") else 0.25
+                memories[buffer.name].write(np.full(buffer.shape, number, buffer.dtype.numpy))
     return memories
 
 

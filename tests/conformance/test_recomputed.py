@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import run_program
+from harness import numbers_of, run_program
 
 import lamina as lm
 from lamina.compiler.pipeline import compile_graph
@@ -68,8 +68,8 @@ def _trained(
     """The loss, parameters and states after some training steps, in the order of the program."""
     targets = default_targets(network, loss, float32)
     options = TrainingOptions(loss, optimizer)
-    graph = training_graph(network, options, targets, dtype=float32).graph
-    program = compile_graph(graph, batch=6, name="training", target=engine.target)
+    made = training_graph(network, options, targets, dtype=float32)
+    program = compile_graph(made.graph, batch=6, name="training", target=engine.target)
     feeds = {
         buffer.name: np.zeros(buffer.shape, buffer.dtype.numpy)
         if kind == "state"
@@ -77,6 +77,7 @@ def _trained(
         for kind in ("input", "parameter", "state")
         for buffer in program.of_kind(kind)
     }
+    feeds |= numbers_of(made)
     outputs, values = run_program(program, engine, feeds, runs=2)
     return [outputs["loss"], *values.values()]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import Leaves, Values, run_program, values_of
+from harness import Leaves, Values, numbers_of, run_program, values_of
 from random_graphs import random_graph
 from test_ops import CASES, weighted_gradients
 
@@ -218,11 +218,11 @@ def test_a_network_with_an_embedding_trains_to_the_same_bits() -> None:
     layers = (lm.Input(6, dtype="int64"), lm.Embedding(20, 5), lm.Flatten(), lm.Linear(3))
     net, loss = lm.Sequential(*layers), lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
-    graph = training_graph(net, TrainingOptions(loss, lm.Adam(1e-2)), targets, dtype=float32).graph
-    program = compile_graph(graph, batch=8, name="test", target=IN_ORDER)
+    made = training_graph(net, TrainingOptions(loss, lm.Adam(1e-2)), targets, dtype=float32)
+    program = compile_graph(made.graph, batch=8, name="test", target=IN_ORDER)
     feeds: dict[str, Array] = {}
     for buffer in program.buffers.values():
         if buffer.kind in ("input", "parameter", "state"):
             drawn = random_indices(buffer.size, 3, len(feeds)).reshape(buffer.shape)
             feeds[buffer.name] = drawn.astype(buffer.dtype.numpy)
-    same_bits(graph, feeds, runs=3, batch=8)
+    same_bits(made.graph, feeds | numbers_of(made), runs=3, batch=8)

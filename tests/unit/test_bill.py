@@ -76,17 +76,25 @@ def test_inference_has_no_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "slots"),
-    [(lm.SGD(0.1), 0), (lm.SGD(0.1, momentum=0.9), 1), (lm.Adagrad(0.1), 1), (lm.Adam(1e-3), 2)],
+    ("optimizer", "slots", "numbers"),
+    [
+        (lm.SGD(0.1), 0, 1),
+        (lm.SGD(0.1, momentum=0.9), 1, 2),
+        (lm.Adagrad(0.1), 1, 2),
+        # The rate, epsilon, beta2, and 1 - beta and log(beta) of both.
+        (lm.Adam(1e-3), 2, 7),
+    ],
 )
-def test_state_is_the_optimizers_slots_and_the_step_counter(optimizer: object, slots: int) -> None:
+def test_state_is_the_optimizers_slots_and_numbers_and_the_step_counter(
+    optimizer: object, slots: int, numbers: int
+) -> None:
     found = SMALL.plan(8, lm.MSE(), optimizer)
-    assert found.state_bytes == slots * 4 * (15 + 8) + 8
+    assert found.state_bytes == slots * 4 * (15 + 8) + numbers * 4 + 8
 
 
 def test_dropout_adds_its_seed_to_the_state() -> None:
     net = lm.Sequential(lm.Input(4), lm.Dropout(0.5), lm.Linear(3))
-    assert net.plan(8, lm.MSE(), lm.SGD(0.1)).state_bytes == 8 + 8
+    assert net.plan(8, lm.MSE(), lm.SGD(0.1)).state_bytes == 8 + 8 + 4
 
 
 def test_inputs_and_targets_of_one_batch_are_counted() -> None:
@@ -275,7 +283,7 @@ def test_the_bill_is_shown_as_a_table() -> None:
     lines = str(found).splitlines()
     assert lines[0].split() == ["memory", "bytes"]
     assert lines[2].split() == ["parameters", "92", "B"]
-    assert lines[3].split() == ["optimizer", "and", "other", "state", "192", "B"]
+    assert lines[3].split() == ["optimizer", "and", "other", "state", "220", "B"]
     assert lines[4].split() == ["inputs", "and", "targets,", "8", "examples", "192", "B"]
     assert lines[8].split()[0] == "peak"
     assert lines[9].startswith("lower bound ")

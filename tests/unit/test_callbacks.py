@@ -141,7 +141,7 @@ def test_a_rate_that_is_set_trains_like_a_schedule(name: str, dtype: str) -> Non
         model = lm.Model(network(), seed=1, dtype=dtype)
         optimizer = make(0.1 if adjustable else step)
         how = {"loss": lm.CrossEntropy(), "optimizer": optimizer, "batch_size": 8}
-        with model.training(**how, adjustable_rate=adjustable) as training:
+        with model.training(**how) as training:
             losses = [*training.run((X, Y), steps=3)]
             assert training.rate == pytest.approx(0.1 if adjustable else 0.025)
             if adjustable:
@@ -154,7 +154,7 @@ def test_a_rate_that_is_set_trains_like_a_schedule(name: str, dtype: str) -> Non
 
 def test_setting_a_rate_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lm.Model(network(), seed=1)
-    with model.training(**FAR, batch_size=8, adjustable_rate=True) as training:
+    with model.training(**FAR, batch_size=8) as training:
         training.step(X[:8], Y[:8])
         monkeypatch.setattr(type(training), "_compile", None)
         training.rate = 0.0
@@ -170,7 +170,7 @@ def test_the_rates_of_several_optimizers_have_names() -> None:
     optimizer = lm.ByPath({"*.bias": lm.SGD(0.1)}, default=lm.Adam(0.01))
     model = lm.Model(network(), seed=1)
     how = {"loss": lm.CrossEntropy(), "optimizer": optimizer, "batch_size": 8}
-    with model.training(**how, adjustable_rate=True) as training:
+    with model.training(**how) as training:
         assert training.rates == pytest.approx({"rate": 0.01, "rate:*.bias": 0.1})
         training.set_rates({"rate:*.bias": 0.0})
         before = model.parameters()
@@ -188,7 +188,7 @@ def test_a_schedule_is_set_by_a_factor_that_stays() -> None:
     schedule = lm.schedules.Linear(0.4, steps=8)
     model = lm.Model(network(), seed=1)
     how = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(schedule), "batch_size": 8}
-    with model.training(**how, adjustable_rate=True) as training:
+    with model.training(**how) as training:
         assert training.rate == pytest.approx(0.4)
         training.rate = 0.2
         training.run((X, Y), steps=4)
@@ -201,38 +201,28 @@ def test_a_schedule_is_set_by_a_factor_that_stays() -> None:
 
 def test_a_rate_that_cannot_be_set_is_refused() -> None:
     model = lm.Model(network(), seed=1)
-    with model.training(**FAR, batch_size=8) as training:
-        assert training.rate == 0.1
-        with pytest.raises(DefinitionError) as caught:
-            training.rate = 0.2
-        assert caught.value.facts == (
-            ("in a training", "model.training(..., adjustable_rate=True)"),
-            ("in a fit", "changes_rate = True in the class of the callback"),
-        )
-
-    class Halve(lm.Callback):
-        def epoch_ends(self, fit: RunningFit) -> None:
-            fit.rate /= 2
-
-    with pytest.raises(DefinitionError, match=r"in a fit +changes_rate = True in the class"):
-        fit([Halve()])
     how = {"loss": lm.CrossEntropy(), "optimizer": lm.Rprop(), "batch_size": 8}
-    with model.training(**how, adjustable_rate=True) as training:
+    with model.training(**how) as training:
         assert math.isnan(training.rate)
         with pytest.raises(DefinitionError, match="This optimizer has no learning rate"):
             training.rate = 0.2
-    with model.training(**FAR, batch_size=8, adjustable_rate=True) as training:
+    with model.training(**FAR, batch_size=8) as training:
         with pytest.raises(DefinitionError, match="rate"):
             training.rate = -0.1
         assert training.rate == pytest.approx(0.1)
 
 
-def test_a_rate_is_part_of_the_state() -> None:
+def test_a_rate_that_was_set_is_part_of_the_state() -> None:
     model = lm.Model(network(), seed=1)
-    with model.training(**FAR, batch_size=8, adjustable_rate=True) as training:
+    with model.training(**FAR, batch_size=8) as training:
+        begun = training.state()
         training.rate = 0.03
         saved = training.state()
-    with model.training(**FAR, batch_size=8, adjustable_rate=True) as training:
+        assert saved.keys() - begun.keys() == {"rate"}
+        training.restore(begun)
+        assert training.rate == 0.1
+        assert training.state().keys() == begun.keys()
+    with model.training(**FAR, batch_size=8) as training:
         training.restore(saved)
         assert training.rate == pytest.approx(0.03)
 

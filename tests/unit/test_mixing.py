@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness import numbers_of
 from layer_values import run, traced
 from random_arrays import normal64
 
@@ -131,10 +132,14 @@ def trained(
     network = lm.Sequential(lm.Input(4), *layers, lm.Linear(3, bias=False))
     metrics = (lm.Accuracy(),) if target[1] == int64 else ()
     options = TrainingOptions(loss, lm.SGD(1.0), metrics=metrics)
-    graph = training_graph(network, options, [target], dtype=float64).graph
+    made = training_graph(network, options, [target], dtype=float64)
     weight = "2.weight" if layers else "1.weight"
-    fed = {**KEYS, **{weight if n == "weight" else n: a for n, a in feeds.items()}}
-    outputs, after = evaluate(bind_batch(graph, 6), fed)
+    fed = {
+        **KEYS,
+        **numbers_of(made),
+        **{weight if n == "weight" else n: a for n, a in feeds.items()},
+    }
+    outputs, after = evaluate(bind_batch(made.graph, 6), fed)
     return {**outputs, "weight": after[weight]}
 
 

@@ -105,7 +105,11 @@ DIFFERENT: dict[str, Callable[[], tuple[Graph, int, str]]] = {
         8,
         "training",
     ),
-    "another rate": lambda: (training_graph_of(classifier(), None, lm.Adam(1e-2)), 8, "training"),
+    "another momentum": lambda: (
+        training_graph_of(classifier(), None, lm.SGD(0.1, momentum=0.9)),
+        8,
+        "training",
+    ),
     "a constant": lambda: (scaled([1, 2, 3]), 1, "test"),
     "another constant": lambda: (scaled([1, 2, 4]), 1, "test"),
     "a constant of one number": lambda: (scaled(2), 1, "test"),

@@ -887,7 +887,6 @@ ROWS |= {
             "data": OPTIONAL,
             "seed": OPTIONAL | WHOLE,
             "micro_batch": OPTIONAL | COUNT,
-            "adjustable_rate": FLAG,
         },
         lambda made: made.release(),
         call=lambda **o: model().training(**o),
@@ -1018,9 +1017,7 @@ ROWS |= {
     "Training.set_rates": Row(
         {"values": {}},
         {"values": some("{}")},
-        call=lambda **o: (
-            model().training(**STEP, batch_size=2, adjustable_rate=True).set_rates(**o)
-        ),
+        call=lambda **o: model().training(**STEP, batch_size=2).set_rates(**o),
     ),
     "Training.release": Row(call=lambda: model().training(**STEP, batch_size=2).release()),
 }
@@ -1273,7 +1270,6 @@ PROTOCOLS = {
     "statistics",
     "target",
     "update",
-    "with_rates",
 }
 INTERNAL = {
     "BatchRunner.fed",

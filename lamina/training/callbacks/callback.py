@@ -70,7 +70,7 @@ class RunningFit:
 
     @property
     def rate(self) -> float:
-        """The learning rate, as `Training.rate`; a callback with `changes_rate` may set it."""
+        """The learning rate, as `Training.rate`; a callback may set it."""
         return self.training.rate
 
     @rate.setter
@@ -98,7 +98,7 @@ class Callback(metaclass=Called):
     may read everything that `fit` gives them, set parameters and the rate, and stop the fit.
 
     Attributes:
-        changes_rate: whether a hook sets `fit.rate`. Then the rate is an input of the program.
+        changes_rate: whether a hook sets `fit.rate`. Then the history has the rate of each epoch.
 
     Raises:
         DefinitionError: for a subclass with a hook that is misspelt, is one of another framework,

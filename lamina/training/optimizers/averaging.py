@@ -8,8 +8,9 @@ statistics, are not averaged.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, replace
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import KW_ONLY
 
 from lamina import ops
 from lamina.errors import DefinitionError
@@ -19,11 +20,9 @@ from lamina.layers.checks import origin_text
 from lamina.objective.protocols import (
     AVERAGE,
     PerParameter,
-    RateFunction,
     check_optimizer,
     joins_parameters,
     optimizers_by_name,
-    with_rates,
 )
 from lamina.objective.protocols import Optimizer as AnyOptimizer
 from lamina.records import frozen_dataclass
@@ -65,12 +64,6 @@ class Averaging(Optimizer):
         new, new_slots = self.optimizer.update(parameter, gradient, slots, step)
         return new, {**new_slots, AVERAGE: self.average(slots[AVERAGE], new, step)}
 
-    def with_rates(
-        self, make: Callable[[str, float | RateFunction], RateFunction], name: str
-    ) -> AnyOptimizer:
-        """This optimizer with another rate of the wrapped one."""
-        return replace(self, optimizer=with_rates(self.optimizer, make, name))
-
     def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
         """The optimizer of each parameter, wrapped by this one.
 
@@ -87,7 +80,13 @@ class Averaging(Optimizer):
                     where=origin_text(self),
                     advice="One of EMA and SWA is enough.",
                 )
-        return {name: replace(self, optimizer=optimizer) for name, optimizer in chosen.items()}
+        return {name: self._around(optimizer) for name, optimizer in chosen.items()}
+
+    def _around(self, optimizer: AnyOptimizer) -> AnyOptimizer:
+        # `replace` would make plain numbers of hyper-parameters.
+        wrapped = copy(self)
+        object.__setattr__(wrapped, "optimizer", optimizer)
+        return wrapped
 
     def _check_single(self, optimizer: AnyOptimizer) -> None:
         if joins_parameters(optimizer):
@@ -165,8 +164,8 @@ class SWA(Averaging):
         since = step - (self.start - 1)
         passed = ops.cast(ops.maximum(since, 0), parameter.dtype)
         # Adding one half keeps the quotient away from whole numbers, where rounding would decide.
-        finished = ops.floor((passed + 0.5) / float(self.every))
-        counts = ops.equal(passed, finished * float(self.every))
+        finished = ops.floor((passed + 0.5) / self.every)
+        counts = ops.equal(passed, finished * self.every)
         mixed = before + (parameter - before) / (finished + 1.0)
         later = ops.where(counts, mixed, before)
         return ops.where(ops.less_equal(since, 0), parameter, later)

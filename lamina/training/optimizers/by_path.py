@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from lamina.errors import DefinitionError
@@ -11,11 +11,9 @@ from lamina.layers.checks import origin_text
 from lamina.objective.protocols import Optimizer as AnyOptimizer
 from lamina.objective.protocols import (
     PerParameter,
-    RateFunction,
     check_optimizer,
     matching,
     optimizers_by_name,
-    with_rates,
 )
 from lamina.records import frozen_dataclass
 from lamina.training.optimizers.optimizer import Optimizer, Slots
@@ -39,7 +37,7 @@ class ByPath(Optimizer):
         >>> net = lm.Sequential(lm.Input(3), lm.Linear(4), lm.ReLU(), lm.Linear(2))
         >>> slow_start = lm.ByPath({"1.*": lm.Adam(1e-4)}, default=lm.Adam(1e-3))
         >>> net.plan(8, loss=lm.MSE(), optimizer=slow_start).state_bytes
-        216
+        272
     """
 
     patterns: Mapping[str, AnyOptimizer]
@@ -67,16 +65,6 @@ class ByPath(Optimizer):
         """Builds the update of a parameter that no pattern fits."""
         new, new_slots = self.default.update(parameter, gradient, slots, step)
         return new, dict(new_slots)
-
-    def with_rates(
-        self, make: Callable[[str, float | RateFunction], RateFunction], name: str
-    ) -> AnyOptimizer:
-        """This optimizer with other rates; those of patterns are named `"rate:*.bias"`."""
-        patterns = {
-            pattern: with_rates(one, make, f"{name}:{pattern}")
-            for pattern, one in self.patterns.items()
-        }
-        return ByPath(patterns, default=with_rates(self.default, make, name))
 
     def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
         """The optimizer of each parameter, by its name.

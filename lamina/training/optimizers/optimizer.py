@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, ClassVar
 
 from lamina import ops
 from lamina.errors import DefinitionError
-from lamina.graph import Tensor, TensorLike, constant
+from lamina.graph import Tensor, TensorLike, constant, of_numbers
 from lamina.graph.kinds import AnyOf, Function, Number
 from lamina.layers.checks import Sourced, origin_text
 from lamina.objective.protocols import Optimizer as AnyOptimizer
-from lamina.objective.protocols import PerParameter, RateFunction
+from lamina.objective.protocols import PerParameter
 from lamina.shapes import DType
 
 _RATE = AnyOf((Number("[0, inf)"), Function("a function of the training step")))
@@ -69,24 +68,6 @@ class Optimizer(Sourced, ABC):
         Returns:
             The new parameter and the new state, in the parameter's shape and dtype.
         """
-
-    def with_rates(
-        self, make: Callable[[str, float | RateFunction], RateFunction], name: str
-    ) -> AnyOptimizer:
-        """This optimizer with another learning rate, for rates that are set while it trains.
-
-        Args:
-            make: returns the new rate, a function of the training step, from a name and `rate`.
-            name: of the rate.
-
-        Returns:
-            The optimizer itself if its `rate` cannot be a function.
-        """
-        field = next((one for one in fields(cast(Any, self)) if one.name == "rate"), None)
-        if field is None or field.type not in ("Rate", Rate):
-            return self
-        changed: Any = replace(cast(Any, self), rate=make(name, cast(Any, self).rate))
-        return changed
 
     def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
         """The optimizer of each parameter, by its name: this one, for all of them.
@@ -143,4 +124,4 @@ def running_square(mean: Tensor, value: Tensor, kept: float) -> Tensor:
 
 def bias_correction(time: Tensor, beta: float) -> Tensor:
     """1 - beta^time, accurate in float32 even if beta^time is nearly 1."""
-    return -ops.expm1(time * math.log(beta)) if beta else ops.ones_like(time)
+    return -ops.expm1(time * of_numbers(math.log, beta)) if beta else ops.ones_like(time)

@@ -1,0 +1,232 @@
+"""Numbers of optimizers, schedules, clipping and penalties are inputs of the program."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.compiler import pipeline, program_cache
+from lamina.derive import BatchGraph, default_targets, training_graph
+from lamina.engines.cpu import compilation
+from lamina.layers import regularizers
+from lamina.objective.protocols import TrainingOptions
+from lamina.shapes import float32
+from lamina.training import clipping, optimizers, schedules
+
+# Arguments without a default, and flags that let other fields matter.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "ByPath": {"patterns": {"*.bias": lm.SGD(0.25)}, "default": lm.SGD(0.5)},
+    "EMA": {"optimizer": lm.SGD(0.25)},
+    "SWA": {"optimizer": lm.SGD(0.25), "start": 3},
+    "Chain": {"boundaries": (5, 9), "schedules": (0.25, schedules.Linear(0.5, 7), 0.125)},
+    "PiecewiseConstant": {"boundaries": (5, 9), "rates": (0.25, 0.5, 0.125)},
+    "Warmup": {"then": 0.25},
+}
+# Used for every other field without a default.
+NUMBERS = {"rate": 0.25, "steps": 7, "every": 3, "factor": 0.25, "limit": 0.25, "strength": 0.25}
+# A number that decides how many states there are.
+STRUCTURE = {("LBFGS", "history")}
+
+
+def public(module: Any, base: type) -> list[type]:
+    classes = {one for name in dir(module) if isinstance(one := getattr(module, name), type)}
+    found = [one for one in classes if issubclass(one, base) and dataclasses.is_dataclass(one)]
+    concrete = (one for one in found if not inspect.isabstract(one))
+    return sorted(concrete, key=lambda one: one.__name__)
+
+
+def example(cls: type) -> Any:
+    """A record in which no number is 0 or 1, because these may decide the structure."""
+    given: dict[str, Any] = dict(ARGUMENTS.get(cls.__name__, {}))
+    for one in dataclasses.fields(cls):
+        if one.name in given:
+            continue
+        if one.default is dataclasses.MISSING:
+            given[one.name] = NUMBERS[one.name]
+        elif is_number(one.default) and one.default in (0, 1):
+            given[one.name] = 3 if isinstance(one.default, int) else 0.25
+    return cls(**given)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def others(value: Any) -> Iterator[Any]:
+    """Other values of a field, of which one is valid; none if it has no numbers."""
+    if is_number(value):
+        yield from (
+            (value + 2, value + 3) if isinstance(value, int) else (value * 0.75, value * 1.25)
+        )
+    elif isinstance(value, tuple):
+        yield from zip(*(list(others(one)) for one in value), strict=True)
+    elif isinstance(value, dict):
+        yield from (dict.fromkeys(value, new) for one in value.values() for new in others(one))
+    elif dataclasses.is_dataclass(value):
+        for one in dataclasses.fields(value):
+            for new in others(getattr(value, one.name)):
+                yield dataclasses.replace(value, **{one.name: new})
+
+
+def changed(record: Any, field: str) -> Any:
+    for value in others(getattr(record, field)):
+        try:
+            return dataclasses.replace(record, **{field: value})
+        except lm.errors.DefinitionError:
+            continue
+    raise AssertionError(f"no other value of {field} is valid")
+
+
+def cases() -> Iterator[Any]:
+    """Every field with numbers of every public record."""
+    for module, base in (
+        (optimizers, optimizers.Optimizer),
+        (schedules, schedules.Schedule),
+        (clipping, clipping.Sourced),
+        (regularizers, regularizers.Sourced),
+    ):
+        for cls in public(module, base):
+            record = example(cls)
+            for one in dataclasses.fields(cls):
+                has_numbers = next(others(getattr(record, one.name)), None) is not None
+                if has_numbers and (cls.__name__, one.name) not in STRUCTURE:
+                    yield pytest.param(record, one.name, id=f"{cls.__name__}-{one.name}")
+
+
+def step_of(record: Any, dtype: Any = float32) -> BatchGraph:
+    """The training step in which a record is used."""
+    how: dict[str, Any] = {"optimizer": lm.SGD(0.25)}
+    penalty = None
+    if isinstance(record, optimizers.Optimizer):
+        how["optimizer"] = record
+    elif isinstance(record, schedules.Schedule):
+        how["optimizer"] = lm.SGD(record)
+    elif record.__class__.__module__ == clipping.__name__:
+        how["clip"] = record
+    else:
+        penalty = record
+    net = lm.Sequential(lm.Input(3), lm.Linear(2, weight_regularizer=penalty))
+    targets = default_targets(net, lm.MSE(), dtype)
+    return training_graph(net, TrainingOptions(lm.MSE(), **how), targets, dtype=dtype)
+
+
+def checksum(step: BatchGraph) -> str:
+    found = program_cache._graph_checksum(step.graph)
+    assert found is not None
+    return found
+
+
+def values(step: BatchGraph) -> dict[str, float]:
+    assert step.hyperparameters is not None
+    leaves = {**step.slots, **step.hyperparameters.leaves}
+    return {name: float(value) for name, (_, value) in leaves.items()}
+
+
+@pytest.mark.parametrize(("record", "field"), [*cases()])
+def test_another_number_is_the_same_program(record: Any, field: str) -> None:
+    one, other = step_of(record), step_of(changed(record, field))
+    assert checksum(one) == checksum(other)
+    assert values(one).keys() == values(other).keys()
+    assert values(one) != values(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lm.Adam(0.9, beta1=0.9, beta2=0.9, epsilon=0.9), lm.Adam()),
+        (lm.SGD(1.0, momentum=1.0, weight_decay=1.0), lm.SGD(0.1, momentum=0.9, weight_decay=0.2)),
+        (lm.SGD(0.0), lm.SGD(2.0)),
+    ],
+    ids=repr,
+)
+def test_the_program_does_not_depend_on_numbers_that_happen_to_be_equal(
+    one: Any, other: Any
+) -> None:
+    assert checksum(step_of(one)) == checksum(step_of(other))
+
+
+def test_numbers_that_decide_what_is_kept_are_another_program() -> None:
+    records = [lm.SGD(0.1), lm.SGD(0.1, momentum=0.9), lm.SGD(0.1, weight_decay=0.1)]
+    assert len({checksum(step_of(record)) for record in records}) == 3
+
+
+def test_numbers_of_formulas_are_computed_in_double_precision() -> None:
+    found = values(step_of(lm.Adam(beta2=0.999)))
+    assert found["(1.0 - optimizer/beta2)"] == 1.0 - 0.999
+    assert found["log(optimizer/beta2)"] == np.log(0.999)
+
+
+def test_a_fit_with_other_numbers_compiles_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    compiled: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def call(*values: Any, **options: Any) -> Any:
+            compiled.append(name)
+            return function(*values, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(pipeline, "compile_graph")
+    counted(compilation, "assemble")
+    x, y = np.ones((12, 3), "float32"), np.arange(12) % 2
+
+    def loss(number: float) -> float:
+        net = lm.Sequential(lm.Input(3), lm.Linear(2, weight_regularizer=lm.L1(number)))
+        optimizer = lm.EMA(
+            lm.ByPath(
+                {"*.bias": lm.SGD(number, momentum=number)},
+                default=lm.AdamW(lm.schedules.Cosine(number, 20), beta1=number, epsilon=number),
+            ),
+            decay=number,
+        )
+        how = {"loss": lm.CrossEntropy(), "optimizer": optimizer, "batch_size": 6}
+        clip = lm.ClipGlobalNorm(number)
+        model = lm.Model(net, engine="cpu", seed=0)
+        history = model.fit((x, y), epochs=2, micro_batch=3, clip=clip, progress=False, **how)
+        return history["loss"][-1]
+
+    first = loss(0.5)
+    assert {"compile_graph", "assemble"} <= set(compiled)
+    compiled.clear()
+    assert loss(0.25) != first
+    assert compiled == []
+
+
+class Own(optimizers.Optimizer):
+    """An optimizer that is written outside the package, and calculates with its rate."""
+
+    def slots(self) -> dict[str, float]:
+        return {}
+
+    def update(self, parameter: Any, gradient: Any, slots: Any, step: Any) -> Any:
+        return parameter - gradient * (self.rate * 2 - 0.1), {}
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnRecord(Own):
+    rate: float = 0.25
+
+
+def test_a_rate_that_is_set_changes_the_numbers_that_follow_from_it() -> None:
+    x, y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
+    found: list[dict[str, Any]] = []
+    for given, later in ((0.25, 0.5), (0.5, None)):
+        model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter", seed=0)
+        with model.training(lm.MSE(), OwnRecord(given), 4) as training:
+            if later is not None:
+                training.rate = later
+            training.step(x, y)
+            assert training.rate == 0.5
+        found.append(model.parameters())
+    assert all((found[0][name] == found[1][name]).all() for name in found[0])
