@@ -88,7 +88,7 @@ def _input_dtypes(
         arrays = as_arrays(inputs if isinstance(inputs, Mapping) else dataset.input_arrays, names)
         check_batch(arrays, [input_spec(tensor, dtype) for tensor in network.inputs], names.labels)
     except (DataError, ShapeError) as error:
-        if dataset.coding is not None:
+        if dataset.coding is not None and dataset.coding.columns:
             error.advice = dataset.coding.inputs_text
         raise
     return tuple(_narrowed(as_dtype(array.dtype), dtype) for array in arrays)

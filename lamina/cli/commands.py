@@ -347,7 +347,7 @@ def predict(
     inputs: Any
     if not cli.is_table(data):
         inputs = cli.load_data(data, targets, None, 0)[0].inputs
-    elif loaded.coding is not None:
+    elif loaded.coding is not None and loaded.coding.columns:
         inputs = loaded.coding.inputs(data)
     else:
         inputs = cli.table_inputs(loaded, data, targets)

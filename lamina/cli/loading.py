@@ -42,9 +42,10 @@ def load_data(
     try:
         share = float(validation)
     except ValueError:
-        if training.coding is not None:
+        coding = training.coding
+        if coding is not None and (coding.columns or Path(validation).is_dir()):
             # Its words have the numbers that they have in the training data.
-            return training, training.coding.dataset(validation)
+            return training, coding.dataset(validation)
         return training, lm.data.load(validation, _column(targets))
     if not 0 < share < 1:
         raise click.UsageError("--validation is a file, or a share between 0 and 1.")

@@ -1,4 +1,4 @@
-"""`Coding`: how the columns of a table become numbers. It is stored with the model."""
+"""`Coding`: how tables, or the names of classes, become numbers. It is stored with the model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ from lamina.data.columns import (
 )
 from lamina.data.dataset import Arrays, Dataset
 from lamina.data.frames import columns_of, read_columns
+from lamina.data.images import read_image_folder
 from lamina.data.tables import DELIMITERS
+from lamina.data.untrusted import reading
 from lamina.errors import DataError
 from lamina.graph import warn
+from lamina.graph.kinds import shown
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
@@ -72,8 +75,10 @@ class Column:
 class Coding:
     """How the columns of a table become the inputs and targets of a model. Made by `from_frame`.
 
+    `load` makes that of a folder of pictures too, which codes the names of the subfolders.
+
     Attributes:
-        columns: the columns of the inputs; others of a table are ignored.
+        columns: the columns of the inputs; others of a table are ignored. None for pictures.
         target: the column of the targets, if any.
         words: how words are coded: `"one-hot"` or `"index"`.
         delimiter, decimal: the marks between cells and in numbers, if the table was in a file, and
@@ -130,12 +135,14 @@ class Coding:
 
         Args:
             frame: a data frame, columns by name, rows (a dict of values by the names of columns,
-                or a list of them), or the path of a `.csv` file.
+                or a list of them), or the path of a `.csv` file; or that of a folder of pictures.
 
         Raises:
             DataError: for columns that are missing or of another kind, and for missing numbers.
         """
         with errors_at("Coding"):
+            if not self.columns:
+                return dataset_of_pictures(frame, self).inputs
             return _inputs(self, _table(self, frame, self.columns))
 
     def dataset(self, frame: Any) -> Dataset:
@@ -147,6 +154,9 @@ class Coding:
         Raises:
             DataError: as for `inputs`, and for targets that are missing or unknown.
         """
+        if not self.columns:
+            with errors_at("Coding"):
+                return dataset_of_pictures(frame, self)
         target = () if self.target is None else (self.target,)
         with errors_at("Coding"):
             return _dataset(self, _table(self, frame, (*self.columns, *target)))
@@ -168,6 +178,29 @@ class Coding:
         found["columns"] = tuple(column(one) for one in notes["columns"])
         found["target"] = None if notes["target"] is None else column(notes["target"])
         return Coding(**found)
+
+
+def dataset_of_pictures(folder: Any, coding: Coding | None = None) -> Dataset:
+    """The pictures of a folder; with a coding, labelled by its classes.
+
+    Raises:
+        DataError, FileFormatError, MissingExtraError: as `read_image_folder`; or if it is no
+            folder.
+    """
+    is_path = isinstance(cast(object, folder), str | os.PathLike)
+    if not is_path or not Path(cast(Any, folder)).is_dir():
+        raise DataError(
+            "this is not a folder of pictures",
+            facts=(("expected", "the path of a folder"), ("found", shown(folder))),
+            advice="The model was trained on pictures: give it arrays of them, or a folder.",
+        )
+    path = Path(cast(Any, folder))
+    with reading(path, "a folder of pictures"):
+        known = None if coding is None else coding.classes
+        images, labels, classes = read_image_folder(path, known)
+        return Dataset(
+            images, labels, coding=coding or Coding((), Column("class", "word", classes), "one-hot")
+        )
 
 
 def _some(names: Sequence[str]) -> str:
@@ -216,11 +249,16 @@ def _first_difference(what: str, names: Sequence[str], others: Sequence[str]) ->
     return text(names), text(others)
 
 
-_CODE_ALIKE = (
-    "Words, classes and scales would get other numbers than in training. Code further tables as "
-    "the training data: model.coding.dataset('test.csv'), train.coding.dataset(frame); or load all "
-    "examples and divide them afterwards: data.split(0.8)."
-)
+def _alike(coding: Coding) -> str:
+    """What to do about data that is coded otherwise."""
+    tables = ("tables", "model.coding.dataset('test.csv'), train.coding.dataset(frame)")
+    folders = ("folders", "model.coding.dataset('test'), train.coding.dataset('test')")
+    what, calls = tables if coding.columns else folders
+    return (
+        f"Words, classes and scales would get other numbers than in training. Code further {what} "
+        f"as the training data: {calls}; or load all examples and divide them afterwards: "
+        "data.split(0.8)."
+    )
 
 
 def require_equal(coding: Coding, other: Coding) -> None:
@@ -229,9 +267,10 @@ def require_equal(coding: Coding, other: Coding) -> None:
     if different is not None:
         expected, found = different
         raise DataError(
-            "the table is coded otherwise than the training data",
+            f"the {'table' if coding.columns else 'folder'} is coded otherwise than the training "
+            "data",
             facts=(("expected", expected), ("found", found)),
-            advice=_CODE_ALIKE,
+            advice=_alike(coding),
         )
 
 
@@ -241,8 +280,9 @@ def warn_of_another(coding: Coding, other: Coding) -> None:
     if different is not None:
         expected, found = different
         warn(
-            "the table is coded otherwise than the data on which the model was trained before: "
-            f"expected {expected}, found {found}. {_CODE_ALIKE}"
+            f"the {'table' if coding.columns else 'folder'} is coded otherwise than the data on "
+            f"which the model was trained before: expected {expected}, found {found}. "
+            f"{_alike(coding)}"
         )
 
 

@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 from lamina.calls import checked
 from lamina.data.archives import read_hdf5, read_npy, read_npz
-from lamina.data.coding import Words, coded, target_column, targets_of
+from lamina.data.coding import Words, coded, dataset_of_pictures, target_column, targets_of
 from lamina.data.columns import Decimal, Delimiter, Kinds
 from lamina.data.dataset import Dataset, Floats
 from lamina.data.frames import read_columns
 from lamina.data.from_frame import Gaps
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
-from lamina.data.images import read_image_folder
 from lamina.data.on_disk import MAPPED_BYTES, mapped_hdf5, mapped_npy
 from lamina.data.tables import DELIMITERS, NotNumbers, column_number, read_csv, reading_table
 from lamina.data.untrusted import PathLike, reading
@@ -77,7 +76,7 @@ def load(
     | IDX, also `.gz` | uint8 images get a channel axis | the labels' file, if given; int64 |
     | `.csv` | the other columns, float32 | the last column, or the name or number given |
     | `.csv` with words, dates or gaps | the other columns, coded as by `from_frame` | the same |
-    | folder | its pictures, uint8 | the number of their subfolder, int64 |
+    | folder | its pictures, uint8 | the number of their subfolder, int64, of `coding.classes` |
 
     Args:
         path: the file or folder.
@@ -109,13 +108,12 @@ def load(
         if asked:
             raise _useless_option(*next(iter(asked.items())))
         if source.is_dir():
-            inputs, outputs = _read_folder(source, targets)
-        else:
-            inputs, outputs = _mapped(source, targets, on_disk) or _read_file(source, targets)
+            return _read_folder(source, targets)
+        inputs, outputs = _mapped(source, targets, on_disk) or _read_file(source, targets)
         return Dataset(inputs, outputs, dtype=dtype)
 
 
-def _read_folder(folder: Path, targets: PathLike | int | None) -> tuple[Array, Array | None]:
+def _read_folder(folder: Path, targets: PathLike | int | None) -> Dataset:
     if is_mnist_folder(folder):
         raise DataError(
             "the folder holds two data sets, for training and for testing",
@@ -124,7 +122,7 @@ def _read_folder(folder: Path, targets: PathLike | int | None) -> tuple[Array, A
         )
     if targets is not None:
         raise _useless_targets("a folder of pictures", targets)
-    return read_image_folder(folder)
+    return dataset_of_pictures(folder)
 
 
 def _read_table(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,65 +19,121 @@ from lamina.shapes import Array
 _SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 )
-# The modes of Pillow that are read, and the modes to which they are converted without loss.
-_CONVERSIONS = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
+# The modes of Pillow that are read, and the modes to which they are converted. That loses nothing,
+# if no pixel is transparent.
+_CONVERSIONS = {
+    "1": "L",
+    "L": "L",
+    "LA": "L",
+    "P": "RGB",
+    "PA": "RGB",
+    "RGB": "RGB",
+    "RGBA": "RGB",
+}
+# Folders of systems and programs, which hold copies and caches. Hidden ones begin with a point.
+_CACHES = frozenset(
+    ("__MACOSX", "__pycache__", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information")
+)
 
 
-def read_image_folder(folder: Path) -> tuple[Array, Array]:
-    """All pictures in the subfolders of a folder.
+def read_image_folder(
+    folder: Path, classes: Sequence[str] | None = None
+) -> tuple[Array, Array, tuple[str, ...]]:
+    """All pictures in the subfolders of a folder; hidden, empty and cache folders are left out.
+
+    Args:
+        folder: its path.
+        classes: the names of the subfolders by their labels; by default those that are found,
+            sorted, numbers as numbers.
 
     Returns:
         Images uint8[n, channels, height, width] with 1 channel (grey) or 3 (red, green, blue);
-        labels int64[n]: the index of the picture's subfolder among the sorted subfolders.
+        labels int64[n]: the index of the picture's subfolder among the classes; the classes.
 
     Raises:
-        DataError: if there are no pictures, or they differ in size or in the number of channels.
+        DataError: if there are no pictures, or they differ in size or in the number of channels, or
+            a subfolder is none of the classes.
         FileFormatError: if a picture is damaged.
         MissingExtraError: if Pillow is not installed.
     """
-    classes = sorted(entry for entry in folder.iterdir() if entry.is_dir())
-    files = [
-        (path, label)
-        for label, subfolder in enumerate(classes)
-        for path in sorted(subfolder.iterdir())
-        if path.suffix.lower() in _SUFFIXES
-    ]
-    if not files:
+    subfolders = sorted(filter(Path.is_dir, _visible(folder)), key=_rank)
+    pictures = {one.name: found for one in subfolders if (found := _pictures_in(one))}
+    if not pictures:
         raise DataError(
             "the folder holds no pictures in subfolders",
             facts=(
                 ("expected", "one subfolder a class, with .png, .jpg or other pictures"),
-                ("found", f"{len(classes)} subfolders without pictures"),
+                ("found", f"{len(subfolders)} subfolders without pictures"),
             ),
             advice="Sort the pictures into one subfolder for each class.",
             where=str(folder),
         )
+    known = tuple(classes or pictures)
+    unknown = next((name for name in pictures if name not in known), None)
+    if unknown is not None:
+        raise DataError(
+            f"the subfolder {unknown!r} is none of the classes",
+            facts=(("expected", ", ".join(known)), ("found", ", ".join(pictures))),
+            advice="Rename it, leave it out, or train on a folder that has all classes.",
+            where=str(folder),
+        )
+    files = [(path, known.index(name)) for name, paths in pictures.items() for path in paths]
     try:
         image_module: Any = importlib.import_module("PIL.Image")
+        operations: Any = importlib.import_module("PIL.ImageOps")
     except ImportError as error:
         raise missing_extra("pillow", "data", "reading pictures") from error
-    first = _read_picture(image_module, files[0][0], None)
+    read = partial(_read_picture, image_module, operations.exif_transpose)
+    first = read(files[0][0], None)
     images = np.empty((len(files), *first.shape), np.uint8)
     for index, (path, _) in enumerate(files):
-        images[index] = _read_picture(image_module, path, (files[0][0], first.shape))
-    return images, np.array([label for _, label in files], np.int64)
+        images[index] = read(path, (files[0][0], first.shape))
+    return images, np.array([label for _, label in files], np.int64), known
+
+
+def _visible(folder: Path) -> list[Path]:
+    entries = folder.iterdir()
+    return [one for one in entries if not one.name.startswith(".") and one.name not in _CACHES]
+
+
+def _rank(folder: Path) -> tuple[bool, int, str]:
+    """The order of subfolders: numbers, then words."""
+    is_number = folder.name.isascii() and folder.name.isdecimal()
+    return not is_number, int(folder.name) if is_number else 0, folder.name
+
+
+def _pictures_in(folder: Path) -> list[Path]:
+    """The pictures of a class, sorted.
+
+    Raises:
+        DataError: if there are some in folders within it.
+    """
+    entries = sorted(_visible(folder))
+    for inner in filter(Path.is_dir, entries):
+        if found := _pictures_in(inner):
+            raise DataError(
+                f"the subfolder {folder.name!r} has pictures in folders of its own",
+                facts=(("expected", str(folder / found[0].name)), ("found", str(found[0]))),
+                advice="Each subfolder is a class and holds its pictures: load the folder that has "
+                "the classes, or move the pictures up.",
+            )
+    return [one for one in entries if one.suffix.lower() in _SUFFIXES]
 
 
 def _read_picture(
-    image_module: Any, path: Path, like: tuple[Path, tuple[int, ...]] | None
+    image_module: Any,
+    upright: Callable[[Any], Any],
+    path: Path,
+    like: tuple[Path, tuple[int, ...]] | None,
 ) -> Array:
     """One picture as uint8[channels, height, width], of the shape of the first one."""
     with reading(path, "a picture"), warnings.catch_warnings():
         # Pillow only warns of pictures that are so large that they may be an attack. Here that is
         # an error.
         warnings.simplefilter("error", image_module.DecompressionBombWarning)
-        with open_regular(path) as file, image_module.open(file) as image:
-            if image.mode not in _CONVERSIONS:
-                raise DataError(
-                    "the pixels of the picture cannot be read without loss",
-                    facts=(("expected", ", ".join(_CONVERSIONS)), ("found", image.mode)),
-                    advice="Convert it to grey (L) or colour (RGB) first.",
-                )
+        with open_regular(path) as file, image_module.open(file) as opened:
+            _require_readable(opened)
+            image = upright(opened)  # cameras store in EXIF how the picture is turned
             mode = _CONVERSIONS[image.mode]
             shape = (1 if mode == "L" else 3, image.height, image.width)
             if like is not None and shape != like[1]:
@@ -89,6 +147,30 @@ def _read_picture(
                 )
             pixels = np.asarray(image.convert(mode), np.uint8)
     return pixels[None] if mode == "L" else np.moveaxis(pixels, 2, 0)
+
+
+def _require_readable(image: Any) -> None:
+    """Requires a single picture without transparency."""
+    found, frames = image.mode, getattr(image, "n_frames", 1)
+    problem, expected = "", ", ".join(_CONVERSIONS)
+    advice = "Convert it to grey (L) or colour (RGB) first."
+    if frames > 1 and image.format != "MPO":  # a JPEG of a camera, with a preview
+        problem, expected, found = "has several frames", "one", f"{frames} frames"
+        advice = "Save the frame that counts as a picture of its own."
+    elif image.mode not in _CONVERSIONS:
+        problem = "cannot be read without loss"
+    elif image.has_transparency_data:
+        alphas = image.convert("RGBA").getchannel("A")
+        if alphas.getextrema()[0] < 255:
+            problem, found = "is transparent", f"{found} with transparent pixels"
+            expected = "opaque pixels"
+            advice = "Put it on a background first, and convert it to colour (RGB) or grey (L)."
+    if problem:
+        raise DataError(
+            f"the picture {problem}",
+            facts=(("expected", expected), ("found", found)),
+            advice=advice,
+        )
 
 
 def _describe(shape: tuple[int, ...]) -> str:

@@ -207,7 +207,7 @@ def _require_coded(dataset: Dataset, coding: Coding | None, *, is_training: bool
         from lamina.data.coding import require_equal, warn_of_another  # only tables need it
 
         (warn_of_another if is_training else require_equal)(coding, dataset.coding)
-    if dataset.is_uncoded_frame:
+    if dataset.is_uncoded_frame and coding.columns:
         advice = "The model was trained on coded columns. With targets of your own: "
         advice += "(model.coding.inputs(frame), y)."
         raise _uncoded("model.coding.dataset(frame)", repr(dataset), advice)
@@ -245,6 +245,8 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
     if isinstance(value, Dataset):
         _require_coded(value, coding)
         return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs
+    if coding is not None and not coding.columns and not isinstance(value, str | Path):
+        coding = None  # of pictures, which are given as arrays
     if coding is not None and (is_frame(value) or _are_rows(value, coding)):
         return coding.inputs(value)
     if coding is not None and is_bare_row(value):

@@ -1,0 +1,268 @@
+"""Folders of pictures: which are read, their classes, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_cases import succeed
+
+import lamina as lm
+from lamina.data import load
+from lamina.errors import DataError, FileFormatError, LaminaError, LaminaWarning, MissingExtraError
+
+PILLOW = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+GREY = np.arange(12, dtype=np.uint8).reshape(3, 4)
+
+
+def save(path: Path, pixels: Any = GREY, **options: Any) -> None:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    image = PILLOW.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
+    image.save(path, **options)
+
+
+def fault(path: Path, kind: type[LaminaError], **options: Any) -> LaminaError:
+    with pytest.raises(LaminaError) as caught:
+        load(path, **options)
+    assert type(caught.value) is kind
+    return caught.value
+
+
+def test_subfolders_are_the_classes(tmp_path: Path) -> None:
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    save(tmp_path / "dogs" / "1.png", grey + 1)
+    save(tmp_path / "cats" / "2.bmp", grey + 2)
+    save(tmp_path / "cats" / "1.PNG", grey)
+    (tmp_path / "cats" / "notes.txt").write_text("no picture")
+    data = load(tmp_path)
+    assert repr(data) == "3 examples: x u8[1, 3, 4], y i64[]"
+    assert data.targets is not None
+    assert data.targets.tolist() == [0, 0, 1]
+    for index in range(3):
+        wanted = grey + [0, 2, 1][index]
+        assert np.array_equal(data.input_arrays[0][index, 0], wanted)
+
+
+def test_colour_channels_are_the_first_axis(tmp_path: Path) -> None:
+    pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
+    save(tmp_path / "a" / "1.png", pixels)
+    image = load(tmp_path).input_arrays[0]
+    assert image.shape == (1, 3, 3, 4)
+    assert np.array_equal(image[0], np.moveaxis(pixels, 2, 0))
+
+
+def test_different_sizes_are_refused(tmp_path: Path) -> None:
+    save(tmp_path / "a" / "1.png", np.zeros((3, 4), np.uint8))
+    save(tmp_path / "a" / "2.png", np.zeros((5, 4, 3), np.uint8))
+    error = fault(tmp_path, DataError)
+    first, second = tmp_path / "a" / "1.png", tmp_path / "a" / "2.png"
+    assert str(error) == (
+        f"in {second}: the pictures differ in size or colour\n"
+        f"  expected  grey, 4 wide, 3 high as in {first}\n"
+        "  found     colour, 4 wide, 5 high\n"
+        "  Bring all pictures to one size, and all to grey or all to colour."
+    )
+
+
+def test_transparency_is_not_dropped_silently(tmp_path: Path) -> None:
+    save(tmp_path / "a" / "1.png", np.zeros((3, 4, 4), np.uint8))
+    assert dict(fault(tmp_path, DataError).facts)["found"] == "RGBA with transparent pixels"
+
+
+def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "1.png"
+    save(path, np.random.default_rng(0).integers(0, 256, (30, 40), np.uint8))
+    path.write_bytes(path.read_bytes()[:300])
+    assert fault(tmp_path, FileFormatError).where == str(path)
+
+
+def test_a_folder_without_pictures(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    error = fault(tmp_path, DataError)
+    assert error.problem == "the folder holds no pictures in subfolders"
+
+
+def test_targets_cannot_be_given(tmp_path: Path) -> None:
+    assert fault(tmp_path, DataError, targets="a").problem == (
+        "targets cannot be chosen by 'a' in a folder of pictures"
+    )
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "a" / "1.png", np.zeros((3, 4), np.uint8))
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(MissingExtraError) as caught:
+        load(tmp_path)
+    assert 'pip install "lamina[data]"' in str(caught.value)
+
+
+# Classes ------------------------------------------------------------------------------------------
+
+
+def test_hidden_empty_and_cache_folders_are_no_classes(tmp_path: Path) -> None:
+    for name in ("b", "a", ".ipynb_checkpoints", "__MACOSX", "@eaDir", "__pycache__"):
+        save(tmp_path / name / "1.png")
+    (tmp_path / "A").mkdir()
+    (tmp_path / "a" / ".cache").mkdir()
+    save(tmp_path / "a" / ".cache" / "1.png")
+    (tmp_path / "a" / "._1.png").write_bytes(b"of macOS")
+    data = load(tmp_path)
+    assert data.coding.classes == ("a", "b")
+    assert data.targets.tolist() == [0, 1]
+
+
+def test_numbered_folders_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("10", "2", "1", "x", "02"):
+        save(tmp_path / name / "1.png")
+    assert load(tmp_path).coding.classes == ("1", "02", "2", "10", "x")
+
+
+def test_pictures_in_folders_of_a_class_are_not_left_out(tmp_path: Path) -> None:
+    save(tmp_path / "a" / "1.png")
+    save(tmp_path / "train" / "b" / "1.png")
+    error = fault(tmp_path, DataError)
+    assert error.problem == "the subfolder 'train' has pictures in folders of its own"
+    assert dict(error.facts)["found"] == str(tmp_path / "train" / "b" / "1.png")
+
+
+HOW: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "progress": False}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Pictures for training of three classes, and for testing of two of them."""
+    for number, name in enumerate("abc"):
+        save(tmp_path / "train" / name / "1.png", GREY + number)
+    for number, name in ((1, "c"), (0, "a")):
+        save(tmp_path / "test" / name / f"{number}.png", GREY + number)
+    return tmp_path
+
+
+def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(
+    folders: Path,
+) -> None:
+    train, test = load(folders / "train"), load(folders / "test")
+    net = lm.Sequential(lm.Input(1, 3, 4), lm.Flatten(), lm.Linear(3))
+    model = lm.Model(net)
+    text = (
+        "the folder is coded otherwise than the training data\n"
+        "  expected  words of 'class': 3; number 1 is 'b'\n"
+        "  found     words of 'class': 2; number 1 is 'c'\n"
+    )
+    with pytest.raises(DataError) as caught:
+        model.fit(train, validation=test, **HOW)
+    assert text in str(caught.value)
+    model.fit(train, validation=train.coding.dataset(folders / "test"), **HOW)
+    model.save(folders / "model")
+    loaded = lm.load(folders / "model")
+    with pytest.raises(DataError) as caught:
+        loaded.evaluate(test, lm.CrossEntropy())
+    assert text in str(caught.value)
+    assert "model.coding.dataset('test')" in caught.value.advice
+    assert loaded.coding.classes == ("a", "b", "c")
+    coded = loaded.coding.dataset(str(folders / "test"))
+    assert coded.targets.tolist() == [0, 2]
+    loaded.evaluate(coded, lm.CrossEntropy())
+    # Arrays are predicted as without a coding, and a folder too.
+    expected = model.predict(test.inputs)
+    for given in (test.inputs.tolist(), coded, folders / "test"):
+        np.testing.assert_array_equal(loaded.predict(given), expected)
+    with pytest.warns(LaminaWarning, match="the folder is coded otherwise than the data on which"):
+        model.fit(test, **HOW)
+
+
+def test_unknown_classes_and_other_data_are_refused(folders: Path) -> None:
+    coding = load(folders / "test").coding
+    with pytest.raises(DataError) as caught:
+        coding.dataset(folders / "train")
+    assert str(caught.value) == (
+        f"in {folders / 'train'}: the subfolder 'b' is none of the classes\n"
+        "  expected  a, c\n"
+        "  found     a, b, c\n"
+        "  Rename it, leave it out, or train on a folder that has all classes."
+    )
+    for other in ({"a": [1.0]}, folders / "train" / "a" / "1.png"):
+        for call in (coding.inputs, coding.dataset):
+            with pytest.raises(DataError, match="this is not a folder of pictures"):
+                call(other)
+
+
+def test_the_command_line_knows_the_classes(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folders)
+    Path("net.py").write_text(
+        "import lamina as lm\n"
+        "net = lm.Sequential(lm.Input(1, 3, 4), lm.Flatten(), lm.Linear(3))\n"
+        "loss, epochs = lm.CrossEntropy(), 1\n"
+    )
+    succeed("train", "net.py", "--data", "train", "--validation", "test")
+    lines = succeed("predict", "net.safetensors", "--data", "test").output.splitlines()
+    assert lines[0] == "a,b,c"
+    assert len(lines) == 3
+
+
+# Pixels -------------------------------------------------------------------------------------------
+
+
+def test_pictures_are_turned_as_the_camera_says(tmp_path: Path) -> None:
+    exif = PILLOW.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    save(tmp_path / "a" / "1.png", exif=exif)
+    assert np.array_equal(load(tmp_path).inputs[0, 0], np.rot90(GREY, -1))
+
+
+def transparent(mode: str) -> Any:
+    """A picture with a transparent pixel."""
+    image = PILLOW.fromarray(np.stack([GREY] * 3 + [np.uint8(255) - GREY // 11], axis=2), "RGBA")
+    return image if mode == "RGBA" else image.convert(mode)
+
+
+def with_palette(mode: str = "RGBA") -> Any:
+    image = PILLOW.fromarray(GREY % 3, "P")
+    colours = np.array([[9, 8, 7, 255], [5, 4, 3, 0], [1, 2, 3, 255]])
+    image.putpalette(colours[:, : len(mode)].ravel().tolist(), mode)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "options"),
+    [
+        (lambda: transparent("RGBA"), {}),
+        (lambda: transparent("LA"), {}),
+        (with_palette, {}),
+        (lambda: with_palette("RGB"), {"transparency": 1}),
+        (lambda: PILLOW.fromarray(GREY), {"transparency": 1}),
+        (lambda: PILLOW.fromarray(np.stack([GREY] * 3, 2)), {"transparency": (1, 1, 1)}),
+    ],
+)
+def test_transparent_pixels_are_refused(tmp_path: Path, image: Any, options: Any) -> None:
+    save(tmp_path / "a" / "1.png", image(), **options)
+    error = fault(tmp_path, DataError)
+    assert error.problem == "the picture is transparent"
+    assert dict(error.facts)["found"].endswith(" with transparent pixels")
+
+
+def test_opaque_pictures_with_an_alpha_channel_are_read(tmp_path: Path) -> None:
+    for mode, shape in (("RGBA", (1, 3, 3, 4)), ("LA", (1, 1, 3, 4))):
+        save(tmp_path / mode / "a" / "1.png", PILLOW.fromarray(GREY).convert(mode))
+        images = load(tmp_path / mode).inputs
+        assert images.shape == shape
+        assert np.array_equal(images[0, 0], GREY)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "png", "tif", "webp"])
+def test_further_frames_are_refused(tmp_path: Path, suffix: str) -> None:
+    frames = [PILLOW.fromarray(GREY + 90 * n) for n in range(3)]
+    save(tmp_path / "a" / f"1.{suffix}", frames[0], save_all=True, append_images=frames[1:])
+    error = fault(tmp_path, DataError)
+    assert error.problem == "the picture has several frames"
+    assert dict(error.facts)["found"] == "3 frames"
+
+
+def test_the_preview_of_a_camera_is_no_frame(tmp_path: Path) -> None:
+    frames = [PILLOW.fromarray(np.stack([GREY + n] * 3, 2)) for n in range(2)]
+    path = tmp_path / "a" / "1.jpg"
+    save(path, frames[0], save_all=True, append_images=frames[1:], format="MPO")
+    assert load(tmp_path).inputs.shape == (1, 3, 3, 4)
