@@ -53,12 +53,12 @@ def read_npz(path: Path, targets: str | None) -> tuple[Array, Array | None]:
 def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
     """Inputs and targets from the arrays at the root of an HDF5 file."""
     with reading(path, "an HDF5 file"), open_hdf5(path) as file:
-        arrays, size = hdf5_arrays(file), path.stat().st_size
-
-        def reader(name: str) -> Callable[[], Array]:
-            return lambda: _read_hdf5_array(arrays[name], size, name)
-
-        return _pick({name: reader(name) for name in arrays}, targets)
+        size = path.stat().st_size
+        inputs, *outputs = [
+            _read_hdf5_array(array, size, name)
+            for name, array in hdf5_arrays(file, targets).items()
+        ]
+        return inputs, outputs[0] if outputs else None
 
 
 @contextmanager
@@ -77,19 +77,37 @@ def open_hdf5(path: Path) -> Generator[Any]:
         yield file
 
 
-def hdf5_arrays(file: Any) -> dict[str, Any]:
-    """The arrays at the root of an HDF5 file, by name.
+def hdf5_arrays(file: Any, targets: str | None) -> dict[str, Any]:
+    """The inputs at the root of an HDF5 file, and the targets if there are any, by name; unread.
 
-    Links and virtual arrays could refer to other files of this machine; they are omitted.
+    Raises:
+        DataError: if the names do not tell which is which, or one is not in the file itself: a
+            link, a virtual array, or one in other files.
     """
     h5py: Any = importlib.import_module("h5py")
-    return {
-        str(name): file[name]
-        for name in file
-        if isinstance(file.get(name, getlink=True), h5py.HardLink)
-        and isinstance(file[name], h5py.Dataset)
-        and not (file[name].is_virtual or file[name].external)
-    }
+    links = {str(name): file.get(name, getlink=True) for name in file}
+    hard = [name for name, link in links.items() if isinstance(link, h5py.HardLink)]
+    own = {name: file[name] for name in hard if isinstance(file[name], h5py.Dataset)}
+    names = [name for name in links if name in own or name not in hard]
+    chosen = [name for name in choose_names(names, targets) if name is not None]
+    for name in chosen:
+        found = _elsewhere(own[name]) if name in own else f"a link to {links[name].path}"
+        if found:
+            raise DataError(
+                f"the array {name!r} is not in the file itself",
+                facts=(("expected", "an array of numbers"), ("found", found)),
+                advice="It may be in any file of this machine, and is not followed. If you trust "
+                "it: h5py.File(path), then lm.data.Dataset(file['x'][:], file['y'][:]).",
+            )
+    return {name: own[name] for name in chosen}
+
+
+def _elsewhere(array: Any) -> str:
+    """Where an array of HDF5 is, if it is not in its file."""
+    if array.is_virtual:
+        return "a virtual array, of other arrays"
+    files = [str(one[0]) for one in array.external or ()]
+    return f"an array in {', '.join(files)}" if files else ""
 
 
 def _pick(arrays: LazyArrays, targets: str | None) -> tuple[Array, Array | None]:
@@ -99,7 +117,7 @@ def _pick(arrays: LazyArrays, targets: str | None) -> tuple[Array, Array | None]
 
 
 def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, str | None]:
-    """The names of inputs and targets; a lone array is the inputs.
+    """The names of inputs and targets; a lone array is the inputs, unless its name is for targets.
 
     Raises:
         DataError: if the names do not tell which is which.
@@ -114,7 +132,7 @@ def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, str
         for inputs_name, targets_name in NAME_PAIRS:
             if inputs_name in arrays and targets_name in arrays:
                 return inputs_name, targets_name
-        if len(arrays) == 1:
+        if len(arrays) == 1 and all(name not in arrays for _, name in NAME_PAIRS):
             return next(iter(arrays)), None
     pairs = ", ".join(f"{inputs}/{outputs}" for inputs, outputs in NAME_PAIRS)
     raise DataError(

@@ -188,13 +188,13 @@ def dataset_of_pictures(folder: Any, coding: Coding | None = None) -> Dataset:
             folder.
     """
     is_path = isinstance(cast(object, folder), str | os.PathLike)
-    if not is_path or not Path(cast(Any, folder)).is_dir():
+    if not is_path or not Path(folder).is_dir():
         raise DataError(
             "this is not a folder of pictures",
             facts=(("expected", "the path of a folder"), ("found", shown(folder))),
             advice="The model was trained on pictures: give it arrays of them, or a folder.",
         )
-    path = Path(cast(Any, folder))
+    path = Path(folder)
     with reading(path, "a folder of pictures"):
         known = None if coding is None else coding.classes
         images, labels, classes = read_image_folder(path, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 from lamina.calls import checked
 from lamina.data.archives import read_hdf5, read_npy, read_npz
@@ -23,14 +23,15 @@ from lamina.errors import DataError, FileFormatError
 from lamina.graph.kinds import AnyOf, FilePath, Flag, OrNone, Whole
 from lamina.shapes import Array
 
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 _SIGNATURES = (
     (b"\x93NUMPY", "npy"),
     (b"PK\x03\x04", "npz"),
     (b"PK\x05\x06", "npz"),  # an archive without members
-    (b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (_HDF5, "hdf5"),
     (GZIP_MAGIC, "idx"),
-    (b"\0\0", "idx"),
 )
+_IDX = b"\0\0"
 SUFFIXES = {
     ".npy": "npy",
     ".npz": "npz",
@@ -218,9 +219,13 @@ def _read_array(path: Path, kind: str) -> Array:
 def _kind(path: Path) -> str:
     with open_regular(path) as file:
         beginning = file.read(_LONGEST_SIGNATURE)
-    for signature, kind in _SIGNATURES:
-        if beginning.startswith(signature):
-            return kind
+        for signature, kind in _SIGNATURES:
+            if beginning.startswith(signature):
+                return kind
+        if _is_after_user_block(file):
+            return "hdf5"
+    if beginning.startswith(_IDX):
+        return "idx"
     by_name = SUFFIXES.get(path.suffix.lower())
     if by_name is not None and beginning:
         return by_name
@@ -233,6 +238,17 @@ def _kind(path: Path) -> str:
         advice="Read the data by other means, and wrap the arrays: lamina.data.Dataset(x, y).",
         where=str(path),
     )
+
+
+def _is_after_user_block(file: BinaryIO) -> bool:
+    """Whether HDF5 begins after a block of the user's: at byte 512, 1,024, 2,048 and so on."""
+    position, size = 512, file.seek(0, 2)
+    while position < size:
+        file.seek(position)
+        if file.read(len(_HDF5)) == _HDF5:
+            return True
+        position *= 2
+    return False
 
 
 def _useless_option(name: str, value: object) -> DataError:

@@ -133,7 +133,7 @@ def _read_picture(
         warnings.simplefilter("error", image_module.DecompressionBombWarning)
         with open_regular(path) as file, image_module.open(file) as opened:
             _require_readable(opened)
-            image = upright(opened)  # cameras store in EXIF how the picture is turned
+            image = upright(opened)  # cameras store in EXIF how they were held
             mode = _CONVERSIONS[image.mode]
             shape = (1 if mode == "L" else 3, image.height, image.width)
             if like is not None and shape != like[1]:

@@ -15,12 +15,7 @@ from typing import Annotated, Any, BinaryIO, final
 import numpy as np
 
 from lamina.calls import checked
-from lamina.data.archives import (
-    choose_names,
-    hdf5_arrays,
-    npy_layout,
-    open_hdf5,
-)
+from lamina.data.archives import hdf5_arrays, npy_layout, open_hdf5
 from lamina.data.dataset import permutations
 from lamina.data.untrusted import RESTORE, PathLike, reading
 from lamina.disk import open_regular
@@ -47,10 +42,8 @@ def mapped_npy(path: Path) -> Array | None:
 def mapped_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None] | None:
     """Inputs and targets of an HDF5 file as memory maps; None if one cannot be mapped."""
     with reading(path, "an HDF5 file"), open_regular(path) as file, open_hdf5(path) as opened:
-        arrays = hdf5_arrays(opened)
         found: list[Array] = []
-        for name in filter(None, choose_names(arrays, targets)):
-            array = arrays[name]
+        for array in hdf5_arrays(opened, targets).values():
             offset = array.id.get_offset()
             if array.chunks is not None or offset is None or not array.dtype.isnative:
                 return None
@@ -121,9 +114,8 @@ class ChunkedFile:
             return
         name = None if self._targets is None else str(self._targets)
         with open_hdf5(self._path) as file:
-            arrays = hdf5_arrays(file)
-            inputs, outputs = choose_names(arrays, name)
-            yield _Native(arrays[inputs]), _Native(arrays[outputs]) if outputs else None
+            inputs, *outputs = map(_Native, hdf5_arrays(file, name).values())
+            yield inputs, outputs[0] if outputs else None
 
 
 @checked

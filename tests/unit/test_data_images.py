@@ -206,9 +206,9 @@ def test_the_command_line_knows_the_classes(folders: Path, monkeypatch: pytest.M
 # Pixels -------------------------------------------------------------------------------------------
 
 
-def test_pictures_are_turned_as_the_camera_says(tmp_path: Path) -> None:
+def test_pictures_are_upright_as_the_camera_says(tmp_path: Path) -> None:
     exif = PILLOW.Exif()
-    exif[0x0112] = 6  # to be turned clockwise
+    exif[0x0112] = 6  # to be rotated clockwise
     save(tmp_path / "a" / "1.png", exif=exif)
     assert np.array_equal(load(tmp_path).inputs[0, 0], np.rot90(GREY, -1))
 

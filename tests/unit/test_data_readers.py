@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina.data import Dataset, load
 from lamina.errors import DataError, DTypeError, FileFormatError, LaminaError, MissingExtraError
 
@@ -55,6 +56,11 @@ class TestNumPy:
     def test_npz_with_one_array_has_no_targets(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", anything=X)
         assert load(tmp_path / "a.npz").targets is None
+
+    @pytest.mark.parametrize("name", ["y", "targets", "labels"])
+    def test_targets_alone_are_no_inputs(self, tmp_path: Path, name: str) -> None:
+        np.savez(tmp_path / "a.npz", **{name: Y})
+        assert dict(fault(tmp_path / "a.npz", DataError).facts)["found"] == name
 
     def test_contents_take_precedence_over_the_suffix(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", x=X, y=Y)
@@ -177,7 +183,69 @@ class TestHdf5:
             file["linked"] = self.h5py.ExternalLink("other.h5", "x")
             file["soft"] = self.h5py.SoftLink("/nowhere")
             file.create_dataset("raw", (12,), "f4", external=str(tmp_path / "secret"))
-        assert dict(fault(tmp_path / "a.h5", DataError).facts)["found"] == "no arrays"
+        assert dict(fault(tmp_path / "a.h5", DataError).facts)["found"] == "linked, raw, soft"
+
+    @pytest.mark.parametrize("name", ["x", "y"])
+    @pytest.mark.parametrize(
+        ("kind", "found"),
+        [
+            ("soft", "a link to /group/array"),
+            ("external", "a link to array"),
+            ("virtual", "a virtual array, of other arrays"),
+            ("raw", "an array in secret"),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "read",
+        [load, lambda p: load(p, on_disk=True), lm.data.in_chunks],
+        ids=["", "map", "chunks"],
+    )
+    def test_arrays_that_are_not_in_the_file_are_named(
+        self, tmp_path: Path, name: str, kind: str, found: str, read: Any
+    ) -> None:
+        (tmp_path / "secret").write_bytes(bytes(48))
+        with self.h5py.File(tmp_path / "other.h5", "w") as file:
+            file["array"] = X
+        with self.h5py.File(tmp_path / "a.h5", "w") as file:
+            file["group/array"] = X
+            file["x" if name == "y" else "y"] = X
+            if kind == "raw":
+                file.create_dataset(name, (12,), "f4", external=[("secret", 0, 48)])
+            elif kind == "virtual":
+                layout = self.h5py.VirtualLayout(X.shape, "f4")
+                layout[:] = self.h5py.VirtualSource("other.h5", "array", X.shape)
+                file.create_virtual_dataset(name, layout)
+            elif kind == "soft":
+                file[name] = self.h5py.SoftLink("/group/array")
+            else:
+                file[name] = self.h5py.ExternalLink("other.h5", "array")
+        with pytest.raises(DataError) as caught:
+            read(tmp_path / "a.h5")
+        assert str(caught.value) == (
+            f"in {tmp_path / 'a.h5'}: the array {name!r} is not in the file itself\n"
+            "  expected  an array of numbers\n"
+            f"  found     {found}\n"
+            "  It may be in any file of this machine, and is not followed. If you trust it: "
+            "h5py.File(path), then lm.data.Dataset(file['x'][:], file['y'][:])."
+        )
+
+    def test_other_arrays_may_be_links(self, tmp_path: Path) -> None:
+        with self.h5py.File(tmp_path / "a.h5", "w") as file:
+            file["x"], file["y"], file["z"] = X, Y, self.h5py.SoftLink("/x")
+        assert len(load(tmp_path / "a.h5")) == 4
+
+    @pytest.mark.parametrize("block", [512, 4096])
+    @pytest.mark.parametrize("on_disk", [False, True])
+    @pytest.mark.parametrize("name", ["a.h5", "a"])
+    def test_a_block_of_the_user_may_be_before_the_data(
+        self, tmp_path: Path, block: int, on_disk: bool, name: str
+    ) -> None:
+        with self.h5py.File(tmp_path / name, "w", userblock_size=block) as file:
+            file["x"], file["y"] = X, Y
+        assert (tmp_path / name).read_bytes()[:2] == b"\0\0"
+        data = load(tmp_path / name, on_disk=on_disk)
+        assert np.array_equal(data.inputs, X)
+        assert np.array_equal(data.targets, Y)
 
     def test_short_files_give_clear_errors(self, tmp_path: Path) -> None:
         with self.h5py.File(tmp_path / "a.h5", "w") as file:
