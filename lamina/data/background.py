@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -79,8 +80,7 @@ class Chunk:
         if self.ends and used == sum(rows.size for rows in self.groups):
             return Position(self.starts[0][1].epoch + 1)
         start, position = max((one for one in self.starts if one[0] <= number), key=_number)
-        values = position.notes() | {"used": number - start + position.used}
-        return Position.of(values)
+        return replace(position, used=number - start + position.used)
 
 
 def _number(start: tuple[int, Position]) -> int:

@@ -6,14 +6,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
+from lamina.calls.stored import stored
 from lamina.data.arrays import columns_in
 from lamina.data.columns import (
     EXACT,
     GAPS,
+    KINDS,
+    Decimal,
+    Delimiter,
     as_kind,
     doubt_index,
     doubt_words,
@@ -29,7 +33,7 @@ from lamina.data.tables import DELIMITERS
 from lamina.data.untrusted import reading
 from lamina.errors import DataError
 from lamina.graph import warn
-from lamina.graph.kinds import shown
+from lamina.graph.kinds import Positive, Word, shown
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
 
@@ -54,12 +58,12 @@ class Column:
     """
 
     name: str
-    kind: str
+    kind: Annotated[str, Word(KINDS)]
     words: tuple[str, ...] = ()
     gap: float | None = None
     indicator: bool = False
     mean: float = 0.0
-    deviation: float = 1.0
+    deviation: Positive = 1.0
 
     def read(self, values: Array) -> Array:
         """The values of such a column in a table; its kind decides what they are.
@@ -88,8 +92,8 @@ class Coding:
     columns: tuple[Column, ...]
     target: Column | None
     words: Words
-    delimiter: str | None = field(default=None, compare=False)
-    decimal: str | None = field(default=None, compare=False)
+    delimiter: Delimiter = field(default=None, compare=False)
+    decimal: Decimal = field(default=None, compare=False)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -168,16 +172,8 @@ class Coding:
 
     @staticmethod
     def of(notes: Mapping[str, Any]) -> Coding:
-        """The coding of these notes."""
-
-        def column(fields: Mapping[str, Any]) -> Column:
-            known: dict[str, Any] = {**fields, "words": tuple(fields["words"])}
-            return Column(**known)
-
-        found: dict[str, Any] = dict(notes)
-        found["columns"] = tuple(column(one) for one in notes["columns"])
-        found["target"] = None if notes["target"] is None else column(notes["target"])
-        return Coding(**found)
+        """The coding of these notes; raises FileFormatError if they are of none."""
+        return stored(Coding, notes, "coding")
 
 
 def dataset_of_pictures(folder: Any, coding: Coding | None = None) -> Dataset:

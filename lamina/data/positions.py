@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
-from typing import Any, cast, final
+from typing import Annotated, Any, cast, final
 
 import numpy as np
 
+from lamina.calls.stored import read_stored
 from lamina.data.dataset import permutations
 from lamina.errors import DataError
-from lamina.graph.kinds import shown
+from lamina.graph.kinds import Kind, Misfit, Operands, Whole, shown
 from lamina.program.philox import WINDOW_STREAM, random_bits
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array
+
+Counted = Annotated[int, Whole(0)]
 
 
 @frozen_dataclass
@@ -30,21 +32,16 @@ class Position:
         state: of the source before the batch in which the block begins; None if it has none.
     """
 
-    epoch: int = 0
-    batches: int = 0
-    examples: int = 0
-    block: int = 0
-    used: int = 0
+    epoch: Counted = 0
+    batches: Counted = 0
+    examples: Counted = 0
+    block: Counted = 0
+    used: Counted = 0
     state: Any = None
 
     def notes(self) -> dict[str, Any]:
         """It as plain data, for a file."""
         return dict(vars(self))
-
-    @staticmethod
-    def of(notes: Mapping[str, Any]) -> Position:
-        """The position of these notes."""
-        return Position(**notes)
 
 
 @final
@@ -111,6 +108,23 @@ def is_stateful(owner: Any) -> bool:
 
 
 def plain_state(state: Any) -> Any:
-    """The state as the source gave it."""
+    """The state as the source gave it.
+
+    Raises:
+        FileFormatError: if it stands for bytes, and is not of base64.
+    """
     coded = cast(dict[str, Any], state) if isinstance(state, dict) else {}
-    return base64.b64decode(coded[_BYTES]) if list(coded) == [_BYTES] else cast(Any, state)
+    is_coded = list(coded) == [_BYTES]
+    return read_stored(_Base64(), coded[_BYTES], "state.base64") if is_coded else cast(Any, state)
+
+
+@final
+@frozen_dataclass
+class _Base64(Kind):
+    """Bytes as text."""
+
+    def read(self, value: Any, operands: Operands = ()) -> bytes:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (TypeError, ValueError):
+            raise Misfit("bytes as text of base64") from None

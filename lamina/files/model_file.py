@@ -118,7 +118,7 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     tensors, metadata = _parse(_contents(path), where)
     if metadata.get("format") == FORMAT:
         _require_model(tensors, metadata, where)
-        tensors = _with_prefix(tensors, "values/")
+        tensors = with_prefix(tensors, "values/")
     # The order in a file means nothing.
     return dict(sorted(tensors.items()))
 
@@ -222,7 +222,7 @@ def _array(content: Mapping[str, Any]) -> Array:
     return np.frombuffer(content["data"], dtype).reshape(content["shape"])
 
 
-def _with_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+def with_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """The tensors whose names begin with a prefix, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
@@ -230,13 +230,13 @@ def _with_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
 def _assemble(
     tensors: Mapping[str, Array], metadata: Mapping[str, str], layers: Sequence[type]
 ) -> ModelFile:
-    network = decode(json.loads(metadata["network"]), _with_prefix(tensors, "constants/"), layers)
+    network = decode(json.loads(metadata["network"]), with_prefix(tensors, "constants/"), layers)
     precision = _precision(metadata["dtype"], metadata.get("precision", "float32"))
     dtype = precision.dtype
     seed, notes = int(metadata["seed"]), json.loads(metadata["notes"])
     if not dtype.is_float or not -(2**63) <= seed < 2**63 or not isinstance(notes, dict):
         raise ValueError(f"dtype {dtype.name}, seed {seed}, notes {type(notes).__name__}")
-    values = _with_prefix(tensors, "values/")
+    values = with_prefix(tensors, "values/")
     # Traces the network in training mode and in inference mode, so that errors are raised here.
     record = network.variables(dtype)
     expected = {
@@ -257,7 +257,7 @@ def _assemble(
             )
     values = {name: values[name] for name in expected}
     coding = data.Coding.of(json.loads(metadata["coding"])) if "coding" in metadata else None
-    extra = _with_prefix(tensors, "extra/")
+    extra = with_prefix(tensors, "extra/")
     return ModelFile(network, precision, seed, values, extra, cast(Any, notes), coding)
 
 

@@ -354,6 +354,11 @@ class BatchRunner(Named):
         return Recorded(losses, examples, found, objective.terms, objective.kept)
 
     @property
+    def statistics(self) -> frozenset[str]:
+        """The names of what is recorded of each batch, besides its loss."""
+        return frozenset(name for name, _ in self._graph.graph.outputs) - {"loss"}
+
+    @property
     def terms(self) -> tuple[LossTerm, ...]:
         """The losses of which the loss consists."""
         return self._objective().terms

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
+import numpy as np
+
+from lamina.calls.stored import Measure, stored
+from lamina.data.positions import Counted, Position, plain_state
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.files.atomic import require_writable
 from lamina.files.classes import classes_of
 from lamina.files.encode import are_alike
-from lamina.files.model_file import ModelFile, read_model, write_model
+from lamina.files.model_file import ModelFile, read_model, with_prefix, write_model
+from lamina.graph.kinds import Count, NotNegative
 from lamina.network import Network
 from lamina.objective.protocols import Optimizer
 from lamina.records import cached_property, frozen_dataclass
 from lamina.runtime import Parameters
 from lamina.shapes import Array
 from lamina.training.batches import Recorded
-from lamina.training.callbacks.hooks import divided, together
+from lamina.training.callbacks.hooks import Hooks, divided, together
 from lamina.training.history import History
 from lamina.training.optimizers import Averaging, ByPath
 from lamina.training.training import Training
 
-if TYPE_CHECKING:
-    pass
-
-# The key of the options in the file. Files of earlier versions have it too.
-_OPTIONS = "terms"
 # The names of arrays of callbacks begin with it.
 _CALLBACKS = "callback/"
 # The options of files of earlier versions, which do not name them.
@@ -42,7 +43,7 @@ class Begun:
     """What a checkpoint holds of an epoch that is not finished.
 
     Attributes:
-        position: of a stream, as plain data; empty for a data set.
+        position: of a stream; None for a data set, and for the beginning.
         recorded: losses and metrics of the training steps of the epoch that are done; None if the
             file was written after an epoch.
         skipped: the training steps before the epoch that loss scaling skipped.
@@ -51,7 +52,7 @@ class Begun:
         batch_size: the most examples of a training step; None if the file does not have it.
     """
 
-    position: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    position: Position | None = None
     recorded: Recorded | None = None
     skipped: int = 0
     rates: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -62,6 +63,45 @@ class Begun:
     def done(self) -> tuple[int, int]:
         """The epochs that are done, and the training steps of the next one."""
         return self.epochs, 0 if self.recorded is None else len(self.recorded.losses)
+
+
+@frozen_dataclass
+class _Measured:
+    """The JSON data of an epoch that is not finished, as in `Begun`; `kept` as in `Recorded`."""
+
+    kept: tuple[str, ...]
+    skipped: Counted
+    rates: Mapping[str, NotNegative] = field(default_factory=dict[str, float])
+
+
+@frozen_dataclass
+class _Notes:
+    """The JSON data of a checkpoint. Files of earlier versions lack the fields with defaults.
+
+    Attributes:
+        history, seconds: of the epochs that are done, as in `History`.
+        terms: the options of the fit.
+        callbacks: the states of callbacks.
+        position, epoch, batch_size: of the epoch that is not finished, as in `Begun`.
+    """
+
+    history: Mapping[str, tuple[Measure, ...]]
+    seconds: tuple[NotNegative, ...]
+    terms: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
+    position: Position | None = None
+    epoch: _Measured | None = None
+    batch_size: Count | None = None
+
+    def __post_init__(self) -> None:
+        epochs = len(self.seconds)
+        for name, values in self.history.items():
+            if len(values) != epochs:
+                raise FileFormatError(
+                    "the history of the checkpoint has not a value for each epoch",
+                    facts=(("expected", f"{epochs} of {name!r}"), ("found", str(len(values)))),
+                    advice="The file was changed: start a new fit.",
+                )
 
 
 @final
@@ -104,9 +144,13 @@ class Checkpoint:
         values, state = training.snapshot()
         plain, arrays = divided(callbacks)
         state |= {_CALLBACKS + name: array for name, array in arrays.items()}
-        notes = {"history": history.values, "seconds": history.seconds, _OPTIONS: self._options}
+        notes: dict[str, Any] = {
+            "history": history.values,
+            "seconds": history.seconds,
+            "terms": self._options,
+        }
         notes["callbacks"] = plain
-        notes["position"] = dict(begun.position)
+        notes["position"] = {} if begun.position is None else begun.position.notes()
         notes["batch_size"] = training.batch_size
         if begun.recorded is not None:
             kept = sorted(begun.recorded.kept)
@@ -122,48 +166,60 @@ class Checkpoint:
         """The contents of the file when the fit begins."""
         return read_model(self._path, classes_of(self._parameters.network))
 
-    def begun(self) -> Begun:
-        """The position of a stream, and the epoch that was not finished, without its terms.
+    @cached_property
+    def _notes(self) -> _Notes:
+        """The JSON data in the file.
 
         Raises:
-            FileFormatError: if the file is damaged.
+            FileFormatError: if it is damaged, or the file is no checkpoint.
         """
-        notes, tensors = self._saved.notes, self._saved.extra
-        begun = Begun(
-            notes.get("position", {}),
-            epochs=len(notes.get("seconds", ())),
-            batch_size=notes.get("batch_size"),
-        )
-        if f"{_RECORDED}losses" not in tensors:
-            return begun
-        epoch, statistics = notes["epoch"], f"{_RECORDED}statistics/"
-        recorded = Recorded(
-            tensors[f"{_RECORDED}losses"],
-            tensors[f"{_RECORDED}examples"],
-            {n.removeprefix(statistics): v for n, v in tensors.items() if statistics in n},
-            kept=frozenset(map(str, epoch["kept"])),
-        )
-        # Files of earlier versions have no rates.
-        rates = epoch.get("rates", {})
-        return replace(begun, recorded=recorded, skipped=int(epoch["skipped"]), rates=rates)
-
-    def resume(self, training: Training) -> tuple[History, dict[str, dict[str, Any]]]:
-        """Restores the training from the file; returns the history and the states of callbacks.
-
-        Raises:
-            FileFormatError: if the file is damaged, or no checkpoint.
-            DefinitionError: if it belongs to another network, or to a fit with other options.
-        """
-        network = self._parameters.network
-        saved = self._saved
-        notes = saved.notes
-        if not {"history", "seconds"} <= notes.keys():
+        given = dict(self._saved.notes)
+        if not {"history", "seconds"} <= given.keys():
             raise FileFormatError(
                 "this file holds a model, not a checkpoint to resume from",
                 facts=(("expected", "a file of fit(checkpoint=...)"), ("found", "a saved model")),
                 where=os.fspath(self._path),
                 advice="Start from its parameters: lm.load(path), and leave resume out.",
             )
+        given["position"] = given.get("position") or None
+        with self._named():
+            notes = stored(_Notes, given, "checkpoint")
+            if notes.position is not None:
+                plain_state(notes.position.state)
+            return notes
+
+    def begun(self) -> Begun:
+        """The position of a stream, and the epoch that was not finished, without its terms.
+
+        Raises:
+            FileFormatError: if the file is damaged, or no checkpoint.
+        """
+        notes, tensors = self._notes, with_prefix(self._saved.extra, _RECORDED)
+        begun = Begun(notes.position, epochs=len(notes.seconds), batch_size=notes.batch_size)
+        epoch = notes.epoch
+        if epoch is None:
+            return begun
+        statistics, kept = with_prefix(tensors, "statistics/"), frozenset(epoch.kept)
+        losses, examples = (tensors.get(name, np.zeros(())) for name in ("losses", "examples"))
+        rows = [examples, *(array for name, array in statistics.items() if name not in kept)]
+        if losses.ndim != 1 or any(row.shape[:1] != losses.shape for row in rows):
+            raise FileFormatError(
+                "the unfinished epoch of the checkpoint has not a loss for each training step",
+                where=os.fspath(self._path),
+                advice="The file was changed: start a new fit.",
+            )
+        recorded = Recorded(losses, examples, statistics, kept=kept)
+        return replace(begun, recorded=recorded, skipped=epoch.skipped, rates=epoch.rates)
+
+    def resume(self, training: Training, hooks: Hooks) -> History:
+        """Restores training and callbacks from the file; returns the history.
+
+        Raises:
+            FileFormatError: if the file is damaged, or no checkpoint.
+            DefinitionError: if it belongs to another network, or to a fit with other options.
+        """
+        network = self._parameters.network
+        saved, notes = self._saved, self._notes
         if not are_alike(saved.network, network):
             raise DefinitionError(
                 "the checkpoint belongs to a network with other layers or hyper-parameters",
@@ -171,19 +227,39 @@ class Checkpoint:
                 where=os.fspath(self._path),
                 advice="Resume with the network it was made with, or take another file.",
             )
-        self._require_same_options(notes.get(_OPTIONS, {}))
-        extra = {n: v for n, v in saved.extra.items() if not n.startswith(_RECORDED)}
-        state = {n: v for n, v in extra.items() if not n.startswith(_CALLBACKS)}
+        self._require_same_options(notes.terms)
+        recorded = self.begun().recorded
+        if recorded is not None and recorded.statistics.keys() ^ training.statistics:
+            raise DefinitionError(
+                "the unfinished epoch of the checkpoint was measured with other metrics",
+                facts=(
+                    ("in the file", ", ".join(sorted(recorded.statistics)) or "none"),
+                    ("here", ", ".join(sorted(training.statistics)) or "none"),
+                ),
+                where=os.fspath(self._path),
+                advice="Resume with the loss and the metrics of the fit that wrote it.",
+            )
+        arrays = with_prefix(saved.extra, _CALLBACKS)
+        others = (_CALLBACKS, _RECORDED)
+        state = {n: v for n, v in saved.extra.items() if not n.startswith(others)}
         training.restore(state, saved.values)
         if saved.coding is not None and self._parameters.coding is not None:
             from lamina.data.coding import warn_of_another  # only tables need it
 
             warn_of_another(saved.coding, self._parameters.coding)
         self._parameters.coding = self._parameters.coding or saved.coding
-        arrays = {n.removeprefix(_CALLBACKS): v for n, v in extra.items() if n not in state}
-        # Checkpoints of earlier versions have no callbacks.
-        states = together(notes.get("callbacks", {}), arrays)
-        return History(dict(notes["history"]), list(notes["seconds"])), states
+        with self._named():
+            hooks.restore(together(notes.callbacks, arrays))
+        values = {name: list(one) for name, one in notes.history.items()}
+        return History(values, list(notes.seconds))
+
+    @contextmanager
+    def _named(self) -> Generator[None]:
+        """Errors about what is in the file name it."""
+        try:
+            yield
+        except FileFormatError as error:
+            raise error.at(os.fspath(self._path)) from None
 
     def _require_same_options(self, before: Mapping[str, Any]) -> None:
         options, before = self._options, {**_EARLIER, **before}

@@ -42,8 +42,9 @@ class Epochs(Protocol):
         """Counts training steps as done."""
         ...
 
-    def notes(self) -> dict[str, Any]:
-        """Where the stream is, as plain data; empty for a data set."""
+    @property
+    def position(self) -> Position | None:
+        """Where the stream is; None for a data set."""
         ...
 
     def fault(self) -> str:
@@ -58,7 +59,7 @@ class Opened:
         data: to open; use it in a `with` block.
         seed: of the order of the examples; None for that of the source.
         epochs: of the fit.
-        notes: where a stream begins, from `Epochs.notes`; None for the beginning.
+        position: where a stream begins, from `Epochs.position`; None for the beginning.
         done: the epochs that are done, and the training steps of the next one.
         keeps_states: whether notes have the state of the source, if it has one.
     """
@@ -68,7 +69,7 @@ class Opened:
         data: Dataset | Stream,
         seed: int | None,
         epochs: int,
-        notes: Mapping[str, Any] | None = None,
+        position: Position | None = None,
         done: tuple[int, int] = (0, 0),
         *,
         keeps_states: bool = False,
@@ -78,7 +79,6 @@ class Opened:
         self.to_read: tuple[int | None, int | None] = epochs, None
         self._reader: Reader | None = None
         if isinstance(data, Stream):
-            position = Position.of(notes) if notes else None
             each = data.steps_per_epoch
             if each is not None:
                 self.to_read = None, max(0, each * (epochs - done[0]) - done[1])
@@ -198,8 +198,9 @@ class _OfDataset:
     def advance(self, steps: int) -> None:
         pass
 
-    def notes(self) -> dict[str, Any]:
-        return {}
+    @property
+    def position(self) -> Position | None:
+        return None
 
     def fault(self) -> str:
         return fault_of(self._dataset)
@@ -248,8 +249,9 @@ class _OfStream:
         self._done += steps
         self._feed.advance(steps)
 
-    def notes(self) -> dict[str, Any]:
-        return self._feed.position.notes()
+    @property
+    def position(self) -> Position | None:
+        return self._feed.position
 
     def fault(self) -> str:
         first, arrays = self._feed.examples()

@@ -217,9 +217,7 @@ class Fit:
             return History()
         if not self.resume:
             return History()
-        history, states = checkpoint.resume(training)
-        hooks.restore(states)
-        return history
+        return checkpoint.resume(training, hooks)
 
     @contextmanager
     def _measure(self, interrupt: Interrupt) -> Generator[Callable[[], Recorded] | None]:
@@ -329,7 +327,7 @@ class Fit:
         fit, hooks = run.fit, run.hooks
         _note_averages(fit.training, fit.history)
         hooks.epoch_ends(fit)
-        run.save(Begun(epochs.notes()))
+        run.save(Begun(epochs.position))
         return hooks.call_functions(fit.history) or fit.is_stopping
 
     def _epoch(self, epoch: _Epoch) -> Recorded:
@@ -358,7 +356,7 @@ class Fit:
             run.hooks.steps_done(run.fit, len(piece.losses))
             if self.checkpoint_steps is not None and done - saved >= self.checkpoint_steps:
                 pieces = [joined(pieces)]
-                run.save(replace(epoch.begun, position=epochs.notes(), recorded=pieces[0]))
+                run.save(replace(epoch.begun, position=epochs.position, recorded=pieces[0]))
                 saved = done
         if not done and not interrupt.is_ending:
             raise _no_steps(self.batch_size)

@@ -105,11 +105,16 @@ def test_a_damaged_file_is_refused_or_loads_whole(
 # Hostile files: the checksum is right, the contents are not ---------------------------------------
 
 
-def forge(path: Path, change: Callable[[Metadata, Any, Tensors], Any]) -> None:
-    """A model file with changed contents and a valid checksum."""
+def forge(
+    path: Path, change: Callable[[Metadata, Any, Tensors], Any], source: Path | None = None
+) -> None:
+    """A model file with changed contents and a valid checksum, made from the source if given."""
     from safetensors.numpy import load, save
 
-    lm.Model(chain(lm.Linear(3), lm.Tanh(), lm.Linear(2))).save(path)
+    if source is None:
+        lm.Model(chain(lm.Linear(3), lm.Tanh(), lm.Linear(2))).save(path)
+    else:
+        path.write_bytes(source.read_bytes())
     metadata = metadata_of(path)
     tensors = load(path.read_bytes())
     definition = json.loads(metadata["network"])

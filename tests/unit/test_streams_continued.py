@@ -19,6 +19,7 @@ from stream_cases import TEST, batches_of, fault, trained
 from test_fit_checkpoints import at_step
 
 import lamina as lm
+from lamina.calls.stored import stored
 from lamina.data import Stream
 from lamina.data.positions import Position
 from lamina.errors import DataError
@@ -247,4 +248,4 @@ def test_checkpoints_of_steps_need_a_file() -> None:
 
 def test_a_position_is_plain_data() -> None:
     position = Position(1, 2, 3, 4, 5, {"next": 6})
-    assert Position.of(position.notes()) == position
+    assert stored(Position, position.notes(), "position") == position

@@ -14,6 +14,7 @@ from lamina.elsewhere.hooks import hook_here
 from lamina.elsewhere.near import nearest
 from lamina.errors import DefinitionError
 from lamina.graph import Origin, source_line
+from lamina.graph.kinds import Kind
 from lamina.shapes import Array
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt
@@ -99,6 +100,7 @@ class Callback(metaclass=Called):
 
     Attributes:
         changes_rate: whether a hook sets `fit.rate`. Then the history has the rate of each epoch.
+        state_kinds: of values in its state; those of a file are checked before `restore`.
 
     Raises:
         DefinitionError: for a subclass with a hook that is misspelt, is one of another framework,
@@ -119,6 +121,7 @@ class Callback(metaclass=Called):
     """
 
     changes_rate: ClassVar[bool] = False
+    state_kinds: ClassVar[Mapping[str, Kind]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

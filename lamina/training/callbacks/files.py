@@ -10,15 +10,29 @@ import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, final
 
+from lamina.calls.stored import Measured
 from lamina.files.atomic import require_writable, write_atomically
-from lamina.graph.kinds import Count
+from lamina.graph.kinds import Count, Kind, Misfit, Operands, Row
+from lamina.records import frozen_dataclass
 from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.callbacks.monitor import Best, Monitor, last_value, require_measured
 from lamina.training.history import History
 
 PathLike = str | os.PathLike[str]
+
+
+@final
+@frozen_dataclass
+class _Ranked(Kind):
+    """The value and the number of an epoch, as they are stored."""
+
+    def read(self, value: Any, operands: Operands = ()) -> tuple[float, ...]:
+        found = Row(Measured()).read(value)
+        if len(found) != 2 or not float(found[1]).is_integer():
+            raise Misfit("a value and the number of an epoch")
+        return found
 
 
 @dataclass
@@ -50,6 +64,8 @@ class SaveModels(Callback):
     _: KW_ONLY
     keep: Count = 1
     best: Best = None
+
+    state_kinds: ClassVar[Mapping[str, Kind]] = {"best": Row(_Ranked())}
 
     def __post_init__(self) -> None:
         self.restore({})

@@ -9,6 +9,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from lamina.calls.stored import read_stored
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.graph import warn
 from lamina.layers.checks import Sourced
@@ -79,7 +80,11 @@ class Hooks:
     def restore(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Continues from the states of a checkpoint; those without one begin anew."""
         for name, callback in self._named().items():
-            callback.restore(saved.get(name, {}))
+            state = dict(saved.get(name, {}))
+            for key, kind in type(callback).state_kinds.items():
+                if key in state:
+                    state[key] = read_stored(kind, state[key], f"callbacks.{name}.{key}")
+            callback.restore(state)
 
     def states(self) -> dict[str, dict[str, Any]]:
         """The state of each callback, by its class and its number among those of the class."""

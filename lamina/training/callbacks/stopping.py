@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from lamina.graph.kinds import Count, NotNegative, Number, Whole
+from lamina.calls.stored import Measured
+from lamina.graph.kinds import Count, Kind, NotNegative, Number, Whole
 from lamina.shapes import Array
 from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.callbacks.monitor import Best, Monitor, last_value, require_measured
@@ -50,6 +51,12 @@ class EarlyStopping(Callback):
     restore_best: bool = True
     best: Best = None
     best_epoch: int = field(default=0, init=False)
+
+    state_kinds: ClassVar[Mapping[str, Kind]] = {
+        "best_epoch": Whole(0),
+        "best": Measured(),
+        "waited": Whole(0),
+    }
 
     def __post_init__(self) -> None:
         self.restore({})
@@ -135,6 +142,11 @@ class ReduceOnPlateau(Callback):
     best: Best = None
 
     changes_rate: ClassVar[bool] = True
+    state_kinds: ClassVar[Mapping[str, Kind]] = {
+        "best": Measured(),
+        "waited": Whole(0),
+        "cooling": Whole(0),
+    }
 
     def __post_init__(self) -> None:
         self.restore({})
