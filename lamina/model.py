@@ -589,7 +589,11 @@ class Model(Named):
 
 
 def _rounded(values: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
-    return {name: rounded(value, dtype, f"parameter {name!r}") for name, value in values.items()}
+    """Floats rounded to a dtype; counters stay integers."""
+    return {
+        name: value if value.dtype.kind in "iub" else rounded(value, dtype, f"parameter {name!r}")
+        for name, value in values.items()
+    }
 
 
 def _is_float32(dtype: DTypeLike) -> bool:

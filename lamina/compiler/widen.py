@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from lamina import ops
-from lamina.graph import CONSTANT, LEAF, Graph, Tensor, apply, rebuild, rewrite
-from lamina.ops.conversion import CAST
-from lamina.shapes import float32
+from lamina.graph import Graph, Tensor, rebuild, rewrite
+from lamina.ops.conversion import computes_in_float32, in_float32
 
 
 def widen(graph: Graph) -> Graph:
@@ -18,11 +17,4 @@ def widen(graph: Graph) -> Graph:
 
 def _widened(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
     node = rebuild(node, operands)
-    takes_halves = node.op in (LEAF, CONSTANT, CAST) or node.op.lowering.takes_halves
-    if takes_halves or not any(x.dtype.is_half for x in (node, *operands)):
-        return node
-    wide = [ops.cast(x, float32) if x.dtype.is_half else x for x in operands]
-    attributes = dict(node.attributes)
-    if node.dtype.is_half and "dtype" in attributes:
-        attributes["dtype"] = float32
-    return ops.cast(apply(node.op, *wide, **attributes), node.dtype)
+    return ops.cast(in_float32(node), node.dtype) if computes_in_float32(node) else node

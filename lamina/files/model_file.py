@@ -26,7 +26,7 @@ from lamina.files.encode import encode
 from lamina.network import Network
 from lamina.precision import MIXED, Precision
 from lamina.records import frozen_dataclass
-from lamina.shapes import Array, as_dtype, float32, shape_text, static
+from lamina.shapes import Array, as_dtype, converted, float32, shape_text, static
 
 FORMAT = "lamina-model-1"
 
@@ -245,12 +245,15 @@ def _assemble(
     }
     for name, tensor in expected.items():
         found = values.get(name)
-        shape = static(tensor.shape)
-        if found is None or found.shape != shape or found.dtype != dtype.numpy:
+        shape, own = static(tensor.shape), tensor.dtype
+        if found is not None and not own.is_float and found.dtype == dtype.numpy:
+            # Earlier files have counters as floats.
+            found = values[name] = converted(found, own.numpy)
+        if found is None or found.shape != shape or found.dtype != own.numpy:
             raise FileFormatError(
                 f"the tensor {name!r} does not fit the network",
                 facts=(
-                    ("expected", shape_text(shape, dtype)),
+                    ("expected", shape_text(shape, own)),
                     ("found", "nothing" if found is None else f"{found.dtype}{found.shape}"),
                 ),
                 advice=ADVICE,

@@ -23,6 +23,7 @@ from lamina.layers.scope import (
     arrays_while_drawn,
     initializer,
 )
+from lamina.ops.conversion import rounded_once
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Dim, bool_, static
 
@@ -146,10 +147,14 @@ class EmbeddingBag(Layer):
         if self.mode == "max":
             largest = ops.max(ops.where(inside, rows, -math.inf), 1)
             return ops.where(ops.any(inside, 1), largest, 0)
-        total = ops.sum(ops.where(inside, rows, 0), 1)
         if self.mode == "sum":
-            return total
-        return total / ops.maximum(ops.sum(ops.cast(inside, total.dtype), 1), 1)
+            return ops.sum(ops.where(inside, rows, 0), 1)
+
+        def mean(rows: Tensor) -> Tensor:
+            number = ops.sum(ops.cast(inside, rows.dtype), 1)
+            return ops.sum(ops.where(inside, rows, 0), 1) / ops.maximum(number, 1)
+
+        return rounded_once(mean, rows)
 
 
 _REDUCED = {"mean": ops.mean, "sum": ops.sum, "max": ops.max}

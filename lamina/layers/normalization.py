@@ -1,7 +1,8 @@
 """Normalisation to mean 0 and variance 1, over a batch, a layer, or groups.
 
-All take f32 or f64 and give the same shape and dtype. Variances are computed in two passes, from
-the deviations, so that they are accurate for values far from zero too.
+All take floats and give the same shape and dtype. With floats of 16 bits they compute in float32.
+Variances are computed in two passes, from the deviations, so that they are accurate for values far
+from zero too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lamina.graph.kinds import (
 from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Constant, Zeros
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope
+from lamina.layers.scope import Scope, in_float32
 from lamina.records import frozen_dataclass
 from lamina.shapes import static
 
@@ -95,6 +96,7 @@ class BatchNorm(Layer):
     bias: bool = True
     running: bool = True
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation by the batch, or by the running averages in inference."""
         channels = _channels(self, x)
@@ -152,6 +154,7 @@ class LayerNorm(Layer):
     affine: bool = True
     bias: bool = True
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation along the axes."""
         axes = _axes_of(self, self.axes, x)
@@ -189,6 +192,7 @@ class GroupNorm(Layer):
     affine: bool = True
     bias: bool = True
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation of each group."""
         channels = _channels(self, x)
@@ -241,6 +245,7 @@ class InstanceNorm(Layer):
     running: bool = False
     momentum: Annotated[float, Number("[0, 1]")] = 0.1
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation of each channel."""
         channels = _channels(self, x)
@@ -292,6 +297,7 @@ class RMSNorm(Layer):
     epsilon: NotNegative | None = None
     affine: bool = True
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the normalisation along the axes."""
         axes = _axes_of(self, self.axes, x)
@@ -329,6 +335,7 @@ class LocalResponseNorm(Layer):
     beta: float = 0.75
     k: float = 1.0
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the quotient."""
         _channels(self, x)
@@ -358,9 +365,9 @@ def _move(
     """Moves the running averages towards those of a batch; without momentum, to the mean of all."""
     share: Tensor | float
     if momentum is None:
-        batches = scope.state("batches", (), Zeros()) + 1
+        batches = scope.state("batches", (), Zeros(), dtype="int64") + 1
         scope.update("batches", batches)
-        share = ops.reciprocal(batches)
+        share = ops.reciprocal(ops.cast(batches, averages[0].dtype))
     else:
         share = momentum
     kept = 1.0 - share

@@ -13,7 +13,7 @@ from lamina.graph.kinds import Count, Positive, Whole
 from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, in_float32, initializer
 from lamina.records import frozen_dataclass
 from lamina.shapes import static
 
@@ -100,15 +100,7 @@ class CosineSimilarity(Layer):
         """Builds the products and the norms."""
         _require_equal(self, a, b)
         axis = axis_within_example(self, self.axis, a)
-        unit_a, unit_b = (self._unit(x, axis) for x in (a, b))
-        return ops.sum(unit_a * unit_b, axis)
-
-    def _unit(self, x: Tensor, axis: int) -> Tensor:
-        square = ops.sum(x * x, axis, keepdims=True)
-        # A root has no derivative at 0; there the norm is epsilon, and its gradient 0.
-        is_zero = ops.equal(square, 0)
-        norm = ops.maximum(ops.sqrt(ops.where(is_zero, 1, square)), self.epsilon)
-        return x / ops.where(is_zero, self.epsilon, norm)
+        return ops.cosine_similarity(a, b, axis, self.epsilon)
 
 
 @frozen_dataclass
@@ -139,6 +131,7 @@ class PairwiseDistance(Layer):
     epsilon: Positive = 1e-6
     keepdims: bool = False
 
+    @in_float32
     def forward(self, scope: Scope, a: Tensor, b: Tensor) -> Tensor:
         """Builds the norm of the differences."""
         _require_equal(self, a, b)

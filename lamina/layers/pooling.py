@@ -18,7 +18,7 @@ from lamina.graph.kinds import Count, Positive
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.convolution import ForEachAxis, Numbers, Pairs, check_image, numbers_of, pairs_of
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope
+from lamina.layers.scope import Scope, in_float32
 from lamina.layers.upsampling import along_axis, means, windows_of_size
 from lamina.ops import Window
 from lamina.records import frozen_dataclass
@@ -163,6 +163,7 @@ class MaxUnpool(Layer):
     _: KW_ONLY
     size: Numbers
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor, indices: Tensor) -> Tensor:
         """Builds the larger tensor."""
         rank = x.rank - 2
@@ -193,6 +194,7 @@ class _AvgPool(_Pool, ABC):
     count_padding: bool = True
     divisor: Count | None = None
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the mean of each window."""
         check_image(self, x, self.axes)
@@ -281,6 +283,7 @@ class _LPPool(_Pool, ABC):
     _: KW_ONLY
     power: Positive = 2.0
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the norm of each window."""
         check_image(self, x, self.axes)
@@ -465,6 +468,7 @@ class AdaptiveAvgPool(_Adaptive):
 
     size: AdaptiveSize
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the means."""
         sizes = self._sizes(x)

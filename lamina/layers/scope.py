@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import wraps
 from types import BuiltinFunctionType
-from typing import Annotated, Any, Protocol, cast, final
+from typing import Annotated, Any, Protocol, TypeVar, cast, final
 
 from lamina import ops, shapes
 from lamina.calls import checked
@@ -25,6 +26,7 @@ from lamina.graph import (
 )
 from lamina.graph.kinds import (
     Count,
+    ElementType,
     Extent,
     Function,
     Kind,
@@ -37,6 +39,7 @@ from lamina.graph.kinds import (
     Row,
 )
 from lamina.layers.partners import Mixture
+from lamina.ops.conversion import widened
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, DTypeLike, Shape, shape_text, static
@@ -273,9 +276,11 @@ class Scope:
         dtype: the float type of the model.
     """
 
-    def __init__(self, record: Record, name: str) -> None:
+    def __init__(self, record: Record, name: str, *, wide: bool = False) -> None:
         self._record = record
         self._name = name
+        # Whether floats of 16 bits are given as float32, and rounded when they are stored.
+        self._wide = wide
 
     @property
     def training(self) -> bool:
@@ -316,8 +321,9 @@ class Scope:
         tensor = self._variable(known, "parameter", name, shape, init)
         if regularizer is not None and first_use:
             named = self._record.hyperparameters.of(regularizer, f"penalty/{self._name}.{name}")
-            with layers_built(self._record, self.dtype):
-                penalty = named(tensor)
+            wide = widened(tensor)
+            with layers_built(self._record, wide.dtype):
+                penalty = named(wide)
             found = cast(object, penalty)
             if not isinstance(found, Tensor) or found.shape or not found.dtype.is_float:
                 raise DefinitionError(
@@ -329,7 +335,10 @@ class Scope:
                     advice="Sum over all axes: lambda w: 1e-4 * lm.ops.sum(w * w).",
                 )
             self._record.penalties.append(penalty)
-        return tensor
+        return self._given(tensor)
+
+    def _given(self, tensor: Tensor) -> Tensor:
+        return widened(tensor) if self._wide else tensor
 
     @checked
     def shared(self, layer: AnyPart, name: str) -> Tensor:
@@ -385,15 +394,30 @@ class Scope:
         )
 
     @checked
-    def state(self, name: str, shape: Extents, init: Initializer) -> Tensor:
+    def state(
+        self,
+        name: str,
+        shape: Extents,
+        init: Initializer,
+        *,
+        dtype: Annotated[DTypeLike | None, OrNone(ElementType())] = None,
+    ) -> Tensor:
         """A tensor that is kept and saved with the model but not trained.
 
         Running statistics are states, for example. `update` sets the new value. If a layer is
         applied twice, the second application continues from the value that the first one set.
+
+        Args:
+            name: unique in the layer, as of a parameter.
+            shape: fixed; must not depend on the batch.
+            init: its first value, see `lamina.init`.
+            dtype: of the elements; by default that of the model. Counters are `"int64"`: floats of
+                16 bits count to 256 only.
         """
         _require_function("initializer", init, "lm.init.Zeros()")
-        tensor = self._variable(self._record.states, "state", name, shape, init)
-        return self._record.updates.get(f"{self._name}.{name}", tensor)
+        own = self.dtype if dtype is None else shapes.as_dtype(dtype)
+        tensor = self._variable(self._record.states, "state", name, shape, init, own)
+        return self._given(self._record.updates.get(f"{self._name}.{name}", tensor))
 
     @checked
     def update(self, name: str, value: Tensor) -> None:
@@ -413,6 +437,8 @@ class Scope:
                 f"there is no state {name!r} to update",
                 advice=f"Make it first: scope.state({name!r}, shape, init).",
             )
+        if self._wide:
+            value = ops.cast(value, self._record.states[full].tensor.dtype)
         self._record.updates[full] = value
         self._record.updated.append(full)
 
@@ -541,6 +567,7 @@ class Scope:
         name: str,
         shape: tuple[int, ...],
         init: Initializer,
+        dtype: DType | None = None,
     ) -> Tensor:
         full = f"{self._name}.{name}"
         fixed = static(shape)
@@ -553,11 +580,32 @@ class Scope:
                     advice="A layer that is used twice has one set of parameters: make two layers.",
                 )
             return tensor
-        tensor = leaf(full, role, fixed, self.dtype)
+        tensor = leaf(full, role, fixed, dtype or self.dtype)
         number = len(self._record.parameters) + len(self._record.states)
         stream = INITIAL_VALUE_STREAMS + number
         known[full] = Variable(full, tensor, init, stream)
         return tensor
+
+
+_Forward = TypeVar("_Forward", bound=Callable[..., Tensor])
+
+
+def in_float32(forward: _Forward) -> _Forward:
+    """A layer's `forward` that computes in float32 where the model's floats have 16 bits.
+
+    Tensors, parameters and states are cast; the result and new states are rounded once. So sums of
+    squares do not overflow, and means lose no digits.
+    """
+
+    @wraps(forward)
+    def wide(layer: object, scope: Scope, *operands: Tensor) -> Tensor:
+        half = next((x.dtype for x in operands if x.dtype.is_half), None)
+        if half is None:
+            return forward(layer, scope, *operands)
+        scope = Scope(scope._record, scope._name, wide=True)  # pyright: ignore[reportPrivateUsage]
+        return ops.cast(forward(layer, scope, *map(widened, operands)), half)
+
+    return cast(_Forward, wide)
 
 
 def _require_function(what: str, value: object, example: str) -> None:

@@ -20,7 +20,7 @@ from lamina.graph.kinds import Either, Number, OrNone, Row
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.convolution import ForEachAxis
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope
+from lamina.layers.scope import Scope, in_float32
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, float64, static
 
@@ -100,6 +100,7 @@ class Upsample(Layer):
                 advice="Leave align_corners out.",
             )
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds the result, one axis after the other."""
         if x.rank not in _RANKS[self.mode]:

@@ -7,11 +7,15 @@ they meet, and functions without an integer result (`exp`, `div`, ..) convert in
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from lamina.calls import checked_as_given as checked
 from lamina.errors import DTypeError, LaminaError
 from lamina.graph import (
+    CONSTANT,
+    LEAF,
     Attributes,
     Op,
     Sample,
@@ -232,6 +236,43 @@ def recomputed(x: Tensor, *after: Tensor) -> Tensor:
     result again costs less than keeping it, a gradient computes it from `recomputed(x, upstream)`.
     """
     return apply(RECOMPUTED, as_tensor(x), *map(as_tensor, after))
+
+
+# Floats of 16 bits --------------------------------------------------------------------------------
+
+
+def widened(x: Tensor) -> Tensor:
+    """Floats of 16 bits as float32; any other tensor as it is."""
+    if not x.dtype.is_half:
+        return x
+    if x.op is CONSTANT:
+        return constant(x.attributes["value"].array, float32)
+    return cast(x, float32)
+
+
+def computes_in_float32(node: Tensor) -> bool:
+    """Whether the node's op has floats of 16 bits, and computes with them in float32."""
+    if node.op in (LEAF, CONSTANT, CAST) or node.op.lowering.takes_halves:
+        return False
+    return any(x.dtype.is_half for x in (node, *node.operands))
+
+
+def in_float32(node: Tensor) -> Tensor:
+    """The node's op, applied to its operands as float32: the result before it is rounded."""
+    attributes = dict(node.attributes)
+    if node.dtype.is_half and "dtype" in attributes:
+        attributes["dtype"] = float32
+    return apply(node.op, *map(widened, node.operands), **attributes)
+
+
+def rounded_once(compute: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+    """What a function gives for tensors: of floats of 16 bits, its float32 result, rounded.
+
+    So squares and sums within the function do not overflow, and are not rounded.
+    """
+    found = compute(*map(widened, operands))
+    half = next((x.dtype for x in operands if x.dtype.is_half), found.dtype)
+    return cast(found, half)
 
 
 # Operands -----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from lamina.graph import (
 )
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
+from lamina.ops.conversion import cast, computes_in_float32, in_float32, widened
 from lamina.ops.joining import concat
 from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.ops.recomputation import Recomputation
@@ -108,8 +109,28 @@ def _operand_gradients(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tenso
         # If slices fill a tensor, their gradients are joined instead of padded and added.
         parts = sorted(arriving, key=lambda part: part.attributes["starts"][axis])
         return (concat([arriving[part] for part in parts], axis),)
-    flows = [op.gradient(node, upstream) for node, upstream in arriving.items()]
+    flows = [_operand_gradients_of(node, upstream) for node, upstream in arriving.items()]
     return flows[0] if len(flows) == 1 else (reduce(add, [x for (x,) in flows if x]),)
+
+
+def _operand_gradients_of(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of a node's operands; with floats of 16 bits they are computed in float32.
+
+    Each is rounded once. The node's result has been rounded too.
+    """
+    assert node.op.gradient is not None
+    if not computes_in_float32(node):
+        return node.op.gradient(node, upstream)
+    wide, arriving = in_float32(node), widened(upstream)
+    flows = node.op.gradient(wide, arriving)
+    known = {wide: widened(node)}
+    for x in topological([x for x in flows if x is not None], [*wide.operands, arriving, wide]):
+        if x not in known:
+            known[x] = rebuild(x, tuple(known.get(operand, operand) for operand in x.operands))
+    return tuple(
+        None if flow is None else cast(known[flow], operand.dtype)
+        for flow, operand in zip(flows, node.operands, strict=True)
+    )
 
 
 def _results_together(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:

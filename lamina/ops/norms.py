@@ -15,8 +15,9 @@ from lamina.graph.kinds import Number
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, flag_of, read
 from lamina.ops.arithmetic import maximum
 from lamina.ops.arithmetic import pow as power
+from lamina.ops.broadcast import broadcast_to
 from lamina.ops.comparison import equal, not_equal, where
-from lamina.ops.conversion import cast, floating, operands_of
+from lamina.ops.conversion import cast, floating, operands_of, rounded_once
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import sqrt
 from lamina.ops.joining import concat
@@ -25,6 +26,7 @@ from lamina.ops.reduce import max as largest
 from lamina.ops.reduce import min as smallest
 from lamina.ops.reduce import sum as sum_along
 from lamina.ops.slicing import slice_axis
+from lamina.shapes import Dim
 
 Axes = int | Sequence[int] | None
 _NOT_NEGATIVE = Number("[0, inf)")
@@ -44,6 +46,10 @@ def norm(x: TensorLike, order: float = 2.0, axes: Axes = None, keepdims: bool = 
     x = floating(x)
     p = read("order", Number("[-inf, inf]"), order)
     named, kept = axes_of(x, axes), flag_of("keepdims", keepdims)
+    return rounded_once(lambda x: _norm(x, p, named, kept), x)
+
+
+def _norm(x: Tensor, p: float, named: tuple[int, ...], kept: bool) -> Tensor:
     if math.isinf(p):
         return (largest if p > 0 else smallest)(absolute(x), named, kept)
     if p == 0:
@@ -68,8 +74,8 @@ def _without_zero(x: Tensor, exponent: float) -> Tensor:
 def normalize(x: TensorLike, order: float = 2.0, axis: int = -1, epsilon: float = 1e-12) -> Tensor:
     """The vectors along an axis, divided by their norm, or by epsilon if that is larger."""
     x = floating(x)
-    least = read("epsilon", _NOT_NEGATIVE, epsilon)
-    return x / maximum(norm(x, order, axis_of(x, axis), True), least)
+    least, along = read("epsilon", _NOT_NEGATIVE, epsilon), axis_of(x, axis)
+    return rounded_once(lambda x: x / maximum(norm(x, order, along, True), least), x)
 
 
 @checked
@@ -85,11 +91,22 @@ def cosine_similarity(
         epsilon: the least value of each norm.
     """
     a, b = map(floating, operands_of(left, right))
-    product = a * b
-    axis = axis_of(product, axis) - product.rank
+    joint = a * b
+    axis = axis_of(joint, axis) - joint.rank
     least = read("epsilon", _NOT_NEGATIVE, epsilon)
-    norms = [maximum(norm(x, 2.0, axis, True), least) for x in (a, b)]
-    return sum_along((a / norms[0]) * (b / norms[1]), axis)
+
+    def cosine(*vectors: Tensor) -> Tensor:
+        a, b = (x / maximum(norm(x, 2.0, axis, True), least) for x in vectors)
+        return sum_along(a * b, axis)
+
+    return rounded_once(cosine, *(_repeated(x, axis, joint.shape[axis]) for x in (a, b)))
+
+
+def _repeated(x: Tensor, axis: int, extent: Dim) -> Tensor:
+    """The tensor, repeated along an axis that is counted from the end, where it may have none."""
+    shape = [*(1,) * (-axis - x.rank), *x.shape]
+    shape[axis] = extent
+    return broadcast_to(x, shape)
 
 
 @checked
@@ -116,7 +133,7 @@ def cdist(left: TensorLike, right: TensorLike, order: float = 2.0) -> Tensor:
                 advice="Both need at least two axes, and the same last axis.",
             )
         )
-    return norm(expand_dims(a, -2) - expand_dims(b, -3), order, -1)
+    return rounded_once(lambda a, b: norm(a - b, order, -1), expand_dims(a, -2), expand_dims(b, -3))
 
 
 @checked
@@ -140,5 +157,8 @@ def cross(left: TensorLike, right: TensorLike, axis: int = -1) -> Tensor:
             )
         parts.append([slice_axis(x, own, i, i + 1) for i in range(3)])
     (a0, a1, a2), (b0, b1, b2) = parts
-    found = [a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0]
+    found = [
+        rounded_once(lambda a, b, c, d: a * d - b * c, *four)
+        for four in ((a1, a2, b1, b2), (a2, a0, b2, b0), (a0, a1, b0, b1))
+    ]
     return concat(found, axis_of(as_tensor(found[0]), axis))

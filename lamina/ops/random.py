@@ -348,7 +348,9 @@ def _samples(*dtypes: DType, **attributes: Any) -> tuple[Sample, ...]:
 
 
 def _own_dtype(attributes: Attributes) -> DType:
-    return attributes["dtype"]
+    """The type in which numbers are drawn: of 16 bits they are rounded float32 numbers."""
+    dtype: DType = attributes["dtype"]
+    return float32 if dtype.is_half else dtype
 
 
 def _seeded(
@@ -363,7 +365,7 @@ def _float_dtype(dtype: DTypeLike) -> DType:
     if not wanted.is_float:
         raise DTypeError(
             "random numbers of this distribution are floats",
-            facts=(("expected", "float32 or float64"), ("found", wanted.name)),
+            facts=(("expected", "a float type"), ("found", wanted.name)),
             advice="Draw floats and convert them with ops.cast.",
         )
     return wanted
@@ -394,7 +396,7 @@ def uniform(
         seed: an int64 number, the same for a whole training.
         step: an int64 number that differs between training steps.
         stream: a number that differs between the ops of a network that draw random numbers.
-        dtype: float32 or float64.
+        dtype: a float type; numbers of 16 bits are those of float32, rounded.
     """
     return _seeded(UNIFORM, shape, seed, step, stream=stream, dtype=_float_dtype(dtype))
 

@@ -29,7 +29,7 @@ from lamina.graph.kinds import ElementType, Kind
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
 from lamina.ops.broadcast import broadcast_to, infer_reduction, require_numbers, sum_axes, with_ones
 from lamina.ops.comparison import equal, where
-from lamina.ops.conversion import cast, floating
+from lamina.ops.conversion import cast, floating, rounded_once
 from lamina.ops.creation import arange, full
 from lamina.ops.elementwise import sqrt
 from lamina.ops.lowering_rules import Decomposition, Reduction
@@ -271,9 +271,13 @@ def std(x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool 
     Args:
         x, axes, correction, keepdims: as of `variance`.
     """
-    squared = variance(x, axes, correction, keepdims)
-    is_zero = equal(squared, 0)
-    return where(is_zero, 0, sqrt(where(is_zero, 1, squared)))
+    return rounded_once(lambda x: _root(variance(x, axes, correction, keepdims)), floating(x))
+
+
+def _root(x: Tensor) -> Tensor:
+    """A square root, whose gradient at zero is zero."""
+    is_zero = equal(x, 0)
+    return where(is_zero, 0, sqrt(where(is_zero, 1, x)))
 
 
 # Largest and smallest -----------------------------------------------------------------------------

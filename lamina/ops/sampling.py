@@ -21,7 +21,7 @@ from lamina.ops.arguments import each_of, flag_of, read
 from lamina.ops.arithmetic import maximum, minimum
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.comparison import equal, greater_equal, less_equal, logical_and, where
-from lamina.ops.conversion import cast, floating, operands_of
+from lamina.ops.conversion import cast, floating, operands_of, rounded_once
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import floor
 from lamina.ops.indexing import take_along_axis
@@ -68,15 +68,19 @@ def grid_sample(
     corners = flag_of("align_corners", align_corners)
     axes = x.rank - 2
     _check_sample(x, grid, chosen)
-    flat = reshape(x, (*x.shape[:2], size_of(static(x.shape[2:]))))
-    reader = _Reader(flat, static(x.shape[2:]), edges, corners)
-    positions = [
-        _position(grid[..., axes - 1 - axis], extent, corners)
-        for axis, extent in enumerate(reader.extents)
-    ]
-    if chosen != "bicubic":
-        positions = [reader.inside(at, axis) for axis, at in enumerate(positions)]
-    return _weighted(reader, positions, _TAPS[chosen])
+
+    def sampled(x: Tensor, grid: Tensor) -> Tensor:
+        flat = reshape(x, (*x.shape[:2], size_of(static(x.shape[2:]))))
+        reader = _Reader(flat, static(x.shape[2:]), edges, corners)
+        positions = [
+            _position(grid[..., axes - 1 - axis], extent, corners)
+            for axis, extent in enumerate(reader.extents)
+        ]
+        if chosen != "bicubic":
+            positions = [reader.inside(at, axis) for axis, at in enumerate(positions)]
+        return _weighted(reader, positions, _TAPS[chosen])
+
+    return rounded_once(sampled, x, grid)
 
 
 def _check_sample(x: Tensor, grid: Tensor, mode: str) -> None:

@@ -23,7 +23,7 @@ from lamina.program.program import Buffer
 from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.model_lock import ModelLock
-from lamina.shapes import Array, DType, converted, shape_text, size_of, static
+from lamina.shapes import Array, converted, shape_text, size_of, static
 from lamina.shielded import shielded
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Parameters:
 
             def first(variable: Variable) -> Array:
                 value = known.get(variable.name)
-                return _first_value(variable, seed, dtype) if value is None else value
+                return _first_value(variable, seed) if value is None else value
 
             self._values = _Values(engine, ((one.name, first(one)) for one in variables))
         self._bind()
@@ -208,7 +208,7 @@ class Parameters:
         """Checks that there is memory for all values, before any is allocated."""
         variables = (*self.variables.values(), *self.states.values())
         buffers = [
-            Buffer(one.name, kind, static(one.tensor.shape), self.dtype)
+            Buffer(one.name, kind, static(one.tensor.shape), one.tensor.dtype)
             for kind, group in (("parameter", self.variables), ("state", self.states))
             for one in group.values()
         ]
@@ -273,15 +273,15 @@ class Parameters:
                     facts=(("expected", ", ".join(known) or "none"), ("found", repr(name))),
                     advice="print(network) numbers the layers.",
                 )
-            shape = static(known[name].tensor.shape)
-            array = convert(value, self.dtype, f"parameter {name!r}", narrow=False)
+            shape, dtype = static(known[name].tensor.shape), known[name].tensor.dtype
+            array = convert(value, dtype, f"parameter {name!r}", narrow=False)
             if array.shape != shape:
                 raise ShapeError(
                     f"the parameter {name!r} has another shape",
                     facts=(("expected", shape_text(shape)), ("found", shape_text(array.shape))),
                     advice="Linear weights are (outputs, inputs).",
                 )
-            ready[name] = converted(array, self.dtype.numpy)
+            ready[name] = converted(array, dtype.numpy)
         return ready
 
 
@@ -311,8 +311,8 @@ def _drawing_bytes(variable: Variable) -> int:
     return size * arrays_while_drawn(variable.init) * np.dtype("float64").itemsize
 
 
-def _first_value(variable: Variable, seed: int, dtype: DType) -> Array:
-    shape = static(variable.tensor.shape)
+def _first_value(variable: Variable, seed: int) -> Array:
+    shape, dtype = static(variable.tensor.shape), variable.tensor.dtype
     first = np.asarray(variable.init(shape, seed, variable.stream))
     if first.shape != shape:
         raise ShapeError(

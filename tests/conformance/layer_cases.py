@@ -225,6 +225,13 @@ def network_of(case: LayerCase) -> lm.Network:
     return lm.Network(inputs, lm.Linear(5)(case.make(*given)))
 
 
+def alone(case: LayerCase) -> lm.Network:
+    """The network of the layer alone; its floats are those of the model."""
+    dtype = "int64" if case.indices else None
+    inputs = [lm.Input(*shape, dtype=dtype) for shape in case.shapes]
+    return lm.Network(inputs, case.make(*inputs))
+
+
 def _multiplied(x: Tensor) -> Tensor:
     (extent,) = static(x.shape[-1:])
     return lm.Linear(extent, bias=False)(x)
@@ -292,7 +299,7 @@ def values_for(case: LayerCase, graph: Graph, seed: int = 0) -> dict[str, Array]
             array = generator.integers(0, TOKENS, shape)
         elif case.steps and name == "input0":
             array = _far_apart(generator, shape)
-        elif case.steps and name == "1.weight":
+        elif case.steps and name == "1.weight" and len(shape) == 2:
             array = np.eye(shape[0])
         elif len(shape) > 1 and node.attributes["role"] == "parameter":
             array = generator.normal(size=shape) / np.sqrt(np.prod(shape[1:]))

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import CASES, DIFFERENTIABLE, Leaves, check, run_program, values_of
+from harness import CASES, DIFFERENTIABLE, Leaves, check, compare, run_program, values_of
+from layer_cases import LAYERS, alone, values_for
 from random_graphs import random_graph
+from test_mixed_float64 import differentiated
 from test_ops import weighted_gradients
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
@@ -22,7 +24,7 @@ from lamina.objective.protocols import TrainingOptions
 from lamina.precision import Rounding
 from lamina.program.program import Program
 from lamina.rounding import with_rounded_products
-from lamina.shapes import Array, DType, as_dtype, bfloat16, float16, float32, static
+from lamina.shapes import Array, DType, as_dtype, bfloat16, converted, float16, float32, static
 
 HALVES = pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
 
@@ -143,6 +145,42 @@ def test_a_gradient_takes_halves(op: Op, sample: Sample, half: DType, engine: En
     operands = [leaves.add(array) for array in values_of(sample, half)]
     result = apply(op, *operands, **sample.attributes)
     check(leaves.graph(weighted_gradients(leaves, operands, result)), engine, leaves.feeds)
+
+
+# Layers -------------------------------------------------------------------------------------------
+
+# These round several tensors one after the other, or have steps at numbers that they compute.
+SEVERAL_ROUNDINGS = frozenset(
+    (
+        *("MultiHeadAttention", "TransformerEncoderBlock", "TransformerDecoderBlock"),
+        *("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "ColourJitter"),
+    )
+)
+# Squares of such numbers overflow in float16.
+LARGE = np.float32(300)
+
+
+@HALVES
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.sampled
+def test_a_layer_computes_in_float32(name: str, half: DType, engine: Engine) -> None:
+    """In a model wholly in 16 bits: results and gradients of large numbers are rounded once."""
+    case = LAYERS[name]
+    narrow, wide = (differentiated(alone(case), dtype) for dtype in (half, float32))
+    feeds: dict[str, Array] = {}
+    for label, x in values_for(case, wide).items():
+        is_large = label.startswith("input") and not case.indices
+        feeds[label] = x if x.dtype.kind != "f" else converted(x * LARGE**is_large, half.numpy)
+    check(narrow, engine, feeds)
+    if name in SEVERAL_ROUNDINGS:
+        return
+    found, _ = evaluate(narrow, feeds)
+    floats = {n: x if x.dtype.kind in "iu" else x.astype("float32") for n, x in feeds.items()}
+    expected, _ = evaluate(wide, floats)
+    for label, y in expected.items():
+        own = y if y.dtype.kind != "f" else converted(converted(y, half.numpy), y.dtype)
+        largest = np.abs(own[np.isfinite(own)]).max(initial=1)
+        compare(label, converted(found[label], y.dtype), own, 3 * half.epsilon * largest)
 
 
 # Mixed precision ----------------------------------------------------------------------------------

@@ -218,6 +218,25 @@ def test_metrics_of_a_model_in_16_bits_count_every_example(half: str) -> None:
     assert measured["loss"] == pytest.approx(-exact[np.arange(4003), y].mean(), rel=1e-5)
 
 
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+def test_squares_beyond_float16_are_normalised(name: str, half: str, engine: str) -> None:
+    network = lm.Sequential(lm.Input(4), getattr(lm, name)())
+    x = np.array([[300, -500, 800, 100]], "float32")
+    found = lm.Model(network, engine=engine, dtype=half).predict(x)
+    expected = lm.Model(network, engine="interpreter").predict(x)
+    np.testing.assert_allclose(found.astype("float32"), expected, rtol=5e-3)
+
+
+def test_batches_are_counted_in_integers() -> None:
+    """In floats of 16 bits 256 + 1 is 256, and the mean of all batches would stand still."""
+    x = np.repeat(np.linspace(-4, 4, 600, dtype="float32"), 2)[:, None]
+    model = lm.Model(lm.Sequential(lm.Input(1), lm.BatchNorm(momentum=None)), dtype="bfloat16")
+    model.fit((x, x), epochs=1, batch_size=2, shuffle=False, loss=lm.MSE(), optimizer=lm.SGD(0.0))
+    states = model.states()
+    assert (states["1.batches"], states["1.batches"].dtype) == (600, "int64")
+
+
 def test_penalties_of_a_model_in_16_bits_are_added_to_the_loss() -> None:
     net = lm.Sequential(lm.Input(20), lm.Linear(5, weight_regularizer=lm.L2(0.5)))
     model = lm.Model(net, dtype="bfloat16")

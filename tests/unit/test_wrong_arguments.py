@@ -1213,7 +1213,7 @@ ROWS |= {
     ),
     "Scope.state": Row(
         {"name": "own", "shape": (2,), "init": lm.init.Zeros()},
-        {"name": TEXT, "shape": SHAPE, "init": FUNCTION},
+        {"name": TEXT, "shape": SHAPE, "init": FUNCTION, "dtype": OPTIONAL},
         call=in_a_layer("state"),
     ),
     "Scope.uniform": Row(
