@@ -26,7 +26,7 @@ from lamina.ops.factories import (
 )
 from lamina.program.integers import integer_power
 from lamina.program.scalar import Scalar
-from lamina.shapes import Array, DType
+from lamina.shapes import Array, DType, as_whole
 
 ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
 
@@ -158,10 +158,11 @@ def pow(left: TensorLike, right: TensorLike) -> Tensor:
     """
     if isinstance(left, Tensor) and isinstance(right, int) and _is_product(left.dtype, right):
         return _whole_power(numeric(left), right)
+    if (as_whole(right) or 0) < 0:
+        left = floating(left)
     a, b = operands_of(left, right)
-    if a.dtype.is_float or (isinstance(right, int) and right < 0):
-        return apply(POW, floating(a), floating(b))
-    return apply(POW, numeric(a), numeric(b))
+    wide = floating if a.dtype.is_float else numeric
+    return apply(POW, wide(a), wide(b))
 
 
 def _is_product(dtype: DType, exponent: int) -> bool:

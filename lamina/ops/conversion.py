@@ -8,6 +8,7 @@ they meet, and functions without an integer result (`exp`, `div`, ..) convert in
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVarTuple
 
 import numpy as np
 
@@ -265,13 +266,17 @@ def in_float32(node: Tensor) -> Tensor:
     return apply(node.op, *map(widened, node.operands), **attributes)
 
 
-def rounded_once(compute: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+_Operands = TypeVarTuple("_Operands")
+
+
+def rounded_once(compute: Callable[[*_Operands], Tensor], *operands: *_Operands) -> Tensor:
     """What a function gives for tensors: of floats of 16 bits, its float32 result, rounded.
 
     So squares and sums within the function do not overflow, and are not rounded.
     """
-    found = compute(*map(widened, operands))
-    half = next((x.dtype for x in operands if x.dtype.is_half), found.dtype)
+    given: Any = operands
+    found = compute(*map(widened, given))
+    half = next((x.dtype for x in given if x.dtype.is_half), found.dtype)
     return cast(found, half)
 
 

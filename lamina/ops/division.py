@@ -12,9 +12,10 @@ import numpy as np
 
 from lamina.calls import checked_as_given as checked
 from lamina.graph import Op, Sample, Samples, Tensor, TensorLike, apply, operator
+from lamina.ops.arguments import as_tensor
 from lamina.ops.arithmetic import div
 from lamina.ops.broadcast import sum_to
-from lamina.ops.conversion import apply_to_numbers, numeric
+from lamina.ops.conversion import apply_to_numbers
 from lamina.ops.factories import (
     NUMBER,
     applied,
@@ -68,7 +69,7 @@ def trunc(x: TensorLike) -> Tensor:
 
 
 def _whole(op: Op, x: TensorLike) -> Tensor:
-    x = numeric(x)
+    x = as_tensor(x)
     return apply(op, x) if x.dtype.is_float else x
 
 

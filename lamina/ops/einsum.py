@@ -18,7 +18,9 @@ from lamina.graph.attributes import LABEL
 from lamina.ops.arguments import read
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.linalg import EINSUM, EINSUM_SINGLE
+from lamina.ops.movement import transpose
 from lamina.ops.rearranging import diagonal
+from lamina.ops.reduce import summable
 from lamina.records import frozen_dataclass
 from lamina.shapes import Dim, Size, size_of
 
@@ -43,18 +45,24 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     Letters that the result lacks are summed over. A letter that occurs twice in one tensor means
     the diagonal of these axes. `...` stands for further axes, which broadcast from the last one.
     Axes of one letter have the same extent, or extent 1. Without `->` the result has the axes of
-    `...`, then the letters that occur once, in alphabetical order.
+    `...`, then the letters that occur once, in alphabetical order. A sum of one tensor is int64 for
+    bool and integers, as `sum` is.
 
     Raises:
         ShapeError: if the spec does not fit the tensors.
     """
     spec = read("spec", LABEL, spec)
-    operands = [numeric(x) for x in operands_of(*tensors)]
+    operands = list(operands_of(*tensors))
+    if len(operands) > 1:
+        operands = [numeric(x) for x in operands]
     terms, output = _parsed(spec, operands)
     extents = _extents(spec, terms)
     terms = [_without_repeated(term) for term in terms]
     if len(terms) == 1:
         (only,) = terms
+        if len(only.letters) == len(output):
+            return transpose(only.tensor, [only.letters.index(letter) for letter in output])
+        only = _Term(summable(only.tensor), only.letters)
         return apply(EINSUM_SINGLE, only.tensor, spec=f"{only.letters}->{output}")
     for number, (one, other) in enumerate(
         _order([term.letters for term in terms], output, extents)

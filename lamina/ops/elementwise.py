@@ -11,6 +11,7 @@ import numpy as np
 from lamina.calls import checked_as_given as checked
 from lamina.graph import Op, Samples, Tensor, TensorLike, apply, operator
 from lamina.graph.kinds import Flag
+from lamina.ops.arguments import as_tensor
 from lamina.ops.comparison import where
 from lamina.ops.conversion import floating, numeric, recomputed
 from lamina.ops.factories import (
@@ -27,7 +28,7 @@ from lamina.ops.factories import (
 )
 from lamina.ops.lowering_rules import Decomposition, Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.shapes import Array
+from lamina.shapes import Array, bool_
 
 NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER)
 
@@ -46,7 +47,8 @@ ABS = unary_op("abs", "absolute", np.absolute, lambda x, y, g: g * sign(x), kind
 @checked
 def abs(x: TensorLike) -> Tensor:
     """The absolute value; the gradient at 0 is 0."""
-    return apply(ABS, numeric(x))
+    x = as_tensor(x)
+    return x if x.dtype == bool_ else apply(ABS, x)
 
 
 SIGN = unary_op("sign", "sign", np.sign, None, kinds=NUMBER)
@@ -64,7 +66,7 @@ FLOOR = unary_op("floor", "floor", np.floor, None, ((-9.0, 9.0),))
 @checked
 def floor(x: TensorLike) -> Tensor:
     """The largest whole number that is not larger. The gradient is 0."""
-    x = numeric(x)
+    x = as_tensor(x)
     return apply(FLOOR, x) if x.dtype.is_float else x
 
 

@@ -60,7 +60,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         DTypeError: for indices of another type.
     """
     x = as_tensor(x)
-    entries = _whole_key(x, key)
+    entries, after = _whole_key(x, key)
     if not any(isinstance(entry, Tensor) for entry in entries):
         return _moved(x, entries)
     # First the axes without arrays; each entry becomes one axis.
@@ -74,7 +74,9 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         if isinstance(entry, int | Size):
             start = _index_of(x, _axis_of_entry(entries, number), entry)
             kept[number] = slice(start, add_dims(start, 1))
-    return _taken(_moved(x, kept), arrays)
+    # Here `...` separates arrays even if it stands for no axis, as in NumPy.
+    separated = min(arrays) < after <= max(arrays)
+    return _taken(_moved(x, kept), arrays, separated=separated)
 
 
 def _axis_of_entry(entries: Sequence[Entry], number: int) -> int:
@@ -175,8 +177,8 @@ def _slice_text(entry: slice[Any, Any, Any]) -> str:
 # Keys ---------------------------------------------------------------------------------------------
 
 
-def _whole_key(x: Tensor, key: Any) -> list[Entry]:
-    """The key with `...` replaced, masks as indices, and one entry for each axis."""
+def _whole_key(x: Tensor, key: Any) -> tuple[list[Entry], int]:
+    """The key with an entry for each axis, masks as indices; the number of the one after `...`."""
     given: tuple[Any, ...] = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
     entries: list[Any] = [_entry_of(x, entry) for entry in given]
     axes = [_axes_of_entry(entry) for entry in entries]
@@ -189,11 +191,15 @@ def _whole_key(x: Tensor, key: Any) -> list[Entry]:
                 advice=f"The tensor has {x.rank} axes; write ... at most once.",
             )
         )
-    dots_at = entries.index(Ellipsis) if dots else len(entries)
+    # By identity, as arrays are compared element by element.
+    dots_at = next((n for n, entry in enumerate(entries) if entry is Ellipsis), len(entries))
     fill = [slice(None)] * (x.rank - named)
     whole: list[Any] = [*entries[:dots_at], *fill, *entries[dots_at + 1 :]]
     found: list[Entry] = []
-    for entry in whole:
+    after = -1
+    for number, entry in enumerate(whole):
+        if number == dots_at:
+            after = len(found)
         axis = _axis_of_entry(found, len(found))
         if _is_array(entry, "b"):
             found += _coordinates(x, axis, entry)
@@ -201,7 +207,7 @@ def _whole_key(x: Tensor, key: Any) -> list[Entry]:
             found.append(constant(_counted_from_0(x, axis, entry)))
         else:
             found.append(entry)
-    return found
+    return found, after
 
 
 def _axes_of_entry(entry: Any) -> int:
@@ -288,7 +294,7 @@ def _counted_from_0(x: Tensor, axis: int, indices: Array) -> Array:
 # Arrays -------------------------------------------------------------------------------------------
 
 
-def _taken(x: Tensor, arrays: dict[int, Tensor]) -> Tensor:
+def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
     """The elements at the indices in arrays, one for each of some axes."""
     axes = list(arrays)
     if len(axes) == 1:
@@ -304,7 +310,7 @@ def _taken(x: Tensor, arrays: dict[int, Tensor]) -> Tensor:
             )
         ) from None
     others = [axis for axis in range(x.rank) if axis not in arrays]
-    adjacent = axes == list(range(axes[0], axes[-1] + 1))
+    adjacent = not separated and axes == list(range(axes[0], axes[-1] + 1))
     first = axes[0] if adjacent else 0
     # An axis that depends on the batch has no stride, so it comes first among the indexed axes.
     axes.sort(key=lambda axis: isinstance(x.shape[axis], int))

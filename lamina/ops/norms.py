@@ -22,6 +22,7 @@ from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import sqrt
 from lamina.ops.joining import concat
 from lamina.ops.movement import expand_dims
+from lamina.ops.reduce import any as any_of
 from lamina.ops.reduce import max as largest
 from lamina.ops.reduce import min as smallest
 from lamina.ops.reduce import sum as sum_along
@@ -59,7 +60,9 @@ def _norm(x: Tensor, p: float, named: tuple[int, ...], kept: bool) -> Tensor:
     if p == 2:
         return _without_zero(sum_along(x * x, named, kept), 0.5)
     if p < 0:
-        return power(sum_along(power(absolute(x), p), named, kept), 1 / p)
+        is_zero = equal(x, 0)
+        powers = power(where(is_zero, 1, absolute(x)), p)
+        return where(any_of(is_zero, named, kept), 0, power(sum_along(powers, named, kept), 1 / p))
     return _without_zero(sum_along(_without_zero(absolute(x), p), named, kept), 1 / p)
 
 
@@ -95,11 +98,11 @@ def cosine_similarity(
     axis = axis_of(joint, axis) - joint.rank
     least = read("epsilon", _NOT_NEGATIVE, epsilon)
 
-    def cosine(*vectors: Tensor) -> Tensor:
-        a, b = (x / maximum(norm(x, 2.0, axis, True), least) for x in vectors)
-        return sum_along(a * b, axis)
+    def unit(x: Tensor) -> Tensor:
+        return x / maximum(norm(x, 2.0, axis, True), least)
 
-    return rounded_once(cosine, *(_repeated(x, axis, joint.shape[axis]) for x in (a, b)))
+    a, b = (_repeated(x, axis, joint.shape[axis]) for x in (a, b))
+    return rounded_once(lambda a, b: sum_along(unit(a) * unit(b), axis), a, b)
 
 
 def _repeated(x: Tensor, axis: int, extent: Dim) -> Tensor:

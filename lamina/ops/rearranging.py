@@ -288,7 +288,7 @@ def tril(x: TensorLike, offset: int = 0) -> Tensor:
     """
     x = as_tensor(x)
     columns, last = _triangle_mask(x, offset)
-    return where(less_equal(columns, last), x, 0)
+    return where(less_equal(columns, last), x, cast(0, x.dtype))
 
 
 @checked
@@ -304,7 +304,7 @@ def triu(x: TensorLike, offset: int = 0) -> Tensor:
     """
     x = as_tensor(x)
     columns, first = _triangle_mask(x, offset)
-    return where(greater_equal(columns, first), x, 0)
+    return where(greater_equal(columns, first), x, cast(0, x.dtype))
 
 
 @checked

@@ -11,10 +11,9 @@ from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import Axis
 from lamina.graph.kinds import Flag
-from lamina.ops.arguments import axis_of
+from lamina.ops.arguments import as_tensor, axis_of
 from lamina.ops.broadcast import broadcast_to, require_numbers
 from lamina.ops.comparison import equal, logical_or, not_equal, where
-from lamina.ops.conversion import numeric
 from lamina.ops.creation import arange, ones_like
 from lamina.ops.indexing import scatter_along_axis
 from lamina.ops.joining import concat
@@ -29,6 +28,10 @@ _ATTRIBUTES = {"axis": Axis(), "reverse": Flag()}
 
 def _infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
     require_numbers(operands[0])
+    return operands[0].shape, operands[0].dtype
+
+
+def _infer_extreme(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
     return operands[0].shape, operands[0].dtype
 
 
@@ -169,7 +172,7 @@ def _extreme_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, 
 
 def _extreme(name: str, combine: str, function: np.ufunc) -> Op:
     samples = (*_samples("int32"), Sample(((2, 9, 3),), {"axis": 1, "reverse": True}))
-    rules = (_infer, _extreme_gradient, _reference(function), Scanning(combine), samples)
+    rules = (_infer_extreme, _extreme_gradient, _reference(function), Scanning(combine), samples)
     return Op(name, *rules, attributes=_ATTRIBUTES)
 
 
@@ -182,7 +185,7 @@ def cummax(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
 
     The gradient flows to that element, of equal ones to the last.
     """
-    x = numeric(x)
+    x = as_tensor(x)
     return apply(CUMMAX, x, axis=axis_of(x, axis), reverse=reverse)
 
 
@@ -195,5 +198,5 @@ def cummin(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
 
     The gradient flows to that element, of equal ones to the last.
     """
-    x = numeric(x)
+    x = as_tensor(x)
     return apply(CUMMIN, x, axis=axis_of(x, axis), reverse=reverse)

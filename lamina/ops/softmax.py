@@ -10,9 +10,10 @@ from lamina.calls import checked_as_given as checked
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import axis_of
+from lamina.ops.arithmetic import maximum
 from lamina.ops.broadcast import sum_axes, with_ones
-from lamina.ops.comparison import where
-from lamina.ops.conversion import floating
+from lamina.ops.comparison import equal, where
+from lamina.ops.conversion import cast, floating
 from lamina.ops.elementwise import exp, log
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.reduce import (
@@ -46,7 +47,15 @@ def _logsumexp_build(node: Tensor, _: Target) -> Tensor:
 def _logsumexp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = result.operands
     axes = axes_attribute(result)
-    shares = exp(x - with_ones(_finite_or_zero(result), x, axes))
+    # Infinite elements share the gradient, which is the limit. NaN stays NaN.
+    is_infinite = equal(x, math.inf)
+    number = maximum(sum_axes(cast(is_infinite, x.dtype), axes), 1)
+    shift = where(equal(abs(result), math.inf), 0, result)
+    shares = where(
+        with_ones(equal(result, math.inf), x, axes),
+        where(is_infinite, with_ones(1 / number, x, axes), 0),
+        exp(x - with_ones(shift, x, axes)),
+    )
     return (with_ones(upstream, x, axes) * shares,)
 
 

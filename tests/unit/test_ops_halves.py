@@ -50,7 +50,7 @@ def with_leaves(value: Any, made: Mapping[Tensor, Tensor], dtype: DType) -> Any:
 def leaves_of(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [x for x in Graph((), (("y", value),)).nodes() if x.op is LEAF]
-    rows = value if isinstance(value, list | tuple) else ()
+    rows: Any = value if isinstance(value, list | tuple) else ()
     return [x for one in rows for x in leaves_of(one)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -176,6 +177,48 @@ def test_getitem_equals_numpy(key: Any) -> None:
     found = run(x, x[key], value, 1)
     assert found.shape == value[key].shape
     assert np.array_equal(found, value[key])
+
+
+def random_key(generator: random.Random, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """A key with arrays, masks and `...` in any order, in which each entry fits its axis."""
+    entries: list[Any] = []
+    axes = list(shape)
+    # Before `...` entries are for the first axes, and after it for the last ones.
+    before = generator.randrange(4)
+    for number in range(before + generator.randrange(4)):
+        kind = generator.choice(["none", "slice", "int", "list", "array", "mask"])
+        if kind == "none" or not axes:
+            entries.append(None)
+            continue
+        extent = axes.pop(0 if number < before else -1)
+        entries.append(
+            {
+                "slice": slice(generator.choice([None, 0, 1, -2]), None, generator.choice([1, -1])),
+                "int": generator.randrange(-extent, extent),
+                "list": [generator.randrange(extent) for _ in range(2)],
+                "array": np.array([[0, -1], [generator.randrange(-extent, extent), 1]]),
+                "mask": np.arange(extent) < 2,
+            }[kind]
+        )
+    last = entries[before:][::-1]
+    return (*entries[:before], Ellipsis, *last)
+
+
+def test_getitem_of_arrays_around_an_ellipsis_equals_numpy() -> None:
+    value = np.arange(72, dtype=np.float32).reshape(2, 3, 4, 3)
+    x = tensor(*value.shape)
+    generator = random.Random(0)
+    keys: list[Any] = [
+        (slice(None), [0, 2], ...),
+        (np.eye(2, 3, dtype=bool), ...),
+        (slice(None), np.eye(3, 4, dtype=bool), [0, 1, 2]),
+        (0, [0, 1], ..., slice(None), [1, 2]),
+    ]
+    for key in keys + [random_key(generator, value.shape) for _ in range(200)]:
+        expected = value[key]
+        found = run(x, x[key], value, 1)
+        assert found.shape == expected.shape, key
+        assert np.array_equal(found, expected), key
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)

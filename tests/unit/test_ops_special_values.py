@@ -311,6 +311,45 @@ def test_sums_of_exponentials_do_not_overflow() -> None:
     assert value(ops.log_softmax, np.array([1e4, 0.0])).tolist() == [0.0, -1e4]
 
 
+def test_gradient_of_a_sum_of_exponentials_with_infinities() -> None:
+    """It is the limit: infinite elements share the gradient. With NaN it is NaN."""
+
+    def logsumexp(x: Tensor) -> Tensor:
+        return ops.logsumexp(x, 0)
+
+    assert slopes(logsumexp, [1.0, INF, 2.0]) == [[0, 1, 0]]
+    assert slopes(logsumexp, [INF, -INF, INF, 0.0]) == [[0.5, 0, 0.5, 0]]
+    assert slopes(logsumexp, [-INF, 0.0]) == [[0, 1]]
+    for with_nan in ([NAN, 1.0, 2.0], [NAN, INF, 1.0]):
+        assert np.isnan(slopes(logsumexp, with_nan)).all()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("order", [-INF, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, INF])
+def test_norms_of_zeros_agree_with_torch(order: float) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    for row in ([0.0, 3.0, 4.0], [0.0, 0.0, 0.0], [3.0, -4.0, 1.0], [INF, 1.0, 2.0]):
+        compare_with_torch(
+            torch,
+            lambda x: ops.norm(x, order),
+            lambda x: torch.linalg.vector_norm(x, order),
+            np.array(row),
+        )
+
+
+@pytest.mark.torch
+def test_cosines_of_repeated_vectors_agree_with_torch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    generator = np.random.default_rng(0)
+    for shapes in (((3, 4), (3, 1)), ((1, 4), (3, 1)), ((4,), (3, 1)), ((2, 3, 4), (4,))):
+        compare_with_torch(
+            torch,
+            lambda a, b: ops.cosine_similarity(a, b),
+            lambda a, b: torch.cosine_similarity(a, b, dim=-1),
+            *(generator.normal(size=shape) for shape in shapes),
+        )
+
+
 def test_variance_of_large_numbers_is_exact() -> None:
     x = np.array([1e4, 1e4 + 1, 1e4 + 2], np.float32)
     assert value(ops.variance, x) == np.float32(2 / 3)
@@ -372,6 +411,17 @@ def test_dtypes_of_results() -> None:
         (ops.clip(whole, 0, single), float32),
         (ops.cumprod(small, 0), int64),
         (ops.cummax(small, 0), uint8),
+        (ops.cummax(truth, 0), bool_),
+        (ops.tril(truth[None]), bool_),
+        (ops.triu(truth[None]), bool_),
+        (ops.abs(truth), bool_),
+        (ops.floor(truth), bool_),
+        (ops.einsum("i->", small), int64),
+        (ops.einsum("i->", truth), int64),
+        (ops.einsum("i...->...i", truth[None]), bool_),
+        (ops.einsum("i,i->", small, small), uint8),
+        (small**-1, float32),
+        (truth ** np.int64(-2), float32),
         (ops.ceil(whole), int32),
         (ops.atan2(whole, single), float32),
         (ops.isnan(whole), bool_),
