@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Never, NoReturn, final
 
 from lamina.calls import checked
 from lamina.data import Dataset, Stream, as_dataset
-from lamina.data.arrays import rounded
+from lamina.data.arrays import rounded_parameters
 from lamina.data.dataset import Data
 from lamina.data.stream import AnyData, as_data, as_inputs, as_training_data, whole_of
 from lamina.elsewhere import Named
@@ -44,7 +44,7 @@ from lamina.planning import bill_of
 from lamina.precision import MIXED, precision_of
 from lamina.runtime import Inference, Parameters
 from lamina.runtime.predictor import Predictor
-from lamina.shapes import Array, DType, DTypeLike, as_dtype, float32
+from lamina.shapes import Array, DTypeLike, as_dtype, float32
 from lamina.tf32_products import ProductPrecision, Products
 from lamina.training.callbacks.hooks import AnyCallback
 from lamina.training.evaluation import BATCH_SIZE, evaluate
@@ -129,7 +129,7 @@ class Model(Named):
                 products = precision.products if _is_float32(wanted) else "float32"
             precision = precision_of(wanted, lambda: opened.device, products)
         if dtype is not None:
-            values = _rounded(values, precision.dtype)
+            values = rounded_parameters(values, precision.dtype)
         model._parameters = Parameters(saved.network, opened, precision, saved.seed, values)
         model._inference = Inference(model._parameters)
         model._parameters.coding = saved.coding
@@ -573,7 +573,7 @@ class Model(Named):
         """
         arrays = source if isinstance(source, Mapping) else read_arrays(source)
         pairing = pair_by_name(self.network, arrays, skip)
-        self.set_parameters(_rounded(pairing.values, self._parameters.dtype))
+        self.set_parameters(rounded_parameters(pairing.values, self._parameters.dtype))
         return pairing
 
     @checked
@@ -586,14 +586,6 @@ class Model(Named):
         values = self._parameters.read(list(self._parameters.memories))
         precision, seed = self._parameters.precision, self.seed
         write_model(path, ModelFile(self.network, precision, seed, values, coding=self.coding))
-
-
-def _rounded(values: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
-    """Floats rounded to a dtype; counters stay integers."""
-    return {
-        name: value if value.dtype.kind in "iub" else rounded(value, dtype, f"parameter {name!r}")
-        for name, value in values.items()
-    }
 
 
 def _is_float32(dtype: DTypeLike) -> bool:

@@ -134,6 +134,14 @@ def rounded(array: Array, wanted: DType, name: str) -> Array:
     return result
 
 
+def rounded_parameters(values: Mapping[str, Array], wanted: DType) -> dict[str, Array]:
+    """Parameters and states as another float type; counters stay integers."""
+    return {
+        name: value if value.dtype.kind in "iub" else rounded(value, wanted, f"parameter {name!r}")
+        for name, value in values.items()
+    }
+
+
 # The largest numbers of float types, for people.
 _LARGEST = {"float16": "65,504", "bfloat16": "3.39e+38", "float32": "3.4e+38"}
 

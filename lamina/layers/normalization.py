@@ -29,7 +29,8 @@ from lamina.graph.kinds import (
 from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Constant, Zeros
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope, in_float32
+from lamina.layers.scope import Scope
+from lamina.layers.wide import in_float32
 from lamina.records import frozen_dataclass
 from lamina.shapes import static
 

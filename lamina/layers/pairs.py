@@ -13,7 +13,8 @@ from lamina.graph.kinds import Count, Positive, Whole
 from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, in_float32, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
+from lamina.layers.wide import in_float32
 from lamina.records import frozen_dataclass
 from lamina.shapes import static
 

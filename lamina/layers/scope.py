@@ -6,9 +6,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import wraps
 from types import BuiltinFunctionType
-from typing import Annotated, Any, Protocol, TypeVar, cast, final
+from typing import Annotated, Any, Protocol, cast, final
 
 from lamina import ops, shapes
 from lamina.calls import checked
@@ -281,6 +280,10 @@ class Scope:
         self._name = name
         # Whether floats of 16 bits are given as float32, and rounded when they are stored.
         self._wide = wide
+
+    def in_float32(self) -> Scope:
+        """The same scope, whose parameters and states of 16 bits are given as float32."""
+        return Scope(self._record, self._name, wide=True)
 
     @property
     def training(self) -> bool:
@@ -585,27 +588,6 @@ class Scope:
         stream = INITIAL_VALUE_STREAMS + number
         known[full] = Variable(full, tensor, init, stream)
         return tensor
-
-
-_Forward = TypeVar("_Forward", bound=Callable[..., Tensor])
-
-
-def in_float32(forward: _Forward) -> _Forward:
-    """A layer's `forward` that computes in float32 where the model's floats have 16 bits.
-
-    Tensors, parameters and states are cast; the result and new states are rounded once. So sums of
-    squares do not overflow, and means lose no digits.
-    """
-
-    @wraps(forward)
-    def wide(layer: object, scope: Scope, *operands: Tensor) -> Tensor:
-        half = next((x.dtype for x in operands if x.dtype.is_half), None)
-        if half is None:
-            return forward(layer, scope, *operands)
-        scope = Scope(scope._record, scope._name, wide=True)  # pyright: ignore[reportPrivateUsage]
-        return ops.cast(forward(layer, scope, *map(widened, operands)), half)
-
-    return cast(_Forward, wide)
 
 
 def _require_function(what: str, value: object, example: str) -> None:

@@ -20,7 +20,8 @@ from lamina.graph.kinds import Either, Number, OrNone, Row
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.convolution import ForEachAxis
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope, in_float32
+from lamina.layers.scope import Scope
+from lamina.layers.wide import in_float32
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, float64, static
 
