@@ -338,9 +338,6 @@ class Scope:
                     advice="Sum over all axes: lambda w: 1e-4 * lm.ops.sum(w * w).",
                 )
             self._record.penalties.append(penalty)
-        return self._given(tensor)
-
-    def _given(self, tensor: Tensor) -> Tensor:
         return widened(tensor) if self._wide else tensor
 
     @checked
@@ -409,18 +406,14 @@ class Scope:
 
         Running statistics are states, for example. `update` sets the new value. If a layer is
         applied twice, the second application continues from the value that the first one set.
-
-        Args:
-            name: unique in the layer, as of a parameter.
-            shape: fixed; must not depend on the batch.
-            init: its first value, see `lamina.init`.
-            dtype: of the elements; by default that of the model. Counters are `"int64"`: floats of
-                16 bits count to 256 only.
+        Its dtype is that of the model, unless another is given: counters are `"int64"`, as bfloat16
+        counts to 256 only. The other arguments are those of `parameter`.
         """
         _require_function("initializer", init, "lm.init.Zeros()")
         own = self.dtype if dtype is None else shapes.as_dtype(dtype)
         tensor = self._variable(self._record.states, "state", name, shape, init, own)
-        return self._given(self._record.updates.get(f"{self._name}.{name}", tensor))
+        tensor = self._record.updates.get(f"{self._name}.{name}", tensor)
+        return widened(tensor) if self._wide else tensor
 
     @checked
     def update(self, name: str, value: Tensor) -> None:
