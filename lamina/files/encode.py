@@ -174,7 +174,7 @@ class _Encoder:
         raise DefinitionError(
             f"{where} cannot be saved",
             facts=(
-                ("expected", "numbers, text, tuples, or records of them"),
+                ("expected", "numbers, text, tuples, layers, networks, or records of them"),
                 ("found", type(value).__name__),
             ),
             advice="Keep layer fields plain: a file holds data, never code.",

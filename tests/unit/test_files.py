@@ -231,7 +231,7 @@ def test_a_function_in_a_field_cannot_be_saved(tmp_path: Path) -> None:
         model.save(tmp_path / "model")
     assert str(caught.value) == (
         "net/1:Linear.weight_regularizer cannot be saved\n"
-        "  expected  numbers, text, tuples, or records of them\n"
+        "  expected  numbers, text, tuples, layers, networks, or records of them\n"
         "  found     function\n"
         "  Keep layer fields plain: a file holds data, never code."
     )
