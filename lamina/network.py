@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
-from lamina import ops
 from lamina.bill import Memory, MemoryBill, largest_batch
 from lamina.calls import checked
 from lamina.elsewhere import Named, advice_on_object
@@ -33,13 +32,13 @@ from lamina.graph import (
 )
 from lamina.graph.kinds import FloatType, Instance, Kind, Operands
 from lamina.layers.definition_names import name_of, names_of
-from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
-from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of
+from lamina.layers.gradients import sources_of
+from lamina.layers.layer import LAYER, RESULT, Layer
 from lamina.layers.names import OwnName
 from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, Scope
 from lamina.layers.sharing import shared_names
-from lamina.layers.tracing import Trace, dtype_in_model, in_float_type, trace, traced_within
+from lamina.layers.tracing import Trace, applied, dtype_in_model, trace, traced_within
 from lamina.lazy import loading
 from lamina.objective.by_output import Losses, options_of
 from lamina.objective.protocols import BatchSize, Clip, MicroBatch, Optimizer
@@ -179,33 +178,20 @@ class Network(Named):
             A tensor, or a tuple where the network has several outputs.
         """
         self._check_operands(operands)
-        new = dict(zip(self.inputs, operands, strict=True))
-        # Gradients are those of the network alone: operands may depend on each other.
-        for source in sources_of(self.nodes) & new.keys():
-            new[source] = ops.computed_again(new[source])
-        floats = [new[x].dtype for x in self.inputs if x.dtype == float32]
-        dtype = next((one for one in floats if one.is_float), float32)
-        results: dict[Tensor, tuple[Tensor, ...]] = {}
-        graphs: dict[int, Graph] = {}
-        for node in self.nodes:
-            if node in new:
-                continue
-            inner = tuple(new[operand] for operand in node.operands)
-            if node.op is LAYER:
-                found = apply_layer(node.attributes["layer"], inner, self._name_within(node))
-                results[node] = results_of(found)
-                new[node] = results[node][0]
-            elif node.op is RESULT:
-                new[node] = results[node.operands[0]][node.attributes["number"]]
-            elif node.op is GRADIENT:
-                new[node] = gradients_with(node, inner)[node.attributes["number"]]
-            else:
-                new[node] = in_float_type(node, inner, dtype, graphs)
+        given = dict(zip(self.inputs, operands, strict=True))
+        new = applied(self.nodes, given, self._name_within)
         outputs = tuple(new[tensor] for tensor in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def forward(self, scope: Scope, /, *operands: Tensor) -> Any:
         """Builds the network within the `forward` of a layer, for `scope.layer`."""
+        if not isinstance(cast(object, scope), Scope):
+            raise DefinitionError(
+                "the first argument of forward is the scope of a layer",
+                facts=(("found", type(scope).__name__),),
+                where=str(Origin("Network.forward", source_line())),
+                advice="A network is applied like a layer, net(x); lm.Model(net) computes numbers.",
+            )
         self._check_operands(operands)
         given = dict(zip(self.inputs, operands, strict=True))
         outputs = traced_within(scope, given, self.outputs, self._names)

@@ -67,7 +67,7 @@ NETWORK: dict[str, str] = {
         "A network holds no numbers: model = lm.Model(net), then model.parameters()."
     ),
     "to cuda cpu": _ENGINE,
-    "forward call": "A network is applied like a layer, net(x); lm.Model(net) computes numbers.",
+    "call": "A network is applied like a layer, net(x); lm.Model(net) computes numbers.",
     "layers modules children": "print(net) shows the layers.",
     "count_params": "net.parameter_count",
     "add append": (

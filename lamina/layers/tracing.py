@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from lamina import ops, shapes
@@ -23,7 +23,14 @@ from lamina.graph import (
     topological,
 )
 from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
-from lamina.layers.layer import LAYER, RESULT, Layer, results_of, shapes_known
+from lamina.layers.layer import (
+    LAYER,
+    RESULT,
+    Layer,
+    apply_layer,
+    results_of,
+    shapes_known,
+)
 from lamina.layers.scope import IndexLimit, Record, Scope
 from lamina.shapes import DType
 
@@ -78,6 +85,48 @@ def trace(
     return Trace(tuple(leaves), results, record)
 
 
+def applied(
+    nodes: Sequence[Tensor],
+    operands: Mapping[Tensor, Tensor],
+    name_of: Callable[[Tensor], str | None],
+) -> dict[Tensor, Tensor]:
+    """The tensors of a definition, applied to others.
+
+    Args:
+        nodes: of the definition, operands first.
+        operands: the replacement of each input.
+        name_of: the name of a layer where it is applied.
+    """
+    new = dict(operands) | _isolated(nodes, operands)
+    floats = [tensor.dtype for own, tensor in operands.items() if own.dtype == shapes.float32]
+    dtype = next((one for one in floats if one.is_float), shapes.float32)
+    results: dict[Tensor, tuple[Tensor, ...]] = {}
+    graphs: dict[int, Graph] = {}
+    for node in nodes:
+        if node in new:
+            continue
+        inner = tuple(new[operand] for operand in node.operands)
+        if node.op is LAYER:
+            results[node] = results_of(apply_layer(node.attributes["layer"], inner, name_of(node)))
+            new[node] = results[node][0]
+        elif node.op is RESULT:
+            new[node] = results[node.operands[0]][node.attributes["number"]]
+        elif node.op is GRADIENT:
+            new[node] = gradients_with(node, inner)[node.attributes["number"]]
+        else:
+            new[node] = in_float_type(node, inner, dtype, graphs)
+    return new
+
+
+def _isolated(nodes: Sequence[Tensor], operands: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+    """The operands with respect to which there are gradients, as tensors of their own.
+
+    So gradients are those of the definition alone: one operand may depend on another.
+    """
+    sources = sources_of(nodes)
+    return {own: ops.computed_again(tensor) for own, tensor in operands.items() if own in sources}
+
+
 def traced_within(
     scope: Scope,
     operands: Mapping[Tensor, Tensor],
@@ -93,10 +142,7 @@ def traced_within(
     """
     record, prefix = scope._record, scope._name  # pyright: ignore[reportPrivateUsage]
     tracer = _Tracer(record)
-    tracer.new |= operands
-    # Gradients are those of the definition alone: operands may depend on each other.
-    for source in sources_of(topological(outputs)) & operands.keys():
-        tracer.new[source] = ops.computed_again(operands[source])
+    tracer.new |= {**operands, **_isolated(topological(outputs), operands)}
     outer = current_origin().path
     return tracer.built(
         outputs,
