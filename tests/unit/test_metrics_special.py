@@ -102,6 +102,15 @@ def test_several_labels_are_no_class(metric: metrics.Metric, advice: str, by_out
     np.testing.assert_allclose(found["output0_" * by_output + name], expected[name], rtol=1e-6)
 
 
+def test_shares_of_one_label_are_compared_with_the_threshold() -> None:
+    net = Sequential(lm.Input(1), lm.Identity())
+    shares = np.where(COIN > 0, 0.7, 0.2).astype("float32")[:, None]
+    x, metric = GUESSES[:, None].astype("float32"), metrics.MeanIoU()
+    model = Model(net, engine="interpreter")
+    found = [model.evaluate((x, y), losses.MSE(), [metric]) for y in (shares, shares.round())]
+    assert found[0]["mean_iou"] == found[1]["mean_iou"]
+
+
 # NaN and infinity ---------------------------------------------------------------------------------
 
 CLASSES = np.random.default_rng(10).integers(0, 3, 60)

@@ -91,7 +91,7 @@ class OfClasses(Metric):
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets in the prediction's shape with other than one class."""
-        if array.ndim == len(prediction_shape) > 1:
+        if array.ndim == len(prediction_shape) > 1 and prediction_shape[1] != 1:
             check_one_class(self, array, f"For several labels at once use {self.of_labels}.")
 
 
