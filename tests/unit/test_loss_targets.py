@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from random_arrays import normal
 
 from lamina import Adam, Model, Sequential
 from lamina import layers as lm
 from lamina.errors import DataError, DefinitionError, ShapeError
+from lamina.graph import leaf
+from lamina.shapes import BATCH, as_dtype, int64
 from lamina.training import losses
 
 
@@ -89,3 +92,37 @@ def test_a_loss_that_takes_the_target_first_is_refused() -> None:
             "  found     (y_true, y_pred)\n"
             "  Swap them: lambda y_pred, y_true: divergence(y_true, y_pred)."
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+@pytest.mark.parametrize(
+    "make", [losses.CrossEntropy, losses.NLL, losses.Focal, losses.MultiMargin]
+)
+def test_one_score_is_no_choice_of_classes(make: Any, dtype: str) -> None:
+    """Its softmax is always 1, and the loss 0."""
+    target = leaf("y", "input", (BATCH, 1) if dtype == "float32" else (BATCH,), as_dtype(dtype))
+    text = error_text(ShapeError, lambda: make()(lm.Input(1), target))
+    assert "the prediction has no axis of at least two classes" in text
+    assert "found     f32[batch, 1]" in text
+
+
+def test_advice_on_class_numbers_for_a_loss_of_numbers() -> None:
+    classes = leaf("y", "input", (BATCH,), int64)
+    text = error_text(ShapeError, lambda: losses.MSE()(lm.Input(3), classes))
+    assert "Class numbers are for lm.CrossEntropy()." in text
+    assert "end in lm.Linear(1), and give the targets a last axis: y[..., None]." in text
+    assert losses.MSE()(lm.Input(1), leaf("y", "input", (BATCH, 1), int64)).shape == ()
+    text = error_text(ShapeError, lambda: losses.BCEWithLogits()(lm.Input(1), classes))
+    assert "words are classes, with one output for each and lm.CrossEntropy()." in text
+
+
+def test_signs_as_targets_are_converted() -> None:
+    signs = np.array([1, -1, 1, 1])
+    text = error_text(DataError, lambda: losses.CrossEntropy().check_target(signs, (BATCH, 2)))
+    assert "convert -1 and 1 by (y > 0).astype('int64')." in text
+    assert "ignore_index" not in text
+    losses.CrossEntropy().check_target((signs > 0).astype("int64"), (BATCH, 2))
+    for loss in (losses.BCEWithLogits(), losses.BCE()):
+        text = error_text(DataError, lambda loss=loss: loss.check_target(signs * 1.0, (BATCH,)))
+        assert "convert -1 and 1 by (y + 1) / 2." in text
+        loss.check_target((signs + 1) / 2, (BATCH,))
