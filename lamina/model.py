@@ -561,7 +561,8 @@ class Model(Named):
 
         Raises:
             FileFormatError: if the file is missing, truncated, damaged or of another format.
-            DefinitionError: if no name is the same.
+            DefinitionError: if no name is the same, or the names have the numbers of PyTorch.
+            DataError, DTypeError: for an array that is not of numbers.
             ShapeError: if an array has another shape than its parameter; then nothing is set.
 
         Example:

@@ -183,17 +183,17 @@ def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str
     _require_matches(skip, [one.name for one in everything], arrays, "load_parameters")
     found = [one for one in everything if one.name in arrays and not _fits(one.name, skip)]
     values = {one.name: _array(arrays[one.name], one.name) for one in found}
-    other = [one.name for one in found if values[one.name].shape != static(one.tensor.shape)]
-    advice = f"To keep their values: skip={[*skip, *dict.fromkeys(map(_whole_module, other))]}."
+    wrong = [one.name for one in found if values[one.name].shape != static(one.tensor.shape)]
+    advice = f"To keep their values: skip={[*skip, *dict.fromkeys(map(_whole_module, wrong))]}."
     for variable in found:
         _require_shape(variable, variable.name, values[variable.name], advice)
-    if not values:
+    # The first tensor of a network is an input, and has no parameters.
+    foreign = any(name.startswith("0.") and not _fits(name, skip) for name in arrays)
+    if foreign or not values:
+        other = "the arrays are numbered otherwise than layers are here"
         raise DefinitionError(
-            "no array has the name of a parameter",
-            facts=(
-                ("expected", _some(one.name for one in everything)),
-                ("found", _some(arrays)),
-            ),
+            other if values else "no array has the name of a parameter",
+            facts=(("expected", _some(one.name for one in everything)), ("found", _some(arrays))),
             where="load_parameters",
             advice="lm.from_torch pairs the arrays of PyTorch's modules, also in order.",
         )

@@ -27,7 +27,7 @@ from lamina.loss_scaling import SCALE, SKIPPED
 from lamina.micro_batches import MICRO_STEP, UPDATE_NAME
 from lamina.objective.protocols import AVERAGE, TrainingOptions
 from lamina.planning import step_graphs
-from lamina.runtime.arrays import is_ranged
+from lamina.runtime.arrays import convert, is_ranged
 from lamina.runtime.compiled import CompiledProgram, compile_for_batch, program_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (
@@ -39,7 +39,7 @@ from lamina.runtime.parameters import (
     write_all,
 )
 from lamina.runtime.profile import profiled
-from lamina.shapes import Array, bind
+from lamina.shapes import Array, as_dtype, bind, converted
 from lamina.training.accumulation import Accumulation
 from lamina.training.batches import (
     BatchRunner,
@@ -526,6 +526,7 @@ class Training(BatchRunner):
 
         Raises:
             DefinitionError: if the state belongs to another network or optimizer.
+            DataError, DTypeError: for an array that is not of its numbers.
         """
         with self._lock.mutex:
             self._restore(state, self._parameters.checked(parameters or {}))
@@ -549,7 +550,7 @@ class Training(BatchRunner):
         models = self._parameters.memories
         write_all(
             [
-                *((memory, np.asarray(state[name], memory.dtype)) for name, memory in own),
+                *((memory, _value(f"state {name!r}", state[name], memory)) for name, memory in own),
                 *((models[name], value) for name, value in parameters.items()),
             ]
         )
@@ -574,3 +575,9 @@ class Training(BatchRunner):
     ) -> None:
         if not self._released:
             self.release()
+
+
+def _value(name: str, value: Any, memory: Memory) -> Array:
+    """A value of a state, as it is written to a memory."""
+    found = convert(value, as_dtype(memory.dtype), name, narrow=False)
+    return converted(found, memory.dtype)

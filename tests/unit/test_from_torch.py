@@ -352,6 +352,17 @@ NO_NUMBERS: list[Any] = [
 ]
 
 
+def test_a_state_of_an_optimizer_that_is_no_array_of_numbers() -> None:
+    model = lm.Model(two_linear(), engine="interpreter")
+    with model.training(lm.MSE(), lm.SGD(0.1, momentum=0.9), 2) as training:
+        state = training.state()
+        name = next(name for name in state if "1.bias" in name)
+        for dtype in ("complex64", "datetime64[s]", "S1", "object"):
+            with pytest.raises(DTypeError, match=name):
+                training.restore(state | {name: np.zeros(5, dtype)})
+        training.restore(state)
+
+
 @pytest.mark.parametrize("name", ["from_torch", "load_parameters", "set_parameters"])
 @pytest.mark.parametrize("value", NO_NUMBERS)
 def test_values_that_are_no_array_of_numbers(value: Any, name: str) -> None:

@@ -147,3 +147,16 @@ def test_equal_modules_in_alphabetical_order_are_refused() -> None:
     )
     names = {"1": "hidden", "2": "first"}
     lm.from_torch(net, modules("hidden first", alphabetical=True), names=names, show=False)
+
+
+def test_numbers_of_pytorch_are_no_names_for_load_parameters() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(2), *linear(3)), engine="interpreter")
+    before, arrays = model.parameters(), modules("0 1 2")
+    with pytest.raises(DefinitionError) as caught:
+        model.load_parameters(arrays)
+    assert str(caught.value).splitlines()[0] == (
+        "in load_parameters: the arrays are numbered otherwise than layers are here"
+    )
+    assert caught.value.advice.startswith("lm.from_torch pairs the arrays of PyTorch's modules")
+    np.testing.assert_array_equal(model.parameters()["1.bias"], before["1.bias"])
+    assert model.load_parameters(arrays, skip=["0.*"]).kept == ("3.weight", "3.bias")
