@@ -173,20 +173,26 @@ def train(
     types = definition.types(dtype, precision)
     model = lm.Model(definition.network, engine=engine, seed=seed, **types)
     callbacks = cli.callbacks(patience, log, minutes, validated=examined is not None)
-    history = model.fit(
-        training,
-        validation=examined,
-        epochs=wanted,
-        batch_size=batch_size or definition.batch_size,
-        micro_batch=micro_batch,
-        loss=loss,
-        optimizer=definition.optimizer,
-        metrics=definition.metrics,
-        progress=cli.on_terminal(),
-        callbacks=[*cli.epoch_lines(wanted), *callbacks],
-        checkpoint=checkpoint,
-        resume=resume,
-    )
+    try:
+        history = model.fit(
+            training,
+            validation=examined,
+            epochs=wanted,
+            batch_size=batch_size or definition.batch_size,
+            micro_batch=micro_batch,
+            loss=loss,
+            optimizer=definition.optimizer,
+            metrics=definition.metrics,
+            progress=cli.on_terminal(),
+            callbacks=[*cli.epoch_lines(wanted), *callbacks],
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+    except Exception:
+        if cli.best_epochs(callbacks):
+            model.save(model_file)
+            click.echo(f"wrote {model_file}", err=True)
+        raise
     # The model is saved first, so that an error in the picture does not lose it.
     model.save(model_file)
     if history.interrupted:

@@ -65,7 +65,8 @@ def message_of(error: Exception, user_file: str = "") -> str:
     """
     name = type(error).__name__
     if isinstance(error, LaminaError):
-        return f"{name} {error}" if error.where else f"{name}: {error}"
+        text = f"{name} {error}" if error.where else f"{name}: {error}"
+        return "\n".join((text, *getattr(error, "__notes__", ())))
     if isinstance(error, SyntaxError) and error.filename is None and user_file:
         return f"{name} in {user_file}: this is not a Python file: {error.msg}"
     if isinstance(error, SyntaxError) and error.filename == user_file:

@@ -29,10 +29,15 @@ def one_epoch(history: History, number: int) -> str:
     return measured_text({name: values[number - 1] for name, values in history.values.items()})
 
 
+def best_epochs(callbacks: Sequence[Callback]) -> list[int]:
+    """The best epochs, from 1, whose values the model has after the fit."""
+    bests = [one.best_epoch for one in callbacks if isinstance(one, EarlyStopping)]
+    return [best for best in bests if best]
+
+
 def result_lines(history: History, callbacks: Sequence[Callback]) -> Iterator[str]:
     """Loss and metrics of the last epoch; also of the best one, if its model is the result."""
-    last = len(history)
-    bests = [one.best_epoch for one in callbacks if isinstance(one, EarlyStopping)]
+    last, bests = len(history), best_epochs(callbacks)
     if not bests:
         yield one_epoch(history, last)
         return
