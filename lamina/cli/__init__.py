@@ -16,7 +16,7 @@ if not loaded_when_used(__name__):
     from lamina.cli.loading import is_table as is_table
     from lamina.cli.loading import load_data as load_data
     from lamina.cli.loading import table_inputs as table_inputs
-    from lamina.cli.progress import best_epochs as best_epochs
+    from lamina.cli.progress import best_model_written as best_model_written
     from lamina.cli.progress import callbacks as callbacks
     from lamina.cli.progress import epoch_lines as epoch_lines
     from lamina.cli.progress import on_terminal as on_terminal

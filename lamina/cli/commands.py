@@ -173,7 +173,7 @@ def train(
     types = definition.types(dtype, precision)
     model = lm.Model(definition.network, engine=engine, seed=seed, **types)
     callbacks = cli.callbacks(patience, log, minutes, validated=examined is not None)
-    try:
+    with cli.best_model_written(model, model_file, callbacks):
         history = model.fit(
             training,
             validation=examined,
@@ -188,11 +188,6 @@ def train(
             checkpoint=checkpoint,
             resume=resume,
         )
-    except Exception:
-        if cli.best_epochs(callbacks):
-            model.save(model_file)
-            click.echo(f"wrote {model_file}", err=True)
-        raise
     # The model is saved first, so that an error in the picture does not lose it.
     model.save(model_file)
     if history.interrupted:

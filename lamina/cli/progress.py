@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from lamina.model import Model
 from lamina.reports import measured_text
 from lamina.training.callbacks import (
     Callback,
@@ -29,15 +31,27 @@ def one_epoch(history: History, number: int) -> str:
     return measured_text({name: values[number - 1] for name, values in history.values.items()})
 
 
-def best_epochs(callbacks: Sequence[Callback]) -> list[int]:
+def _best_epochs(callbacks: Sequence[Callback]) -> list[int]:
     """The best epochs, from 1, whose values the model has after the fit."""
     bests = [one.best_epoch for one in callbacks if isinstance(one, EarlyStopping)]
     return [best for best in bests if best]
 
 
+@contextmanager
+def best_model_written(model: Model, path: Path, callbacks: Sequence[Callback]) -> Generator[None]:
+    """Writes the model of the best epoch, if there is one, when the fit in the block fails."""
+    try:
+        yield
+    except Exception:
+        if _best_epochs(callbacks):
+            model.save(path)
+            click.echo(f"wrote {path}", err=True)
+        raise
+
+
 def result_lines(history: History, callbacks: Sequence[Callback]) -> Iterator[str]:
     """Loss and metrics of the last epoch; also of the best one, if its model is the result."""
-    last, bests = len(history), best_epochs(callbacks)
+    last, bests = len(history), _best_epochs(callbacks)
     if not bests:
         yield one_epoch(history, last)
         return

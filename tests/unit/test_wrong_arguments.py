@@ -907,6 +907,7 @@ ROWS |= {
             "checkpoint": OPTIONAL | PATH,
             # There is nothing to resume from.
             "resume": NOTHING,
+            "on_interrupt": NOTHING,
         },
         call=fitted,
         words=("the data has none", "the function does not return batches"),
