@@ -358,38 +358,44 @@ def _quoted(name: str) -> str:
 
 def is_number(text: str, decimal: str = ".") -> bool:
     """Whether a cell is a number with this decimal mark, or NaN or an infinity."""
-    # Numbers for Python, but not in tables: 1_000, and digits of other scripts.
-    if "_" in text or not text.isascii() or (decimal == "," and "." in text):
-        return False
+    if decimal == ",":
+        if "." in text:
+            return False
+        text = text.replace(",", ".")
     try:
-        _number(text, decimal)
+        float(text)
     except ValueError:
         return False
-    return True
+    # Numbers for Python, but not in tables: 1_000, and digits of other scripts.
+    return "_" not in text and text.isascii()
 
 
-def _number(text: str, decimal: str) -> float:
-    return float(text.replace(",", ".") if decimal == "," else text)
+def _with_comma(text: str) -> float:
+    return float(text.replace(",", "."))
 
 
 def decimal_mark(columns: Mapping[str, Sequence[str]]) -> str | None:
     """The decimal mark of the numbers in a table; None if they have none.
 
-    A mark counts if nearly all cells of a column are numbers with it, and one of them has it
-    elsewhere than before three digits: those may be thousands, 1,200.
+    It is the comma, if nearly all cells of a column are numbers with it, and one of them has it
+    elsewhere than before three digits, which may be thousands: 1,200. Otherwise it is the point.
 
     Args:
         columns: the cells by the names of the columns that may be of numbers.
 
     Raises:
-        DataError: if columns have different marks.
+        DataError: if another column has the point likewise.
     """
-    found = {mark: _first_with(mark, columns) for mark in ",."}
-    if None in found.values():
-        return next((mark for mark, example in found.items() if example), None)
+    commas = _first_with(",", columns)
+    if commas is None:
+        points = (c for cells in columns.values() for c in cells if "." in c and is_number(c))
+        return "." if any(points) else None
+    points = _first_with(".", columns)
+    if points is None:
+        return ","
     raise DataError(
         "the table has decimal commas and decimal points",
-        facts=(("commas", str(found[","])), ("points", str(found["."]))),
+        facts=(("commas", commas), ("points", points)),
         advice="Say what marks decimals: decimal=',' or decimal='.', or --decimal on the command "
         "line. Numbers with the other mark are words then.",
     )
@@ -462,12 +468,12 @@ class _Found:
     dtype: str
 
 
+_DATES = _Found(_is_date, np.datetime64, "NaT", "datetime64[us]")
+# By decimal marks.
 _FOUND = {
-    mark: {
-        "number": _Found(
-            partial(is_number, decimal=mark), partial(_number, decimal=mark), "nan", "float64"
-        ),
-        "date": _Found(_is_date, np.datetime64, "NaT", "datetime64[us]"),
-    }
-    for mark in ".,"
+    ".": {"number": _Found(is_number, float, "nan", "float64"), "date": _DATES},
+    ",": {
+        "number": _Found(partial(is_number, decimal=","), _with_comma, "nan", "float64"),
+        "date": _DATES,
+    },
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import StringIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -225,10 +225,12 @@ def _delimiter_of(sample: str, delimiters: str) -> str:
     shares: dict[str, float] = {}
     for mark in delimiters:
         counts: list[int] = []
-        with suppress(csv.Error):  # `_records` raises it again
-            for row in csv.reader(StringIO(sample, newline=""), delimiter=mark):
+        try:
+            for row in csv.reader(StringIO(sample, newline=""), delimiter=mark, strict=True):
                 if any(map(str.strip, row)) and (counts or not row[0].lstrip().startswith("#")):
                     counts.append(len(row))
+        except csv.Error:  # another delimiter, or a fault that `_records` finds again
+            counts.append(0)
         if len(sample) == _SAMPLE and len(counts) > 1:
             counts.pop()  # its row may be longer
         first = counts[0] if counts else 0
