@@ -13,6 +13,7 @@ from lamina.errors import DefinitionError
 from lamina.graph import Graph, Hyperparameter, Tensor, evaluate, leaf, warn
 from lamina.graph.kinds import Misfit, Number, refusal
 from lamina.layers.checks import origin_text
+from lamina.layers.scope import Record, layers_built
 from lamina.objective.protocols import Optimizer, RateFunction
 from lamina.runtime.parameters import write_all
 from lamina.shapes import Array, converted, float64
@@ -155,7 +156,8 @@ def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: boo
 def _at(rate: Callable[[Tensor], Any], step: int) -> float:
     """A function of the training step, in float64."""
     time = leaf("step", "input", (), float64)
-    value = rate(time)
+    with layers_built(Record(float64, training=True), float64):
+        value = rate(time)
     if not isinstance(value, Tensor):
         return float(value)
     outputs, _ = evaluate(Graph((time,), (("rate", value),)), {"step": np.asarray(step, "float64")})

@@ -101,6 +101,24 @@ def test_layers_are_applied_to_parameters_and_gradients(
     assert layers() == ops_()
 
 
+def test_a_rate_is_computed_by_layers() -> None:
+    def rate(step: Tensor) -> Tensor:
+        return 0.5 * lm.Tanh()(ops.cast(step, "float32") + 1.0)
+
+    model = lm.Model(network(), seed=0)
+    before = model.parameters()["3.bias"]
+    with model.training(ops_loss, lm.SGD(rate), batch_size=16) as training:
+        assert training.rate == pytest.approx(0.5 * np.tanh(1.0), rel=1e-6)
+        training.step(X, Y)
+        assert training.rate == pytest.approx(0.5 * np.tanh(2.0), rel=1e-6)
+    moved = before - 0.5 * np.tanh(1.0)
+    np.testing.assert_allclose(model.parameters()["3.bias"], moved, rtol=1e-5)
+
+
+def ops_loss(y: Tensor, t: Tensor) -> Tensor:
+    return ops.sum(ops.mean(y - t, 0))
+
+
 def test_a_random_layer_in_a_loss_draws_numbers_in_training_and_none_in_evaluation() -> None:
     def noisy(y: Tensor, t: Tensor) -> Tensor:
         return ops.mean(lm.Dropout(0.5)(y - t) ** 2)
