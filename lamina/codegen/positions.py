@@ -174,7 +174,7 @@ class Positions:
         return result
 
     def within(self, bounds: Sequence[Bound]) -> Value:
-        """Whether all bounds hold."""
+        """Whether all bounds hold; a constant, if all positions are."""
         tests: list[tuple[int, Value]] = []
         for bound in bounds:
             position = self.position(bound.index)
@@ -191,6 +191,10 @@ class Positions:
 
     def _test(self, depth: int, relation: str, position: Value, limit: int) -> Value:
         """Whether a relation between a position and a number holds."""
+        if isinstance(position.number, int):
+            return constant(
+                position.number < limit if relation == "slt" else position.number >= limit, I1
+            )
         bound = constant(limit, position.type)
         return self._remembered(
             depth,
@@ -200,6 +204,10 @@ class Positions:
 
     def _both(self, depth: int, left: Value, right: Value) -> Value:
         """Whether two conditions hold."""
+        if left.is_integer(False) or right.is_integer(False):
+            return constant(False, I1)
+        if right.is_integer(True):
+            return left
         code, lanes = self._code, max(left.type.lanes, right.type.lanes)
 
         def write() -> Value:

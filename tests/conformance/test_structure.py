@@ -41,6 +41,16 @@ def test_a_sort_of_special_numbers_is_stable(dtype: str, descending: bool, engin
     check(leaves.graph([order]), engine, leaves.feeds)
 
 
+@pytest.mark.parametrize("rows", range(1, 14))
+def test_padding_of_a_small_product_counts_as_zero(rows: int, engine: Engine) -> None:
+    leaves = Leaves()
+    x = leaves.add(np.arange(1, rows + 1, dtype=np.float32)[:, None])
+    padded = [ops.pad(x, ((0, 0), widths)) for widths in ((0, 1), (1, 0), (2, 3))]
+    weights = [np.arange(2.0 * y.shape[1]).reshape(-1, 2).astype(np.float32) for y in padded]
+    results = [ops.matmul(y, weight) for y, weight in zip(padded, weights, strict=True)]
+    check(leaves.graph(results), engine, leaves.feeds, exact=True)
+
+
 @pytest.mark.parametrize("extent", [2, 7, 8, 9, 17, 33, 100, 1025, 5000])
 def test_a_sort_of_any_length(extent: int, engine: Engine) -> None:
     generator = np.random.default_rng(extent)
