@@ -32,6 +32,10 @@ OPS: dict[str, str] = {
     "topk": "lm.ops.top_k(x, count)",
     "bitwise_left_shift": "lm.ops.left_shift(x, count)",
     "bitwise_right_shift": "lm.ops.right_shift(x, count)",
+    "gammaln": "lm.ops.lgamma(x)",
+    "psi": "lm.ops.digamma(x)",
+    "histc histogram": "lm.ops.bincount(x, size) counts whole numbers.",
+    "fft2 rfft2 fftn": "lm.ops.fft(x) transforms the last axis; move others there one by one.",
     "arccos": "lm.ops.acos(x)",
     "arcsin": "lm.ops.asin(x)",
     "arctan": "lm.ops.atan(x)",
@@ -44,7 +48,7 @@ OPS: dict[str, str] = {
     "index_add": 'lm.ops.scatter(x, indices, values, axis, combine="add")',
     "diff": "It is the difference of slices: x[:, 1:] - x[:, :-1].",
     "narrow": "It is a slice: x[:, start:stop].",
-    "masked_select nonzero unique bincount": (
+    "masked_select nonzero unique": (
         "There is no such function, as the shape would depend on the values; lm.ops.where chooses "
         "between values."
     ),

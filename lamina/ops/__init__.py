@@ -89,6 +89,11 @@ if not loaded_when_used(__name__):
     from lamina.ops.finite import nan_to_num as nan_to_num
     from lamina.ops.folding import fold as fold
     from lamina.ops.folding import unfold as unfold
+    from lamina.ops.fourier import fft as fft
+    from lamina.ops.fourier import ifft as ifft
+    from lamina.ops.fourier import irfft as irfft
+    from lamina.ops.fourier import rfft as rfft
+    from lamina.ops.gathering import bincount as bincount
     from lamina.ops.gathering import gather as gather
     from lamina.ops.gathering import masked_fill as masked_fill
     from lamina.ops.gathering import scatter as scatter
@@ -171,6 +176,10 @@ if not loaded_when_used(__name__):
     from lamina.ops.sorting import median as median
     from lamina.ops.sorting import sort as sort
     from lamina.ops.sorting import top_k as top_k
+    from lamina.ops.special_functions import digamma as digamma
+    from lamina.ops.special_functions import erfinv as erfinv
+    from lamina.ops.special_functions import lgamma as lgamma
+    from lamina.ops.special_functions import polygamma as polygamma
     from lamina.ops.trigonometry import acos as acos
     from lamina.ops.trigonometry import acosh as acosh
     from lamina.ops.trigonometry import asin as asin
@@ -194,7 +203,7 @@ _FILES = (
     *("clipping", "division", "bits", "finite", "logarithms", "trigonometry", "comparison"),
     *("creation", "reduce", "softmax", "linalg", "windows", "convolution", "pooling", "indexing"),
     *("getitem", "sorting", "attention", "random", "recurrence", "scans", "factorization"),
-    "recomputation",
+    *("recomputation", "special_functions", "fourier"),
 )
 for _file in _FILES:
     _import_module(f"lamina.ops.{_file}")

@@ -1,4 +1,4 @@
-"""Elements at indices along one axis: gather, and scatter, which puts them there.
+"""Elements at indices along one axis: gather, and scatter, which puts them there; bincount.
 
 As in PyTorch, the indices may have fewer elements than the tensor along any axis.
 """
@@ -12,15 +12,23 @@ import numpy as np
 from lamina.calls import checked_as_given as checked
 from lamina.errors import LaminaError, ShapeError
 from lamina.graph import CONSTANT, Tensor, TensorLike, apply, constant, described, located
+from lamina.graph.attributes import whole
 from lamina.graph.kinds import Word
 from lamina.ops.arguments import as_tensor, axis_of, read
 from lamina.ops.arithmetic import maximum, minimum
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.comparison import greater, not_equal, where
+from lamina.ops.comparison import greater, logical_and, not_equal, where
 from lamina.ops.conversion import cast, operands_of
-from lamina.ops.indexing import check_indices_on_axis, scatter_along_axis, take_along_axis
+from lamina.ops.indexing import (
+    check_indices,
+    check_indices_on_axis,
+    scatter_add,
+    scatter_along_axis,
+    take_along_axis,
+)
 from lamina.ops.joining import concat
-from lamina.ops.reduce import element_count
+from lamina.ops.movement import reshape
+from lamina.ops.reduce import element_count, summable
 from lamina.ops.slicing import difference, is_negative, padded, slice_axis
 from lamina.ops.sorting import ORDER
 from lamina.shapes import Array, Dim, Shape, int32, int64
@@ -176,3 +184,25 @@ def _known_writer(indices: Tensor, size: Dim, axis: int) -> Tensor | None:
 def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
     """The value where the mask holds, x elsewhere; no gradient flows to x where the mask holds."""
     return where(mask, value, x)
+
+
+@checked
+def bincount(x: TensorLike, size: int, weights: TensorLike = 1) -> Tensor:
+    """How often each number from 0 to size - 1 occurs in x, [size]; other numbers do not count.
+
+    Args:
+        x: integers of any shape; all axes are counted together, the batch too.
+        size: the number of results.
+        weights: what each number counts, of a shape that broadcasts to that of x. Results are
+            int64, or floats if weights are.
+
+    Raises:
+        DTypeError: if x are not integers.
+        ShapeError: if weights do not broadcast to the shape of x.
+    """
+    x, extent = as_tensor(x), read("size", whole(1), size)
+    check_indices("bincount", x)
+    x = cast(x, int64)
+    counted = logical_and(x >= 0, x < extent)
+    values = where(counted, broadcast_to(summable(weights), x.shape), 0)
+    return scatter_add(reshape(values, (-1,)), reshape(where(counted, x, 0), (-1,)), extent)

@@ -36,7 +36,8 @@ from lamina.shapes import (
 )
 
 
-def _check_indices(name: str, indices: Tensor) -> None:
+def check_indices(name: str, indices: Tensor) -> None:
+    """Raises DTypeError for indices that are not integers."""
     if indices.dtype.kind != "int":
         raise DTypeError(
             f"{name}: indices must be integers",
@@ -55,7 +56,7 @@ def check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
         DTypeError: if they are not integers.
         ShapeError: if the axis is empty, or an index is out of range.
     """
-    _check_indices(name, indices)
+    check_indices(name, indices)
     if extent == 0 and 0 not in indices.shape:
         raise ShapeError(
             f"{name}: an axis of extent 0 cannot be indexed",
@@ -408,7 +409,7 @@ def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis:
 
 def _infer_one_hot(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (indices,) = operands
-    _check_indices("one_hot", indices)
+    check_indices("one_hot", indices)
     return (*indices.shape, attributes["depth"]), attributes["dtype"]
 
 

@@ -23,7 +23,7 @@ from lamina.shapes import DType, float32, float64
 
 # The ops whose programs have contractions.
 CONTRACTIONS = ("contract", "matmul", "dot", "outer", "einsum", "conv", "conv_transpose")
-CONTRACTIONS += ("attention", "recurrence")
+CONTRACTIONS += ("attention", "recurrence", "fft")
 CONTRACTING = [
     pytest.param(op, sample, (float32, float64)[number % 2], id=f"{op.name}-{number}")
     for op in ops.ALL

@@ -38,7 +38,8 @@ WHOLE = leaf("whole", "input", (2, 3, 4), as_dtype("int64"))
 ROW = leaf("row", "input", (3,), as_dtype("float64"))
 SINGLE = leaf("single", "input", (2, 3), as_dtype("float32"))
 MATRICES = leaf("matrices", "input", (2, 3, 3), as_dtype("float64"))
-LEAVES = (X, IMAGES, WEIGHT, WHOLE, ROW, SINGLE, MATRICES)
+PAIRS = leaf("pairs", "input", (2, 3, 2), as_dtype("float64"))
+LEAVES = (PAIRS, X, IMAGES, WEIGHT, WHOLE, ROW, SINGLE, MATRICES)
 WINDOWS = [ops.Window(2), ops.Window(2, 2)]
 
 
@@ -67,6 +68,13 @@ CALLS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cosh"), _ONE),
     **dict.fromkeys(("erfc", "exp2", "isfinite", "isinf", "isnan", "log10", "log2"), _ONE),
     **dict.fromkeys(("round", "rsqrt", "sinh", "tan", "trunc"), _ONE),
+    **dict.fromkeys(("digamma", "erfinv", "lgamma"), _ONE),
+    "polygamma": {"order": 1, "x": X},
+    "fft": {"x": PAIRS, "norm": "ortho"},
+    "ifft": {"x": PAIRS, "norm": "forward"},
+    "rfft": {"x": X, "norm": "forward"},
+    "irfft": {"x": PAIRS, "count": 5, "norm": "ortho"},
+    "bincount": {"x": WHOLE, "size": 5, "weights": X},
     **dict.fromkeys(("atan2", "copysign", "floor_divide", "fmod", "hypot", "logaddexp"), _TWO),
     **dict.fromkeys(("logical_xor", "remainder", "xlogy"), _TWO),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), _WHOLE),

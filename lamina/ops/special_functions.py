@@ -1,0 +1,250 @@
+"""The logarithm of the gamma function and its derivatives, and the inverse of the error function.
+
+Formulas of elementwise functions. The constants are computed here: zeta's values and Bernoulli's
+numbers (Abramowitz and Stegun, Handbook of mathematical functions, 1964, 6.1 to 6.4 and 23).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+
+from lamina.calls import checked_as_given as checked
+from lamina.graph import Graph, Op, Samples, Tensor, TensorLike, apply, evaluate, leaf
+from lamina.graph.kinds import Whole
+from lamina.ops.clipping import clip
+from lamina.ops.comparison import equal, where
+from lamina.ops.conversion import floating
+from lamina.ops.division import round as rounded
+from lamina.ops.elementwise import abs as absolute
+from lamina.ops.elementwise import cos, erf, erfc, exp, log, log1p, reciprocal, sin, sqrt
+from lamina.ops.factories import FLOAT, elementwise_rule, elementwise_samples
+from lamina.ops.finite import copysign
+from lamina.ops.lowering_rules import Decomposition
+from lamina.shapes import Array, as_dtype, float64
+
+_RANGES = ((0.1, 3.0), (2.0, 40.0), (-3.9, -3.1))
+# Stirling's series is used from here on.
+_LARGE = 8
+# The highest derivative of `digamma` in `polygamma`.
+_MOST = 64
+
+
+@cache
+def _bernoulli(count: int) -> list[Fraction]:
+    """B2, B4, ..., by their recurrence."""
+    numbers = [Fraction(1)]
+    for n in range(1, 2 * count + 1):
+        total = sum(math.comb(n + 1, k) * number for k, number in enumerate(numbers))
+        numbers.append(-Fraction(total) / (n + 1))
+    return numbers[2::2]
+
+
+@cache
+def _zeta_above_one(s: int) -> float:
+    """zeta(s) - 1, by Euler's and Maclaurin's formula from 128 on."""
+    n = 128.0
+    tail = n ** (1 - s) / (s - 1) + n**-s / 2 + s * n ** (-s - 1) / 12
+    tail -= s * (s + 1) * (s + 2) * n ** (-s - 3) / 720
+    return math.fsum([*(float(k) ** -s for k in range(2, 128)), tail])
+
+
+def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    """The sum of coefficients times powers of x, beginning with x**0."""
+    total: Tensor | float = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = x * total + coefficient
+    assert isinstance(total, Tensor)
+    return total
+
+
+def _formula(formula: Callable[..., Tensor]) -> tuple[Callable[..., Array], Decomposition]:
+    """The reference and the lowering of an op that is a formula of its operand and attributes."""
+
+    def reference(x: Array, **attributes: object) -> Array:
+        given = leaf("x", "input", x.shape, as_dtype(x.dtype))
+        graph = Graph((given,), (("y", formula(given, **attributes)),))
+        return evaluate(graph, {"x": x})[0]["y"]
+
+    return reference, Decomposition(lambda node, _: formula(*node.operands, **node.attributes))
+
+
+def _sine_and_cosine(x: Tensor) -> tuple[Tensor, Tensor]:
+    """sin(pi x) and cos(pi x), up to a common sign; whole numbers have exactly 0."""
+    angle = (x - rounded(x)) * math.pi
+    return sin(angle), cos(angle)
+
+
+# lgamma -------------------------------------------------------------------------------------------
+
+
+def _near_two(t: Tensor) -> Tensor:
+    """lgamma(2 + t) for t from -0.5 to 0.5, by Taylor's series."""
+    terms = 28 if t.dtype == float64 else 12
+    series = [(-1) ** k * _zeta_above_one(k) / k for k in range(2, terms)]
+    return t * _polynomial(t, [1 - np.euler_gamma, *series])
+
+
+def _lgamma_of(x: Tensor) -> Tensor:
+    """From near 2 by gamma(x + 1) = x gamma(x), far from there by Stirling's series.
+
+    No digits cancel for positive x. Others are reflected.
+    """
+    a = where(x > 0, x, 1 - x)
+    steps = clip(rounded(a) - 2, -2, _LARGE - 2)
+    t = a - (steps + 2)
+    product = where(steps < -1, t * (t + 1), 1)
+    for step in range(1, _LARGE - 1):
+        product = where(steps >= step, product * (t + (1 + step)), product)
+    logarithm = log(where(a < _LARGE, product, a))
+    small = where(steps < -1, -logarithm, where(steps < 0, -log1p(t), logarithm))
+    inverse = reciprocal(a)
+    further = [number / (2 * j * (2 * j - 1)) for j, number in enumerate(_bernoulli(9), start=1)]
+    stirling = (a - 0.5) * (logarithm - 1) + (math.log(2 * math.pi) - 1) / 2
+    stirling = stirling + inverse * _polynomial(inverse * inverse, [float(one) for one in further])
+    positive = where(a < _LARGE, _near_two(t) + small, stirling)
+    sine = absolute(_sine_and_cosine(x)[0])
+    result = where(x > 0, positive, math.log(math.pi) - log(sine) - positive)
+    return where(equal(absolute(x), math.inf), math.inf, result)
+
+
+LGAMMA = Op(
+    "lgamma",
+    elementwise_rule("lgamma", FLOAT, None),
+    lambda result, upstream: (upstream * digamma(result.operands[0]),),
+    *_formula(_lgamma_of),
+    elementwise_samples(1, _RANGES),
+)
+
+
+@checked
+def lgamma(x: TensorLike) -> Tensor:
+    """The logarithm of the absolute value of the gamma function; infinity at 0, -1, -2, ..."""
+    return apply(LGAMMA, floating(x))
+
+
+# Derivatives of lgamma ----------------------------------------------------------------------------
+
+
+def _polygamma_of(x: Tensor, order: int) -> Tensor:
+    """Eight terms of the sum over 1 / (x + k)**(order + 1), and Euler's and Maclaurin's formula.
+
+    Numbers that are not positive are reflected.
+    """
+    a = where(x > 0, x, 1 - x)
+    total = _power(reciprocal(a), order + 1)
+    for k in range(1, _LARGE):
+        total = total + _power(reciprocal(a + k), order + 1)
+    z = reciprocal(a + _LARGE)
+    series = [
+        float(number * math.prod(range(order + 1, order + 2 * j)) / math.factorial(2 * j))
+        for j, number in enumerate(_bernoulli(10), start=1)
+    ]
+    tail = z * _polynomial(z * z, series) + 0.5
+    if order:
+        total = (total + _power(z, order) * (z * tail + 1 / order)) * math.factorial(order)
+    else:
+        total = total + z * tail - log(a + _LARGE)
+    positive = total if order % 2 else -total
+    sine, cosine = _sine_and_cosine(x)
+    cotangents = _polynomial(cosine / sine, _cotangent(order)) * math.pi ** (order + 1)
+    reflected = (-positive if order % 2 else positive) - cotangents
+    if not order:
+        reflected = where(equal(sine, 0), math.nan, reflected)
+        reflected = where(equal(x, 0), -reciprocal(x), reflected)
+    return where(x > 0, positive, reflected)
+
+
+def _power(x: Tensor, exponent: int) -> Tensor:
+    result = x
+    for _ in range(exponent - 1):
+        result = result * x
+    return result
+
+
+def _cotangent(order: int) -> list[float]:
+    """The derivative of cot(x) as a polynomial in cot(x): that of cot is -1 - cot**2."""
+    polynomial = np.polynomial.Polynomial([0.0, 1.0])
+    for _ in range(order):
+        polynomial = polynomial.deriv() * np.polynomial.Polynomial([-1.0, 0.0, -1.0])
+    return [float(one) for one in polynomial.coef]
+
+
+POLYGAMMA = Op(
+    "polygamma",
+    elementwise_rule("polygamma", FLOAT, None),
+    lambda result, upstream: (
+        upstream * polygamma(result.attributes["order"] + 1, result.operands[0]),
+    ),
+    *_formula(_polygamma_of),
+    Samples(
+        lambda: [
+            replace(sample, attributes={"order": order})
+            for order in (0, 1, 2)
+            for sample in elementwise_samples(1, _RANGES[order:] if order else _RANGES)
+        ]
+    ),
+    attributes={"order": Whole(0, _MOST)},
+)
+
+
+@checked
+def polygamma(order: int, x: TensorLike) -> Tensor:
+    """A derivative of `digamma`.
+
+    Args:
+        order: of the derivative, from 0 to 64; 0 is `digamma` itself.
+        x: floats; integers become float32.
+    """
+    return apply(POLYGAMMA, floating(x), order=order)
+
+
+@checked
+def digamma(x: TensorLike) -> Tensor:
+    """The derivative of `lgamma`; NaN at -1, -2, ..., and infinite at 0."""
+    return polygamma(0, x)
+
+
+# erfinv -------------------------------------------------------------------------------------------
+
+_ROOT_PI = math.sqrt(math.pi)
+
+
+def _erfinv_of(x: Tensor) -> Tensor:
+    """An approximation by Winitzki (2008), within 1%, then steps of Halley's iteration.
+
+    Each step leaves about the third power of the error. Near 1, erfc keeps the digits of 1 - x.
+    """
+    size = absolute(x)
+    logarithm = log1p(-(size * size))
+    half = logarithm / 2 + 2 / (math.pi * _WINITZKI)
+    y = sqrt(sqrt(half * half - logarithm / _WINITZKI) - half)
+    y = where(size < 0.1, size * (_ROOT_PI / 2), y)
+    for _step in range(3 if x.dtype == float64 else 2):
+        error = where(size < 0.5, erf(y) - size, (1 - size) - erfc(y))
+        change = error * exp(y * y) * (_ROOT_PI / 2)
+        y = y - change / (y * change + 1)
+    return copysign(where(equal(size, 1), math.inf, y), x)
+
+
+_WINITZKI = 0.147
+
+
+ERFINV = Op(
+    "erfinv",
+    elementwise_rule("erfinv", FLOAT, None),
+    lambda result, upstream: (upstream * (exp(result * result) * (_ROOT_PI / 2)),),
+    *_formula(_erfinv_of),
+    elementwise_samples(1, ((-0.9, 0.9), (0.9, 0.999))),
+)
+
+
+@checked
+def erfinv(x: TensorLike) -> Tensor:
+    """The number whose erf is x; infinite at -1 and 1, NaN beyond."""
+    return apply(ERFINV, floating(x))
