@@ -48,6 +48,7 @@ ELSEWHERE = {
     "counts": "repeats reps",
     "count_padding": "count_include_pad",
     "decay": "alpha rho beta ema_decay",
+    "delimiter": "sep separator",
     "deviation": "std stddev",
     "dilation": "dilation_rate",
     "dilations": "dilation",

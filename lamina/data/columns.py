@@ -353,7 +353,7 @@ def _other(cells: Sequence[str], fits: Callable[[str], bool], where: Callable[[i
 
 
 def _quoted(name: str) -> str:
-    return name if name.isidentifier() else f"'{name}'"
+    return name if name.isidentifier() else repr(name)
 
 
 def is_number(text: str, decimal: str = ".") -> bool:

@@ -13,7 +13,7 @@ from cli_cases import fail, run, succeed, write
 
 import lamina as lm
 from lamina.data import Coding, load, read_table
-from lamina.errors import DataError, FileFormatError, LaminaWarning
+from lamina.errors import DataError, DefinitionError, FileFormatError, LaminaWarning
 
 TEXT = "size,town,new,rent\n30.5,Ulm,1,cheap\n52,Bonn,0,good\n41.5,,0,cheap\n"
 
@@ -262,6 +262,8 @@ def test_the_notation_is_an_option(tmp_path: Path) -> None:
     assert data.inputs.tolist() == [[1.25, 2], [1.5, 3]]
     assert data.coding.inputs(path).tolist() == data.inputs.tolist()
     assert read_table(path, delimiter=" ", decimal=",")["a"].tolist() == [1.25, 1.5]
+    with pytest.raises(DefinitionError, match="Here it is called delimiter"):
+        load(path, sep=" ")
     path = table(tmp_path, "a;b;y\n1,5;1.5;0\n2,5;2.5;1\n")
     with pytest.raises(DataError) as caught:
         load(path)
