@@ -61,7 +61,9 @@ def test_linear_takes_initial_values_and_regularizers() -> None:
     assert values["0.weight"].tolist() == [[2.0] * 4] * 3
     assert values["0.bias"].tolist() == [0.0] * 3
     penalties = tuple((str(n), penalty) for n, penalty in enumerate(record.penalties))
-    found, _ = evaluate(Graph((), penalties), {"0.weight": normal64(3, 4), "0.bias": normal64(3)})
+    strengths = {n: np.asarray(value) for n, (_, value) in record.hyperparameters.leaves.items()}
+    feeds = {"0.weight": normal64(3, 4), "0.bias": normal64(3), **strengths}
+    found, _ = evaluate(Graph((), penalties), feeds)
     np.testing.assert_allclose(found["0"], 0.05 * (normal64(3, 4) ** 2).sum(), rtol=1e-12)
     np.testing.assert_allclose(found["1"], 0.2 * np.abs(normal64(3)).sum(), rtol=1e-12)
 
