@@ -203,6 +203,17 @@ def test_a_fit_with_other_numbers_compiles_nothing(
     assert compiled == []
 
 
+def test_a_resumed_fit_takes_the_numbers_that_it_is_given(tmp_path: Any) -> None:
+    x, y = np.ones((12, 3), "float32"), np.arange(12) % 2
+    how: dict[str, Any] = {"loss": lm.CrossEntropy(), "checkpoint": tmp_path / "fit.safetensors"}
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter", seed=0)
+    model.fit((x, y), epochs=1, optimizer=lm.SGD(0.5, momentum=0.9), progress=False, **how)
+    before = model.parameters()
+    how |= {"resume": True, "progress": False}
+    model.fit((x, y), epochs=2, optimizer=lm.SGD(0.0, momentum=0.5), **how)
+    assert all((model.parameters()[name] == before[name]).all() for name in before)
+
+
 class Own(optimizers.Optimizer):
     """An optimizer that is written outside the package, and calculates with its rate."""
 
