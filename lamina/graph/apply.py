@@ -90,15 +90,28 @@ def _names(of: Mapping[str, object]) -> str:
 
 # No machine has memory for more elements. Byte offsets in such a tensor still fit into 64 bits.
 LARGEST_SIZE = 2**53
+# Of NumPy's arrays, in which inputs arrive and results are given.
+MOST_AXES = 64
 
 
 def _inferred(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     """The shape and dtype from the shape rule, checked to be possible.
 
     Raises:
-        ShapeError: if an extent is negative, or the result is larger than any memory.
+        ShapeError: if an extent is negative, or the result is larger than any memory, or has more
+            axes than an array can have.
     """
     shape, dtype = op.infer(operands, attributes)
+    if len(shape) > MOST_AXES:
+        raise ShapeError(
+            f"{op.name}: the result has more axes than an array can have",
+            facts=(
+                *_operand_facts(operands),
+                ("expected", f"at most {MOST_AXES} axes"),
+                ("found", f"{len(shape)} axes"),
+            ),
+            advice="Join axes with ops.reshape.",
+        )
     size = 1
     for dim in shape:
         if isinstance(dim, Size):

@@ -91,3 +91,13 @@ def test_a_chain_draws_no_more_numbers_than_its_layers_alone() -> None:
     for primitive in ("random_bits", "cos", "floor"):
         alone = sum(count(augmented(layer), primitive) for layer in layers)
         assert count(augmented(*layers), primitive) == alone
+
+
+def test_expressions_of_joins_in_a_chain_stay_small() -> None:
+    """Each `roll` reads its operand at two coordinates: 8 of them are one step, not all."""
+    y = leaf("x", "input", (40, 60), float32)
+    for _ in range(30):
+        y = ops.roll(y, 1, 1)
+    program = compiled(ops.matmul(y, leaf("w", "input", (60, 4), float32)))
+    assert count(program, "select") == 30
+    assert max(len([*postorder(*scalars_of(step))]) for step in program.steps) < 40

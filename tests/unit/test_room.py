@@ -181,6 +181,16 @@ def test_sizes_that_no_machine_has_are_refused(case: str) -> None:
         HUGE[case]()
 
 
+def test_more_axes_than_an_array_can_have_are_refused() -> None:
+    x = lm.Input(2)
+    ops.expand_dims(x, tuple(range(2, 64)))
+    with pytest.raises(ShapeError, match="more axes than an array can have") as caught:
+        ops.expand_dims(x, tuple(range(2, 65)))
+    assert "at most 64 axes" in str(caught.value)
+    with pytest.raises(ShapeError, match="at most 64 axes"):
+        lm.Input(*(1,) * 64)
+
+
 @pytest.mark.parametrize("extent", [2**63, 2**70, 2**500])
 def test_an_extent_that_cannot_be_counted_is_refused(extent: int) -> None:
     with pytest.raises(ShapeError, match="whole numbers above zero of 64 bits"):

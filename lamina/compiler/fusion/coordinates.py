@@ -17,12 +17,18 @@ from lamina.compiler.fusion.expressions import Expression, expression_of, own_de
 from lamina.compiler.fusion.views import is_read_converted
 from lamina.compiler.lowering.pull import axis_indices, broadcast_coordinates, numbered_axes
 from lamina.graph import Tensor
+from lamina.ops.joining import CONCAT
 from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement, read_operands
 from lamina.program.scalar import Local, Scalar
 from lamina.shapes import size_of, static
 
 # More coordinates at which one step reads a tensor are not counted.
 _MOST_COORDINATES = 16
+
+# A join that a step reads at so many coordinates is stored at any cost. In a chain of joins that
+# each read one tensor several times, as `roll` does, an expression would have a condition for each
+# pair of them.
+_MOST_JOINED = 8
 
 # Coordinates that are computed from a step's axes by more levels are replaced by new axes. They
 # only have to be compared, and would double in size with each reshape.
@@ -44,7 +50,9 @@ def read_at_several_coordinates(context: PassContext, anchors: Anchors) -> Ancho
         if is_leaf(node):
             continue
         count = 0 if node in found or not _may_be_stored(node, operations) else reads.count(node)
-        if count and _is_worth_storing(node, count, found, operations):
+        if node.op is CONCAT and reads.coordinates(node) >= _MOST_JOINED:
+            found[node] = None
+        elif count and _is_worth_storing(node, count, found, operations):
             found[node] = None
             evaluations[node] = count
         reads.propagate(node, node in found)
@@ -109,6 +117,10 @@ class _Reads:
             (len(found) * _points(reader) for reader, found in read.items() if len(found) > 1),
             default=0,
         )
+
+    def coordinates(self, node: Tensor) -> int:
+        """The most coordinates at which a step reads a tensor."""
+        return max(map(len, self._read.get(node, {}).values()), default=0)
 
     def propagate(self, node: Tensor, is_anchor: bool) -> None:
         """Adds what a tensor reads; all its users are decided.
