@@ -160,7 +160,6 @@ _REASONS = {name: reason for names, reason in LEFT_OUT.items() for name in names
 _HARMLESS: dict[str, tuple[object, ...]] = {
     "data_format": (None, "channels_first"),
     "divisor_override": (None,),
-    "max_norm": (None,),
     "norm_type": (2.0,),
     "pad_if_needed": (False,),
     "reduce": (None,),

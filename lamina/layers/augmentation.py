@@ -18,6 +18,7 @@ from lamina.graph.kinds import (
     Misfit,
     Number,
     Operands,
+    Probability,
     entries_of,
     read_each,
 )
@@ -52,7 +53,6 @@ class Ordered(Kind):
 
 
 # Of an event that may be certain.
-Probability = Annotated[float, Number("[0, 1]")]
 _Area = Annotated[tuple[float, float], Ordered(Number("(0, 1]"), "(0.02, 0.33)")]
 _Ratio = Annotated[tuple[float, float], Ordered(Number("(0, inf)"), "(0.3, 3.3)")]
 

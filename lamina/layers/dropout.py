@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 from lamina import ops
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Fraction, NotNegative
+from lamina.graph.kinds import NotNegative, Probability
 from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
@@ -25,10 +25,10 @@ class Dropout(Layer):
     Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov: Dropout (JMLR 15, 2014).
 
     Args:
-        probability: of an element to become zero.
+        probability: of an element to become zero; 1 gives zeros while training.
 
     Raises:
-        DefinitionError: unless 0 <= probability < 1.
+        DefinitionError: unless 0 <= probability <= 1.
 
     Example:
         >>> import lamina as lm
@@ -36,7 +36,7 @@ class Dropout(Layer):
         (batch, 100)
     """
 
-    probability: Fraction
+    probability: Probability
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x times a random mask, or x alone in inference mode."""
@@ -56,7 +56,7 @@ class SpatialDropout(Layer):
         probability: of a channel to become zero.
 
     Raises:
-        DefinitionError: unless 0 <= probability < 1.
+        DefinitionError: unless 0 <= probability <= 1.
         ShapeError: when applied to one scalar per example.
         DTypeError: when applied to integers.
 
@@ -65,7 +65,7 @@ class SpatialDropout(Layer):
         >>> y = lm.SpatialDropout(0.2)(lm.Input(16, 8, 8))
     """
 
-    probability: Fraction
+    probability: Probability
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x times a random mask of channels, or x alone in inference mode."""
@@ -87,7 +87,7 @@ class AlphaDropout(Layer):
         whole_channels: whether whole channels are dropped, of [batch, channels, ...].
 
     Raises:
-        DefinitionError: unless 0 <= probability < 1.
+        DefinitionError: unless 0 <= probability <= 1.
         ShapeError: for whole channels, when applied to one scalar per example.
         DTypeError: when applied to integers.
 
@@ -96,7 +96,7 @@ class AlphaDropout(Layer):
         >>> y = lm.AlphaDropout(0.1)(lm.SELU()(lm.Input(100)))
     """
 
-    probability: Fraction
+    probability: Probability
     _: KW_ONLY
     whole_channels: bool = False
 
@@ -107,6 +107,8 @@ class AlphaDropout(Layer):
         if not scope.training or not self.probability:
             return x
         stay = 1.0 - self.probability
+        if not stay:
+            return x * 0.0
         factor = (stay + _SATURATED**2 * stay * self.probability) ** -0.5
         offset = -factor * _SATURATED * self.probability
         stays = scope.bernoulli(shape, stay)
@@ -145,7 +147,7 @@ class DropPath(Layer):
         probability: of an example to become zero.
 
     Raises:
-        DefinitionError: unless 0 <= probability < 1.
+        DefinitionError: unless 0 <= probability <= 1.
         DTypeError: when applied to integers.
 
     Example:
@@ -154,7 +156,7 @@ class DropPath(Layer):
         >>> y = x + lm.DropPath(0.1)(lm.Linear(10)(x))
     """
 
-    probability: Fraction
+    probability: Probability
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         """Builds x times a random mask of examples, or x alone in inference mode."""
@@ -229,4 +231,6 @@ def _dropped(scope: Scope, x: Tensor, mask_shape: Shape, probability: float) -> 
     if not scope.training or probability == 0:
         return x
     stay = 1.0 - probability
+    if not stay:
+        return x * 0.0
     return x * (scope.bernoulli(mask_shape, stay) * (1.0 / stay))

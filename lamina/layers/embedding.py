@@ -11,7 +11,7 @@ import numpy as np
 from lamina import ops
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.graph.kinds import Count, Whole
+from lamina.graph.kinds import Count, Positive, Whole
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.init import Normal
 from lamina.layers.layer import Layer
@@ -26,6 +26,9 @@ from lamina.layers.scope import (
 from lamina.ops.conversion import rounded_once
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, Dim, bool_, static
+
+# Added to norms before a division, as in PyTorch.
+_SMALLEST = 1e-7
 
 
 @frozen_dataclass
@@ -59,6 +62,7 @@ class Embedding(Layer):
     features: Count
     _: KW_ONLY
     padding: Annotated[int, Whole(0)] | None = None
+    max_norm: Positive | None = None
     weight_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
 
@@ -75,6 +79,9 @@ class Embedding(Layer):
             "weight", (self.count, self.features), init, self.weight_regularizer
         )
         y = ops.take(weight, x)
+        if self.max_norm is not None:
+            norm = ops.norm(y, 2, -1, keepdims=True)
+            y = y * ops.where(norm > self.max_norm, self.max_norm / (norm + _SMALLEST), 1)
         if self.padding is None:
             return y
         # Both alternatives are y. The gradient flows only through the second one.
@@ -119,6 +126,7 @@ class EmbeddingBag(Layer):
     _: KW_ONLY
     mode: Literal["mean", "sum", "max"] = "mean"
     padding: Annotated[int, Whole(0)] | None = None
+    max_norm: Positive | None = None
     weight_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
 
@@ -132,6 +140,7 @@ class EmbeddingBag(Layer):
             self.count,
             self.features,
             padding=self.padding,
+            max_norm=self.max_norm,
             weight_init=self.weight_init,
             weight_regularizer=self.weight_regularizer,
         )

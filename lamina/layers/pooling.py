@@ -23,7 +23,7 @@ from lamina.layers.upsampling import along_axis, means, windows_of_size
 from lamina.layers.wide import in_float32
 from lamina.ops import Window
 from lamina.records import frozen_dataclass
-from lamina.shapes import size_of, static
+from lamina.shapes import Array, size_of, static
 
 
 @frozen_dataclass
@@ -493,6 +493,7 @@ class AdaptiveMaxPool(_Adaptive):
     Args:
         size: of the result, a number or one for each further axis; None along an axis that keeps
             its extent.
+        returns: the `"values"`, or a tuple of the values and their `"indices"`, as of `MaxPool2d`.
 
     Raises:
         ShapeError: when applied to other shapes.
@@ -504,18 +505,32 @@ class AdaptiveMaxPool(_Adaptive):
     """
 
     size: AdaptiveSize
+    _: KW_ONLY
+    returns: Literal["values", "indices"] = "values"
 
-    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+    def forward(self, scope: Scope, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Builds the maxima."""
         along: list[Window] = []
-        for axis, (old, new) in enumerate(self._sizes(x), start=2):
-            size = old // new
+        sizes = self._sizes(x)
+        # Of each axis, the numbers of the elements of all windows, one window after the other.
+        elements: list[Array] = []
+        for axis, (old, new) in enumerate(sizes, start=2):
+            size, numbers = old // new, np.arange(old)
             if old % new:
-                # All windows one after the other, those that are shorter with their last element
-                # again, which is never the first of equal ones.
+                # Windows that are shorter have their last element again, which is never the first
+                # of equal ones.
                 bounds = windows_of_size(old, new)
                 size = max(end - start for start, end in bounds)
                 rows = [np.minimum(start + np.arange(size), end - 1) for start, end in bounds]
-                x = ops.take(x, constant(np.concatenate(rows)), axis)
+                numbers = np.concatenate(rows)
+                x = ops.take(x, constant(numbers), axis)
+            elements.append(numbers)
             along.append(Window(size, stride=size))
-        return ops.window_max(x, along)
+        values = ops.window_max(x, along)
+        if self.returns == "values":
+            return values
+        remaining, position, step = ops.window_argmax(x, along), constant(0), 1
+        for numbers, (old, _new) in zip(reversed(elements), reversed(sizes), strict=True):
+            position = position + ops.take(constant(numbers), remaining % len(numbers)) * step
+            remaining, step = remaining // len(numbers), step * old
+        return values, position

@@ -169,11 +169,20 @@ def test_dropout_has_the_same_mask_in_the_backward_pass() -> None:
     np.testing.assert_allclose(y, x * slope, rtol=1e-12)
 
 
-@pytest.mark.parametrize("probability", [-0.1, 1.0, math.nan, "half"])
+@pytest.mark.parametrize("layer", [lm.Dropout, lm.SpatialDropout, lm.AlphaDropout, lm.DropPath])
+def test_a_probability_of_one_drops_everything(layer: type[Layer]) -> None:
+    x = normal64(3, 4, 5)
+    np.testing.assert_array_equal(run(layer(1), x, training=True), np.zeros_like(x))
+    np.testing.assert_array_equal(run(layer(1), x), x)
+    slope = run(layer(1), x, training=True, upstream=np.ones_like(x))
+    np.testing.assert_array_equal(slope, np.zeros_like(x))
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.5, math.nan, "half"])
 def test_dropout_needs_a_probability(probability: float) -> None:
     with pytest.raises(DefinitionError) as error:
         lm.Dropout(probability)
-    assert "expected  0 <= probability < 1" in str(error.value)
+    assert "expected  0 <= probability <= 1" in str(error.value)
     assert f"found     {probability!r}" in str(error.value)
 
 
@@ -262,7 +271,7 @@ def test_a_gaussian_sample_needs_a_variance_for_each_mean() -> None:
 def test_random_layers_refuse_wrong_arguments_and_operands() -> None:
     for make in (lm.SpatialDropout, lm.DropPath):
         with pytest.raises(DefinitionError, match="probability must be a number of at least 0, "):
-            make(1.0)
+            make(1.5)
     with pytest.raises(DefinitionError) as error:
         lm.GaussianNoise(-0.1)
     assert "expected  0 <= deviation" in str(error.value)

@@ -40,6 +40,16 @@ def sequences(count: int = 20, below: int = 7) -> tuple[np.ndarray, np.ndarray]:
 # Embedding ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("layer", [lm.Embedding, lm.EmbeddingBag])
+def test_rows_above_a_norm_are_scaled_to_it(layer: type[lm.Embedding | lm.EmbeddingBag]) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(1, dtype="int64"), layer(3, 2, max_norm=2.0)))
+    table = np.array([[3, 4], [0, 1], [-2, 0]], "float32")
+    model.set_parameters({"1.weight": table})
+    found = model.predict(np.arange(3)[:, None]).reshape(3, 2)
+    np.testing.assert_allclose(found, [[1.2, 1.6], [0, 1], [-2, 0]], rtol=1e-6)
+    np.testing.assert_array_equal(model.parameters()["1.weight"], table)
+
+
 def test_rows_start_normally_distributed_but_for_the_padding() -> None:
     net = lm.Sequential(lm.Input(4, dtype="int64"), lm.Embedding(500, 40, padding=2))
     weight = lm.Model(net).parameters()["1.weight"]

@@ -171,7 +171,7 @@ USUAL: dict[str, Accepted] = {
     "optimizer": NOTHING,
     "power": POSITIVE,
     "precision": NOTHING,
-    "probability": FRACTION,
+    "probability": UNIT,
     "rate": NOT_NEGATIVE | FUNCTION,
     "reduction": NOTHING,
     "returns": NOTHING,
@@ -328,7 +328,7 @@ ROWS |= {
     "DropPath": Row({"probability": 0.5}, {}, FEATURES),
     "GaussianNoise": Row({"deviation": 0.5}, {}, FEATURES),
     "GaussianSample": Row(use=applied(6, times=2)),
-    "RandomFlip": Row({"axis": 2}, {"axis": COUNT | some("-1"), "probability": UNIT}, IMAGE),
+    "RandomFlip": Row({"axis": 2}, {"axis": COUNT | some("-1")}, IMAGE),
     "RandomCrop": Row(
         {"size": 2},
         {
@@ -354,7 +354,7 @@ ROWS |= {
         },
         COLOURS,
     ),
-    "RandomGreyscale": Row({}, {"probability": UNIT}, COLOURS),
+    "RandomGreyscale": Row({}, {}, COLOURS),
     "RandomAffine": Row(
         {},
         {
@@ -371,7 +371,11 @@ ROWS |= {
     ),
     "Mixup": Row({}, {"alpha": POSITIVE}, FEATURES),
     "CutMix": Row({}, {"alpha": POSITIVE}, IMAGE),
-    "Embedding": Row({"count": 5, "features": 2}, {"padding": OPTIONAL | FROM_ZERO}, INDICES),
+    "Embedding": Row(
+        {"count": 5, "features": 2},
+        {"padding": OPTIONAL | FROM_ZERO, "max_norm": OPTIONAL | POSITIVE},
+        INDICES,
+    ),
     "OneHot": Row({"classes": 3}, {}, INDICES),
     "SinusoidalPositions": Row(use=SEQUENCE),
     "LearnedPositions": Row(use=SEQUENCE),
@@ -379,7 +383,9 @@ ROWS |= {
     "Multiply": Row(use=applied(6, times=2)),
     "Concat": Row({"axis": 1}, {"axis": COUNT}, applied(6, times=2)),
     "EmbeddingBag": Row(
-        {"count": 5, "features": 2}, {"padding": OPTIONAL | FROM_ZERO, "mode": NOTHING}, INDICES
+        {"count": 5, "features": 2},
+        {"padding": OPTIONAL | FROM_ZERO, "mode": NOTHING, "max_norm": OPTIONAL | POSITIVE},
+        INDICES,
     ),
     "Bilinear": Row({"features": 2}, {}, applied(6, times=2)),
     "CosineSimilarity": Row({}, {"axis": WHOLE, "epsilon": POSITIVE}, applied(6, times=2)),
@@ -433,7 +439,9 @@ ROWS |= {
     "GlobalMaxPool": Row(use=IMAGE),
     "AdaptiveAvgPool": Row({"size": 2}, {"size": COUNT | some("[1, 2]")}, IMAGE),
     "MaxUnpool": Row({"size": 8}, {"size": COUNT | some("[1, 2]")}, unpooled),
-    "AdaptiveMaxPool": Row({"size": 2}, {"size": COUNT | some("[1, 2]")}, IMAGE),
+    "AdaptiveMaxPool": Row(
+        {"size": 2}, {"size": COUNT | some("[1, 2]"), "returns": NOTHING}, IMAGE
+    ),
 }
 for rank in (1, 2, 3):
     # A list of two numbers has one for each axis of an image alone.
@@ -1228,7 +1236,7 @@ ROWS |= {
     "Scope.normal": Row({"shape": (2,)}, {"shape": SHAPE}, call=in_a_layer("normal")),
     "Scope.bernoulli": Row(
         {"shape": (2,), "probability": 0.5},
-        {"shape": SHAPE, "probability": UNIT},
+        {"shape": SHAPE},
         call=in_a_layer("bernoulli"),
     ),
     "Scope.update": Row(
