@@ -275,7 +275,8 @@ def rounded_once(compute: Callable[[*_Operands], Tensor], *operands: *_Operands)
     So squares and sums within the function do not overflow, and are not rounded.
     """
     given: Any = operands
-    found = compute(*map(widened, given))
+    wide: Any = map(widened, given)
+    found = compute(*wide)
     half = next((x.dtype for x in given if x.dtype.is_half), found.dtype)
     return cast(found, half)
 
