@@ -275,8 +275,8 @@ def rounded_once(compute: Callable[[*_Operands], Tensor], *operands: *_Operands)
     So squares and sums within the function do not overflow, and are not rounded.
     """
     given: Any = operands
-    wide: Any = map(widened, given)
-    found = compute(*wide)
+    function: Callable[..., Tensor] = compute
+    found = function(*map(widened, given))
     half = next((x.dtype for x in given if x.dtype.is_half), found.dtype)
     return cast(found, half)
 

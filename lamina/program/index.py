@@ -96,11 +96,13 @@ class Index:
     terms: tuple[tuple[Atom, int], ...] = ()
     bounds: tuple[int, int] = field(init=False, compare=False, repr=False)
     values: tuple[Scalar, ...] = field(init=False, compare=False, repr=False)
+    nesting: int = field(init=False, compare=False, repr=False)
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         low = high = self.constant
         values: tuple[Scalar, ...] = ()
+        nesting = 0
         for atom, coefficient in self.terms:
             one, other = atom.bounds()
             if coefficient < 0:
@@ -110,8 +112,10 @@ class Index:
                 values += (atom.value,)
             elif not isinstance(atom, Axis):
                 values += atom.index.values
+                nesting = max(nesting, atom.index.nesting + 1)
         object.__setattr__(self, "bounds", (low, high))
         object.__setattr__(self, "values", values)
+        object.__setattr__(self, "nesting", nesting)
         object.__setattr__(self, "_hash", hash((self.constant, self.terms)))
 
     def __hash__(self) -> int:

@@ -101,3 +101,12 @@ def test_expressions_of_joins_in_a_chain_stay_small() -> None:
     program = compiled(ops.matmul(y, leaf("w", "input", (60, 4), float32)))
     assert count(program, "select") == 30
     assert max(len([*postorder(*scalars_of(step))]) for step in program.steps) < 40
+
+
+def test_indices_of_reshapes_in_a_chain_stay_small() -> None:
+    """Each reshape after a transpose may double them: a product reads no view of such a chain."""
+    y = leaf("x", "input", (5, 12), float32)
+    for _ in range(16):
+        y = ops.reshape(ops.transpose(ops.reshape(y, (-1, 3, 4)), (0, 2, 1)), (-1, 12))
+    program = compiled(ops.matmul(y, leaf("w", "input", (12, 4), float32)))
+    assert len(program.steps) < 8

@@ -65,6 +65,8 @@ class Puller:
 
     Args:
         locations: of the tensors stored by other groups, leaves and array constants.
+        most_nested: how deep quotients and remainders may be nested in coordinates; None: as deep
+            as they are.
 
     Attributes:
         computed_at: the coordinates at which each member of the group is computed.
@@ -75,7 +77,9 @@ class Puller:
     def __init__(
         self,
         locations: Mapping[Tensor, Location],
+        most_nested: int | None = None,
     ) -> None:
+        self._most_nested = most_nested
         self.computed_at: dict[Tensor, Coordinates] = {}
         self.locations = locations
         self.locals: dict[Tensor, Local] = {}
@@ -171,6 +175,9 @@ class Puller:
             return lowering.scalar(node, operands)
         if isinstance(lowering, Movement) and lowering.slides is not None:
             self.slidings |= dict.fromkeys(lowering.slides(node, coordinates))
+        most = self._most_nested
+        if most is not None and any(index.nesting > most for index in coordinates):
+            raise NotOneStep
         if isinstance(lowering, Movement | Generator):
             return lowering.scalar(
                 node, coordinates, lambda operand, at: self._pull(node.operands[operand], at)
