@@ -269,13 +269,13 @@ class TrainingNumbers(Hyperparameters):
     A function of the training step is multiplied by a hyper-parameter, which is 1.
 
     Attributes:
-        rates: by name the number or the function that the optimizer has, and the name of the
-            hyper-parameter that is the rate or its factor.
+        rates: by name the optimizer, whose rate is a number or a function, and the name of the
+            hyper-parameter that is this rate or its factor.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.rates: dict[str, tuple[float | RateFunction, str]] = {}
+        self.rates: dict[str, tuple[Any, str]] = {}
         self._joining: dict[int, Any] = {}
 
     def _named(self, value: Any, name: str, keys: tuple[str, ...]) -> Any:
@@ -290,7 +290,7 @@ class TrainingNumbers(Hyperparameters):
         new = super()._field(record, field, name, keys)
         if field != RATE or not hasattr(record, "update"):
             return new
-        self.rates[":".join((RATE, *keys))] = record.rate, name
+        self.rates[":".join((RATE, *keys))] = record, name
         return _Scaled(new, self.number(1.0, name)) if callable(new) else new
 
 
@@ -424,7 +424,7 @@ def parameter_updates(
             continue
         parameter = variable.tensor
         with labelled(Origin(f"{parameter.origin.path}/update")):
-            new, after = _updated(optimizer, variable.name, parameter, gradient, applied, slots)
+            new, after = updated(optimizer, variable.name, parameter, gradient, applied, slots)
         updates += [(parameter, new), *after]
     for number, group in enumerate(joined.values()):
         optimizer, path = found.chosen[group[0][0].name], f"joined{number or ''}"
@@ -516,7 +516,7 @@ def _clipped(clip: Clip, flowing: Sequence[Tensor]) -> Sequence[Tensor]:
     return cast(Sequence[Tensor], found)
 
 
-def _updated(
+def updated(
     optimizer: Optimizer,
     path: str,
     parameter: Tensor,
@@ -563,7 +563,7 @@ def _updated_together(
     parameters = [variable.tensor for variable, _ in group]
     flat = [ops.reshape(tensor, (-1,)) for tensor in parameters]
     flowing = ops.concat([ops.reshape(gradient, (-1,)) for _, gradient in group], 0)
-    new, after = _updated(optimizer, path, ops.concat(flat, 0), flowing, step, slots)
+    new, after = updated(optimizer, path, ops.concat(flat, 0), flowing, step, slots)
     parts = ops.split(new, [one.shape[0] for one in flat], 0)
     pairs = zip(parameters, parts, strict=True)
     return [*((one, ops.reshape(part, one.shape)) for one, part in pairs), *after]

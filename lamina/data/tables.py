@@ -188,7 +188,10 @@ def _read_layout(path: Path, least: int = 1, delimiters: str = DELIMITERS) -> _L
         raise FileFormatError(
             "the first line is not a row of a table",
             facts=(
-                ("expected", f"{_LEAST[least]} or more, divided by commas, semicolons or tabs"),
+                (
+                    "expected",
+                    f"{_LEAST[least]} or more, divided by commas, semicolons, tabs or bars",
+                ),
                 ("found", repr("".join(row)[:60])),
             ),
             advice="Check that this is the right file, and that it begins with the header or data. "

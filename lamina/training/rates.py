@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any, final
 
 import numpy as np
 
-from lamina.derive import TrainingNumbers
+from lamina.derive import RATE, TrainingNumbers, updated
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError
-from lamina.graph import Graph, Hyperparameter, Tensor, evaluate, leaf, warn
+from lamina.graph import Graph, Hyperparameter, Tensor, evaluate, leaf, show, warn
 from lamina.graph.kinds import Misfit, Number, refusal
 from lamina.layers.checks import origin_text
 from lamina.layers.scope import Record, layers_built
 from lamina.objective.protocols import Optimizer, RateFunction
 from lamina.runtime.parameters import write_all
-from lamina.shapes import Array, converted, float64
+from lamina.shapes import Array, converted, float32, float64, int64
 
 _NOT_NEGATIVE = Number("[0, inf)")
 
@@ -37,12 +38,12 @@ class LearningRates:
             if isinstance(number, Hyperparameter) and name in memories
         ]
         used = frozenset[str]().union(*(number.sources for number, _ in self._leaves))
+        rates = {name: one for name, one in numbers.rates.items() if one[1] in used}
+        self._optimizers = {name: optimizer for name, (optimizer, _) in rates.items()}
         # For each name the number, or the function of the training step.
-        self._given: dict[str, float | RateFunction] = {}
-        self._names: dict[str, str] = {}
-        for name, (given, source) in numbers.rates.items():
-            if source in used:
-                self._given[name], self._names[name] = given, source
+        self._given: dict[str, float | RateFunction]
+        self._given = {name: optimizer.rate for name, optimizer in self._optimizers.items()}
+        self._names = {name: source for name, (_, source) in rates.items()}
         # The rates, or factors of functions, that were set.
         self._set: dict[str, float] = {}
 
@@ -63,14 +64,10 @@ class LearningRates:
 
         Raises:
             DefinitionError: for a name without a rate, a rate that is no number from 0 on, or if
-                the optimizer has no rate.
+                the optimizer has no rate, or makes a constant of it.
         """
         if not self._given:
-            raise DefinitionError(
-                "the learning rate of this training cannot be set",
-                where="rate",
-                advice="This optimizer has no learning rate.",
-            )
+            raise _not_settable("This optimizer has no learning rate, or makes a constant of it.")
         ready: dict[str, float] = {}
         for name, value in values.items():
             if name not in self._given:
@@ -84,6 +81,11 @@ class LearningRates:
             except Misfit as misfit:
                 raise refusal(misfit, name, value, where="training") from None
             ready[name] = self._factor(self._given[name], number, step)
+            if not _is_input(self._optimizers[name], number):
+                raise _not_settable(
+                    "The optimizer computes a constant from it. Compute with tensors: "
+                    "ops.sqrt(ops.cast(self.rate, 'float32')) instead of math.sqrt(self.rate)."
+                )
         self._write(self._set | ready)
 
     def state(self) -> dict[str, Array]:
@@ -128,6 +130,31 @@ class LearningRates:
         return value / now if now else 1.0
 
 
+def _not_settable(advice: str) -> DefinitionError:
+    problem = "the learning rate of this training cannot be set"
+    return DefinitionError(problem, where="rate", advice=advice)
+
+
+def _is_input(optimizer: Any, rate: float) -> bool:
+    """Whether an optimizer's update has the same operations and constants with another rate.
+
+    It has others if Python computes with the rate as a plain number, in `math.sqrt` or a
+    comparison. Lamina's optimizers do not (`tests/unit/test_hyperparameters.py`).
+    """
+    if callable(optimizer.rate) or type(optimizer).__module__.startswith("lamina."):
+        return True
+
+    def operations(number: float) -> str:
+        changed = copy(optimizer)
+        object.__setattr__(changed, RATE, number)
+        parameter, gradient = (leaf(name, "input", (3,), float32) for name in "xg")
+        step, named = leaf("step", "state", (), int64), TrainingNumbers().of(changed, "")
+        new, after = updated(named, "", parameter, gradient, step, {})
+        return show(Graph((parameter, gradient), (("new", new),), tuple(after)))
+
+    return operations(optimizer.rate) == operations(rate)
+
+
 def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: bool = False) -> None:
     """Warns of schedules that end before a fit does.
 
@@ -143,7 +170,7 @@ def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: boo
     counted = ", if all epochs are as long as the first" if measured else ""
     numbers = TrainingNumbers()
     numbers.of(optimizer, "optimizer")
-    for given, _ in numbers.rates.values():
+    for given in [one.rate for one, _ in numbers.rates.values()]:
         end: int | None = getattr(given, "ends_after", None)
         if end is not None and callable(given) and end < steps - epochs:
             warn(

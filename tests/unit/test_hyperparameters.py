@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
+from lamina import ops
 from lamina.compiler import pipeline, program_cache
 from lamina.derive import BatchGraph, default_targets, training_graph
 from lamina.engines.cpu import compilation
+from lamina.errors import DefinitionError
 from lamina.layers import regularizers
 from lamina.objective.protocols import TrainingOptions
 from lamina.shapes import float32
@@ -221,23 +224,51 @@ class Own(optimizers.Optimizer):
         return {}
 
     def update(self, parameter: Any, gradient: Any, slots: Any, step: Any) -> Any:
-        return parameter - gradient * (self.rate * 2 - 0.1), {}
+        return parameter - gradient * self.formula(self.rate), {}
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnRecord(Own):
     rate: float = 0.25
+    formula: Callable[[Any], Any] = lambda rate: rate * 2 - 0.1
 
 
-def test_a_rate_that_is_set_changes_the_numbers_that_follow_from_it() -> None:
+def in_tensors(rate: Any) -> Any:
+    return rate + ops.sqrt(ops.cast(rate, "float32"))
+
+
+@pytest.mark.parametrize("formula", [OwnRecord.formula, in_tensors])
+def test_a_rate_that_is_set_changes_the_numbers_that_follow_from_it(formula: Any) -> None:
     x, y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
     found: list[dict[str, Any]] = []
     for given, later in ((0.25, 0.5), (0.5, None)):
         model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter", seed=0)
-        with model.training(lm.MSE(), OwnRecord(given), 4) as training:
+        with model.training(lm.MSE(), OwnRecord(given, formula), 4) as training:
             if later is not None:
                 training.rate = later
             training.step(x, y)
             assert training.rate == 0.5
         found.append(model.parameters())
     assert all((found[0][name] == found[1][name]).all() for name in found[0])
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda rate: rate + math.sqrt(rate),
+        lambda rate: rate + float(rate),
+        lambda rate: min(rate, 0.3),
+        lambda rate: rate if rate < 0.3 else 2 * rate,
+    ],
+)
+def test_a_rate_of_which_an_optimizer_makes_a_constant_cannot_be_set(formula: Any) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
+    optimizer = lm.EMA(lm.ByPath({"*.bias": OwnRecord(0.25, formula)}, default=lm.SGD(0.1)))
+    with model.training(lm.MSE(), optimizer, 4) as training:
+        with pytest.raises(DefinitionError) as caught:
+            training.rate = 0.5
+        assert str(caught.value) == (
+            "in rate: the learning rate of this training cannot be set\n"
+            "  The optimizer computes a constant from it. Compute with tensors: "
+            "ops.sqrt(ops.cast(self.rate, 'float32')) instead of math.sqrt(self.rate)."
+        )
