@@ -52,7 +52,6 @@ class Ordered(Kind):
         return ends[0], ends[1]
 
 
-# Of an event that may be certain.
 _Area = Annotated[tuple[float, float], Ordered(Number("(0, 1]"), "(0.02, 0.33)")]
 _Ratio = Annotated[tuple[float, float], Ordered(Number("(0, inf)"), "(0.3, 3.3)")]
 

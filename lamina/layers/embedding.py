@@ -43,6 +43,8 @@ class Embedding(Layer):
         features: the number of elements of a row.
         padding: the index that pads shorter sequences; its row starts at zero, and gets no gradient
             from this layer. Tied weights train it, penalties and weight decay act on it.
+        max_norm: the largest norm of a row that is read; longer ones are scaled to it. The table
+            stays as it is; PyTorch scales its rows.
         weight_init: by default N(0, 1), as in PyTorch.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 
@@ -105,6 +107,8 @@ class EmbeddingBag(Layer):
         mode: `"mean"`, `"sum"` or `"max"`.
         padding: an index that does not count; its row starts at zero, and gets no gradient from
             this layer. Tied weights train it, penalties and weight decay act on it.
+        max_norm: the largest norm of a row that is read; longer ones are scaled to it. The table
+            stays as it is; PyTorch scales its rows.
         weight_init: by default N(0, 1), as in PyTorch.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 

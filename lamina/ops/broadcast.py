@@ -81,7 +81,8 @@ def infer_reduction(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
     return tuple(dim for axis, dim in enumerate(x.shape) if axis not in axes), x.dtype
 
 
-def _infer_sum(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+def infer_sum(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+    """The shape rule of sums and products along axes."""
     require_numbers(operands[0])
     return infer_reduction(operands, attributes)
 
@@ -112,7 +113,7 @@ def _sum_reference(x: Array, axes: tuple[int, ...]) -> Array:
 
 SUM = Op(
     "sum",
-    _infer_sum,
+    infer_sum,
     lambda result, upstream: (spread(upstream, result.operands[0], result.attributes["axes"]),),
     _sum_reference,
     Reduction("sum"),

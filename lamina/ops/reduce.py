@@ -27,7 +27,7 @@ from lamina.graph.attributes import AnyNumber
 from lamina.graph.attributes import Axes as SomeAxes
 from lamina.graph.kinds import ElementType, Kind
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
-from lamina.ops.broadcast import broadcast_to, infer_reduction, require_numbers, sum_axes, with_ones
+from lamina.ops.broadcast import broadcast_to, infer_reduction, infer_sum, sum_axes, with_ones
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating, rounded_once
 from lamina.ops.creation import arange, full
@@ -472,18 +472,13 @@ def _joint_extent(x: Tensor, axes: tuple[int, ...]) -> Dim:
     return extent
 
 
-def _infer_sum(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    require_numbers(operands[0])
-    return infer_reduction(operands, attributes)
-
-
 def _prod_reference(x: Array, axes: tuple[int, ...]) -> Array:
     return np.prod(x, axis=axes, dtype=x.dtype)
 
 
 PROD = Op(
     "prod",
-    _infer_sum,
+    infer_sum,
     _prod_gradient,
     _prod_reference,
     Reduction("product"),
