@@ -62,7 +62,7 @@ class Access:
             return constant(0, Type(element(load.dtype)))
         inside = self._positions.within(load.bounds) if load.bounds else None
         if inside is not None and inside.number is not None:
-            # LLVM 22.1 takes some constant masks for others.
+            # LLVM 22.1 compiles loads with some constant masks as if they had others.
             if not inside.number:
                 return constant(0, Type(element(load.dtype)))
             inside = None

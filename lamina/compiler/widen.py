@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lamina import ops
 from lamina.graph import Graph, Tensor, rebuild, rewrite
-from lamina.ops.conversion import computes_in_float32, in_float32
+from lamina.ops.conversion import applied_in_float32, computes_in_float32
 
 
 def widen(graph: Graph) -> Graph:
@@ -17,4 +17,4 @@ def widen(graph: Graph) -> Graph:
 
 def _widened(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
     node = rebuild(node, operands)
-    return ops.cast(in_float32(node), node.dtype) if computes_in_float32(node) else node
+    return ops.cast(applied_in_float32(node), node.dtype) if computes_in_float32(node) else node

@@ -45,6 +45,10 @@ OPS: dict[str, str] = {
     "fmax": "lm.ops.maximum(x, y)",
     "fmin": "lm.ops.minimum(x, y)",
     "inv": "lm.ops.inverse(x)",
+    "qr svd svdvals eig eigh eigvals eigvalsh pinv lstsq": (
+        "There is no such factorisation; lm.ops has cholesky, inverse, det and solve."
+    ),
+    "fftshift": "lm.ops.roll(x, n // 2, axis)",
     "index_add": 'lm.ops.scatter(x, indices, values, axis, combine="add")',
     "diff": "It is the difference of slices: x[:, 1:] - x[:, :-1].",
     "narrow": "It is a slice: x[:, start:stop].",

@@ -258,7 +258,7 @@ def computes_in_float32(node: Tensor) -> bool:
     return any(x.dtype.is_half for x in (node, *node.operands))
 
 
-def in_float32(node: Tensor) -> Tensor:
+def applied_in_float32(node: Tensor) -> Tensor:
     """The node's op, applied to its operands as float32: the result before it is rounded."""
     attributes = dict(node.attributes)
     if node.dtype.is_half and "dtype" in attributes:

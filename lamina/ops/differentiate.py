@@ -25,7 +25,7 @@ from lamina.graph import (
 )
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.conversion import cast, computes_in_float32, in_float32, widened
+from lamina.ops.conversion import applied_in_float32, cast, computes_in_float32, widened
 from lamina.ops.joining import concat
 from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.ops.recomputation import Recomputation
@@ -121,7 +121,7 @@ def _operand_gradients_of(node: Tensor, upstream: Tensor) -> tuple[Tensor | None
     assert node.op.gradient is not None
     if not computes_in_float32(node):
         return node.op.gradient(node, upstream)
-    wide, arriving = in_float32(node), widened(upstream)
+    wide, arriving = applied_in_float32(node), widened(upstream)
     flows = node.op.gradient(wide, arriving)
     known = {wide: widened(node)}
     for x in topological([x for x in flows if x is not None], [*wide.operands, arriving, wide]):

@@ -12,9 +12,9 @@ from loss_limits import LIMITS
 import lamina as lm
 from lamina import ops
 from lamina.engines.engine import Engine
-from lamina.graph import bind_batch, evaluate
+from lamina.graph import Tensor, bind_batch, evaluate
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array
+from lamina.shapes import Array, DType, bfloat16, converted, float16, float32
 from lamina.training import losses, metrics
 
 generator = np.random.default_rng(0)
@@ -94,6 +94,26 @@ def test_a_prediction_of_nan_gives_a_loss_of_nan(name: str) -> None:
         value = loss(x if len(x) > 1 else x[0], None if target is None else leaves.add(target))
         found, _ = evaluate(bind_batch(leaves.graph([value]), 1), leaves.feeds)
         assert np.isnan(next(iter(found.values()))), number
+
+
+@pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_a_loss_of_16_bits_is_computed_in_float32(name: str, half: DType) -> None:
+    loss, predictions, target = CASES[name]
+    found: list[float] = []
+    for dtype in (half, float32):
+        leaves = Leaves()
+
+        def added(array: Array, leaves: Leaves = leaves, dtype: DType = dtype) -> Tensor:
+            if array.dtype.kind == "f":
+                array = converted(converted(array, half.numpy), dtype.numpy)
+            return leaves.add(array)
+
+        x = [added(one) for one in predictions]
+        value = loss(x if len(x) > 1 else x[0], None if target is None else added(target))
+        outputs, _ = evaluate(bind_batch(leaves.graph([value]), 1), leaves.feeds)
+        found.append(float(outputs["y0"]))
+    assert found[0] == float(converted(np.asarray(found[1]), half.numpy))
 
 
 @pytest.mark.parametrize("name", CASES)

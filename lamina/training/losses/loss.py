@@ -15,6 +15,7 @@ from lamina.graph import Tensor
 from lamina.graph.kinds import Number
 from lamina.layers.checks import Sourced, origin_text
 from lamina.objective.weighting import aligned, called
+from lamina.ops.conversion import widened
 from lamina.records import frozen_dataclass
 from lamina.shapes import Array, DType, Shape
 
@@ -104,7 +105,14 @@ class Loss(Sourced, ABC):
                 advice="model.evaluate(data, loss=...) computes it. For arrays alone compile it: "
                 "lm.compile([p, t], [loss(p, t)]), where p and t are made by lm.Input.",
             )
-        return self._reduced(prediction, target, weights)[0]
+        # As in models: with floats of 16 bits the loss is computed in float32, and rounded once.
+        several = isinstance(prediction, list | tuple)
+        given = cast(Sequence[object], prediction if several else (prediction,))
+        halves = [x.dtype for x in given if isinstance(x, Tensor) and x.dtype.is_half]
+        if not halves:
+            return self._reduced(prediction, target, weights)[0]
+        wide, _ = self._reduced(_widened(prediction), _widened(target), weights)
+        return ops.cast(wide, halves[0])
 
     def measured(
         self, prediction: Any, target: Any, weights: Tensor | None
@@ -202,6 +210,13 @@ def count_of(prediction: object) -> int:
         listed = cast(Sequence[object], prediction)
         return len(listed) if all(isinstance(one, Tensor) for one in listed) else 0
     return int(isinstance(prediction, Tensor))
+
+
+def _widened(value: Any) -> Any:
+    """Tensors, of which there may be none, one or several, with floats of 16 bits as float32."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_widened, cast(Sequence[Any], value)))
+    return widened(value) if isinstance(value, Tensor) else value
 
 
 def product(share: Tensor, value: Tensor) -> Tensor:
