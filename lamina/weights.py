@@ -20,6 +20,7 @@ from lamina.graph.kinds import Kind, Misfit, Operands, Row, Text
 from lamina.layers.definition_names import (
     after_numbers,
     before_numbers,
+    common_modules,
     in_order_of_numbers,
     order_of_numbers,
 )
@@ -250,8 +251,7 @@ class _Pairing:
         names: Mapping[str, str],
         skip: Sequence[str],
     ) -> None:
-        self._arrays = arrays
-        self._names, self._skip = names, skip
+        self._arrays, self._names, self._skip = arrays, names, skip
         self._unused = [n for n in arrays if n.endswith(_COUNTER) or _fits(n, skip)]
         # The arrays that are not taken yet, in order.
         self._left = dict.fromkeys(in_order_of_numbers(arrays))
@@ -262,6 +262,7 @@ class _Pairing:
         self._kept = [one.name for one in everything if _fits(one.name, skip)]
         wanted = [one for one in everything if not _fits(one.name, skip)]
         self._layers = _layers_of(record, wanted)
+        self._around = common_modules(list(self._left), [layer.prefix for layer in self._layers])
         self._pairs: dict[str, Pair] = {}
         self._values: dict[str, Array] = {}
         # The layers without an entry in `names` and their modules, and those of them that were
@@ -283,11 +284,11 @@ class _Pairing:
             # Numbers mean the same here and there if they find a module for each layer.
             if name and all(map(self._has_module, group)):
                 for layer in group:
-                    self._take_module(layer, layer.prefix)
+                    self._take_module(layer, self._around + layer.prefix)
         # In order: within the innermost names first; at last the layers without a name.
         innermost = sorted(filter(None, groups), key=lambda name: -name.count("."))
         for name in (*innermost, ""):
-            within = f"{name}." if name else ""
+            within = f"{self._around}{name}." if name else ""
             for layer in groups[name] if name else layers:
                 is_paired = layer.variables[0].name in self._pairs
                 if not is_paired and (not name or any(x.startswith(within) for x in self._left)):
@@ -341,8 +342,9 @@ class _Pairing:
 
     def _has_module(self, layer: _Layer) -> bool:
         """Whether there is a module of the layer's name."""
-        names = [f"{layer.prefix}.{suffix}" for suffix in _suffixes(layer)]
-        return any(name in self._left for name in [*names, *[layer.prefix] * _is_single(layer)])
+        module = self._around + layer.prefix
+        names = [f"{module}.{suffix}" for suffix in _suffixes(layer)]
+        return any(name in self._left for name in [*names, *[module] * _is_single(layer)])
 
     def _next_module(self, layer: _Layer, within: str) -> str:
         """The module of the first array that is left.

@@ -105,3 +105,12 @@ def in_order_of_numbers(names: Iterable[str]) -> list[str]:
             key.append((position, int(word) if is_number else 0))
         keys[name] = key
     return sorted(keys, key=lambda name: keys[name])
+
+
+def common_modules(arrays: Sequence[str], layers: Sequence[str]) -> str:
+    """The modules around all others, such as `"model."`, after which no layer is named."""
+    outer = {name.partition(".")[0] for name in arrays}
+    named = outer & {name.partition(".")[0] for name in layers}
+    if len(outer) != 1 or named or not all("." in name for name in arrays):
+        return ""
+    return f"{outer.pop()}." + common_modules([name.partition(".")[2] for name in arrays], layers)

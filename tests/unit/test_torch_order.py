@@ -63,6 +63,16 @@ ORDERS: dict[str, tuple[lm.Network, str, dict[str, str]]] = {
         "out trunk.0",
         {"trunk.1": "trunk.0", "2": "out"},
     ),
+    "a module around all": (
+        lm.Sequential(lm.Input(2), lm.Linear(2, name="hidden"), lm.Linear(2, name="out")),
+        "model.net.out model.net.hidden",
+        {"hidden": "model.net.hidden", "out": "model.net.out"},
+    ),
+    "a module around a sequence": (
+        lm.Sequential(lm.Input(2), lm.Linear(2), lm.Sequential(lm.Input(2), *linear(2), name="b")),
+        "net.b.0 net.b.1 net.a",
+        {"1": "net.a", "b.1": "net.b.0", "b.2": "net.b.1"},
+    ),
     "names within layers without one": (
         lm.Sequential(lm.Input(2), Projections(), Projections()),
         "blocks.0.query blocks.0.key blocks.1.query blocks.1.key",
