@@ -246,6 +246,11 @@ INSTEAD: tuple[tuple[str, Callable[[Named, Sequence[str]], bool], str], ...] = (
         "Here it is micro_batch, a number of examples: micro_batch=batch_size // 4 for 4 parts.",
     ),
     (
+        "adjustable_rate",
+        lambda _, accepted: "class_weights" in accepted,
+        "Leave it out: the rate of every training can be set.",
+    ),
+    (
         "test_size",
         lambda _, accepted: "fraction" in accepted,
         "The fraction is that of the first part: split(0.8) for test_size=0.2.",

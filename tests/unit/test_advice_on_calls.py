@@ -62,6 +62,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
         lambda: fit(gradient_accumulation_steps=4),
         "Here it is micro_batch, a number of examples: micro_batch=batch_size // 4 for 4 parts.",
     ),
+    (lambda: fit(adjustable_rate=True), "Leave it out: the rate of every training can be set."),
     (lambda: call(lm.Model, NET, random_state=1), "Here it is called seed."),
     (
         lambda: call(DATA.split, test_size=0.2),

@@ -9,6 +9,7 @@ import pytest
 from error_texts import error_text
 from metric_values import measured
 
+import lamina
 from lamina import Model, Sequential
 from lamina import layers as lm
 from lamina.errors import DataError
@@ -100,6 +101,18 @@ def test_several_labels_are_no_class(metric: metrics.Metric, advice: str, by_out
     )
     (name,) = expected.keys() - {"loss"}
     np.testing.assert_allclose(found["output0_" * by_output + name], expected[name], rtol=1e-6)
+
+
+def test_scores_as_targets_are_compared_by_a_function() -> None:
+    """As where a network learns the scores of another one."""
+    model = Model(Sequential(lm.Input(3), lm.Identity()), engine="interpreter")
+    data, loss = (LABEL_SCORES, LABEL_SCORES[::-1]), losses.MSE()
+    text = error_text(DataError, lambda: model.evaluate(data, loss, [metrics.Accuracy()]))
+    assert "Scores are compared by a function: lm.FunctionMetric(lambda y, t: lm.ops.mean(" in text
+    advised = eval(text.partition("function: ")[2].rstrip("."), {"lm": lamina})
+    found = model.evaluate(data, loss, [advised])
+    same = LABEL_SCORES.argmax(1) == LABEL_SCORES[::-1].argmax(1)
+    assert found["agreement"] == pytest.approx(same.mean())
 
 
 def test_shares_of_one_label_are_compared_with_the_threshold() -> None:

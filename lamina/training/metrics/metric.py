@@ -92,7 +92,13 @@ class OfClasses(Metric):
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets in the prediction's shape with other than one class."""
         if array.ndim == len(prediction_shape) > 1 and prediction_shape[1] != 1:
-            check_one_class(self, array, f"For several labels at once use {self.of_labels}.")
+            advice = f"For several labels at once use {self.of_labels}."
+            if (array < 0).any():
+                advice = (
+                    "Scores are compared by a function: lm.FunctionMetric(lambda y, t: lm.ops.mean("
+                    "lm.ops.equal(lm.ops.argmax(y, 1), lm.ops.argmax(t, 1))), name='agreement')."
+                )
+            check_one_class(self, array, advice)
 
 
 PROBABILITIES = "probabilities"
