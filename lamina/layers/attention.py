@@ -6,7 +6,8 @@ that a query attends to: [batch, keys], for sequences of different lengths, (que
 [batch, queries, keys], or [batch, heads, queries, keys]. (PyTorch's `key_padding_mask` is true for
 the other keys.) A mask of floats is added to the scores: (queries, keys), [batch, queries, keys]
 after as many sequences as the layer takes, or [batch, heads, queries, keys]. Any extent of four may
-be 1. A query without any key gets zeros.
+be 1. A query without any key gets zeros. Keys that a bool mask leaves out for all queries have no
+influence, also if they are NaN.
 """
 
 from __future__ import annotations
@@ -425,7 +426,7 @@ def _sequences_and_masks(
 
 
 def _without_padding(sequences: tuple[Tensor, ...], masks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Queries, keys and values, with zeros at the keys that a mask [batch, keys] leaves out.
+    """Queries, keys and values, with zeros at the keys that a mask leaves out for all queries.
 
     The weight of such a key is zero, but its product with NaN is NaN, and so would the gradients of
     the weights be. Queries that are the same tensor as the keys get the zeros too.
@@ -433,8 +434,9 @@ def _without_padding(sequences: tuple[Tensor, ...], masks: Sequence[Tensor]) -> 
     cleaned: dict[Tensor, Tensor] = {}
     for x in sequences[1:] or sequences:
         for mask in masks:
-            if mask.dtype == bool_ and mask.shape == x.shape[:2]:
-                cleaned[x] = ops.where(ops.expand_dims(mask, 2), cleaned.get(x, x), 0)
+            if mask.dtype == bool_ and (mask.shape[0], mask.shape[-1]) == x.shape[:2]:
+                read = ops.any(mask, range(1, mask.rank - 1)) if mask.rank > 2 else mask
+                cleaned[x] = ops.where(ops.expand_dims(read, 2), cleaned.get(x, x), 0)
     return tuple(cleaned.get(x, x) for x in sequences)
 
 

@@ -362,7 +362,8 @@ def attention(
         values: [batch, heads, keys, features of the result].
         mask: bool that broadcasts to [batch, heads, queries, keys], such as (queries, keys): true
             where a query may attend to a key. Three axes are heads, queries and keys;
-            `mask[:, None]` makes four of [batch, queries, keys].
+            `mask[:, None]` makes four of [batch, queries, keys]. The weight of another key is 0,
+            so NaN or infinity in it gives NaN; `lm.MultiHeadAttention` replaces it by zeros.
         causal: whether query i attends to keys 0 to i only.
         scale: by default 1 / sqrt(features).
         factors: the weights are multiplied by these, such as the mask of a dropout; they broadcast

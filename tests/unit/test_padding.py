@@ -13,42 +13,47 @@ LENGTHS = np.array([5, 2, 0])
 COUNTS = np.arange(LENGTH) < LENGTHS[:, None]
 
 
-def _network(layer: lm.Layer) -> lm.Network:
-    """The layer on sequences of different lengths; its results after their ends are left out."""
+def _network(layer: lm.Layer, rank: int) -> lm.Network:
+    """The layer on sequences of different lengths; its results after their ends are left out.
+
+    The mask of an attention has this rank: for keys alone, for queries and keys, or with heads.
+    """
     x, mask = lm.Input(LENGTH, FEATURES), lm.Input(LENGTH, dtype="bool")
     if isinstance(layer, lm.RNN | lm.LSTM | lm.GRU):
         y = layer(x, ops.sum(ops.cast(mask, "int64"), 1))
     elif isinstance(layer, lm.TransformerDecoderBlock):
         y = layer(x, x, mask, mask)
     else:
-        y = layer(x, mask)
+        keys = mask if rank == 2 else ops.expand_dims(mask, tuple(range(1, rank - 1)))
+        pairs = keys if rank == 2 else ops.logical_and(keys, ops.expand_dims(keys[..., 0, :], -1))
+        y = layer(x, pairs)
     if y.rank == 3:
         y = ops.sum(ops.where(ops.expand_dims(mask, 2), y, 0), 1)
     return lm.Network([x, mask], lm.Linear(2)(y))
 
 
 @pytest.mark.parametrize(
-    "layer",
+    ("layer", "rank"),
     [
-        lm.RNN(3),
-        lm.LSTM(3, layers=2, bidirectional=True),
-        lm.GRU(3, bidirectional=True, returns="last"),
-        lm.MultiHeadAttention(2),
-        lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0),
-        lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0, norm_first=True),
-        lm.TransformerDecoderBlock(2, hidden=6, dropout=0.0),
+        (lm.RNN(3), 2),
+        (lm.LSTM(3, layers=2, bidirectional=True), 2),
+        (lm.GRU(3, bidirectional=True, returns="last"), 2),
+        *((lm.MultiHeadAttention(2), rank) for rank in (2, 3, 4)),
+        (lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0), 2),
+        (lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0, norm_first=True), 3),
+        (lm.TransformerDecoderBlock(2, hidden=6, dropout=0.0), 2),
     ],
-    ids=lambda layer: type(layer).__name__,
+    ids=lambda one: type(one).__name__ if isinstance(one, lm.Layer) else str(one),
 )
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
-def test_elements_after_the_end_have_no_influence(layer: lm.Layer, engine: str) -> None:
+def test_elements_after_the_end_have_no_influence(layer: lm.Layer, rank: int, engine: str) -> None:
     random = np.random.default_rng(0)
     x = random.normal(size=(BATCH, LENGTH, FEATURES)).astype("float32")
     y = random.normal(size=(BATCH, 2)).astype("float32")
     results: list[np.ndarray] = []
     for rest in (0.0, 7.0, np.inf, np.nan):
         padded = np.where(COUNTS[..., None], x, np.float32(rest))
-        model = lm.Model(_network(layer), engine=engine, seed=1)
+        model = lm.Model(_network(layer, rank), engine=engine, seed=1)
         with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=BATCH) as training:
             training.step((padded, COUNTS), y)
         parameters = [one.ravel() for one in model.parameters().values()]
