@@ -77,7 +77,7 @@ def from_torch(
 
     Raises:
         DefinitionError: if an array is missing or left over, or a pattern fits no name; if the
-            order of the layers is not that of the modules, or is not known.
+            order of the layers is not the order of the modules, or is not known.
         ShapeError: if an array has another shape than its parameter.
         DataError, DTypeError: for an array that is not of numbers.
 

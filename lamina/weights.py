@@ -265,8 +265,8 @@ class _Pairing:
         self._around = common_modules(list(self._left), [layer.prefix for layer in self._layers])
         self._pairs: dict[str, Pair] = {}
         self._values: dict[str, Array] = {}
-        # The layers without an entry in `names` and their modules, and those of them that were
-        # next in order.
+        # The layers without an entry in `names` and their modules, and the pairs that
+        # were next in order.
         self._modules: list[tuple[_Layer, str]] = []
         self._next: list[tuple[_Layer, str]] = []
 
@@ -390,7 +390,7 @@ class _Pairing:
                 )
 
     def _require_no_alphabet(self) -> None:
-        """Raises DefinitionError if the order of equal modules is that of the alphabet.
+        """Raises DefinitionError if equal modules are in alphabetical order.
 
         Files of safetensors are sorted. PyTorch has the weight of a module before its bias.
         """

@@ -79,7 +79,7 @@ class Column:
 class Coding:
     """How the columns of a table become the inputs and targets of a model. Made by `from_frame`.
 
-    `load` makes that of a folder of pictures too, which codes the names of the subfolders.
+    `load` makes one for a folder of pictures too, which codes the names of the subfolders.
 
     Attributes:
         columns: the columns of the inputs; others of a table are ignored. None for pictures.
@@ -139,7 +139,7 @@ class Coding:
 
         Args:
             frame: a data frame, columns by name, rows (a dict of values by the names of columns,
-                or a list of them), or the path of a `.csv` file; or that of a folder of pictures.
+                or a list of them), or the path of a `.csv` file or of a folder of pictures.
 
         Raises:
             DataError: for columns that are missing or of another kind, and for missing numbers.

@@ -131,8 +131,8 @@ class Hyperparameters:
     def of(self, record: _Record, name: str) -> _Record:
         """The record with hyper-parameters in place of its numbers.
 
-        Those of records, rows and dicts in its fields are replaced too. Values of other types stay
-        as they are.
+        Numbers in records, rows and dicts in its fields are replaced too. Values of other types
+        stay as they are.
 
         Args:
             record: is not changed.

@@ -100,7 +100,7 @@ def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
 
 
 # A gradient through layers. Its operands are the output, the seed if it is `seeded`, and the
-# sources of the gradients of a call; `number` is that of its source.
+# sources of the gradients of a call; `number` counts its source from 0.
 GRADIENT = Op(
     *("gradient", _infer_gradient, None, no_reference, LoweringRule()),
     operands=(1, None),

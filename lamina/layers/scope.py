@@ -232,7 +232,7 @@ class Record:
     operands: tuple[Tensor, ...] = ()
 
     def prefix_of(self, layer: object, prefix: str) -> str:
-        """The prefix of the names in a layer that is applied: that of its first application.
+        """The prefix of the names in a layer that is applied: the prefix of its first application.
 
         Args:
             layer: the same object has the same parameters, wherever it is applied.
@@ -406,8 +406,8 @@ class Scope:
 
         Running statistics are states, for example. `update` sets the new value. If a layer is
         applied twice, the second application continues from the value that the first one set.
-        Its dtype is that of the model, unless another is given: counters are `"int64"`, as bfloat16
-        counts to 256 only. The other arguments are those of `parameter`.
+        Its dtype is the model's, unless another is given: counters are `"int64"`, as bfloat16
+        counts to 256 only. The other arguments are as for `parameter`.
         """
         _require_function("initializer", init, "lm.init.Zeros()")
         own = self.dtype if dtype is None else shapes.as_dtype(dtype)

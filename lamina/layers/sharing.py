@@ -1,4 +1,4 @@
-"""Parameters that networks share: those of the same layer objects."""
+"""Parameters that networks share, because they have the same layer objects."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def applied(
 def _isolated(nodes: Sequence[Tensor], operands: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
     """The operands with respect to which there are gradients, as tensors of their own.
 
-    So gradients are those of the definition alone: one operand may depend on another.
+    So gradients count the paths of the definition alone: one operand may depend on another.
     """
     sources = sources_of(nodes)
     return {own: ops.computed_again(tensor) for own, tensor in operands.items() if own in sources}
@@ -242,8 +242,8 @@ class _Tracer:
     def _as_source(self, tensor: Tensor, new: Tensor) -> Tensor:
         """The replacement of a tensor, which no other tensor has if gradients depend on that.
 
-        In inference mode, for example, the result of `Dropout` is its operand. Its gradient is
-        still that of its own users alone.
+        In inference mode, for example, the result of `Dropout` is its operand. Its gradient still
+        counts its own users alone.
         """
         shared = tensor in self._sources and new in self.new.values()
         return ops.computed_again(new) if shared else new

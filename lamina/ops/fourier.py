@@ -142,7 +142,7 @@ def _reference(x: Array, inverse: bool) -> Array:
 FFT = Op(
     "fft",
     _infer,
-    # The matrix of a transform is symmetric, and that of its inverse has the conjugate numbers.
+    # The matrix of a transform is symmetric; its inverse's matrix has the conjugate numbers.
     lambda result, upstream: (apply(FFT, upstream, inverse=not result.attributes["inverse"]),),
     _reference,
     Decomposition(_build),
@@ -234,7 +234,7 @@ def irfft(x: TensorLike, count: int | None = None, norm: Norm = "backward") -> T
 
     Args:
         x: [..., count // 2 + 1, 2]. As in NumPy, the imaginary part of the first number is ignored,
-            and for even counts that of the last one.
+            and for even counts also of the last one.
         count: of the real numbers; by default even, twice the numbers of x without the first.
         norm: as in `ifft`.
 

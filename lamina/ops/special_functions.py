@@ -168,7 +168,7 @@ def _power(x: Tensor, exponent: int) -> Tensor:
 
 
 def _cotangent(order: int) -> list[float]:
-    """The derivative of cot(x) as a polynomial in cot(x): that of cot is -1 - cot**2."""
+    """The derivative of cot(x) as a polynomial in cot(x): cot' = -1 - cot**2."""
     polynomial = np.polynomial.Polynomial([0.0, 1.0])
     for _ in range(order):
         polynomial = polynomial.deriv() * np.polynomial.Polynomial([-1.0, 0.0, -1.0])

@@ -266,7 +266,7 @@ ALL_FINITE = "all finite"
 def _first_fault(
     arrays: list[tuple[str, Array]], first: int = 0, columns: Sequence[str] = ()
 ) -> str:
-    """The first element that is not finite; these columns are those of the first array."""
+    """The first element that is not finite; the columns belong to the first array."""
     for name, array in arrays:
         broken = ~np.isfinite(array)
         if broken.any():

@@ -131,7 +131,7 @@ def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
 
 
 def names_of(losses: Iterable[str], metrics: Sequence[Metric]) -> list[str]:
-    """The names of metrics, next to those of losses; a repeated name gets the metric's number."""
+    """The names of metrics next to such losses; a repeated name gets the metric's number."""
     taken = list(losses)
     first = len(taken)
     for number, metric in enumerate(metrics):

@@ -100,7 +100,7 @@ class Callback(metaclass=Called):
 
     Attributes:
         changes_rate: whether a hook sets `fit.rate`. Then the history has the rate of each epoch.
-        state_kinds: of values in its state; those of a file are checked before `restore`.
+        state_kinds: kinds of the values in its state, which are checked before `restore`.
 
     Raises:
         DefinitionError: for a subclass with a hook that is misspelt, is one of another framework,

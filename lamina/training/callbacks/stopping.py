@@ -21,7 +21,7 @@ class EarlyStopping(Callback):
     """Ends the fit when a measure has not improved for some epochs.
 
     The model gets the parameters and states of the best epoch, however the fit ends: also after
-    all epochs, Ctrl-C or an error. The state of the optimizer is that of the last one.
+    all epochs, Ctrl-C or an error. The optimizer keeps the state of the last epoch.
 
     Args:
         monitor: the name of the measure in the history.

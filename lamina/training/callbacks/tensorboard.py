@@ -18,7 +18,7 @@ class TensorBoard(Callback):
     It needs `pip install "lamina[tensorboard]"`.
 
     Args:
-        folder: of the event files; each fit adds one. That of a resumed fit replaces what the
+        folder: of the event files; each fit adds one. A resumed fit's file replaces what the
             fit before it has written after its last checkpoint.
 
     Raises:

@@ -213,7 +213,7 @@ def count_of(prediction: object) -> int:
 
 
 def _widened(value: Any) -> Any:
-    """Tensors, of which there may be none, one or several, with floats of 16 bits as float32."""
+    """One tensor, several or none, with floats of 16 bits as float32."""
     if isinstance(value, list | tuple):
         return tuple(map(_widened, cast(Sequence[Any], value)))
     return widened(value) if isinstance(value, Tensor) else value

@@ -147,7 +147,7 @@ def unknown(prediction: Tensor, target: Tensor, rank: int) -> Tensor:
     Args:
         prediction: scores, f32 or f64 [batch, ...].
         target: of any type.
-        rank: of the result; one less than that of the scores, without the axis of classes.
+        rank: of the result; one less than the rank of the scores if it has no axis of classes.
     """
     floats = [one for one in (prediction, target) if one.dtype.is_float]
     each = [one if one.rank == rank else ops.max(one, 1) for one in floats]
