@@ -16,7 +16,7 @@ from lamina.ops.arguments import as_tensor, axes_of, axis_of, flag_of, read
 from lamina.ops.arithmetic import maximum
 from lamina.ops.arithmetic import pow as power
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.comparison import equal, not_equal, where
+from lamina.ops.comparison import equal, logical_and, not_equal, where
 from lamina.ops.conversion import cast, floating, operands_of, rounded_once
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import sqrt
@@ -62,7 +62,8 @@ def _norm(x: Tensor, p: float, named: tuple[int, ...], kept: bool) -> Tensor:
     if p < 0:
         is_zero = equal(x, 0)
         powers = power(where(is_zero, 1, absolute(x)), p)
-        return where(any_of(is_zero, named, kept), 0, power(sum_along(powers, named, kept), 1 / p))
+        norms = power(sum_along(powers, named, kept), 1 / p)
+        return where(logical_and(any_of(is_zero, named, kept), equal(norms, norms)), 0, norms)
     return _without_zero(sum_along(_without_zero(absolute(x), p), named, kept), 1 / p)
 
 

@@ -335,6 +335,7 @@ def test_norms_of_zeros_agree_with_torch(order: float) -> None:
             lambda x: torch.linalg.vector_norm(x, order),
             np.array(row),
         )
+    assert np.isnan(value(lambda x: ops.norm(x, order), [0.0, NAN, 1.0]))
 
 
 @pytest.mark.torch
