@@ -98,8 +98,10 @@ class MultiHeadAttention(Layer):
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Builds the attention of queries to themselves or to other sequences."""
         sequences, masks = _sequences_and_masks(self, operands, (1, 2, 3))
-        sequences = _without_padding(sequences, masks)
-        sources = (*sequences, *([sequences[-1]] * (3 - len(sequences))))
+        queries, *others = (*sequences, *([sequences[-1]] * (3 - len(sequences))))
+        # Queries may be padded where the keys are, if they are the same tensor.
+        padding = masks if queries in others else ()
+        sources = (_finite(queries, padding), *(_without_padding(x, masks) for x in others))
         (width,) = static(sources[0].shape[2:])
         features = self.features or width
         q, k, v = _projected(self, scope, sources, features)
@@ -243,8 +245,7 @@ class TransformerEncoderBlock(Layer):
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds both sublayers with their residual connections."""
         (x,), masks = _sequences_and_masks(self, operands, (1,))
-        (x,) = _without_padding((x,), masks)
-        attention = _self_attention(self)
+        x, attention = _finite(x, masks), _self_attention(self)
         x = _residual(
             *(self, scope, "attention", x),
             lambda y: scope.layer("attention", attention, y, y, y, *masks),
@@ -304,7 +305,7 @@ class TransformerDecoderBlock(Layer):
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         """Builds the three sublayers with their residual connections."""
         (x, memory), masks = _sequences_and_masks(self, operands, (2,))
-        (x,), (memory,) = _without_padding((x,), masks[1:]), _without_padding((memory,), masks[:1])
+        x = _finite(x, masks[1:])
         (features,) = static(x.shape[2:])
         own = _self_attention(self)
         other = replace(own, features=features, causal=False, rotary=None)
@@ -425,19 +426,25 @@ def _sequences_and_masks(
     return sequences, masks
 
 
-def _without_padding(sequences: tuple[Tensor, ...], masks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Queries, keys and values, with zeros at the keys that a mask leaves out for all queries.
+def _without_padding(x: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    """Keys or values, with zeros at those that a mask leaves out for all queries.
 
     The weight of such a key is zero, but its product with NaN is NaN, and so would the gradients of
-    the weights be. Queries that are the same tensor as the keys get the zeros too.
+    the weights be.
     """
-    cleaned: dict[Tensor, Tensor] = {}
-    for x in sequences[1:] or sequences:
-        for mask in masks:
-            if mask.dtype == bool_ and (mask.shape[0], mask.shape[-1]) == x.shape[:2]:
-                read = ops.any(mask, range(1, mask.rank - 1)) if mask.rank > 2 else mask
-                cleaned[x] = ops.where(ops.expand_dims(read, 2), cleaned.get(x, x), 0)
-    return tuple(cleaned.get(x, x) for x in sequences)
+    for mask in masks:
+        if mask.dtype == bool_ and (mask.shape[0], mask.shape[-1]) == x.shape[:2]:
+            read = ops.any(mask, range(1, mask.rank - 1)) if mask.rank > 2 else mask
+            x = ops.where(ops.expand_dims(read, 2), x, 0)
+    return x
+
+
+def _finite(x: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    """A sequence with zeros for NaN and infinity at the keys that a mask leaves out.
+
+    Finite elements there stay: they have results, as in PyTorch.
+    """
+    return ops.where(ops.isfinite(x), x, _without_padding(x, masks)) if masks else x
 
 
 def _masks_of_weights(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> dict[str, Tensor]:
