@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from typing import Any, final
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from lamina.derive import RATE, TrainingNumbers, updated
 from lamina.engines.engine import Memory
-from lamina.errors import DefinitionError
+from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Graph, Hyperparameter, Tensor, evaluate, leaf, show, warn
 from lamina.graph.kinds import Misfit, Number, refusal
 from lamina.layers.checks import origin_text
@@ -144,15 +145,18 @@ def _is_input(optimizer: Any, rate: float) -> bool:
     if callable(optimizer.rate) or type(optimizer).__module__.startswith("lamina."):
         return True
 
-    def operations(number: float) -> str:
+    def operations(number: float, rank: int) -> str:
         changed = copy(optimizer)
         object.__setattr__(changed, RATE, number)
-        parameter, gradient = (leaf(name, "input", (3,), float32) for name in "xg")
+        parameter, gradient = (leaf(name, "input", (3,) * rank, float32) for name in "xg")
         step, named = leaf("step", "state", (), int64), TrainingNumbers().of(changed, "")
         new, after = updated(named, "", parameter, gradient, step, {})
         return show(Graph((parameter, gradient), (("new", new),), tuple(after)))
 
-    return operations(optimizer.rate) == operations(rate)
+    for rank in range(1, 5):
+        with suppress(ShapeError):  # some update matrices only, for example
+            return operations(optimizer.rate, rank) == operations(rate, rank)
+    return False
 
 
 def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: bool = False) -> None:

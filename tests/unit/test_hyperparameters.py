@@ -252,6 +252,21 @@ def test_a_rate_that_is_set_changes_the_numbers_that_follow_from_it(formula: Any
     assert all((found[0][name] == found[1][name]).all() for name in found[0])
 
 
+@dataclasses.dataclass(frozen=True)
+class OfMatrices(OwnRecord):
+    def update(self, parameter: Any, gradient: Any, slots: Any, step: Any) -> Any:
+        size = ops.sqrt(ops.trace(ops.matmul(gradient, gradient.T)))
+        return parameter - gradient / size * self.formula(self.rate), {}
+
+
+def test_the_rate_of_an_optimizer_that_takes_matrices_is_set() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
+    optimizer = lm.ByPath({"*.weight": OfMatrices()}, default=lm.SGD(0.1))
+    with model.training(lm.MSE(), optimizer, 4) as training:
+        training.set_rates({"rate:*.weight": 0.5})
+        assert training.rates == {"rate": 0.1, "rate:*.weight": 0.5}
+
+
 @pytest.mark.parametrize(
     "formula",
     [
