@@ -167,7 +167,8 @@ DATA: dict[str, str] = {
     ),
     "random_split train_test_split Subset": "It is a method: dataset.split(0.9).",
     "MNIST load_mnist": "lm.data.mnist(folder)",
-    "load_digits load_iris": "lm.data.digits()",
+    "load_digits": "lm.data.digits()",
+    "load_iris": ("lm.data.Dataset(*sklearn.datasets.load_iris(return_X_y=True), dtype='float32')"),
     "read_csv load_csv from_csv loadtxt": "lm.data.load(path)",
     "ImageFolder image_dataset_from_directory": "lm.data.load(path), with a folder of images.",
 }

@@ -47,6 +47,11 @@ def test_ctc_explains_targets_that_do_not_fit() -> None:
     assert "Fill the labels up with -1 to the longest" in text
     text = error_text(DTypeError, lambda: lm.CTC()(scores, lm.Input(3)))
     assert "labels and lengths are integers" in text
+    gap = np.array([[1, -1, -1], [3, -1, 2]])
+    text = error_text(DataError, lambda: lm.CTC().check_target(gap, (BATCH, 7, 4)))
+    assert "found     2 at example 1" in text
+    assert "fill labels up with -1 at their end" in text
+    lm.CTC().check_target((gap, np.array([7, 7]), np.array([1, 1])), (BATCH, 7, 4))
     wrong = np.array([[1, 2, -1], [3, 0, -1]])
     text = error_text(DataError, lambda: lm.CTC().check_target(wrong, (BATCH, 7, 4)))
     assert "found     0 at example 1" in text

@@ -97,6 +97,14 @@ def test_a_name_is_looked_up_once() -> None:
         (lm, "Relu", "module 'lamina' has no attribute 'Relu'. Did you mean 'ReLU'?"),
         (lm, "KFlod", "module 'lamina' has no attribute 'KFlod'"),
         (lm.data, "iris", "module 'lamina.data' has no attribute 'iris'"),
+        (
+            lm.data,
+            "load_iris",
+            (
+                "module 'lamina.data' has no attribute 'load_iris'. Here it is lm.data.Dataset("
+                "*sklearn.datasets.load_iris(return_X_y=True), dtype='float32')."
+            ),
+        ),
         (lm, "xyzzy", "module 'lamina' has no attribute 'xyzzy'"),
         (lm, "_private", "module 'lamina' has no attribute '_private'"),
         (lm, "__wrapped__", "module 'lamina' has no attribute '__wrapped__'"),

@@ -93,12 +93,15 @@ class CTC(Loss):
         if len(lengths) > 1:
             ended = cast(Array, np.arange(labels.shape[1]) >= lengths[1][:, None])
             fits = cast(Array, fits & (labels >= 0) | ended)
+        else:
+            fits &= (labels < 0) | ~np.logical_or.accumulate(labels < 0, 1)
         check_values(
             self,
             labels,
             fits,
             expected=f"class numbers up to {classes - 1}, but {self.blank}, or -1 for none",
-            advice="The blank is no label: fill labels up with -1, and number them around it.",
+            advice="The blank is no label: fill labels up with -1 at their end, and number them "
+            "around it.",
         )
 
     def doubt(self, prediction: Any) -> str:
