@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 from layer_cases import LAYERS
+from test_schedules import CONTRACTIONS
 
 from lamina import ops
 
 FOLDER = Path(__file__).parents[1] / "conformance"
-# The ops whose programs have contractions.
-CONTRACTIONS = {"contract", "matmul", "dot", "outer", "einsum", "conv", "conv_transpose"}
-CONTRACTIONS |= {"attention", "recurrence"}
 
 
 @pytest.fixture(scope="module")
