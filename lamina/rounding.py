@@ -55,7 +55,7 @@ PRODUCTS: Mapping[str, int | None] = {
 WIDE = frozenset(
     (
         *("exp", "expm1", "log", "log1p", "pow", "softmax", "log_softmax", "logsumexp"),
-        *("cumsum", "cumprod"),
+        *("cumsum", "cumprod", "fft"),
     )
 )
 
