@@ -259,7 +259,7 @@ def test_a_device_with_short_loops_refuses_programs_that_need_more(
     assert str(caught.value) == (
         f"in {opencl_name}: this device ends the loops of a work item too early\n"
         "  at most  65,535 iterations\n"
-        "  needed   70,001 in step0\n"
+        "  needed   83,211 in step0\n"
         "  Use another device or engine. With a smaller batch, loops may be shorter."
     )
 

@@ -217,7 +217,7 @@ def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[i
         "  available   1 MiB\n"
         "  needed      179.29 MiB\n"
         "  needed for  inputs and targets: 160.22 MiB, arena: 19.07 MiB, "
-        "state of the optimizer: 984 B\n"
+        "state of the optimizer: 1012 B\n"
         "  largest     input input0 f32[1000000, 40], 152.59 MiB\n"
         "  Take a batch of at most 5,571 examples, or divide the batch: micro_batch=5571."
     )
@@ -252,7 +252,7 @@ def test_the_state_of_an_optimizer_is_counted(leave: Callable[[int], None]) -> N
     leave(500_000)
     with pytest.raises(EngineError) as caught:
         attach(model, 1)
-    assert dict(caught.value.facts)["needed for"].startswith("state of the optimizer: 625.02 KiB")
+    assert dict(caught.value.facts)["needed for"].startswith("state of the optimizer: 625.05 KiB")
     assert caught.value.advice == (
         "Not even one example fits: take a smaller network, or an optimizer with less state."
     )
