@@ -115,20 +115,6 @@ class Coding:
             texts.append(f"lm.Input({len(indices)}, dtype='int64'): {_some(indices)}")
         return f"The table needs {'; and '.join(texts)}."
 
-    def of_inputs(self, numbers: Sequence[int | None]) -> Coding | None:
-        """The coding of some of the arrays that `inputs` returns, by their numbers.
-
-        None if it does not code them, or not in this order.
-        """
-        indices = [c for c in self.columns if c.kind == "word" and self.words == "index"]
-        floats = [column for column in self.columns if column not in indices]
-        arrays = dict(enumerate(filter(None, (floats, indices))))
-        known = [number for number in numbers if number is not None and number in arrays]
-        if len(known) < len(numbers) or known != sorted(set(known)):
-            return None
-        kept = [column for number in known for column in arrays[number]]
-        return replace(self, columns=tuple(c for c in self.columns if c in kept))
-
     @property
     def classes(self) -> tuple[str, ...]:
         """The words of the target, in the order of their class numbers; empty for numbers."""
@@ -552,3 +538,18 @@ def targets_of(column: Column, values: Array) -> Array:
     if column.kind == "class":
         return numbers.astype(np.int64)
     return numbers.astype(np.float32)[:, None]
+
+
+def coding_of_inputs(coding: Coding, numbers: Sequence[int | None]) -> Coding | None:
+    """The coding of some of the arrays that `Coding.inputs` returns, by their numbers.
+
+    None if it does not code them, or not in this order.
+    """
+    indices = [c for c in coding.columns if c.kind == "word" and coding.words == "index"]
+    floats = [column for column in coding.columns if column not in indices]
+    arrays = dict(enumerate(filter(None, (floats, indices))))
+    known = [number for number in numbers if number is not None and number in arrays]
+    if len(known) < len(numbers) or known != sorted(set(known)):
+        return None
+    kept = [column for number in known for column in arrays[number]]
+    return replace(coding, columns=tuple(c for c in coding.columns if c in kept))

@@ -281,10 +281,6 @@ class Scope:
         # Whether floats of 16 bits are given as float32, and rounded when they are stored.
         self._wide = wide
 
-    def in_float32(self) -> Scope:
-        """The same scope, whose parameters and states of 16 bits are given as float32."""
-        return Scope(self._record, self._name, wide=True)
-
     @property
     def training(self) -> bool:
         return self._record.training
@@ -595,3 +591,9 @@ def _require_function(what: str, value: object, example: str) -> None:
             f"the {what} of a parameter is a function",
             facts=(("expected", example), ("found", found)),
         )
+
+
+def scope_in_float32(scope: Scope) -> Scope:
+    """The same scope, whose parameters and states of 16 bits are given as float32."""
+    record, name = scope._record, scope._name  # pyright: ignore[reportPrivateUsage]
+    return Scope(record, name, wide=True)

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from lamina import ops
 from lamina.graph import Tensor
-from lamina.layers.scope import Scope
+from lamina.layers.scope import Scope, scope_in_float32
 from lamina.ops.conversion import widened
 
 _Forward = TypeVar("_Forward", bound=Callable[..., Tensor])
@@ -26,6 +26,6 @@ def in_float32(forward: _Forward) -> _Forward:
         half = next((x.dtype for x in operands if x.dtype.is_half), None)
         if half is None:
             return forward(layer, scope, *operands)
-        return ops.cast(forward(layer, scope.in_float32(), *map(widened, operands)), half)
+        return ops.cast(forward(layer, scope_in_float32(scope), *map(widened, operands)), half)
 
     return cast(_Forward, wide)

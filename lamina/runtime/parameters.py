@@ -175,7 +175,9 @@ class Parameters:
         found, numbers = self._coded.coding, self._coded_inputs
         if found is None or numbers == list(range(self._coded.inputs)):
             return found
-        return found.of_inputs(numbers)
+        from lamina.data.coding import coding_of_inputs  # only parts of coded models need it
+
+        return coding_of_inputs(found, numbers)
 
     @coding.setter
     def coding(self, coding: Coding | None) -> None:
