@@ -92,6 +92,7 @@ class ConfusionMatrix(OfClasses):
         return np.rint(sums["counts"]).astype(np.int64)
 
 
+@frozen_dataclass
 class _OfConfusion(OfClasses):
     """The base of metrics from a confusion matrix.
 
@@ -101,8 +102,9 @@ class _OfConfusion(OfClasses):
 
     smaller_is_better: ClassVar[bool | None] = False
 
-    logits: bool
-    ignore_index: int | None
+    _: KW_ONLY
+    logits: bool = False
+    ignore_index: int | None = None
 
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
@@ -162,10 +164,6 @@ class MeanIoU(_OfConfusion):
         'mean_iou'
     """
 
-    _: KW_ONLY
-    logits: bool = False
-    ignore_index: int | None = None
-
     @property
     def name(self) -> str:
         """`"mean_iou"`."""
@@ -200,10 +198,6 @@ class MatthewsCorrelation(_OfConfusion):
         >>> lm.MatthewsCorrelation().name
         'matthews_correlation'
     """
-
-    _: KW_ONLY
-    logits: bool = False
-    ignore_index: int | None = None
 
     @property
     def name(self) -> str:
@@ -241,10 +235,6 @@ class CohenKappa(_OfConfusion):
         >>> lm.CohenKappa().name
         'cohen_kappa'
     """
-
-    _: KW_ONLY
-    logits: bool = False
-    ignore_index: int | None = None
 
     @property
     def name(self) -> str:
