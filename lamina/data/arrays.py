@@ -81,17 +81,24 @@ def to_array(value: Any, problem: str) -> Array:
         if type(value).__module__.startswith("polars"):
             advice = "Cast it first: series.cast(polars.Float64)."
         elif hasattr(value, "detach"):
-            advice = "Give it as an array: tensor.float().cpu().numpy()."
-            if str(getattr(value, "device", "")) == "meta":
-                advice = "A tensor on the device 'meta' has no values: load them first."
-            elif getattr(value, "is_sparse", False):
-                advice = "Make a dense tensor: tensor.to_dense()."
+            advice = _of_pytorch(value)
         elif hasattr(value, "__dlpack__"):
             advice = "Copy it to the computer's memory first."
         elif isinstance(value, list) and all(hasattr(one, "shape") for one in cast(Any, value)):
             advice = "Several inputs make a tuple: (a, b). All examples of one have the same shape."
         facts = (("expected", "rows of equal length"), ("found", str(error)))
         raise DataError(problem, facts=facts, advice=advice) from None
+
+
+def _of_pytorch(tensor: Any) -> str:
+    """The advice for a tensor that has no array."""
+    if str(getattr(tensor, "device", "")) == "meta":
+        return "A tensor on the device 'meta' has no values: load them first."
+    if getattr(tensor, "is_nested", False):
+        return "Pad its rows: torch.nested.to_padded_tensor(tensor, 0.0)."
+    if str(getattr(tensor, "layout", "")).startswith("torch.sparse"):
+        return "Make a dense tensor: tensor.to_dense()."
+    return "Give it as an array: tensor.float().cpu().numpy()."
 
 
 def _of_frame(frame: Any, array: Array) -> Array:

@@ -242,10 +242,33 @@ class TestConstruction:
         half = torch.tensor([[0.5, 3.140625]], requires_grad=True).bfloat16()
         assert repr(Dataset(half)) == "1 example: x f32[2]"
         assert Dataset(half).inputs.tolist() == [[0.5, 3.140625]]
+
+    @pytest.mark.torch
+    @pytest.mark.parametrize(
+        ("make", "advice"),
+        [
+            ("zeros(2, 3).to_sparse()", "Make a dense tensor: tensor.to_dense()."),
+            ("zeros(2, 3).to_sparse_csr()", "Make a dense tensor: tensor.to_dense()."),
+            ("zeros(2, 3).to(torch.float8_e5m2)", "an array: tensor.float().cpu().numpy()."),
+            (
+                "nested.nested_tensor([torch.zeros(1), torch.zeros(2)], layout=torch.jagged)",
+                "Pad its rows: torch.nested.to_padded_tensor(tensor, 0.0).",
+            ),
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+    def test_tensors_of_pytorch_without_an_array_have_advice_that_works(
+        self, make: str, advice: str
+    ) -> None:
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        tensor = eval(f"torch.{make}", {"torch": torch})
         with pytest.raises(DataError) as caught:
-            Dataset(torch.zeros(2, 3).to_sparse())
+            Dataset(tensor)
         assert caught.value.problem == "the inputs cannot be converted to an array"
-        assert caught.value.advice == "Give it as an array: tensor.float().cpu().numpy()."
+        assert caught.value.advice is not None
+        assert caught.value.advice.endswith(advice)
+        call = caught.value.advice.removesuffix(".").split(": ")[1]
+        assert len(Dataset(eval(call, {"torch": torch, "tensor": tensor}))) == 2
 
     def test_from_arrays_refuses_uneven_rows(self) -> None:
         with pytest.raises(DataError) as caught:
