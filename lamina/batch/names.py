@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from lamina.elsewhere.near import nearest
 from lamina.errors import DataError
 from lamina.objective.by_output import LossTerm, terms_of
 from lamina.objective.protocols import Loss
@@ -170,6 +169,8 @@ def _without_names(names: Names, given: Mapping[Any, Any]) -> DataError:
 
 
 def _unknown(names: Names, given: Mapping[Any, Any], name: object) -> DataError:
+    from lamina.elsewhere.near import nearest  # only errors need it
+
     known = [*dict.fromkeys([*cast(tuple[str, ...], names.each), *names.ignored])]
     close = nearest(str(name), [one for one in known if one not in given])
     advice = f"Is it {close!r}?" if close else "Leave it out."

@@ -28,7 +28,6 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get
 import numpy as np
 
 from lamina.calls.spellings import ELSEWHERE, INSTEAD, PAIR, PAIRS
-from lamina.elsewhere.near import nearest
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import Origin, Tensor, located, source_line
 from lamina.graph.kinds import (
@@ -321,6 +320,8 @@ class Interface:
         for words, fits, advice in INSTEAD:
             if unknown in words.split() and fits(self, accepted):
                 return advice
+        from lamina.elsewhere.near import nearest  # only errors need it
+
         near = nearest(unknown, accepted)
         return f"Did you mean {near}?" if near else ""
 

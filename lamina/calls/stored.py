@@ -10,11 +10,11 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, TypeVar, Union, cast, final, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, final, get_args, get_origin, get_type_hints
 
 from lamina.calls.calls import kind_of
 from lamina.errors import FileFormatError
-from lamina.graph.kinds import Kind, Misfit, Operands, OrNone, Row, as_number, refusal, shown
+from lamina.graph.kinds import Kind, Misfit, Operands, OrNone, Row, refusal, shown
 from lamina.records import frozen_dataclass
 
 _Record = TypeVar("_Record")
@@ -99,18 +99,6 @@ class _Anything(Kind):
         return value
 
 
-@final
-@frozen_dataclass
-class Measured(Kind):
-    """A number, also an infinite one or NaN; a whole one stays whole."""
-
-    def read(self, value: Any, operands: Operands = ()) -> float:
-        number = as_number(value)
-        if number is None:
-            raise Misfit("a number")
-        return number
-
-
 def _kinds_of(record: type) -> dict[str, Kind]:
     return {name: _kind(one) for name, one in get_type_hints(record, include_extras=True).items()}
 
@@ -128,6 +116,3 @@ def _kind(annotation: Any) -> Kind:
     if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
         return _Fields(annotation)
     return _Anything() if annotation is Any else cast(Kind, kind_of(annotation))
-
-
-Measure = Annotated[float, Measured()]

@@ -8,7 +8,6 @@ from typing import Annotated, Any, cast, final
 
 import numpy as np
 
-from lamina.calls.stored import read_stored
 from lamina.data.dataset import permutations
 from lamina.errors import DataError
 from lamina.graph.kinds import Kind, Misfit, Operands, Whole, shown
@@ -113,6 +112,8 @@ def plain_state(state: Any) -> Any:
     Raises:
         FileFormatError: if it stands for bytes, and is not of base64.
     """
+    from lamina.calls.stored import read_stored  # only files need it
+
     coded = cast(dict[str, Any], state) if isinstance(state, dict) else {}
     is_coded = list(coded) == [_BYTES]
     return read_stored(_Base64(), coded[_BYTES], "state.base64") if is_coded else cast(Any, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 # Below it, `Trainer` resembles `Linear`, and `KFold` resembles `Focal`.
 _LIKENESS = 0.7
@@ -18,8 +19,6 @@ def nearest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str
         known: the names that exist.
         likeness: the least ratio of equal letters, as difflib counts it.
     """
-    from difflib import get_close_matches  # only errors need it
-
     folded: dict[str, str] = {}
     for one in known:
         folded.setdefault(_folded(one), one)

@@ -121,7 +121,7 @@ def _meant(name: str) -> str:
     for known, others in _ELSEWHERE.items():
         if kind in others.split():
             kind = known
-    from lamina.elsewhere.near import nearest  # slower to load than this module
+    from lamina.elsewhere.near import nearest  # only errors need it
 
     near = nearest(kind, _KINDS)
     if not near:

@@ -242,6 +242,17 @@ def as_number(value: Any) -> float | None:
 
 @final
 @frozen_dataclass
+class Measured(Kind):
+    """A number, also an infinite one or NaN; a whole one stays whole."""
+
+    def read(self, value: Any, operands: Operands = ()) -> float:
+        if (number := as_number(value)) is None:
+            raise Misfit("a number")
+        return number
+
+
+@final
+@frozen_dataclass
 class Word(Kind):
     """One of some words."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lamina.elsewhere.near import nearest
-
 _ELSEWHERE = {
     "bf16": "bfloat16",
     **dict.fromkeys(("half", "fp16", "f16"), "float16"),
@@ -24,6 +22,8 @@ def precision_advice(given: str, known: Sequence[str]) -> str:
         given: the text, such as `"torch.bfloat16"` or `"mixed_bfloat16"`.
         known: Lamina's names.
     """
+    from lamina.elsewhere.near import nearest  # only errors need it
+
     text = given.rpartition(".")[2].lower().replace("_", "-")
     if text in _ELSEWHERE:
         return f"Write dtype={_ELSEWHERE[text]!r}."

@@ -190,7 +190,7 @@ class IndexLimit:
     advice: str
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Record:
     """The results of tracing a network, except its outputs; scopes fill it.
 

@@ -7,18 +7,17 @@ from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 
-from lamina.calls.stored import Measure, stored
 from lamina.data.positions import Counted, Position, plain_state
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.files.atomic import require_writable
 from lamina.files.classes import classes_of
 from lamina.files.encode import are_alike
 from lamina.files.model_file import ModelFile, read_model, with_prefix, write_model
-from lamina.graph.kinds import Count, NotNegative
+from lamina.graph.kinds import Count, Measured, NotNegative
 from lamina.network import Network
 from lamina.objective.protocols import Optimizer
 from lamina.records import cached_property, frozen_dataclass
@@ -85,7 +84,7 @@ class _Notes:
         position, epoch, batch_size: of the epoch that is not finished, as in `Begun`.
     """
 
-    history: Mapping[str, tuple[Measure, ...]]
+    history: Mapping[str, tuple[Annotated[float, Measured()], ...]]
     seconds: tuple[NotNegative, ...]
     terms: Mapping[str, Any] = field(default_factory=dict[str, Any])
     callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
@@ -173,6 +172,8 @@ class Checkpoint:
         Raises:
             FileFormatError: if it is damaged, or the file is no checkpoint.
         """
+        from lamina.calls.stored import stored  # only files need it
+
         given = dict(self._saved.notes)
         if not {"history", "seconds"} <= given.keys():
             raise FileFormatError(

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from lamina import reports
 from lamina.calls import Called
 from lamina.elsewhere import Named
-from lamina.elsewhere.near import nearest
 from lamina.errors import UnknownNameError
 from lamina.graph.kinds import Instance
 from lamina.reports import table_text, value_text
@@ -118,6 +117,8 @@ def _advice(name: object, known: Sequence[str]) -> str:
     """What an unknown name is called here, or how to measure more."""
     if not isinstance(name, str):
         return f"Give a name first: history['loss'][{name!r}]."
+    from lamina.elsewhere.near import nearest  # only errors need it
+
     bare = re.sub("^(val|valid|validation|test)_", "", name)
     ours = VALIDATION * (bare != name) + _ELSEWHERE.get(bare, bare)
     if ours != name and ours in known:

@@ -13,7 +13,6 @@ from threading import Lock
 
 import pyopencl as cl
 
-from lamina.elsewhere.near import nearest
 from lamina.engines.engine import Device
 from lamina.engines.gpu.own_process import OwnProcess
 from lamina.engines.gpu.selection import chosen_device
@@ -56,6 +55,8 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
 
 def _nearest(wanted: str, rows: Sequence[Device]) -> str:
     """The name of a usable device that is similar to a wanted number or text; "" for none."""
+    from lamina.elsewhere.near import nearest  # only errors need it
+
     usable = [row for row in rows if not row.problem]
     if wanted.isdecimal() and usable:
         return min(

@@ -10,8 +10,6 @@ from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
 from lamina.calls import Called
-from lamina.elsewhere.hooks import hook_here
-from lamina.elsewhere.near import nearest
 from lamina.errors import DefinitionError
 from lamina.graph import Origin, source_line
 from lamina.graph.kinds import Kind
@@ -179,6 +177,10 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
     if name in _HOOKS:
         _check_parameters(cls, name, method)
         return
+    # Only errors need these.
+    from lamina.elsewhere.hooks import hook_here
+    from lamina.elsewhere.near import nearest
+
     ours = hook_here(name) or nearest(name, _HOOKS, _LIKENESS)
     # In a class that has Lamina's hook too, it is the user's own method.
     own = cls.__mro__[: cls.__mro__.index(Callback)]

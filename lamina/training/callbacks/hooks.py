@@ -9,7 +9,6 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.calls.stored import read_stored
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.graph import warn
 from lamina.layers.checks import Sourced
@@ -83,6 +82,8 @@ class Hooks:
             state = dict(saved.get(name, {}))
             for key, kind in type(callback).state_kinds.items():
                 if key in state:
+                    from lamina.calls.stored import read_stored  # only files need it
+
                     state[key] = read_stored(kind, state[key], f"callbacks.{name}.{key}")
             callback.restore(state)
 
