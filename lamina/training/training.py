@@ -262,8 +262,8 @@ class Training(BatchRunner):
                 compiled = self._accumulated(divided, arrays)
             executable = compiled.executable
             if executable.synchronous:
-                return DeferredLoss(None, executable.scalar("loss"))
-            loss = DeferredLoss(compiled)
+                return DeferredLoss(executable.scalar("loss"))
+            loss = DeferredLoss(program=compiled)
             self._lock.unread = weakref.ref(loss)
             return loss
 

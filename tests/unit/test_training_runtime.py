@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import numbers
 import operator
+import pickle
+import statistics
 from collections.abc import Callable
+from datetime import timedelta
+from fractions import Fraction
 from itertools import chain
 from typing import Any
 
@@ -120,6 +125,10 @@ def test_a_loss_is_a_number_like_floats() -> None:
     assert isinstance(loss, numbers.Real)
     unary: list[Callable[[Any], Any]] = [abs, round, int, bool, hash, complex, math.trunc]
     unary += [operator.neg, operator.pos, math.floor, math.ceil, math.sqrt, np.sqrt, np.asarray]
+    unary += [str, copy.copy, lambda x: pickle.loads(pickle.dumps(x)), lambda x: x.hex()]
+    unary += [lambda x: x.as_integer_ratio(), lambda x: x.is_integer(), lambda x: f"{x:.3e}"]
+    unary += [lambda x: x + Fraction(1, 3), lambda x: Fraction(1, 3) / x, lambda x: x * 2j]
+    unary += [lambda x: 2j - x, lambda x: timedelta(1) * x, lambda x: x / np.float32(3)]
     unary += [lambda x: round(x, 2), lambda x: x.real + x.imag, lambda x: np.mean([x, 2.0])]
     for function in unary:
         assert function(loss) == function(value)
@@ -131,9 +140,14 @@ def test_a_loss_is_a_number_like_floats() -> None:
             assert function(loss, second) == function(value, second)
             assert function(second, loss) == function(second, value)
         assert function(loss, other) == function(value, float(other))
-        array = np.array([0.5, 2.0])
-        np.testing.assert_array_equal(function(loss, array), function(value, array))
-        np.testing.assert_array_equal(function(array, loss), function(array, value))
+        array = np.array([0.5, 2.0], np.float32)
+        for found, expected in (
+            (function(loss, array), function(value, array)),
+            (function(array, loss), function(array, value)),
+        ):
+            np.testing.assert_array_equal(found, expected, strict=True)
+    assert statistics.mean([loss, other]) == statistics.mean([value, float(other)])
+    np.testing.assert_array_equal(np.from_dlpack(loss), np.asarray(value), strict=True)
     with pytest.raises(TypeError, match="unsupported operand"):
         loss + "a"
 
