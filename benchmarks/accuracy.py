@@ -39,9 +39,9 @@ from harness import machine
 
 import lamina as lm
 from lamina.data import Dataset
-from lamina.precision import MIXED, Rounding
 from lamina.reports import seconds_text, table_text
 from lamina.reports.figure import BLUE, INK, ORANGE, clean_axes, new_figure, save_figure
+from lamina.step.precision import MIXED, Rounding
 
 FLOAT32 = "float32"
 DTYPES = (FLOAT32, "mixed-bfloat16", "mixed-float16")

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILL = """
 import sys
-from lamina import cache
+from lamina.base import cache
 trim, cache._trim = cache._trim, lambda *_: None
 for number in range(int(sys.argv[1])):
     cache.keep(cache.key_of((str(number),)), bytes(12 << 10))
@@ -28,7 +28,7 @@ for number in range(int(sys.argv[1])):
 COMPILE = """
 import time
 import lamina as lm
-from lamina import cache
+from lamina.base import cache
 times = {"write": [], "read": [], "look up": []}
 lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2))).training(
     loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=2

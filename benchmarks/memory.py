@@ -37,10 +37,10 @@ import numpy as np
 from harness import DTYPE, FOLDER, Unavailable, environment, reason, write_data
 
 import lamina as lm
+from lamina.base.records import frozen_dataclass
 from lamina.layers import Linear
-from lamina.precision import MIXED
-from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text, table_text
+from lamina.step.precision import MIXED
 from lamina.workloads import WORKLOADS, Stack, Workload, chosen
 
 # The last training step is measured. The first one makes the optimizer's state.

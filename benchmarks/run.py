@@ -44,8 +44,8 @@ from harness import (
     write_json,
 )
 
-from lamina.precision import MIXED
 from lamina.reports import table_text
+from lamina.step.precision import MIXED
 from lamina.workloads import NAMES, PRODUCTS, WORKLOADS, Workload, chosen, samples
 
 # The peers and the workloads of each kind of engine, unless others are chosen.

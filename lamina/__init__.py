@@ -4,7 +4,7 @@ A network is an immutable, shape-checked value. Lamina derives the training step
 ops, plans its memory to the byte, and compiles it to one program before the first batch.
 """
 
-from lamina.lazy import loaded_when_used
+from lamina.base.lazy import loaded_when_used
 
 __version__ = "0.1.0"
 
@@ -126,85 +126,85 @@ if not loaded_when_used(__name__):
     from lamina.layers import concat as concat
     from lamina.layers import init as init
     from lamina.layers.gradients import gradients as gradients
-    from lamina.loading import from_torch as from_torch
-    from lamina.loading import load as load
+    from lamina.learning import schedules as schedules
+    from lamina.learning.by_output import ByOutput as ByOutput
+    from lamina.learning.by_output import FunctionMetric as FunctionMetric
+    from lamina.learning.clipping import ClipGlobalNorm as ClipGlobalNorm
+    from lamina.learning.clipping import ClipNorm as ClipNorm
+    from lamina.learning.clipping import ClipValue as ClipValue
+    from lamina.learning.losses import BCE as BCE
+    from lamina.learning.losses import CTC as CTC
+    from lamina.learning.losses import MAE as MAE
+    from lamina.learning.losses import MAPE as MAPE
+    from lamina.learning.losses import MSE as MSE
+    from lamina.learning.losses import MSLE as MSLE
+    from lamina.learning.losses import NLL as NLL
+    from lamina.learning.losses import BCEWithLogits as BCEWithLogits
+    from lamina.learning.losses import BinaryFocal as BinaryFocal
+    from lamina.learning.losses import CategoricalHinge as CategoricalHinge
+    from lamina.learning.losses import CosineEmbedding as CosineEmbedding
+    from lamina.learning.losses import CrossEntropy as CrossEntropy
+    from lamina.learning.losses import Dice as Dice
+    from lamina.learning.losses import EvidenceLowerBound as EvidenceLowerBound
+    from lamina.learning.losses import Focal as Focal
+    from lamina.learning.losses import GaussianNLL as GaussianNLL
+    from lamina.learning.losses import Hinge as Hinge
+    from lamina.learning.losses import HingeEmbedding as HingeEmbedding
+    from lamina.learning.losses import Huber as Huber
+    from lamina.learning.losses import KLDivergence as KLDivergence
+    from lamina.learning.losses import LogCosh as LogCosh
+    from lamina.learning.losses import MarginRanking as MarginRanking
+    from lamina.learning.losses import MultiLabelMargin as MultiLabelMargin
+    from lamina.learning.losses import MultiLabelSoftMargin as MultiLabelSoftMargin
+    from lamina.learning.losses import MultiMargin as MultiMargin
+    from lamina.learning.losses import NegativeCosine as NegativeCosine
+    from lamina.learning.losses import PoissonNLL as PoissonNLL
+    from lamina.learning.losses import Quantile as Quantile
+    from lamina.learning.losses import SmoothL1 as SmoothL1
+    from lamina.learning.losses import SoftMargin as SoftMargin
+    from lamina.learning.losses import SquaredHinge as SquaredHinge
+    from lamina.learning.losses import Triplet as Triplet
+    from lamina.learning.losses import TripletWithDistance as TripletWithDistance
+    from lamina.learning.metrics import AUROC as AUROC
+    from lamina.learning.metrics import F1 as F1
+    from lamina.learning.metrics import R2 as R2
+    from lamina.learning.metrics import Accuracy as Accuracy
+    from lamina.learning.metrics import AveragePrecision as AveragePrecision
+    from lamina.learning.metrics import BinaryAccuracy as BinaryAccuracy
+    from lamina.learning.metrics import CalibrationError as CalibrationError
+    from lamina.learning.metrics import CohenKappa as CohenKappa
+    from lamina.learning.metrics import ConfusionMatrix as ConfusionMatrix
+    from lamina.learning.metrics import MatthewsCorrelation as MatthewsCorrelation
+    from lamina.learning.metrics import MeanAbsoluteError as MeanAbsoluteError
+    from lamina.learning.metrics import MeanIoU as MeanIoU
+    from lamina.learning.metrics import MeanSquaredError as MeanSquaredError
+    from lamina.learning.metrics import PearsonCorrelation as PearsonCorrelation
+    from lamina.learning.metrics import Perplexity as Perplexity
+    from lamina.learning.metrics import Precision as Precision
+    from lamina.learning.metrics import Recall as Recall
+    from lamina.learning.metrics import RootMeanSquaredError as RootMeanSquaredError
+    from lamina.learning.metrics import TopK as TopK
+    from lamina.learning.optimizers import EMA as EMA
+    from lamina.learning.optimizers import LAMB as LAMB
+    from lamina.learning.optimizers import LBFGS as LBFGS
+    from lamina.learning.optimizers import SGD as SGD
+    from lamina.learning.optimizers import SWA as SWA
+    from lamina.learning.optimizers import Adadelta as Adadelta
+    from lamina.learning.optimizers import Adagrad as Adagrad
+    from lamina.learning.optimizers import Adam as Adam
+    from lamina.learning.optimizers import Adamax as Adamax
+    from lamina.learning.optimizers import AdamW as AdamW
+    from lamina.learning.optimizers import ByPath as ByPath
+    from lamina.learning.optimizers import Lion as Lion
+    from lamina.learning.optimizers import NAdam as NAdam
+    from lamina.learning.optimizers import RMSProp as RMSProp
+    from lamina.learning.optimizers import Rprop as Rprop
     from lamina.model import Model as Model
+    from lamina.model import from_torch as from_torch
+    from lamina.model import load as load
     from lamina.network import Network as Network
     from lamina.network import Sequential as Sequential
-    from lamina.objective.by_output import ByOutput as ByOutput
-    from lamina.objective.by_output import FunctionMetric as FunctionMetric
     from lamina.runtime.function import compile as compile
     from lamina.training import callbacks as callbacks
-    from lamina.training import schedules as schedules
     from lamina.training.callbacks import Callback as Callback
-    from lamina.training.clipping import ClipGlobalNorm as ClipGlobalNorm
-    from lamina.training.clipping import ClipNorm as ClipNorm
-    from lamina.training.clipping import ClipValue as ClipValue
-    from lamina.training.losses import BCE as BCE
-    from lamina.training.losses import CTC as CTC
-    from lamina.training.losses import MAE as MAE
-    from lamina.training.losses import MAPE as MAPE
-    from lamina.training.losses import MSE as MSE
-    from lamina.training.losses import MSLE as MSLE
-    from lamina.training.losses import NLL as NLL
-    from lamina.training.losses import BCEWithLogits as BCEWithLogits
-    from lamina.training.losses import BinaryFocal as BinaryFocal
-    from lamina.training.losses import CategoricalHinge as CategoricalHinge
-    from lamina.training.losses import CosineEmbedding as CosineEmbedding
-    from lamina.training.losses import CrossEntropy as CrossEntropy
-    from lamina.training.losses import Dice as Dice
-    from lamina.training.losses import EvidenceLowerBound as EvidenceLowerBound
-    from lamina.training.losses import Focal as Focal
-    from lamina.training.losses import GaussianNLL as GaussianNLL
-    from lamina.training.losses import Hinge as Hinge
-    from lamina.training.losses import HingeEmbedding as HingeEmbedding
-    from lamina.training.losses import Huber as Huber
-    from lamina.training.losses import KLDivergence as KLDivergence
-    from lamina.training.losses import LogCosh as LogCosh
-    from lamina.training.losses import MarginRanking as MarginRanking
-    from lamina.training.losses import MultiLabelMargin as MultiLabelMargin
-    from lamina.training.losses import MultiLabelSoftMargin as MultiLabelSoftMargin
-    from lamina.training.losses import MultiMargin as MultiMargin
-    from lamina.training.losses import NegativeCosine as NegativeCosine
-    from lamina.training.losses import PoissonNLL as PoissonNLL
-    from lamina.training.losses import Quantile as Quantile
-    from lamina.training.losses import SmoothL1 as SmoothL1
-    from lamina.training.losses import SoftMargin as SoftMargin
-    from lamina.training.losses import SquaredHinge as SquaredHinge
-    from lamina.training.losses import Triplet as Triplet
-    from lamina.training.losses import TripletWithDistance as TripletWithDistance
-    from lamina.training.metrics import AUROC as AUROC
-    from lamina.training.metrics import F1 as F1
-    from lamina.training.metrics import R2 as R2
-    from lamina.training.metrics import Accuracy as Accuracy
-    from lamina.training.metrics import AveragePrecision as AveragePrecision
-    from lamina.training.metrics import BinaryAccuracy as BinaryAccuracy
-    from lamina.training.metrics import CalibrationError as CalibrationError
-    from lamina.training.metrics import CohenKappa as CohenKappa
-    from lamina.training.metrics import ConfusionMatrix as ConfusionMatrix
-    from lamina.training.metrics import MatthewsCorrelation as MatthewsCorrelation
-    from lamina.training.metrics import MeanAbsoluteError as MeanAbsoluteError
-    from lamina.training.metrics import MeanIoU as MeanIoU
-    from lamina.training.metrics import MeanSquaredError as MeanSquaredError
-    from lamina.training.metrics import PearsonCorrelation as PearsonCorrelation
-    from lamina.training.metrics import Perplexity as Perplexity
-    from lamina.training.metrics import Precision as Precision
-    from lamina.training.metrics import Recall as Recall
-    from lamina.training.metrics import RootMeanSquaredError as RootMeanSquaredError
-    from lamina.training.metrics import TopK as TopK
-    from lamina.training.optimizers import EMA as EMA
-    from lamina.training.optimizers import LAMB as LAMB
-    from lamina.training.optimizers import LBFGS as LBFGS
-    from lamina.training.optimizers import SGD as SGD
-    from lamina.training.optimizers import SWA as SWA
-    from lamina.training.optimizers import Adadelta as Adadelta
-    from lamina.training.optimizers import Adagrad as Adagrad
-    from lamina.training.optimizers import Adam as Adam
-    from lamina.training.optimizers import Adamax as Adamax
-    from lamina.training.optimizers import AdamW as AdamW
-    from lamina.training.optimizers import ByPath as ByPath
-    from lamina.training.optimizers import Lion as Lion
-    from lamina.training.optimizers import NAdam as NAdam
-    from lamina.training.optimizers import RMSProp as RMSProp
-    from lamina.training.optimizers import Rprop as Rprop
-    from lamina.verification import verify as verify
+    from lamina.training.verification import verify as verify

@@ -6,18 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Never, NoReturn, final
 
-from lamina.calls import checked
-from lamina.data import Dataset, Stream, as_dataset
-from lamina.data.arrays import rounded_parameters
-from lamina.data.dataset import Data
-from lamina.data.stream import AnyData, as_data, as_inputs, as_training_data, whole_of
-from lamina.elsewhere import Named
-from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
-from lamina.errors import DefinitionError
-from lamina.explanation import Explanation, Profile, Tuning
-from lamina.files.model_file import ModelFile, read_arrays, write_model
-from lamina.graph import Origin, source_line
-from lamina.graph.kinds import (
+from lamina.base.shapes import Array, DTypeLike, as_dtype, float32
+from lamina.checks import checked
+from lamina.checks.kinds import (
     AnyOf,
     Count,
     FilePath,
@@ -30,29 +21,46 @@ from lamina.graph.kinds import (
     Whole,
     Word,
 )
-from lamina.network import Network
-from lamina.objective.by_output import Losses, Metrics, as_loss, as_metrics, options_of
-from lamina.objective.protocols import (
+from lamina.data import Dataset, Stream, as_dataset
+from lamina.data.arrays import rounded_parameters
+from lamina.data.dataset import Data
+from lamina.data.stream import AnyData, as_data, as_inputs, as_training_data, whole_of
+from lamina.elsewhere import Named
+from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
+from lamina.errors import DefinitionError
+from lamina.files.model_file import ModelFile, read_arrays, read_model, write_model
+from lamina.files.weights import (
+    NamedArrays,
+    Names,
+    Pairing,
+    Patterns,
+    StateDict,
+    pair,
+    pair_by_name,
+)
+from lamina.graph import Origin, source_line
+from lamina.inspect.explanation import Explanation, Profile, Tuning
+from lamina.learning.by_output import Losses, Metrics, as_loss, as_metrics, options_of
+from lamina.learning.protocols import (
     BatchSize,
     Clip,
     MicroBatch,
     Optimizer,
     TrainingOptions,
 )
-from lamina.objective.weighting import ClassWeightsKind, WeightsOfClasses, numbers_of
-from lamina.planning import bill_of
-from lamina.precision import MIXED, precision_of
+from lamina.learning.weighting import ClassWeightsKind, WeightsOfClasses, numbers_of
+from lamina.network import Network
 from lamina.runtime import Inference, Parameters
 from lamina.runtime.predictor import Predictor
-from lamina.shapes import Array, DTypeLike, as_dtype, float32
-from lamina.tf32_products import ProductPrecision, Products
+from lamina.step.planning import bill_of
+from lamina.step.precision import MIXED, precision_of
+from lamina.step.tf32_products import ProductPrecision, Products
 from lamina.training.callbacks.hooks import AnyCallback
 from lamina.training.evaluation import BATCH_SIZE, evaluate
 from lamina.training.fit import ON_INTERRUPT, RETURN, Fit
 from lamina.training.history import History
 from lamina.training.profile import profile
 from lamina.training.training import Training
-from lamina.weights import NamedArrays, Pairing, Patterns, StateDict, pair_by_name
 
 if TYPE_CHECKING:
     from lamina.data import Coding
@@ -591,3 +599,87 @@ class Model(Named):
 
 def _is_float32(dtype: DTypeLike) -> bool:
     return dtype not in MIXED and as_dtype(dtype) == float32
+
+
+@checked
+def load(
+    path: str | os.PathLike[str],
+    engine: str = DEFAULT_ENGINE,
+    *,
+    dtype: OfFile = None,
+    precision: ProductsOfFile = None,
+    layers: Annotated[Sequence[type], Row(Instance(type), example="[MyLayer]")] = (),
+) -> Model:
+    """A model from a file; runs no code from it.
+
+    Args:
+        path: a file written by `Model.save`, or a checkpoint of `Model.fit`.
+        engine: of the model, as in `Model`.
+        dtype: the precision of the model, as in `Model`: parameters and states are rounded to it.
+            By default it is that of the file.
+        precision: of products of float32, as in `Model`; by default that of the file.
+        layers: the classes of your own layers, initializers and regularizers, if the network
+            contains any.
+
+    Raises:
+        FileFormatError: if the file is missing, truncated, damaged or of another format.
+        DataError: if a parameter is too large for float16.
+        DTypeError: for `precision="tf32"` if the dtype is not float32.
+    """
+    return Model.from_file(read_model(path, layers), engine, dtype, precision)
+
+
+@checked
+def from_torch(
+    network: OfNetwork,
+    state_dict: NamedArrays,
+    engine: str = DEFAULT_ENGINE,
+    *,
+    dtype: FloatType = "float32",
+    precision: Products = "float32",
+    names: Names | None = None,
+    skip: Patterns = (),
+    seed: int = 0,
+    show: bool = True,
+) -> Model:
+    """A model with the weights of a PyTorch module of the same layers.
+
+    Layers with a name are paired with the module of that name, and the others in order: the first
+    layer that has parameters with the first module, and so on. The layers of a network with a name,
+    `"trunk.1"`, are paired in order with the modules of that name, `"trunk.0"`. Running statistics
+    are states of the model; counters of training steps are skipped.
+
+    Args:
+        network: the definition.
+        state_dict: PyTorch's `module.state_dict()`, or any mapping from names to arrays.
+        engine, dtype, precision: as in `Model`.
+        names: the modules of some layers, by the names of the layers here: `{"3": "features.3"}`;
+            or the arrays of some parameters, `{"pos.weight": "pos"}`, such as those that are an
+            `nn.Parameter` alone.
+        skip: patterns of names of parameters that keep their initial values, and of arrays that
+            are not needed: `["fc.*"]`.
+        seed: of the parameters that keep their initial values.
+        show: whether to print which parameter takes which array.
+
+    Raises:
+        DefinitionError: if an array is missing or left over, or a pattern fits no name; if the
+            order of the layers is not the order of the modules, or is not known.
+        ShapeError: if an array has another shape than its parameter.
+        DataError, DTypeError: for an array that is not of numbers.
+
+    Example:
+        >>> import numpy as np, lamina as lm
+        >>> net = lm.Sequential(lm.Input(3), lm.Linear(2))
+        >>> weights = {"0.weight": np.ones((2, 3)), "0.bias": np.zeros(2)}
+        >>> model = lm.from_torch(net, weights)
+        parameter  from      shape
+        ---------  --------  ------
+        1.weight   0.weight  [2, 3]
+        1.bias     0.bias    [2]
+    """
+    pairing = pair(network, state_dict, names, skip)
+    model = Model(network, engine=engine, seed=seed, dtype=dtype, precision=precision)
+    model.load_parameters(pairing.values)
+    if show:
+        print(pairing)
+    return model

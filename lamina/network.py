@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
-from lamina.bill import Memory, MemoryBill, largest_batch
-from lamina.calls import checked
+from lamina.base.lazy import loading
+from lamina.base.shapes import DType, float32, shape_text, size_of, static
+from lamina.checks import checked
+from lamina.checks.kinds import FloatType, Instance, Kind, Operands
 from lamina.elsewhere import Named, advice_on_object
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
@@ -20,7 +22,6 @@ from lamina.errors import (
     ShapeError,
     UnknownNameError,
 )
-from lamina.flops import flops_of
 from lamina.graph import (
     LEAF,
     Graph,
@@ -30,7 +31,8 @@ from lamina.graph import (
     source_line,
     topological,
 )
-from lamina.graph.kinds import FloatType, Instance, Kind, Operands
+from lamina.inspect.bill import Memory, MemoryBill, largest_batch
+from lamina.inspect.flops import flops_of
 from lamina.layers.definition_names import name_of, names_of
 from lamina.layers.gradients import sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer
@@ -39,16 +41,14 @@ from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, Scope
 from lamina.layers.sharing import shared_names
 from lamina.layers.tracing import Trace, applied, dtype_in_model, trace, traced_within
-from lamina.lazy import loading
-from lamina.objective.by_output import Losses, options_of
-from lamina.objective.protocols import BatchSize, Clip, MicroBatch, Optimizer
+from lamina.learning.by_output import Losses, options_of
+from lamina.learning.protocols import BatchSize, Clip, MicroBatch, Optimizer
 from lamina.ops.recomputation import COMPUTED_AGAIN
-from lamina.precision import precision_of
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.reports import bytes_text, table_text
-from lamina.shapes import DType, float32, shape_text, size_of, static
-from lamina.tf32_products import Products
+from lamina.step.precision import precision_of
+from lamina.step.tf32_products import Products
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
@@ -380,7 +380,7 @@ class Network(Named):
         micro = None if micro_batch is None or micro_batch >= batch_size else micro_batch
         # Imported here: it takes longer than to define a network.
         with loading:
-            from lamina.planning import bill_of
+            from lamina.step.planning import bill_of
 
         return bill_of(self, batch_size, options, wanted, device, target_of(engine), micro, data)
 
@@ -416,7 +416,7 @@ class Network(Named):
         wanted, target = precision_of(dtype, device, precision), target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
         with loading:
-            from lamina.planning import bill_of
+            from lamina.step.planning import bill_of
 
         # All needs of the default engine are in the bill.
         count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs

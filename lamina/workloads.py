@@ -15,7 +15,8 @@ from typing import Any, Literal, cast, final
 import numpy as np
 
 from lamina import networks
-from lamina.derive import default_targets
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, float32, size_of, static
 from lamina.engines.discovery import DEFAULT_ENGINE
 from lamina.errors import DefinitionError
 from lamina.layers import (
@@ -32,14 +33,13 @@ from lamina.layers import (
     Sigmoid,
     Tanh,
 )
+from lamina.learning.losses import BCE, MSE, CrossEntropy, Loss
+from lamina.learning.optimizers import SGD, Adam, Optimizer
 from lamina.model import Model
 from lamina.network import Network, Sequential
 from lamina.program.steps import Contraction
-from lamina.records import frozen_dataclass
 from lamina.runtime.predictor import Predictor
-from lamina.shapes import Array, float32, size_of, static
-from lamina.training.losses import BCE, MSE, CrossEntropy, Loss
-from lamina.training.optimizers import SGD, Adam, Optimizer
+from lamina.step.derive import default_targets
 from lamina.training.training import Training
 
 # The seed of the data, the initial parameters, and the order of the examples.

@@ -21,17 +21,17 @@ import pytest
 
 import lamina as lm
 from cuda_machine.engine import machine_without_gpu
-from lamina import verification
+from lamina.base.shapes import DType, float32
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
-from lamina.objective.protocols import TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
-from lamina.shapes import DType, float32
+from lamina.step.derive import default_targets, training_graph
+from lamina.training import verification
 from lamina.training.interrupt import Interrupt
 
 # Refusals of devices that lack what a program needs.

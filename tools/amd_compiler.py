@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from lamina.records import frozen_dataclass
+from lamina.base.records import frozen_dataclass
 
 COMPILER = "clang-16"
 PROCESSORS = ("gfx906", "gfx90a", "gfx1030", "gfx1100")

@@ -28,6 +28,7 @@ import numpy as np
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import as_dtype, float64, size_of, static
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
@@ -38,7 +39,6 @@ from lamina.errors import FileFormatError, InternalError, LaminaError
 from lamina.graph import LEAF, Graph, Sample, Tensor, apply, bind_batch, evaluate
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
-from lamina.shapes import as_dtype, float64, size_of, static
 
 Json = Any
 Array = np.ndarray

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from cuda_devices import Architecture
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.cuda.build import compiled as compiled_by_nvrtc
 from lamina.engines.cuda.calls import Cuda, made_of
 from lamina.engines.cuda.requirements import cublaslt_package, packages
 from lamina.errors import EngineError
-from lamina.records import frozen_dataclass
 
 _HOW = "pip install '.[cuda-compiler]'"
 

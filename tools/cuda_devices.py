@@ -7,9 +7,9 @@ the rules of occupancy: `cuda_occupancy.h`, a header of the CUDA toolkit. Nothin
 
 from __future__ import annotations
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.cuda.driver import traits_of
 from lamina.engines.gpu.launches import Traits
-from lamina.records import frozen_dataclass
 
 WARP = 32
 # Registers are allocated to warps, in multiples of this many, in each of four sub-partitions.

@@ -33,13 +33,13 @@ from kernel_tables import DTYPES, Roofline, kernels_of_contractions, lines_of_st
 from ptx_addresses import accesses_of
 from ptx_traffic import Traffic, traffic_of
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.cuda_words import CUDA
 from lamina.engines.cuda.driver import GROUP
 from lamina.engines.engine import Device
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.launches import Launches
 from lamina.program.program import Program
-from lamina.records import frozen_dataclass
 from lamina.workloads import NAMES, Workload, chosen
 
 PRECISIONS = ("float32", "tf32")

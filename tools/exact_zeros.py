@@ -19,12 +19,12 @@ import sys
 import numpy as np
 
 from lamina import ops
+from lamina.base.shapes import Array, as_dtype
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array, as_dtype
 
 # Tensors have no more numbers than this, so that the oracle is quick.
 LARGEST = 1 << 20

@@ -5,7 +5,7 @@ Memory as its interface delivers it. `gpu_kernels.py` uses the rates without mat
 
 from __future__ import annotations
 
-from lamina.records import frozen_dataclass
+from lamina.base.records import frozen_dataclass
 
 
 @frozen_dataclass

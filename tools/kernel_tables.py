@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpu_devices import Gpu
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.schedule import Schedule
-from lamina.objective.protocols import options_or_none
-from lamina.planning import bill_of
-from lamina.precision import MIXED, precision_of
+from lamina.learning.protocols import options_or_none
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
+from lamina.step.planning import bill_of
+from lamina.step.precision import MIXED, precision_of
 from lamina.workloads import Workload
 
 DTYPES = ("float32", *(name for name, half in MIXED.items() if half is not None))

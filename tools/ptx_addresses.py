@@ -16,8 +16,8 @@ import numpy as np
 from cuda_devices import WARP
 from ptx_text import Instruction, Kernel, MemoryOperand
 
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
 
 # Values of all work items, as unsigned integers of 64 bits; None if they are not known.
 Values = Array | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from lamina.records import frozen_dataclass
+from lamina.base.records import frozen_dataclass
 
 _KERNEL = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)(.*?)\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)(?:\s+\.\w+(?:\s+\d+)?)*\s+(\w+)")

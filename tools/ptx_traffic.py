@@ -18,8 +18,8 @@ import numpy as np
 from cuda_devices import WARP
 from ptx_addresses import Access
 
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
 
 _BANKS, _WORD, _SECTOR = 32, 4, 32
 

@@ -12,7 +12,7 @@ from lamina.engines.gpu import peaks, tuning
 from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.kernels import module_for
-from lamina.precision import precision_of
+from lamina.step.precision import precision_of
 
 # The launches of a sequence, and how often each is timed.
 LAUNCHES, TIMES = 100, 50

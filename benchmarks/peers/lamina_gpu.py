@@ -19,11 +19,11 @@ from lamina_peer import DTYPE, ENGINE
 from worker import Data, serve
 
 import lamina as lm
-from lamina.bill import MemoryBill
+from lamina.base.shapes import as_dtype
 from lamina.engines.discovery import open_engine
-from lamina.precision import precision_of
+from lamina.inspect.bill import MemoryBill
 from lamina.runtime.compiled import CompiledProgram
-from lamina.shapes import as_dtype
+from lamina.step.precision import precision_of
 from lamina.workloads import SEED, Runner, Workload
 
 # Environment variables: small workloads; the machine of the tests instead of a GPU; the seconds of

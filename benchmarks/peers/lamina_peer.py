@@ -12,7 +12,7 @@ from worker import Data, Workload, serve
 
 import lamina as lm
 from lamina.engines.discovery import open_engine
-from lamina.precision import precision_of
+from lamina.step.precision import precision_of
 from lamina.workloads import LATENCIES, PRODUCTS, SEEDS, SMALL, WORKLOADS, Runner
 
 ENGINE = os.environ.get("BENCHMARK_ENGINE", "cpu")

@@ -3,7 +3,7 @@
 Commands load the modules that they need when they run, so that `lamina --help` is fast.
 """
 
-from lamina.lazy import loaded_when_used
+from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
     from lamina.cli.commands import main as main

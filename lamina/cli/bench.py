@@ -23,7 +23,7 @@ from lamina.cli.options import (
 from lamina.reports import seconds_text, table_text
 
 if TYPE_CHECKING:
-    from lamina.shapes import DTypeLike
+    from lamina.base.shapes import DTypeLike
 
 
 class _NamesWorkloads(click.Option):
@@ -86,7 +86,7 @@ def bench(
     # Imported only here, as it builds networks.
     from lamina.engines.discovery import open_engine
     from lamina.files.atomic import write_atomically
-    from lamina.precision import precision_of
+    from lamina.step.precision import precision_of
     from lamina.workloads import chosen, measure
 
     workloads = chosen(names)

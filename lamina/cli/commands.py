@@ -30,7 +30,7 @@ from lamina.files.atomic import require_writable
 from lamina.reports import picture_format
 
 if TYPE_CHECKING:
-    from lamina.shapes import Array, DTypeLike
+    from lamina.base.shapes import Array, DTypeLike
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

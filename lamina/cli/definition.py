@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import click
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DTypeLike
+from lamina.checks.kinds import Misfit, ModelType, refusal
 from lamina.cli.errors import USER_FILE
 from lamina.errors import DefinitionError, DTypeError
-from lamina.graph.kinds import Misfit, ModelType, refusal
 from lamina.layers.layer import Layer
+from lamina.learning.by_output import ByOutput, as_loss, as_metrics, terms_of
+from lamina.learning.losses import Loss as KnownLoss
+from lamina.learning.optimizers import Adam
+from lamina.learning.protocols import Loss, Metric, Optimizer
 from lamina.network import Network
-from lamina.objective.by_output import ByOutput, as_loss, as_metrics, terms_of
-from lamina.objective.protocols import Loss, Metric, Optimizer
-from lamina.records import frozen_dataclass
-from lamina.shapes import DTypeLike
-from lamina.tf32_products import ProductPrecision
-from lamina.training.losses import Loss as KnownLoss
-from lamina.training.optimizers import Adam
+from lamina.step.tf32_products import ProductPrecision
 
 BATCH_SIZE = 32
 EPOCHS = 10

@@ -9,12 +9,12 @@ import click
 import numpy as np
 
 import lamina as lm
+from lamina.base.shapes import Array
 from lamina.cli.progress import epoch_lines, on_terminal
 from lamina.engines.discovery import open_engine
 from lamina.errors import DataError, MissingExtraError
 from lamina.files.atomic import require_writable
 from lamina.reports import bytes_text, map_text
-from lamina.shapes import Array
 
 BATCH_SIZE = 64
 _SHOWN = 4

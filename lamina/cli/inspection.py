@@ -19,8 +19,8 @@ from lamina.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from lamina.objective.protocols import Loss, Optimizer
-    from lamina.shapes import DTypeLike
+    from lamina.base.shapes import DTypeLike
+    from lamina.learning.protocols import Loss, Optimizer
 
 _inference_option = click.option(
     "--inference", is_flag=True, help="Use the forward pass even if FILE.py defines a loss."

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 import lamina as lm
+from lamina.base.shapes import Array
 from lamina.data import Dataset
 from lamina.data.idx import is_mnist_folder
 from lamina.data.tables import NotNumbers, read_csv, read_numbers
 from lamina.errors import DataError
-from lamina.shapes import Array
 
 
 def load_data(

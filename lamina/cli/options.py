@@ -11,7 +11,7 @@ from lamina.engines import DEFAULT_ENGINE
 from lamina.errors import DTypeError
 
 if TYPE_CHECKING:
-    from lamina.shapes import DTypeLike
+    from lamina.base.shapes import DTypeLike
 
 PRECISIONS = "float32, mixed, mixed-bfloat16, mixed-float16, float64, bfloat16 or float16"
 PRODUCT_PRECISIONS = "The products of float32: float32, or tf32 on devices that multiply TF32"
@@ -34,7 +34,7 @@ def read_precision(
     Raises:
         DTypeError: for a word that is none.
     """
-    from lamina.graph.kinds import ModelType  # `lamina --help` does not need it
+    from lamina.checks.kinds import ModelType  # `lamina --help` does not need it
 
     try:
         return None if value is None else ModelType().read(value)
@@ -56,8 +56,8 @@ def read_products(_: click.Context, parameter: click.Parameter, value: str | Non
     Raises:
         DefinitionError: for a word that is none.
     """
-    from lamina.graph.kinds import Misfit, refusal
-    from lamina.tf32_products import ProductPrecision
+    from lamina.checks.kinds import Misfit, refusal
+    from lamina.step.tf32_products import ProductPrecision
 
     try:
         return None if value is None else ProductPrecision().read(value)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.data import Coding
 from lamina.errors import DataError
 from lamina.files.atomic import write_atomically
-from lamina.shapes import Array
 
 
 def csv_text(array: Array, coding: Coding | None = None) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from lamina.base.shapes import size_of
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder, axis_index, unflatten
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import indices_of, postorder
 from lamina.program.steps import Loop, Reduce, Stage, Write, stage_stores, stage_values
-from lamina.shapes import size_of
 
 
 def merged_axes(loop: Loop) -> Loop:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.reductions import Combiner
 from lamina.codegen.values import Value
 from lamina.program.index import Axis
-from lamina.records import frozen_dataclass
 
 # A running total gets at most twice as many terms.
 BLOCK = 128

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.values import I64
 from lamina.codegen.words import Words
-from lamina.records import frozen_dataclass
 
 # The most parameters that are added: more are slow to pass, and to keep in registers.
 _MOST_NUMBERS = 16

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.records import cached_property, frozen_dataclass
-from lamina.shapes import Array
+from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.shapes import Array
 
 # The matrix of a transform, row by row.
 Transform = tuple[tuple[float, ...], ...]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Type, Value, constant
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import float16, float32
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.records import frozen_dataclass
-from lamina.shapes import float16, float32
 
 _OPERATIONS: Mapping[str, str] = {"add": "fadd", "subtract": "fsub", "multiply": "fmul"}
 

@@ -7,9 +7,9 @@ and the subnormal numbers of float16 are normal in float32.
 
 from __future__ import annotations
 
+from lamina.base.shapes import DType, bfloat16
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Value, constant
-from lamina.shapes import DType, bfloat16
 
 # Bits of float32, and the difference of the exponents of float32 and float16.
 _SIGN, _EXPONENT, _QUIET = 0x80000000, 0x7F800000, 0x400000

@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
+from lamina.base.lazy import loading
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import (
@@ -26,7 +27,6 @@ from lamina.codegen.values import (
     single,
     undefined,
 )
-from lamina.lazy import loading
 
 
 def type_text(type: Type) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, bfloat16, float32
 from lamina.codegen.axes import flattened, merged_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.strides import stride_along
@@ -12,8 +14,6 @@ from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import CONVERSIONS, Apply, Literal, Load, Scalar
 from lamina.program.steps import Contraction, Loop, Reduce, Write
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType, bfloat16, float32
 
 # The groups of axes of a contraction, and the name of the single axis of each.
 _NAMES = {"batch": "b", "m": "m", "n": "n", "k": "k"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.nest import Nest
 from lamina.codegen.values import I1, I64, Type, Value, constant, constants
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder
 from lamina.program.scalar import Bound, Scalar
 from lamina.program.steps import loads_in_index
-from lamina.records import frozen_dataclass
 
 # Vectors of indices below this are divided in 32 bits, because processors have vector instructions
 # only for these.

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from lamina.base.shapes import DType, converted, float32
 from lamina.codegen import circular, division, floats, functions, halves, powers, tf32
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Type, Value, constant, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 from lamina.program.scalar import Apply, Literal
-from lamina.shapes import DType, converted, float32
 
 # The element in registers, and in memory where that differs.
 _ELEMENTS = {

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import final
 
+from lamina.base.shapes import int64, size_of
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import EMITTERS, element
@@ -15,7 +16,6 @@ from lamina.program.index import axis_index, flatten
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce
-from lamina.shapes import int64, size_of
 
 # The current point: no axis is replaced.
 _HERE = Rewrite({})

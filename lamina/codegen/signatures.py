@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar, final
 
+from lamina.base.records import frozen_dataclass
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Step
-from lamina.records import frozen_dataclass
 
 # An engine's decisions about steps.
 Decided = TypeVar("Decided", covariant=True)

@@ -7,6 +7,8 @@ from typing import Generic, TypeVar, final
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import int64, size_of
 from lamina.codegen.blocks import BlockedLoop, Bound, Carried, blocks_of, write_running
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
@@ -18,8 +20,6 @@ from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce, Scan, SegmentSum, Stage, Store, Write
-from lamina.records import frozen_dataclass
-from lamina.shapes import int64, size_of
 
 Code = TypeVar("Code", bound=Builder, covariant=True)
 

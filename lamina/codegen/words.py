@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lamina.records import frozen_dataclass
+from lamina.base.records import frozen_dataclass
 
 
 @frozen_dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
+from lamina.base.shapes import Array, size_of, static
 from lamina.graph import CONSTANT, LEAF, ConstantValue, Graph, Tensor
 from lamina.program.program import Buffer
-from lamina.shapes import Array, size_of, static
 
 
 @final

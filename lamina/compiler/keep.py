@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, final
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of, static
 from lamina.compiler.fusion.signature import exact
 from lamina.graph import Graph, Tensor, apply, leaf, rebuild, rewrite, topological
 from lamina.ops.lowering_rules import Contracting, Decomposition, Repeating, is_expensive, loop_key
 from lamina.ops.slicing import SLICE, slice_axis
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of, static
 
 # Ops that decompose into a contraction and movements.
 PRODUCTS = (

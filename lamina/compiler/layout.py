@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of, static
 from lamina.graph import Graph, Tensor, labelled, rebuild
 from lamina.ops.lowering_rules import Contracting, Elementwise, Reduction
 from lamina.ops.movement import reshaped_blocks
 from lamina.ops.windows import Slope
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of, static
 
 
 @frozen_dataclass

@@ -22,12 +22,12 @@ from itertools import accumulate
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
 from lamina.errors import LargestBlockError
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Allocation, Buffer, Plan, Repeat
 from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Sort, Step, loads_of, reads_of, stores_of, writes_of
-from lamina.records import frozen_dataclass
 
 # Buffers of at least this size start at cache lines. Smaller ones are aligned to their elements.
 CACHE_LINE_BYTES = 64

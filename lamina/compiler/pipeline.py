@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from lamina.base.garbage import without_collections
 from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.expand import expand
 from lamina.compiler.fusion.fuse import Fused, fuse
@@ -19,7 +20,6 @@ from lamina.compiler.repeat import lower_repeating
 from lamina.compiler.scatter import Lowered, sort_scatters
 from lamina.compiler.simplify import simplify
 from lamina.compiler.widen import widen
-from lamina.garbage import without_collections
 from lamina.graph import Graph, bind_batch, verify
 from lamina.program.check import verify as verify_program
 from lamina.program.program import Program, Repeat

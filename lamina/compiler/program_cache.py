@@ -14,18 +14,18 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.cache import Sources, find, folder, keep, key_of
+from lamina.base.cache import Sources, find, folder, keep, key_of
+from lamina.base.garbage import without_collections
+from lamina.base.shapes import DType, Size
+from lamina.base.shielded import loaded
 from lamina.errors import FileFormatError
-from lamina.garbage import without_collections
 from lamina.graph import OPS, ConstantValue, Graph, Tensor
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.shapes import DType, Size
-from lamina.shielded import loaded
 
 SOURCES = Sources(
-    *("lamina", "lamina.graph", "lamina.ops", "lamina.compiler"),
+    *("lamina.base", "lamina.checks", "lamina.graph", "lamina.ops", "lamina.compiler"),
     *("lamina.compiler.fusion", "lamina.compiler.lowering", "lamina.program"),
 )
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import final
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.fusion.fuse import Fused, Group, fuse
 from lamina.compiler.fusion.trials import named
@@ -23,8 +25,6 @@ from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Loop, Step, Store, Write
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of, static
 
 
 @frozen_dataclass

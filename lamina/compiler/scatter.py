@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import int64, size_of
 from lamina.program.index import (
     Axis,
     Index,
@@ -25,8 +27,6 @@ from lamina.program.program import Buffer, Repeat
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Local, Position, Scalar, indices
 from lamina.program.steps import Loop, SegmentSum, Sort, Step, Store, Write, position_dtype
-from lamina.records import frozen_dataclass
-from lamina.shapes import int64, size_of
 
 
 @frozen_dataclass

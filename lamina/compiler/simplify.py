@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
+from lamina.base.shapes import DType, int64, size_of, static
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewrite
 from lamina.ops.conversion import ROUND_TO_TF32
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Scattering
-from lamina.shapes import DType, int64, size_of, static
 
 # The most elements of a folded constant.
 LARGEST_FOLDED = 256

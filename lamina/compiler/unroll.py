@@ -5,13 +5,13 @@ A program repeats steps, but cannot nest repeats.
 
 from __future__ import annotations
 
+from lamina.base.shapes import static
 from lamina.graph import Graph, Tensor, constant, rebuild, rewrite
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import stack
 from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.ops.movement import squeeze
 from lamina.ops.slicing import slice_axis
-from lamina.shapes import static
 
 
 def unroll(graph: Graph) -> Graph:

@@ -1,6 +1,6 @@
 """Data sets in memory, streams, readers of common file formats, and a small data set."""
 
-from lamina.lazy import loaded_when_used
+from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
     from lamina.data.coding import Coding as Coding

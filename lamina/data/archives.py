@@ -12,12 +12,12 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy_format
 
+from lamina.base.disk import open_regular
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
 from lamina.data.dataset import NAME_PAIRS
 from lamina.data.untrusted import RESTORE, ByteStream, read_at_most, reading, require_plausible
-from lamina.disk import open_regular
 from lamina.errors import DataError, DTypeError, FileFormatError, missing_extra
-from lamina.records import frozen_dataclass
-from lamina.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
 
 # The arrays of a file by name, each read when its function is called.
 LazyArrays = Mapping[str, Callable[[], Array]]

@@ -9,9 +9,9 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from lamina.base.shapes import Array, DType, converted
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
 from lamina.graph import Tensor, source_line
-from lamina.shapes import Array, DType, converted
 
 # The class of arrays with a mask.
 MASKED: Any = np.ma.MaskedArray

@@ -14,12 +14,12 @@ from typing import final
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, size_of
 from lamina.data.dataset import Dataset
 from lamina.data.positions import Position, WindowOrder
 from lamina.data.reading import Convert, EpochBatches, EpochExamples
 from lamina.data.stream import Stream
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, size_of
 
 # The most bytes of a chunk of an unshuffled stream, unless a batch is larger. Larger chunks would
 # not be read faster.

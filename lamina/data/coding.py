@@ -10,7 +10,10 @@ from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
-from lamina.calls.stored import stored
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.checks.kinds import Positive, Word, shown
+from lamina.checks.stored import stored
 from lamina.data.arrays import columns_in
 from lamina.data.columns import (
     EXACT,
@@ -33,9 +36,6 @@ from lamina.data.tables import DELIMITERS
 from lamina.data.untrusted import reading
 from lamina.errors import DataError
 from lamina.graph import warn
-from lamina.graph.kinds import Positive, Word, shown
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
 
 Words = Literal["one-hot", "index"]
 # More words would make too many features.

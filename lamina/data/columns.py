@@ -15,11 +15,11 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.checks.kinds import Kind, Misfit, Operands, OrNone, Word
 from lamina.errors import DataError, LaminaError
 from lamina.graph import warn
-from lamina.graph.kinds import Kind, Misfit, Operands, OrNone, Word
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
 
 # Cells of a file that stand for a missing value; pandas reads them so too.
 GAPS = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan"))

@@ -9,7 +9,10 @@ from typing import Annotated, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from lamina.calls import Called
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, DType, DTypeLike, as_dtype, shape_text
+from lamina.checks import Called
+from lamina.checks.kinds import ElementType, Kind, Misfit, Number, Operands, Whole, shown
 from lamina.data.arrays import (
     bytes_of,
     dense,
@@ -34,10 +37,7 @@ from lamina.data.fields import (
 )
 from lamina.elsewhere import Named
 from lamina.errors import DataError
-from lamina.graph.kinds import ElementType, Kind, Misfit, Number, Operands, Whole, shown
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox_in_64_bits
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, DTypeLike, as_dtype, shape_text
 
 Floats = Annotated[DTypeLike, ElementType(("float",))]
 # Inputs, targets, and the weights of the examples if there are any.

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from lamina.base.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 from lamina.data.arrays import (
     MASKED,
     Listed,
@@ -18,7 +19,6 @@ from lamina.data.arrays import (
     sparse_in_dtype,
 )
 from lamina.errors import DataError, DTypeError
-from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
 
 # What a data set has as inputs, targets or weights.
 Arrays = Array | tuple[Array, ...] | Mapping[str, Array]

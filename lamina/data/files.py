@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
-from lamina.calls import checked
+from lamina.base.disk import open_regular
+from lamina.base.shapes import Array
+from lamina.checks import checked
+from lamina.checks.kinds import AnyOf, FilePath, Flag, OrNone, Whole
 from lamina.data.archives import read_hdf5, read_npy, read_npz
 from lamina.data.coding import Words, coded, dataset_of_pictures, target_column, targets_of
 from lamina.data.columns import Decimal, Delimiter, Kinds
@@ -18,10 +21,7 @@ from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, r
 from lamina.data.on_disk import MAPPED_BYTES, mapped_hdf5, mapped_npy
 from lamina.data.tables import DELIMITERS, NotNumbers, column_number, read_csv, reading_table
 from lamina.data.untrusted import PathLike, reading
-from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
-from lamina.graph.kinds import AnyOf, FilePath, Flag, OrNone, Whole
-from lamina.shapes import Array
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _SIGNATURES = (

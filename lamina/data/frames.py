@@ -15,7 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from lamina.calls import checked
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.checks import checked
 from lamina.data.arrays import MASKED, has_columns, is_row, is_rows, to_array
 from lamina.data.columns import (
     Decimal,
@@ -29,8 +31,6 @@ from lamina.data.columns import (
 from lamina.data.tables import DELIMITERS, read_texts, reading_table
 from lamina.data.untrusted import PathLike
 from lamina.errors import DataError, missing_extra
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
 
 
 def columns_of(frame: Any) -> dict[str, Array]:

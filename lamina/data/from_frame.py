@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Annotated, Any
 
-from lamina.calls import checked
+from lamina.checks import checked
+from lamina.checks.kinds import AnyOf, Kind, Misfit, Number, Operands, OrNone, Word
 from lamina.data.coding import Words, coded
 from lamina.data.columns import Kinds, errors_at, recognised
 from lamina.data.dataset import Dataset
 from lamina.data.frames import columns_of
-from lamina.graph.kinds import AnyOf, Kind, Misfit, Number, Operands, OrNone, Word
 
 GAP_RULES = ("error", "mean", "median", "indicator")
 

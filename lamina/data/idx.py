@@ -13,12 +13,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from lamina.calls import checked
+from lamina.base.disk import open_regular
+from lamina.base.shapes import Array, shape_text, size_of
+from lamina.checks import checked
 from lamina.data.dataset import Dataset
 from lamina.data.untrusted import RESTORE, PathLike, read_at_most, reading, require_plausible
-from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
-from lamina.shapes import Array, shape_text, size_of
 
 GZIP_MAGIC = b"\x1f\x8b"
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from lamina.base.disk import open_regular
+from lamina.base.shapes import Array
 from lamina.data.untrusted import reading
-from lamina.disk import open_regular
 from lamina.errors import DataError, missing_extra
-from lamina.shapes import Array
 
 _SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")

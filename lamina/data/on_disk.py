@@ -14,15 +14,15 @@ from typing import Annotated, Any, BinaryIO, final
 
 import numpy as np
 
-from lamina.calls import checked
+from lamina.base.disk import open_regular
+from lamina.base.shapes import Array, size_of
+from lamina.checks import checked
+from lamina.checks.kinds import FilePath, OrNone, Whole
 from lamina.data.archives import hdf5_arrays, npy_layout, open_hdf5
 from lamina.data.dataset import permutations
 from lamina.data.untrusted import RESTORE, PathLike, reading
-from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
-from lamina.graph.kinds import FilePath, OrNone, Whole
 from lamina.program.philox import CHUNK_STREAM
-from lamina.shapes import Array, size_of
 
 # Larger files are mapped, unless `load` is told otherwise.
 MAPPED_BYTES = 256 << 20

@@ -8,12 +8,12 @@ from typing import Annotated, Any, cast, final
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.checks.kinds import Kind, Misfit, Operands, Whole, shown
 from lamina.data.dataset import permutations
 from lamina.errors import DataError
-from lamina.graph.kinds import Kind, Misfit, Operands, Whole, shown
 from lamina.program.philox import WINDOW_STREAM, random_bits
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
 
 Counted = Annotated[int, Whole(0)]
 
@@ -112,7 +112,7 @@ def plain_state(state: Any) -> Any:
     Raises:
         FileFormatError: if it stands for bytes, and is not of base64.
     """
-    from lamina.calls.stored import read_stored  # only files need it
+    from lamina.checks.stored import read_stored  # only files need it
 
     coded = cast(dict[str, Any], state) if isinstance(state, dict) else {}
     is_coded = list(coded) == [_BYTES]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, final
 
+from lamina.base.shapes import Array, size_of
 from lamina.data.dataset import Dataset
 from lamina.data.positions import Position, is_stateful, plain_state, saved_state
 from lamina.data.stream import as_batch, depends_on_epochs_before, is_one_example, opened
 from lamina.errors import DataError, LaminaError
-from lamina.shapes import Array, size_of
 
 # Converts a batch of the source to the arrays that the program reads.
 Convert = Callable[[Dataset], Sequence[Array]]

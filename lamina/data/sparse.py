@@ -7,9 +7,9 @@ from typing import final
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, size_of
 from lamina.data.dataset import Batch, Dataset
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, size_of
 
 # About the bytes of a batch of dense rows.
 _BATCH_BYTES = 1 << 20

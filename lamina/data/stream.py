@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
-from lamina.calls import Called
+from lamina.base.records import frozen_dataclass
+from lamina.checks import Called
+from lamina.checks.kinds import Count, Kind, Operands, OrNone, Whole, shown
 from lamina.data.arrays import (
     columns_in,
     has_columns,
@@ -25,8 +27,6 @@ from lamina.data.arrays import (
 )
 from lamina.data.dataset import NAME_PAIRS, Dataset, as_dataset
 from lamina.errors import DataError
-from lamina.graph.kinds import Count, Kind, Operands, OrNone, Whole, shown
-from lamina.records import frozen_dataclass
 
 if TYPE_CHECKING:
     from lamina.data.coding import Coding

@@ -13,12 +13,12 @@ from typing import cast
 
 import numpy as np
 
+from lamina.base.disk import open_regular
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
 from lamina.data.columns import GAPS, LARGEST, doubt_index, is_number, require_float32
 from lamina.data.untrusted import reading
-from lamina.disk import open_regular
 from lamina.errors import DataError, FileFormatError
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
 
 # Where several divide all rows alike, the first does: commas are the most usual within cells.
 DELIMITERS = "\t;|,"

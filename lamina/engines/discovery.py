@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines import DEFAULT_ENGINE as DEFAULT_ENGINE
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Device, Engine, did_you_mean, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

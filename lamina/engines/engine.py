@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, DType
 from lamina.engines.changes import Changes
 from lamina.engines.room import Need
 from lamina.errors import EngineError
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType
 
 
 @frozen_dataclass

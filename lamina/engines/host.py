@@ -9,12 +9,12 @@ from typing import Any, Protocol, cast, final
 
 import numpy as np
 
+from lamina.base.shapes import Array, size_of
+from lamina.base.shielded import shielded
 from lamina.engines.changes import Changes
 from lamina.engines.engine import Arena, Memory
 from lamina.errors import EngineError, InternalError
 from lamina.reports import bytes_text
-from lamina.shapes import Array, size_of
-from lamina.shielded import shielded
 
 ALIGNMENT_BYTES = 64
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from lamina.base.records import frozen_dataclass
 from lamina.errors import EngineError
 from lamina.program.program import Buffer, Program
-from lamina.records import frozen_dataclass
 from lamina.reports import bytes_text
 
 # For less memory the system is not queried: a query takes a fifth of a millisecond.

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from lamina.disk import Content, check_folder, sweep, write_whole
+from lamina.base.disk import Content, check_folder, sweep, write_whole
 from lamina.errors import DataError
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from lamina.base.shapes import Array, DType, Size
 from lamina.errors import DefinitionError
 from lamina.files.classes import USER_PREFIX, own_classes
 from lamina.graph import LEAF, ConstantValue, Graph, Tensor
@@ -17,7 +18,6 @@ from lamina.layers.gradients import GRADIENT
 from lamina.layers.layer import LAYER, RESULT, Layer, is_frozen_record
 from lamina.network import Network
 from lamina.ops.recomputation import COMPUTED_AGAIN
-from lamina.shapes import Array, DType, Size
 
 Json = Any
 

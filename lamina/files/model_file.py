@@ -18,15 +18,15 @@ from typing import Any, cast
 import numpy as np
 
 from lamina import data
-from lamina.disk import open_regular
+from lamina.base.disk import open_regular
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, as_dtype, converted, float32, shape_text, static
 from lamina.errors import DataError, FileFormatError, LaminaError
 from lamina.files.atomic import write_atomically
 from lamina.files.decode import ADVICE, NONSENSE, decode
 from lamina.files.encode import encode
 from lamina.network import Network
-from lamina.precision import MIXED, Precision
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, as_dtype, converted, float32, shape_text, static
+from lamina.step.precision import MIXED, Precision
 
 FORMAT = "lamina-model-1"
 

@@ -1,5 +1,11 @@
 """Graphs of tensors and ops: the user's computation, before the compiler decides anything."""
 
+from lamina.checks.origin import Origin as Origin
+from lamina.checks.origin import current_origin as current_origin
+from lamina.checks.origin import labelled as labelled
+from lamina.checks.origin import located as located
+from lamina.checks.origin import source_line as source_line
+from lamina.checks.origin import warn as warn
 from lamina.graph.apply import apply as apply
 from lamina.graph.apply import constant as constant
 from lamina.graph.apply import leaf as leaf
@@ -20,12 +26,6 @@ from lamina.graph.leaves import LEAF as LEAF
 from lamina.graph.leaves import ConstantValue as ConstantValue
 from lamina.graph.leaves import Leaf as Leaf
 from lamina.graph.methods import operator as operator
-from lamina.graph.origin import Origin as Origin
-from lamina.graph.origin import current_origin as current_origin
-from lamina.graph.origin import labelled as labelled
-from lamina.graph.origin import located as located
-from lamina.graph.origin import source_line as source_line
-from lamina.graph.origin import warn as warn
 from lamina.graph.paths import described as described
 from lamina.graph.paths import path_after as path_after
 from lamina.graph.paths import with_final_paths as with_final_paths

@@ -7,16 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
-from lamina.graph.attributes import MayLack
-from lamina.graph.graph import Graph
-from lamina.graph.hyperparameters import Hyperparameter
-from lamina.graph.kinds import Misfit, refusal
-from lamina.graph.leaves import CONSTANT, LEAF, ConstantValue
-from lamina.graph.origin import ORIGIN, Origin, located
-from lamina.graph.paths import described, path_after, with_final_paths
-from lamina.graph.tensor import NUMBERS, Attributes, Op, Tensor
-from lamina.shapes import (
+from lamina.base.shapes import (
     PUBLIC_DTYPES,
     Array,
     DType,
@@ -27,6 +18,15 @@ from lamina.shapes import (
     converted,
     shape_text,
 )
+from lamina.checks.kinds import Misfit, refusal
+from lamina.checks.origin import ORIGIN, Origin, located
+from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
+from lamina.graph.attributes import MayLack
+from lamina.graph.graph import Graph
+from lamina.graph.hyperparameters import Hyperparameter
+from lamina.graph.leaves import CONSTANT, LEAF, ConstantValue
+from lamina.graph.paths import described, path_after, with_final_paths
+from lamina.graph.tensor import NUMBERS, Attributes, Op, Tensor
 
 
 def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:

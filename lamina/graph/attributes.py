@@ -1,6 +1,6 @@
 """Kinds of the attributes of ops: kinds that depend on operands, and kinds that only ops have.
 
-All other kinds are in `lamina.graph.kinds`. `lamina.graph.apply` checks every op against its
+All other kinds are in `lamina.checks.kinds`. `lamina.graph.apply` checks every op against its
 record, whether Python code or a file makes it. So shape rules, gradients, lowering rules and
 engines rely on valid attributes.
 """
@@ -14,7 +14,9 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.graph.kinds import (
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import as_whole, converted
+from lamina.checks.kinds import (
     LARGEST,
     Kind,
     Misfit,
@@ -25,8 +27,6 @@ from lamina.graph.kinds import (
     read_each,
     read_with_kinds,
 )
-from lamina.records import frozen_dataclass
-from lamina.shapes import as_whole, converted
 
 # The longest name of a leaf, label of an axis, or formula of an einsum.
 LABEL = Text(longest=1000)

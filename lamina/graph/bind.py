@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from lamina.base.shapes import Size, bind_dim
 from lamina.graph.apply import rebuild, rewrite
 from lamina.graph.graph import Graph
 from lamina.graph.tensor import Tensor
-from lamina.shapes import Size, bind_dim
 
 
 def bind_batch(graph: Graph, batch: int) -> Graph:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from lamina.base.shapes import Array, as_dtype, converted
 from lamina.graph.graph import Graph
 from lamina.graph.leaves import LEAF
 from lamina.graph.tensor import Tensor
-from lamina.shapes import Array, as_dtype, converted
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:

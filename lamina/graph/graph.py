@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from typing import Any, cast
 
-from lamina.graph.origin import Origin
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, Shape
+from lamina.checks.origin import Origin
 from lamina.graph.tensor import Attributes, Op, Tensor
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType, Shape
 
 
 @frozen_dataclass

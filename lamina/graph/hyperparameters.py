@@ -17,9 +17,9 @@ from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, cast, final
 
+from lamina.base.shapes import DType
 from lamina.graph.leaves import LEAF
 from lamina.graph.tensor import Tensor
-from lamina.shapes import DType
 
 _Record = TypeVar("_Record")
 # Longer names of formulas are shortened to a checksum.

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from lamina.base.shapes import Array, DType, Shape, as_dtype
+from lamina.checks.kinds import ElementType, Extent, Flag, Instance, Word
 from lamina.errors import LaminaError
 from lamina.graph.attributes import LABEL, Many, MayLack
-from lamina.graph.kinds import ElementType, Extent, Flag, Instance, Word
 from lamina.graph.tensor import Attributes, LoweringRule, Op, Tensor
-from lamina.shapes import Array, DType, Shape, as_dtype
 
 
 class Leaf(LoweringRule):

@@ -7,8 +7,8 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 if TYPE_CHECKING:
+    from lamina.base.shapes import Dim, DTypeLike
     from lamina.graph.tensor import Tensor, TensorLike
-    from lamina.shapes import Dim, DTypeLike
 
     _Axes = int | Sequence[int] | None
     _Bound = TensorLike | None

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from weakref import WeakKeyDictionary
 
+from lamina.base.shapes import shape_text
 from lamina.graph.graph import topological
 from lamina.graph.leaves import CONSTANT
 from lamina.graph.tensor import Tensor
-from lamina.shapes import shape_text
 
 
 def path_after(operands: Sequence[Tensor], label: str, name: str | None = None) -> str:

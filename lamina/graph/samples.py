@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, cast, final
 
-from lamina.records import cached_property, frozen_dataclass
+from lamina.base.records import cached_property, frozen_dataclass
 
 
 @frozen_dataclass

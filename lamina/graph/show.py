@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from lamina.base.shapes import DType, shape_text
 from lamina.graph.graph import Graph
 from lamina.graph.leaves import CONSTANT, LEAF
 from lamina.graph.tensor import Tensor
-from lamina.shapes import DType, shape_text
 
 
 def show(graph: Graph) -> str:

@@ -10,18 +10,18 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module
-from typing import Any, ClassVar, NoReturn, final
+from typing import Annotated, Any, ClassVar, NoReturn, final
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, Dim, DType, Shape, shape_text
+from lamina.checks.kinds import Instance, Kind, Row
+from lamina.checks.origin import Origin, current_origin, source_line
 from lamina.elsewhere import Named, advice_for
 from lamina.errors import LaminaError, ShapeError
-from lamina.graph.kinds import Kind
 from lamina.graph.methods import OPERATORS, Methods
-from lamina.graph.origin import Origin, current_origin, source_line
 from lamina.graph.samples import Sample
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, Dim, DType, Shape, shape_text
 
 Attributes = Mapping[str, Any]
 
@@ -137,7 +137,7 @@ class Tensor(Methods, Named):
         op: the op that makes it.
         operands: the tensors to which the op is applied.
         attributes: the op's other arguments, immutable and hashable.
-        shape: dimensions; the batch may be left open (`lamina.shapes.Size`).
+        shape: dimensions; the batch may be left open (`lamina.base.shapes.Size`).
         dtype: of the elements.
         origin: the layer and source line that made it.
         number: rises in the order in which tensors are made.
@@ -365,6 +365,8 @@ class Tensor(Methods, Named):
 
 
 TensorLike = Tensor | bool | int | float | Array
+# The kind of arguments that are several tensors.
+Tensors = Annotated[Sequence[Tensor], Row(Instance(Tensor))]
 
 NUMBERS = int | float | np.generic | np.ndarray
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from lamina.base.shapes import shape_text
 from lamina.errors import InternalError
 from lamina.graph.graph import Graph
 from lamina.graph.leaves import LEAF
-from lamina.shapes import shape_text
 
 
 def verify(graph: Graph, before: Graph | None = None) -> None:

@@ -1,6 +1,6 @@
 """Layers: frozen records of hyper-parameters that build graphs of ops; one family a file."""
 
-from lamina.lazy import loaded_when_used
+from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
     from lamina.layers.activation import GELU as GELU

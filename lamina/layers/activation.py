@@ -10,13 +10,13 @@ from dataclasses import KW_ONLY
 from typing import Literal
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.checks.kinds import Positive
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Positive
 from lamina.layers.checks import axis_within_example
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal, final
 import numpy as np
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Dim, float32
+from lamina.checks.kinds import Kind, Misfit, NotNegative, Number, Operands
 from lamina.graph import Tensor
-from lamina.graph.kinds import Kind, Misfit, NotNegative, Number, Operands
 from lamina.layers.augmentation import Ordered, image_extents
 from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.records import frozen_dataclass
-from lamina.shapes import Dim, float32
 
 _Mode = Literal["nearest", "bilinear", "bicubic"]
 _Padding = Literal["zeros", "border", "reflect"]

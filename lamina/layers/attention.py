@@ -20,9 +20,11 @@ from typing import Any, Literal
 import numpy as np
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import bool_, shape_text, static
+from lamina.checks.kinds import Count, Fraction, NotNegative, Positive
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Count, Fraction, NotNegative, Positive
 from lamina.layers.activation import GELU
 from lamina.layers.checks import EMBEDDING, origin_text, require_float
 from lamina.layers.dropout import Dropout
@@ -31,8 +33,6 @@ from lamina.layers.layer import Layer
 from lamina.layers.linear import Linear
 from lamina.layers.normalization import LayerNorm
 from lamina.layers.scope import Scope
-from lamina.records import frozen_dataclass
-from lamina.shapes import bool_, shape_text, static
 
 Activation = Literal["relu", "gelu"]
 

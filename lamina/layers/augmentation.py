@@ -11,9 +11,9 @@ from dataclasses import KW_ONLY
 from typing import Annotated, Any, final
 
 from lamina import ops
-from lamina.errors import DefinitionError, ShapeError
-from lamina.graph import Tensor, described
-from lamina.graph.kinds import (
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Dim, Shape, float32, int64, static
+from lamina.checks.kinds import (
     Kind,
     Misfit,
     Number,
@@ -22,14 +22,14 @@ from lamina.graph.kinds import (
     entries_of,
     read_each,
 )
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
 from lamina.layers.checks import axis_within_example, origin_text
 from lamina.layers.convolution import ForEachAxis, Numbers, numbers_of
 from lamina.layers.image import Widths, pairs_of_widths
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.padding import PadMode
-from lamina.records import frozen_dataclass
-from lamina.shapes import Dim, Shape, float32, int64, static
 
 
 @final

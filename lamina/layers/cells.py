@@ -9,15 +9,15 @@ from dataclasses import KW_ONLY
 from typing import ClassVar, Literal
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Shape, shape_text, static
+from lamina.checks.kinds import Count
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Count
 from lamina.layers.checks import require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
-from lamina.records import frozen_dataclass
-from lamina.shapes import Shape, shape_text, static
 
 Tensors = Sequence[Tensor]
 CellActivation = Literal["tanh", "relu"]

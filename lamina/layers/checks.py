@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from lamina.calls import Called
+from lamina.base.shapes import normalise_axis
+from lamina.checks import Called
 from lamina.elsewhere import Named
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Origin, Tensor, described, source_line
-from lamina.shapes import normalise_axis
 
 
 class Sourced(Named, metaclass=Called):

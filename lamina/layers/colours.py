@@ -6,15 +6,15 @@ from dataclasses import KW_ONLY
 from typing import Annotated
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import float32
+from lamina.checks.kinds import NotNegative, Number, Positive
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import NotNegative, Number, Positive
 from lamina.layers.augmentation import Probability, chosen, each, image_extents
 from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.records import frozen_dataclass
-from lamina.shapes import float32
 
 
 @frozen_dataclass

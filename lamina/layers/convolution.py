@@ -13,9 +13,9 @@ from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from lamina import ops
-from lamina.errors import DefinitionError, ShapeError
-from lamina.graph import Tensor, described
-from lamina.graph.kinds import (
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of, static
+from lamina.checks.kinds import (
     Count,
     Either,
     Kind,
@@ -29,13 +29,13 @@ from lamina.graph.kinds import (
     read_each,
     refusal,
 )
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 from lamina.ops.padding import PadMode
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of, static
 
 
 @frozen_dataclass

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Shape
+from lamina.checks.kinds import NotNegative, Probability
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import NotNegative, Probability
 from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.records import frozen_dataclass
-from lamina.shapes import Shape
 
 
 @frozen_dataclass

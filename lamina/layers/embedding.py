@@ -9,9 +9,11 @@ from typing import Annotated, Literal
 import numpy as np
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, Dim, bool_, static
+from lamina.checks.kinds import Count, Positive, Whole
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.graph.kinds import Count, Positive, Whole
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.init import Normal
 from lamina.layers.layer import Layer
@@ -24,8 +26,6 @@ from lamina.layers.scope import (
     initializer,
 )
 from lamina.ops.conversion import rounded_once
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, Dim, bool_, static
 
 # Added to norms before a division, as in PyTorch.
 _SMALLEST = 1e-7

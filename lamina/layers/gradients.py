@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from lamina.calls import Tensors, checked
+from lamina.base.shapes import DType, Shape
+from lamina.checks import checked
+from lamina.checks.kinds import Flag
 from lamina.errors import DefinitionError
 from lamina.graph import Attributes, LoweringRule, Op, Tensor, apply, topological
 from lamina.graph.attributes import whole
-from lamina.graph.kinds import Flag
+from lamina.graph.tensor import Tensors
 from lamina.layers.layer import LAYER, RESULT, no_reference
 from lamina.ops import differentiate
-from lamina.shapes import DType, Shape
 
 
 @checked

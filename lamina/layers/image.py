@@ -10,9 +10,9 @@ from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
 from lamina import ops
-from lamina.errors import DefinitionError, ShapeError
-from lamina.graph import Tensor, described
-from lamina.graph.kinds import (
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Dim, static
+from lamina.checks.kinds import (
     LARGEST,
     Count,
     Kind,
@@ -22,12 +22,12 @@ from lamina.graph.kinds import (
     entries_of,
     read_each,
 )
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.padding import PadMode
-from lamina.records import frozen_dataclass
-from lamina.shapes import Dim, static
 
 
 @frozen_dataclass

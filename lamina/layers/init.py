@@ -21,14 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, int64, shape_text, size_of
+from lamina.checks.kinds import NotNegative, Positive, Row, Whole
 from lamina.elsewhere import names_known
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, constant, evaluate
-from lamina.graph.kinds import NotNegative, Positive, Row, Whole
 from lamina.layers.checks import Sourced, origin_text
 from lamina.program.philox import philox_in_64_bits
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, int64, shape_text, size_of
 
 Float64 = npt.NDArray[np.float64]
 Extents = Annotated[tuple[int, ...], Row(Whole(0), example="(10, 3)")]

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY
 
 from lamina import ops
-from lamina.calls import Tensors, checked
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Dim
+from lamina.checks import checked
+from lamina.checks.kinds import Count
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Count
+from lamina.graph.tensor import Tensors
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.records import frozen_dataclass
-from lamina.shapes import Dim
 
 
 @frozen_dataclass

@@ -16,8 +16,21 @@ from dataclasses import KW_ONLY, field, fields, is_dataclass
 from types import FunctionType
 from typing import Annotated, Any, Never, cast
 
-from lamina import shapes
-from lamina.calls import checked
+from lamina.base import shapes
+from lamina.base.records import LAST, frozen_dataclass
+from lamina.base.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
+from lamina.checks import checked
+from lamina.checks.kinds import (
+    HIGHEST,
+    ElementType,
+    Instance,
+    Kind,
+    Misfit,
+    Operands,
+    OrNone,
+    Whole,
+    shown,
+)
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import (
     LEAF,
@@ -35,22 +48,9 @@ from lamina.graph import (
     with_final_paths,
 )
 from lamina.graph.attributes import whole
-from lamina.graph.kinds import (
-    HIGHEST,
-    ElementType,
-    Instance,
-    Kind,
-    Misfit,
-    Operands,
-    OrNone,
-    Whole,
-    shown,
-)
 from lamina.layers.checks import Sourced
 from lamina.layers.names import Name, OwnName
 from lamina.layers.scope import BUILDING, Record, Scope
-from lamina.records import LAST, frozen_dataclass
-from lamina.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
 
 
 @frozen_dataclass

@@ -10,15 +10,15 @@ from dataclasses import KW_ONLY
 import numpy as np
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, float32, int64
+from lamina.checks.kinds import Positive
 from lamina.graph import Tensor
-from lamina.graph.kinds import Positive
 from lamina.layers.augmentation import below, image_extents, positions
 from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.partners import partners
 from lamina.layers.scope import Scope
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, float32, int64
 
 
 @frozen_dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from lamina.graph.kinds import Kind, Misfit, Operands, OrNone
+from lamina.checks.kinds import Kind, Misfit, Operands, OrNone
 
 # Words that are joined by dots. The first does not begin with a digit: numbers are the names of
 # layers without a name.

@@ -12,9 +12,9 @@ from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
 from lamina import ops
-from lamina.errors import ShapeError
-from lamina.graph import Tensor, described
-from lamina.graph.kinds import (
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import static
+from lamina.checks.kinds import (
     Count,
     Kind,
     Misfit,
@@ -26,13 +26,13 @@ from lamina.graph.kinds import (
     entries_of,
     read_each,
 )
+from lamina.errors import ShapeError
+from lamina.graph import Tensor, described
 from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Constant, Zeros
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.layers.wide import in_float32
-from lamina.records import frozen_dataclass
-from lamina.shapes import static
 
 
 class _AxisNumbers(Kind):

@@ -7,16 +7,16 @@ from dataclasses import KW_ONLY
 from typing import Annotated
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import static
+from lamina.checks.kinds import Count, Positive, Whole
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Count, Positive, Whole
 from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 from lamina.layers.wide import in_float32
-from lamina.records import frozen_dataclass
-from lamina.shapes import static
 
 
 @frozen_dataclass

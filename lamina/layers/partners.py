@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
 from lamina.graph import Tensor
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

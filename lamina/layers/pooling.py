@@ -12,9 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, size_of, static
+from lamina.checks.kinds import Count, Positive
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.graph.kinds import Count, Positive
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.convolution import ForEachAxis, Numbers, Pairs, check_image, numbers_of, pairs_of
 from lamina.layers.layer import Layer
@@ -22,8 +24,6 @@ from lamina.layers.scope import Scope
 from lamina.layers.upsampling import along_axis, means, windows_of_size
 from lamina.layers.wide import in_float32
 from lamina.ops import Window
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, size_of, static
 
 
 @frozen_dataclass

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import static
+from lamina.checks.kinds import NotNegative, Positive
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import NotNegative, Positive
 from lamina.layers.checks import origin_text
 from lamina.layers.init import Constant
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.records import frozen_dataclass
-from lamina.shapes import static
 
 # Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017), section 2.
 _SELU_ALPHA = 1.6732632423543772848170429916717

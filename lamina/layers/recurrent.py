@@ -13,9 +13,11 @@ from dataclasses import KW_ONLY
 from typing import ClassVar, Literal
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import int64, static
+from lamina.checks.kinds import Count, Depth, Fraction
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Count, Depth, Fraction
 from lamina.layers.cells import (
     CellActivation,
     Tensors,
@@ -28,8 +30,6 @@ from lamina.layers.checks import EMBEDDING, require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
-from lamina.records import frozen_dataclass
-from lamina.shapes import int64, static
 
 
 @frozen_dataclass

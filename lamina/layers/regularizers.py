@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.checks.kinds import NotNegative
 from lamina.graph import Tensor
-from lamina.graph.kinds import NotNegative
 from lamina.layers.checks import Sourced
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

@@ -9,21 +9,12 @@ from dataclasses import dataclass, field
 from types import BuiltinFunctionType
 from typing import Annotated, Any, Protocol, cast, final
 
-from lamina import ops, shapes
-from lamina.calls import checked
-from lamina.errors import DefinitionError, LaminaError, ShapeError
-from lamina.graph import (
-    Hyperparameters,
-    Origin,
-    Tensor,
-    current_origin,
-    described,
-    labelled,
-    leaf,
-    located,
-    topological,
-)
-from lamina.graph.kinds import (
+from lamina import ops
+from lamina.base import shapes
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, DType, DTypeLike, Shape, shape_text, static
+from lamina.checks import checked
+from lamina.checks.kinds import (
     Count,
     ElementType,
     Extent,
@@ -37,11 +28,21 @@ from lamina.graph.kinds import (
     OrNone,
     Row,
 )
+from lamina.errors import DefinitionError, LaminaError, ShapeError
+from lamina.graph import (
+    Hyperparameters,
+    Origin,
+    Tensor,
+    current_origin,
+    described,
+    labelled,
+    leaf,
+    located,
+    topological,
+)
 from lamina.layers.partners import Mixture
 from lamina.ops.conversion import widened
 from lamina.program.philox import INITIAL_VALUE_STREAMS
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, DTypeLike, Shape, shape_text, static
 
 
 class Initializer(Protocol):

@@ -7,16 +7,16 @@ from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
 from lamina import ops
-from lamina.calls import refused
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Dim, divide_counts, element_count, shape_text
+from lamina.checks import refused
+from lamina.checks.kinds import Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.graph.kinds import Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.layers.checks import axis_within_example
 from lamina.layers.layer import Layer
 from lamina.layers.names import OwnName
 from lamina.layers.scope import Scope
-from lamina.records import frozen_dataclass
-from lamina.shapes import Dim, divide_counts, element_count, shape_text
 
 
 @frozen_dataclass

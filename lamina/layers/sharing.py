@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lamina.base.shapes import shape_text
 from lamina.errors import DefinitionError, ShapeError
 from lamina.layers.scope import Record
-from lamina.shapes import shape_text
 
 
 def shared_names(whole: Record, part: Record) -> dict[str, str]:

@@ -6,6 +6,8 @@ from dataclasses import KW_ONLY
 from typing import cast
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import static
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text, require_float
@@ -14,8 +16,6 @@ from lamina.layers.init import Zeros
 from lamina.layers.layer import Layer
 from lamina.layers.linear import Linear
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
-from lamina.records import frozen_dataclass
-from lamina.shapes import static
 
 
 @frozen_dataclass

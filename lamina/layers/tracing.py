@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from lamina import ops, shapes
+from lamina import ops
+from lamina.base import shapes
+from lamina.base.garbage import without_collections
+from lamina.base.shapes import DType
 from lamina.errors import DefinitionError, LaminaError
-from lamina.garbage import without_collections
 from lamina.graph import (
     CONSTANT,
     Graph,
@@ -32,7 +34,6 @@ from lamina.layers.layer import (
     shapes_known,
 )
 from lamina.layers.scope import IndexLimit, Record, Scope
-from lamina.shapes import DType
 
 
 class Trace:

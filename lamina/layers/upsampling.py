@@ -14,16 +14,16 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, DType, float64, static
+from lamina.checks.kinds import Either, Number, OrNone, Row
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.graph.kinds import Either, Number, OrNone, Row
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.convolution import ForEachAxis
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.layers.wide import in_float32
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, float64, static
 
 Mode = Literal[
     "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"

@@ -4,7 +4,7 @@ Each reads like the table in its paper. They use public layers only, so a varian
 line changed.
 """
 
-from lamina.lazy import loaded_when_used
+from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
     from lamina.networks.autoencoder import Autoencoder as Autoencoder

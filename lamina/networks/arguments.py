@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from lamina.graph.kinds import (
+from lamina.base.records import frozen_dataclass
+from lamina.checks.kinds import (
     Function,
     Kind,
     Misfit,
@@ -17,7 +18,6 @@ from lamina.graph.kinds import (
     shown,
 )
 from lamina.layers import Layer
-from lamina.records import frozen_dataclass
 
 _EXTENTS = Row(Whole(1), example="(256, 128)")
 

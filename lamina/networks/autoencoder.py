@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from lamina.calls import checked
-from lamina.graph.kinds import Count
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
+from lamina.checks import checked
+from lamina.checks.kinds import Count
 from lamina.layers import Flatten, GaussianSample, Input, Layer, Linear, ReLU, Reshape, Sigmoid
 from lamina.network import Network, Sequential
 from lamina.networks.arguments import Activation, ShapeOfExamples, Widths
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 
 @final

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lamina.calls import checked
+from lamina.checks import checked
+from lamina.checks.kinds import Count
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
-from lamina.graph.kinds import Count
 from lamina.layers import (
     BatchNorm,
     Conv2d,

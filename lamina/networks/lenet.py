@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lamina.calls import checked
-from lamina.graph.kinds import Count
+from lamina.checks import checked
+from lamina.checks.kinds import Count
 from lamina.layers import Conv2d, Flatten, Input, Linear, MaxPool2d, ReLU
 from lamina.network import Network, Sequential
 from lamina.networks.arguments import ShapeOfImages

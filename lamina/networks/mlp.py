@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lamina.calls import checked
-from lamina.graph.kinds import Count
+from lamina.checks import checked
+from lamina.checks.kinds import Count
 from lamina.layers import Flatten, Input, Layer, Linear, ReLU
 from lamina.network import Network, Sequential
 from lamina.networks.arguments import Activation, ShapeOfExamples, Widths

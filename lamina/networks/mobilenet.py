@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from lamina.calls import checked
+from lamina.base.shapes import static
+from lamina.checks import checked
+from lamina.checks.kinds import Count, Fraction, Number
 from lamina.graph import Tensor
-from lamina.graph.kinds import Count, Fraction, Number
 from lamina.layers import BatchNorm, Conv2d, Dropout, GlobalAvgPool, Hardtanh, Input, Linear
 from lamina.layers.init import KaimingUniform, Normal
 from lamina.network import Network
 from lamina.networks.arguments import ShapeOfImages
-from lamina.shapes import static
 
 # Table 2 of the paper: expansion t, channels c, repetitions n, stride s of the first repetition.
 _TABLE = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lamina.calls import checked
+from lamina.checks import checked
+from lamina.checks.kinds import Count, Depth, Fraction
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
-from lamina.graph.kinds import Count, Depth, Fraction
 from lamina.layers import LSTM, Embedding, Input, Linear
 from lamina.network import Network
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from lamina.calls import checked
+from lamina.base.shapes import static
+from lamina.checks import checked
+from lamina.checks.kinds import Count
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
-from lamina.graph.kinds import Count
 from lamina.layers import BatchNorm, Conv2d, GlobalAvgPool, Input, Linear, MaxPool2d, ReLU
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
 from lamina.networks.arguments import ShapeOfImages
-from lamina.shapes import static
 
 # Table 1 of the paper: the number of blocks in each stage.
 _BLOCKS = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lamina import ops
-from lamina.calls import checked
-from lamina.graph.kinds import Count, Depth, Fraction
+from lamina.checks import checked
+from lamina.checks.kinds import Count, Depth, Fraction
 from lamina.layers import (
     Embedding,
     Input,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from lamina.calls import checked
+from lamina.base.shapes import static
+from lamina.checks import checked
+from lamina.checks.kinds import Count, Row, Whole
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, source_line
-from lamina.graph.kinds import Count, Row, Whole
 from lamina.layers import BatchNorm, Conv2d, ConvTranspose2d, Crop, Input, MaxPool2d, ReLU, concat
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network
 from lamina.networks.arguments import ShapeOfImages, Widths
-from lamina.shapes import static
 
 
 @checked

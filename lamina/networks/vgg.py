@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from lamina.calls import checked
+from lamina.checks import checked
+from lamina.checks.kinds import Count, Either, Fraction, Row, Whole
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
-from lamina.graph.kinds import Count, Either, Fraction, Row, Whole
 from lamina.layers import BatchNorm, Conv2d, Dropout, Flatten, Input, Layer, Linear, MaxPool2d, ReLU
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network, Sequential

@@ -3,7 +3,7 @@
 `ALL` is the table of records, from which tests are generated.
 """
 
-from lamina.lazy import loaded_when_used
+from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
     from lamina.ops.arithmetic import add as add

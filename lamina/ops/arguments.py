@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from lamina.errors import LaminaError, ShapeError
-from lamina.graph import Tensor, TensorLike, constant, described, located, source_line
-from lamina.graph.attributes import whole
-from lamina.graph.kinds import (
+from lamina.base.shapes import (
+    DType,
+    DTypeLike,
+    Shape,
+    Size,
+    as_whole,
+    normalise_axes,
+    normalise_axis,
+)
+from lamina.checks.kinds import (
     ElementType,
     Extent,
     Flag,
@@ -24,7 +30,9 @@ from lamina.graph.kinds import (
     read_each,
     refusal,
 )
-from lamina.shapes import DType, DTypeLike, Shape, Size, as_whole, normalise_axes, normalise_axis
+from lamina.errors import LaminaError, ShapeError
+from lamina.graph import Tensor, TensorLike, constant, described, located, source_line
+from lamina.graph.attributes import whole
 
 
 def as_tensor(value: TensorLike) -> Tensor:

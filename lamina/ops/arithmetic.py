@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, DType, as_whole
+from lamina.checks import checked_as_given as checked
 from lamina.graph import CONSTANT, Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, greater, less, logical_and, where
@@ -26,7 +27,6 @@ from lamina.ops.factories import (
 )
 from lamina.program.integers import integer_power
 from lamina.program.scalar import Scalar
-from lamina.shapes import Array, DType, as_whole
 
 ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
 

@@ -12,11 +12,12 @@ from functools import partial
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, Dim, DType, Shape, bfloat16, bool_, converted
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import ElementType, Flag
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
 from lamina.graph.attributes import AnyNumber, MayLack, whole
-from lamina.graph.kinds import ElementType, Flag
 from lamina.ops.arguments import as_tensor, flag_of, read
 from lamina.ops.attention_blocks import attention_arguments, gradients_of, weighted_means
 from lamina.ops.broadcast import broadcast_to
@@ -25,7 +26,6 @@ from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import expand_dims, reshape
 from lamina.program.target import Target
 from lamina.program.tf32 import rounded_to_tf32
-from lamina.shapes import Array, Dim, DType, Shape, bfloat16, bool_, converted
 
 # Shapes -------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Dim, DType, bool_
 from lamina.graph import Attributes, Tensor, apply
 from lamina.ops import reduce
 from lamina.ops.broadcast import sum_to
@@ -24,8 +26,6 @@ from lamina.ops.linalg import EINSUM
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.slicing import pad, slice_axis
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
-from lamina.shapes import Dim, DType, bool_
 
 
 @frozen_dataclass

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, bool_
+from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError
 from lamina.graph import Op, Sample, Samples, Tensor, TensorLike, apply, described, operator
 from lamina.ops.arguments import as_tensor
 from lamina.ops.comparison import logical_and, logical_not, logical_or, logical_xor
 from lamina.ops.conversion import operands_of
 from lamina.ops.factories import elementwise_rule, scalar_primitive
-from lamina.shapes import Array, bool_
 
 _INTEGERS = ("int",)
 

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, Dim, DType, Shape, broadcast, shape_text
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Extent
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
 from lamina.graph.attributes import Axes, Many
-from lamina.graph.kinds import Extent
 from lamina.ops.arguments import as_tensor, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Reduction
 from lamina.ops.movement import reshape
 from lamina.program.index import constant_index
 from lamina.program.scalar import Scalar
-from lamina.shapes import Array, Dim, DType, Shape, broadcast, shape_text
 
 
 def _infer_broadcast(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:

@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, DType, Shape, bfloat16, float16
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import OrNone
 from lamina.errors import DefinitionError, DTypeError
 from lamina.graph import (
     CONSTANT,
@@ -22,7 +24,6 @@ from lamina.graph import (
     operator,
 )
 from lamina.graph.attributes import AnyNumber, Element
-from lamina.graph.kinds import OrNone
 from lamina.ops.arguments import as_tensor, read
 from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import (
@@ -46,7 +47,6 @@ from lamina.ops.factories import (
 )
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.shapes import Array, DType, Shape, bfloat16, float16
 
 
 def _infer_clip(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import DType, Shape, bool_
+from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError
 from lamina.graph import (
     CONSTANT,
@@ -29,7 +30,6 @@ from lamina.ops.factories import (
     logical_op,
     scalar_primitive,
 )
-from lamina.shapes import DType, Shape, bool_
 
 EQUAL = comparison_op("equal", np.equal)
 

@@ -12,34 +12,7 @@ from typing import Any, TypeVarTuple
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
-from lamina.errors import DTypeError, LaminaError
-from lamina.graph import (
-    CONSTANT,
-    LEAF,
-    Attributes,
-    Op,
-    Sample,
-    Tensor,
-    TensorLike,
-    apply,
-    constant,
-    described,
-    located,
-    operator,
-)
-from lamina.graph.kinds import ElementType
-from lamina.ops.arguments import as_tensor, dtype_of
-from lamina.ops.factories import (
-    ANY,
-    SIGNED,
-    elementwise_rule,
-    elementwise_samples,
-    scalar_primitive,
-)
-from lamina.ops.lowering_rules import Decomposition, Elementwise, Movement
-from lamina.program.tf32 import rounded_to_tf32
-from lamina.shapes import (
+from lamina.base.shapes import (
     Array,
     DType,
     DTypeLike,
@@ -56,6 +29,33 @@ from lamina.shapes import (
     promote,
     uint16,
 )
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import ElementType
+from lamina.errors import DTypeError, LaminaError
+from lamina.graph import (
+    CONSTANT,
+    LEAF,
+    Attributes,
+    Op,
+    Sample,
+    Tensor,
+    TensorLike,
+    apply,
+    constant,
+    described,
+    located,
+    operator,
+)
+from lamina.ops.arguments import as_tensor, dtype_of
+from lamina.ops.factories import (
+    ANY,
+    SIGNED,
+    elementwise_rule,
+    elementwise_samples,
+    scalar_primitive,
+)
+from lamina.ops.lowering_rules import Decomposition, Elementwise, Movement
+from lamina.program.tf32 import rounded_to_tf32
 
 
 def _infer_cast(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, Dim, DType, Shape, static
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Kind
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Fields, Many, whole
-from lamina.graph.kinds import Kind
 from lamina.ops.arguments import as_tensor, each_of, pairs_of
 from lamina.ops.conversion import numeric
 from lamina.ops.convolution_layouts import Axes, Pairs
@@ -26,7 +27,6 @@ from lamina.ops.linalg import check_dtypes
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.windows import LARGEST_WINDOW
 from lamina.program.target import Target
-from lamina.shapes import Array, Dim, DType, Shape, static
 
 # Forward ------------------------------------------------------------------------------------------
 

@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import final
 
+from lamina.base.shapes import Shape, static
 from lamina.graph import Attributes, Tensor
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.linalg import contract
 from lamina.ops.movement import reshape, transpose
 from lamina.ops.windows import Slope, Window, shear, windows
 from lamina.program.target import Target
-from lamina.shapes import Shape, static
 
 Pairs = tuple[tuple[int, int], ...]
 Labels = tuple[str, ...]

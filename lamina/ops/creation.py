@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, Dim, DType, DTypeLike, Shape, Size, float32, int32, int64
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import ElementType, Extent
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply
 from lamina.graph import constant as fixed
 from lamina.graph.attributes import Element
-from lamina.graph.kinds import ElementType, Extent
 from lamina.ops.arguments import as_tensor, dtype_of, read
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.conversion import cast
 from lamina.ops.lowering_rules import Coordinates, Generator, Pull
 from lamina.program.scalar import Apply, Position, Scalar
-from lamina.shapes import Array, Dim, DType, DTypeLike, Shape, Size, float32, int32, int64
 
 
 @checked

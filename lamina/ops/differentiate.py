@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 
+from lamina.base.shapes import shape_text
 from lamina.errors import GradientError, ShapeError
 from lamina.graph import (
     LEAF,
@@ -30,7 +31,6 @@ from lamina.ops.joining import concat
 from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.ops.recomputation import Recomputation
 from lamina.ops.slicing import SLICE
-from lamina.shapes import shape_text
 
 
 def gradients(

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array
+from lamina.checks import checked_as_given as checked
 from lamina.graph import Op, Sample, Samples, Tensor, TensorLike, apply, operator
 from lamina.ops.arguments import as_tensor
 from lamina.ops.arithmetic import div
@@ -27,7 +28,6 @@ from lamina.ops.factories import (
 )
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Scalar
-from lamina.shapes import Array
 
 _SEVERAL = ((-9.0, 9.0),)
 

@@ -11,7 +11,9 @@ import string
 from collections.abc import Sequence
 from itertools import combinations
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Dim, Size, size_of
+from lamina.checks import checked_as_given as checked
 from lamina.errors import LaminaError, ShapeError
 from lamina.graph import Tensor, TensorLike, apply, described, located
 from lamina.graph.attributes import LABEL
@@ -21,8 +23,6 @@ from lamina.ops.linalg import EINSUM, EINSUM_SINGLE
 from lamina.ops.movement import transpose
 from lamina.ops.rearranging import diagonal
 from lamina.ops.reduce import summable
-from lamina.records import frozen_dataclass
-from lamina.shapes import Dim, Size, size_of
 
 # Of up to so many tensors the best order is searched; of more, the cheapest pair comes first.
 MOST_SEARCHED = 8

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, bool_
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Flag
 from lamina.graph import Op, Samples, Tensor, TensorLike, apply, operator
-from lamina.graph.kinds import Flag
 from lamina.ops.arguments import as_tensor
 from lamina.ops.comparison import where
 from lamina.ops.conversion import floating, numeric, recomputed
@@ -28,7 +29,6 @@ from lamina.ops.factories import (
 )
 from lamina.ops.lowering_rules import Decomposition, Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.shapes import Array, bool_
 
 NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lamina.base.shapes import Array, DType, Shape, bool_, broadcast_all
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import CONSTANT, Attributes, Op, Sample, Samples, Tensor, described
 from lamina.ops.broadcast import sum_to
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.shapes import Array, DType, Shape, bool_, broadcast_all
 
 # Kinds of dtypes that an op takes.
 FLOAT, NUMBER, ANY, BOOL = ("float",), ("float", "int"), ("float", "int", "bool"), ("bool",)

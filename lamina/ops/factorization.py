@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, DType, Shape, broadcast, static
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Flag
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import (
     Attributes,
@@ -25,7 +27,6 @@ from lamina.graph import (
     described,
     located,
 )
-from lamina.graph.kinds import Flag
 from lamina.ops.arguments import as_tensor, flag_of
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.comparison import equal, greater, where
@@ -39,7 +40,6 @@ from lamina.ops.recurrence import recurrence
 from lamina.ops.reduce import argmax, prod
 from lamina.ops.reduce import sum as sum_along
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, Shape, broadcast, static
 
 # Shapes and masks ---------------------------------------------------------------------------------
 

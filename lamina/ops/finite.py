@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, bool_
+from lamina.checks import checked_as_given as checked
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply
 from lamina.graph.attributes import AnyNumber
 from lamina.ops.arguments import as_tensor, read
@@ -25,7 +26,6 @@ from lamina.ops.factories import (
 )
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Scalar
-from lamina.shapes import Array, bool_
 
 
 @checked

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import size_of, static
+from lamina.checks import checked_as_given as checked
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, described, located
 from lamina.graph.attributes import whole
@@ -13,7 +14,6 @@ from lamina.ops.conversion import numeric
 from lamina.ops.movement import reshape, transpose
 from lamina.ops.windows import Window, windows, windows_of
 from lamina.ops.windows import fold as add_windows
-from lamina.shapes import size_of, static
 
 
 @checked

@@ -11,7 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, DType, Shape, static
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Flag, Word
 from lamina.errors import ShapeError
 from lamina.graph import (
     Attributes,
@@ -25,7 +27,6 @@ from lamina.graph import (
     located,
 )
 from lamina.graph.attributes import whole
-from lamina.graph.kinds import Flag, Word
 from lamina.ops.arguments import read
 from lamina.ops.conversion import floating
 from lamina.ops.creation import zeros_like
@@ -36,7 +37,6 @@ from lamina.ops.movement import flip, reshape, transpose
 from lamina.ops.reduce import require_float
 from lamina.ops.slicing import pad
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, Shape, static
 
 Norm = Literal["backward", "ortho", "forward"]
 _NORM = Word(("backward", "ortho", "forward"))

@@ -9,11 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, Dim, Shape, int32, int64
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Word
 from lamina.errors import LaminaError, ShapeError
 from lamina.graph import CONSTANT, Tensor, TensorLike, apply, constant, described, located
 from lamina.graph.attributes import whole
-from lamina.graph.kinds import Word
 from lamina.ops.arguments import as_tensor, axis_of, read
 from lamina.ops.arithmetic import maximum, minimum
 from lamina.ops.broadcast import broadcast_to
@@ -31,7 +32,6 @@ from lamina.ops.movement import reshape
 from lamina.ops.reduce import element_count, summable
 from lamina.ops.slicing import difference, is_negative, padded, slice_axis
 from lamina.ops.sorting import ORDER
-from lamina.shapes import Array, Dim, Shape, int32, int64
 
 Combine = Literal["set", "add"]
 

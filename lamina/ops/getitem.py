@@ -13,18 +13,7 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
-from lamina.errors import DTypeError, LaminaError, ShapeError
-from lamina.graph import Tensor, constant, described, located, operator
-from lamina.ops.arguments import as_tensor, refused
-from lamina.ops.arithmetic import maximum, minimum
-from lamina.ops.broadcast import broadcast_to
-from lamina.ops.conversion import cast as converted
-from lamina.ops.indexing import take
-from lamina.ops.movement import flip, reshape, transpose
-from lamina.ops.reduce import element_count
-from lamina.ops.slicing import difference, is_negative, sliced
-from lamina.shapes import (
+from lamina.base.shapes import (
     Array,
     Dim,
     Size,
@@ -35,7 +24,18 @@ from lamina.shapes import (
     int64,
     shape_text,
 )
-from lamina.shapes import element_count as count_of
+from lamina.base.shapes import element_count as count_of
+from lamina.checks import checked_as_given as checked
+from lamina.errors import DTypeError, LaminaError, ShapeError
+from lamina.graph import Tensor, constant, described, located, operator
+from lamina.ops.arguments import as_tensor, refused
+from lamina.ops.arithmetic import maximum, minimum
+from lamina.ops.broadcast import broadcast_to
+from lamina.ops.conversion import cast as converted
+from lamina.ops.indexing import take
+from lamina.ops.movement import flip, reshape, transpose
+from lamina.ops.reduce import element_count
+from lamina.ops.slicing import difference, is_negative, sliced
 
 # An entry of a key for an axis, or None for a new axis. An array has its elements counted from 0.
 Entry = slice | int | Size | Tensor | None

@@ -11,17 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
-from lamina.errors import DTypeError, ShapeError
-from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, TensorLike, apply, described
-from lamina.graph.attributes import Axis
-from lamina.graph.kinds import ElementType, Extent
-from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
-from lamina.ops.broadcast import require_numbers
-from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Scattering, gathered
-from lamina.program.index import Index
-from lamina.program.scalar import Apply, Position, Scalar
-from lamina.shapes import (
+from lamina.base.shapes import (
     Array,
     Dim,
     DType,
@@ -34,6 +24,16 @@ from lamina.shapes import (
     shape_text,
     static,
 )
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import ElementType, Extent
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph.attributes import Axis
+from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
+from lamina.ops.broadcast import require_numbers
+from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Scattering, gathered
+from lamina.program.index import Index
+from lamina.program.scalar import Apply, Position, Scalar
 
 
 def check_indices(name: str, indices: Tensor) -> None:

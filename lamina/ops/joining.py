@@ -7,7 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import (
+    Array,
+    Dim,
+    DType,
+    Shape,
+    add_dims,
+    as_whole,
+    divide_counts,
+    element_count,
+    static,
+)
+from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
 from lamina.graph.attributes import Axis
@@ -24,17 +35,6 @@ from lamina.ops.movement import expand_dims, squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
 from lamina.program.target import Target
-from lamina.shapes import (
-    Array,
-    Dim,
-    DType,
-    Shape,
-    add_dims,
-    as_whole,
-    divide_counts,
-    element_count,
-    static,
-)
 
 
 def _offsets(extents: Sequence[Dim]) -> list[Dim]:

@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, Dim, DType, Shape
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Kind, entries_of
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import (
     Attributes,
@@ -24,15 +27,12 @@ from lamina.graph import (
     operator,
 )
 from lamina.graph.attributes import LABEL, Many
-from lamina.graph.kinds import Kind, entries_of
 from lamina.ops.arguments import as_tensor, refused
 from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering_rules import Contracting, Decomposition
 from lamina.ops.movement import reshape, transpose
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, Dim, DType, Shape
 
 Labels = tuple[str, ...]
 

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array
+from lamina.checks import checked_as_given as checked
 from lamina.graph import Op, Tensor, TensorLike, apply
 from lamina.ops.arithmetic import maximum
 from lamina.ops.broadcast import sum_to
@@ -27,7 +28,6 @@ from lamina.ops.factories import (
 )
 from lamina.ops.lowering_rules import Decomposition
 from lamina.program.scalar import Scalar
-from lamina.shapes import Array
 
 _LN2, _LN10 = math.log(2.0), math.log(10.0)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import int64
 from lamina.graph import Graph, LoweringRule, Tensor
 from lamina.program.index import Index, gathered_index
 from lamina.program.rewrite import Rewrite
@@ -27,8 +29,6 @@ from lamina.program.scalar import (
     unconverted,
 )
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
-from lamina.shapes import int64
 
 Coordinates = tuple[Index, ...]
 # A function of an operand's number and of coordinates in that operand. It returns the scalar there.

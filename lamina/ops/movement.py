@@ -10,16 +10,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import (
+    Array,
+    Dim,
+    DType,
+    Shape,
+    divide_counts,
+    element_count,
+    shape_text,
+    static,
+)
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Extent
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located, operator
 from lamina.graph.attributes import Axes, Many, Permutation
-from lamina.graph.kinds import Extent
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull
 from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Scalar
-from lamina.shapes import Array, Dim, DType, Shape, divide_counts, element_count, shape_text, static
 
 # reshape ------------------------------------------------------------------------------------------
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Dim
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Number
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, described, located
-from lamina.graph.kinds import Number
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, flag_of, read
 from lamina.ops.arithmetic import maximum
 from lamina.ops.arithmetic import pow as power
@@ -27,7 +28,6 @@ from lamina.ops.reduce import max as largest
 from lamina.ops.reduce import min as smallest
 from lamina.ops.reduce import sum as sum_along
 from lamina.ops.slicing import slice_axis
-from lamina.shapes import Dim
 
 Axes = int | Sequence[int] | None
 _NOT_NEGATIVE = Number("[0, inf)")

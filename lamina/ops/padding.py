@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import static
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Word
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, described, located
-from lamina.graph.kinds import Word
 from lamina.ops.arguments import as_tensor, pairs_of, read
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat
 from lamina.ops.movement import flip
 from lamina.ops.slicing import pad, slice_axis
-from lamina.shapes import static
 
 PadMode = Literal["constant", "reflect", "replicate", "circular"]
 PAD_MODES = ("constant", "reflect", "replicate", "circular")

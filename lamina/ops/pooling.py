@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, DType, Shape, int32, int64, size_of, static, uint8
+from lamina.checks import checked_as_given as checked
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import Many
@@ -23,7 +24,6 @@ from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest
 from lamina.ops.windows import WINDOW, Window, fold, windows, windows_of
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, Shape, int32, int64, size_of, static, uint8
 
 # Windows slide along the last axes of a tensor; the attribute `along` has one for each.
 

@@ -16,18 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
-from lamina.errors import DefinitionError, DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
-from lamina.graph.attributes import AnyNumber, Many
-from lamina.graph.kinds import ElementType, Extent, Kind, Number, Whole
-from lamina.ops.arguments import as_tensor, dtype_of, read, shape_of
-from lamina.ops.conversion import cast
-from lamina.ops.lowering_rules import Coordinates, Generator, Pull
-from lamina.program.index import flatten
-from lamina.program.philox import random_bits
-from lamina.program.scalar import Apply, Literal, Local, Position, Scalar, postorder
-from lamina.shapes import (
+from lamina.base.shapes import (
     Array,
     Dim,
     DType,
@@ -41,6 +30,17 @@ from lamina.shapes import (
     static,
     uint32,
 )
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import ElementType, Extent, Kind, Number, Whole
+from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph.attributes import AnyNumber, Many
+from lamina.ops.arguments import as_tensor, dtype_of, read, shape_of
+from lamina.ops.conversion import cast
+from lamina.ops.lowering_rules import Coordinates, Generator, Pull
+from lamina.program.index import flatten
+from lamina.program.philox import random_bits
+from lamina.program.scalar import Apply, Literal, Local, Position, Scalar, postorder
 
 # Scalar expressions -------------------------------------------------------------------------------
 

@@ -11,11 +11,12 @@ from typing import Literal
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import DTypeLike, Shape, add_dims, as_whole, bool_, float32, scale_dim
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import ElementType, Number, Word, entries_of
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, constant, described, located
 from lamina.graph.attributes import whole
-from lamina.graph.kinds import ElementType, Number, Word, entries_of
 from lamina.ops.arguments import (
     as_tensor,
     axis_of,
@@ -36,7 +37,6 @@ from lamina.ops.joining import concat, split
 from lamina.ops.movement import expand_dims, flip, reshape, transpose
 from lamina.ops.reduce import sum as sum_along
 from lamina.ops.slicing import padded, slice_axis, sliced
-from lamina.shapes import DTypeLike, Shape, add_dims, as_whole, bool_, float32, scale_dim
 
 Offset = int
 

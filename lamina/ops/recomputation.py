@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from lamina.calls import checked
+from lamina.base.shapes import Array, DType, Shape
+from lamina.checks import checked
 from lamina.graph import (
     Attributes,
     Op,
@@ -18,7 +19,6 @@ from lamina.graph import (
 )
 from lamina.ops.conversion import recomputed
 from lamina.ops.lowering_rules import Movement
-from lamina.shapes import Array, DType, Shape
 
 
 def _infer_first(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:

@@ -15,7 +15,10 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, DType, Shape, float32, float64, static
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Flag, Kind, Misfit, Operands, entries_of
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import (
     LEAF,
@@ -33,7 +36,6 @@ from lamina.graph import (
     topological,
 )
 from lamina.graph.attributes import whole
-from lamina.graph.kinds import Flag, Kind, Misfit, Operands, entries_of
 from lamina.ops.arguments import as_tensor, flag_of, refused, tensors_of, whole_of
 from lamina.ops.arithmetic import add, mul
 from lamina.ops.elementwise import tanh
@@ -41,8 +43,6 @@ from lamina.ops.linalg import matmul
 from lamina.ops.lowering_rules import Repeating
 from lamina.ops.recurrence_gradient import Tensors, length_of, named_results, recurrence_gradient
 from lamina.ops.slicing import slice_axis
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, Shape, float32, float64, static
 
 # (states, elements of the sequences, constants) -> (new states, further results) of an iteration
 StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lamina.base.shapes import Array, float64, scale_dim, static
 from lamina.graph import Attributes, Graph, Tensor, apply, constant, leaf, topological
 from lamina.ops.arithmetic import add, mul
 from lamina.ops.broadcast import broadcast_to, sum_axes
@@ -21,7 +22,6 @@ from lamina.ops.linalg import contract
 from lamina.ops.lowering_rules import Contracting
 from lamina.ops.movement import reshape, squeeze
 from lamina.ops.slicing import slice_axis
-from lamina.shapes import Array, float64, scale_dim, static
 
 Tensors = Sequence[Tensor]
 

@@ -10,32 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
-from lamina.errors import DTypeError, ShapeError
-from lamina.graph import (
-    Attributes,
-    Op,
-    Sample,
-    Tensor,
-    TensorLike,
-    apply,
-    constant,
-    described,
-    operator,
-)
-from lamina.graph.attributes import AnyNumber
-from lamina.graph.attributes import Axes as SomeAxes
-from lamina.graph.kinds import ElementType, Kind
-from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
-from lamina.ops.broadcast import broadcast_to, infer_reduction, infer_sum, sum_axes, with_ones
-from lamina.ops.comparison import equal, where
-from lamina.ops.conversion import cast, floating, rounded_once
-from lamina.ops.creation import arange, full
-from lamina.ops.elementwise import sqrt
-from lamina.ops.lowering_rules import Decomposition, Reduction
-from lamina.ops.movement import expand_dims, reshape, transpose
-from lamina.program.target import Target
-from lamina.shapes import (
+from lamina.base.shapes import (
     Array,
     Dim,
     DType,
@@ -53,7 +28,32 @@ from lamina.shapes import (
     uint8,
     uint16,
 )
-from lamina.shapes import element_count as count_polynomial
+from lamina.base.shapes import element_count as count_polynomial
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import ElementType, Kind
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import (
+    Attributes,
+    Op,
+    Sample,
+    Tensor,
+    TensorLike,
+    apply,
+    constant,
+    described,
+    operator,
+)
+from lamina.graph.attributes import AnyNumber
+from lamina.graph.attributes import Axes as SomeAxes
+from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
+from lamina.ops.broadcast import broadcast_to, infer_reduction, infer_sum, sum_axes, with_ones
+from lamina.ops.comparison import equal, where
+from lamina.ops.conversion import cast, floating, rounded_once
+from lamina.ops.creation import arange, full
+from lamina.ops.elementwise import sqrt
+from lamina.ops.lowering_rules import Decomposition, Reduction
+from lamina.ops.movement import expand_dims, reshape, transpose
+from lamina.program.target import Target
 
 Axes = int | Sequence[int] | None
 

@@ -12,11 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, int32, size_of, static
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Word
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, constant, described, located
 from lamina.graph.attributes import whole
-from lamina.graph.kinds import Word
 from lamina.ops.arguments import each_of, flag_of, read
 from lamina.ops.arithmetic import maximum, minimum
 from lamina.ops.broadcast import broadcast_to
@@ -27,8 +29,6 @@ from lamina.ops.elementwise import floor
 from lamina.ops.indexing import take_along_axis
 from lamina.ops.linalg import matmul
 from lamina.ops.movement import expand_dims, reshape, transpose
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, int32, size_of, static
 
 SampleMode = Literal["nearest", "bilinear", "bicubic"]
 SamplePadding = Literal["zeros", "border", "reflect"]

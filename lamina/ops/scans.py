@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, DType, Shape
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Flag
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import Axis
-from lamina.graph.kinds import Flag
 from lamina.ops.arguments import as_tensor, axis_of
 from lamina.ops.broadcast import broadcast_to, require_numbers
 from lamina.ops.comparison import equal, logical_or, not_equal, where
@@ -21,7 +22,6 @@ from lamina.ops.lowering_rules import Scanning
 from lamina.ops.movement import reshape, transpose
 from lamina.ops.recurrence import recurrence
 from lamina.ops.reduce import summable
-from lamina.shapes import Array, DType, Shape
 
 _ATTRIBUTES = {"axis": Axis(), "reverse": Flag()}
 

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, Dim, DType, Shape, Size, add_dims, scale_dim, static
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import LARGEST, Extent
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
 from lamina.graph.attributes import Element, Many, whole
-from lamina.graph.kinds import LARGEST, Extent
 from lamina.ops.arguments import as_tensor, pairs_of, read
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, select_within
 from lamina.program.index import Index
 from lamina.program.scalar import Bound, Literal, Scalar
-from lamina.shapes import Array, Dim, DType, Shape, Size, add_dims, scale_dim, static
 
 # slice --------------------------------------------------------------------------------------------
 

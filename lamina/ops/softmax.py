@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, DType, Shape
+from lamina.checks import checked_as_given as checked
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import axis_of
@@ -29,7 +30,6 @@ from lamina.ops.reduce import (
 from lamina.ops.reduce import max as largest
 from lamina.ops.reduce import sum as total
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, Shape
 
 
 def _finite_or_zero(x: Tensor) -> Tensor:

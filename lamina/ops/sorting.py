@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, DType, Shape, bfloat16, float64, int32, int64
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Flag, Whole
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
 from lamina.graph.attributes import Axis
-from lamina.graph.kinds import Flag, Whole
 from lamina.ops.arguments import as_tensor, axis_of, flag_of, whole_of
 from lamina.ops.bits import bitwise_and
 from lamina.ops.comparison import equal, greater, where
@@ -27,7 +28,6 @@ from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Apply, Literal, Scalar
 from lamina.program.sort_keys import sort_key
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, Shape, bfloat16, float64, int32, int64
 
 # order --------------------------------------------------------------------------------------------
 

@@ -14,9 +14,10 @@ from functools import cache
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, as_dtype, float64
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import Whole
 from lamina.graph import Graph, Op, Samples, Tensor, TensorLike, apply, evaluate, leaf
-from lamina.graph.kinds import Whole
 from lamina.ops.clipping import clip
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import floating
@@ -26,7 +27,6 @@ from lamina.ops.elementwise import cos, erf, erfc, exp, log, log1p, reciprocal, 
 from lamina.ops.factories import FLOAT, elementwise_rule, elementwise_samples
 from lamina.ops.finite import copysign
 from lamina.ops.lowering_rules import Decomposition
-from lamina.shapes import Array, as_dtype, float64
 
 _RANGES = ((0.1, 3.0), (2.0, 40.0), (-3.9, -3.1))
 # Stirling's series is used from here on.

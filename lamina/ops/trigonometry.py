@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array
+from lamina.checks import checked_as_given as checked
 from lamina.graph import Tensor, TensorLike, apply
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import floating, operands_of
@@ -25,7 +26,6 @@ from lamina.ops.factories import (
     unary_op,
 )
 from lamina.program.scalar import Scalar
-from lamina.shapes import Array
 
 _WITHIN_ONE = ((-0.9, 0.9),)
 

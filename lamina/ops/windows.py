@@ -12,18 +12,18 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from lamina.calls import checked_as_given as checked
+from lamina.base.shapes import Array, Dim, DType, Shape, static
+from lamina.checks import checked_as_given as checked
+from lamina.checks.kinds import LARGEST, Flag, entries_of
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
 from lamina.graph.attributes import Axis, Element, Fields, Many, whole
-from lamina.graph.kinds import LARGEST, Flag, entries_of
 from lamina.ops.arguments import as_tensor, read, refused
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Sliding, select_within
 from lamina.ops.movement import reshape, transpose
 from lamina.ops.slicing import pad, slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
-from lamina.shapes import Array, Dim, DType, Shape, static
 
 # shear --------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.program.index import Axis, Index, axes_of
 from lamina.program.program import Buffer
 from lamina.program.scalar import CONVERSIONS, Apply, Load, Scalar, postorder
@@ -19,8 +21,6 @@ from lamina.program.steps import (
     stage_stores,
     stage_values,
 )
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 # Primitives that only convert or choose numbers.
 _NO_ARITHMETIC = frozenset((*CONVERSIONS, "select"))

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from math import gcd
 
+from lamina.base.records import frozen_dataclass
 from lamina.program.index import Atom, Axis, Gathered, Index
-from lamina.records import frozen_dataclass
 
 Terms = tuple[tuple[Atom, int], ...]
 

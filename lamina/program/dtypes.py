@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
+from lamina.base.shapes import DType, bool_, float32, float64, int32, int64, uint32
 from lamina.errors import InternalError
 from lamina.program.scalar import (
     PRIMITIVES,
@@ -33,7 +34,6 @@ from lamina.program.steps import (
     stage_stores,
     stage_values,
 )
-from lamina.shapes import DType, bool_, float32, float64, int32, int64, uint32
 
 # Whether a primitive may have these operand dtypes and this result dtype.
 _Rule = Callable[[Sequence[DType], DType], bool]

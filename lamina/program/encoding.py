@@ -17,6 +17,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from lamina.base.shapes import Array, DType, as_dtype
 from lamina.errors import FileFormatError, InternalError, LaminaError
 from lamina.program.check import verify
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder
@@ -24,7 +25,6 @@ from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Position, Within
 from lamina.program.steps import Contraction, Loop, Reduce, Scan, SegmentSum, Sort, Store, Write
 from lamina.program.windows import Window
-from lamina.shapes import Array, DType, as_dtype
 
 _RECORDS: tuple[type[Any], ...] = (
     *(Axis, Quotient, Remainder, Gathered, Index),

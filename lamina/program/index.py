@@ -14,7 +14,7 @@ from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lamina.records import frozen_dataclass
+from lamina.base.records import frozen_dataclass
 
 if TYPE_CHECKING:
     from lamina.program.scalar import Scalar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.shapes import Array
+from lamina.base.shapes import Array
 
 
 def integer_power(left: Array, right: Array) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from lamina.base.records import frozen_dataclass
 from lamina.program.index import Axis, Index
 from lamina.program.program import Program
 from lamina.program.ranges import range_of
@@ -24,7 +25,6 @@ from lamina.program.steps import (
     stage_stores,
     stage_values,
 )
-from lamina.records import frozen_dataclass
 
 # For each buffer: its address, the bytes of an element, and the number of elements.
 Memory = Mapping[str, tuple[int, int, int]]

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from itertools import accumulate
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, DType, shape_text, size_of
 from lamina.program.index import Axis
 from lamina.program.steps import Step
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, DType, shape_text, size_of
 
 # The kinds of buffers. Temporaries are in the arena. All others are in their own memory, which
 # outlives the run of the program.

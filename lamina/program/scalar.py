@@ -27,10 +27,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from typing import cast
 
-from lamina import shapes
+from lamina.base import shapes
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType
 from lamina.program.index import Index
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType
 
 # name -> number of operands. Comparisons and logical operations give bool.
 PRIMITIVES: dict[str, int] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.shapes import Array
+from lamina.base.shapes import Array
 
 
 def sort_key(x: Array) -> Array:

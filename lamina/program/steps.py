@@ -28,11 +28,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import cast
 
+from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.shapes import DType, int32, int64, size_of
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Apply, Load, Position, Scalar, loads, shared, text
 from lamina.program.windows import Window
-from lamina.records import cached_property, frozen_dataclass
-from lamina.shapes import DType, int32, int64, size_of
 
 # How a reduction combines values, and its result over no values; None if it needs at least one.
 COMBINERS: dict[str, float | None] = {

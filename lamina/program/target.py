@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import Literal
 
-from lamina.records import frozen_dataclass
+from lamina.base.records import frozen_dataclass
 
 # Primitives that cost about as much as ten additions or more, on any device.
 EXPENSIVE = frozenset(

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.program.scalar import Apply, Scalar
 from lamina.program.steps import Contraction
-from lamina.shapes import Array
 
 # Half of the last digit that is kept, and the bits that are kept.
 HALF_DIGIT, KEPT_BITS = 0x1000, 0xFFFFE000

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from lamina.base.records import cached_property, frozen_dataclass
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axes_of, axis_index
 from lamina.program.scalar import Bound, Load, Scalar, indices, unconverted
-from lamina.records import cached_property, frozen_dataclass
 
 # How a contraction uses the windows of an operand. A convolution sums over kernel elements. The
 # gradient of its data does so too, with the kernel mirrored or with gaps between elements. The

@@ -1,6 +1,6 @@
 """Tables and pictures: plain values in, text or a picture file out; no networks."""
 
-from lamina.lazy import loaded_when_used
+from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
     from lamina.reports.character_map import map_text as map_text

@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lamina.base.records import frozen_dataclass
 from lamina.errors import DataError
-from lamina.records import frozen_dataclass
 from lamina.reports.figure import INK, ORANGE, PALETTE, clean_axes, new_figure, save_figure
 from lamina.reports.tables import bytes_text
 

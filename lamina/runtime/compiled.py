@@ -7,19 +7,19 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Generic, TypeVar, final
 
-from lamina.bill import largest_batch
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
 from lamina.compiler.program_cache import compile_cached
-from lamina.derive import BatchGraph
 from lamina.engines import room
 from lamina.engines.engine import Arena, Engine, Executable, Memory
 from lamina.engines.room import Need, bytes_of, needs_of_program, require_room
 from lamina.errors import EngineError, LaminaError, LargestBlockError
 from lamina.graph import warn
+from lamina.inspect.bill import largest_batch
 from lamina.program.program import Program
-from lamina.records import frozen_dataclass
 from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.streaming import Streamed
-from lamina.shapes import Array
+from lamina.step.derive import BatchGraph
 
 # The number of compiled programs that are kept, one for each batch size.
 MOST_PROGRAMS = 16

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
+from lamina.base.shapes import Array
 from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import NOT_ASKED_BYTES
 from lamina.runtime.parameters import release_all
 from lamina.runtime.streaming import Streamed, streamed
-from lamina.shapes import Array
 
 # A data set as programs run on it.
 Examples = Mapping[str, Memory] | Streamed

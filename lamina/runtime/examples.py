@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from lamina.base.shapes import Array, DType, bind, size_of
 from lamina.data import Dataset
-from lamina.derive import targets_of_terms
 from lamina.errors import DataError
+from lamina.learning.protocols import Loss
 from lamina.network import Network
-from lamina.objective.protocols import Loss
 from lamina.program.philox import VERIFICATION_STREAM, random_bits
-from lamina.shapes import Array, DType, bind, size_of
+from lamina.step.derive import targets_of_terms
 
 
 def random_normal(shape: tuple[int, ...], seed: int, number: int) -> Array:

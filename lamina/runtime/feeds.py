@@ -8,12 +8,12 @@ from typing import final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.data.background import Chunk, Plan, Reader
 from lamina.data.positions import Position
 from lamina.engines.engine import Engine
 from lamina.runtime.data_sets import Examples, uploaded
 from lamina.runtime.streaming import Streamed, streamed
-from lamina.shapes import Array
 
 # Whether to end early.
 Stopped = Callable[[], bool]

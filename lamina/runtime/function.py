@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
-from lamina.batch.names import as_arrays, unnamed
-from lamina.batch.specs import check_batch
-from lamina.calls import checked
-from lamina.derive import inference_graph
+from lamina.base.shapes import Array, float32
+from lamina.checks import checked
+from lamina.data.conversion import convert
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.engines.engine import Engine
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.network import Network
-from lamina.runtime.arrays import convert
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices, index_checks
 from lamina.runtime.model_lock import ModelLock
-from lamina.shapes import Array, float32
+from lamina.step.derive import inference_graph
+from lamina.step.names import as_arrays, unnamed
+from lamina.step.specs import check_batch
 
 
 @final

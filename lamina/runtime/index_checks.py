@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.data.conversion import are_indices
 from lamina.errors import DataError
 from lamina.graph import LEAF, Graph, Tensor, bind_batch, evaluate, topological
 from lamina.layers.scope import IndexLimit
 from lamina.ops.conversion import CAST
 from lamina.ops.lowering_rules import Movement
-from lamina.records import frozen_dataclass
-from lamina.runtime.arrays import are_indices
-from lamina.shapes import Array
 
 
 @frozen_dataclass

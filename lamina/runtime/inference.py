@@ -7,22 +7,22 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.batch.names import as_arrays, names_of_inputs
-from lamina.batch.specs import check_batch, input_spec
+from lamina.base.shapes import BATCH, Array, DType, Shape, as_dtype, bind, shape_text, size_of
 from lamina.data import Dataset, Stream
 from lamina.data.background import Plan, Reader
+from lamina.data.conversion import ArrayType, convert, is_exact, is_ranged, type_of
 from lamina.data.stream import STEP_EXAMPLES
-from lamina.derive import BatchGraph, inference_graph
 from lamina.engines.engine import Memory
 from lamina.errors import ShapeError
-from lamina.explanation import Profile
 from lamina.graph import Tensor
-from lamina.runtime.arrays import ArrayType, convert, is_exact, is_ranged, type_of
+from lamina.inspect.explanation import Profile
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.runtime.profile import profiled
-from lamina.shapes import BATCH, Array, DType, Shape, as_dtype, bind, shape_text, size_of
+from lamina.step.derive import BatchGraph, inference_graph
+from lamina.step.names import as_arrays, names_of_inputs
+from lamina.step.specs import check_batch, input_spec
 
 # The batch size of predictions is a power of two between these bounds: the largest one with which
 # every tensor takes at most LARGEST_TENSOR_BYTES.

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
-from lamina.batch.names import names_of_inputs
+from lamina.base.shapes import Array, converted, shape_text, size_of, static
+from lamina.base.shielded import shielded
+from lamina.data.conversion import convert
 from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, need_of, require_room
 from lamina.errors import DefinitionError, ShapeError
@@ -18,13 +20,11 @@ from lamina.layers.layer import LAYER
 from lamina.layers.scope import Variable, arrays_while_drawn
 from lamina.layers.sharing import shared_names
 from lamina.network import Network
-from lamina.precision import Precision, Rounding, rounding_of
 from lamina.program.program import Buffer
-from lamina.runtime.arrays import convert
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.model_lock import ModelLock
-from lamina.shapes import Array, converted, shape_text, size_of, static
-from lamina.shielded import shielded
+from lamina.step.names import names_of_inputs
+from lamina.step.precision import Precision, Rounding, rounding_of
 
 if TYPE_CHECKING:
     from lamina.data.coding import Coding

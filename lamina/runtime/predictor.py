@@ -7,20 +7,20 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.batch.names import as_arrays, names_of_inputs, names_of_outputs
-from lamina.batch.specs import check_batch, input_spec
+from lamina.base.shapes import Array, DType, bind, shape_text
 from lamina.data.arrays import is_frame
-from lamina.derive import inference_graph
+from lamina.data.conversion import convert
 from lamina.engines.changes import Changes
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
-from lamina.objective.protocols import Spec
-from lamina.runtime.arrays import convert
+from lamina.learning.protocols import Spec
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.inference import require_batch
 from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.parameters import Parameters, with_random_state
-from lamina.shapes import Array, DType, bind, shape_text
+from lamina.step.derive import inference_graph
+from lamina.step.names import as_arrays, names_of_inputs, names_of_outputs
+from lamina.step.specs import check_batch, input_spec
 
 # An array of a program, its dtype and its shape.
 _Bound = tuple[Array, np.dtype[Any], tuple[int, ...]]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lamina.explanation import Explanation, Profile
+from lamina.base.shapes import Array
+from lamina.inspect.explanation import Explanation, Profile
 from lamina.runtime.compiled import CompiledProgram
 from lamina.runtime.parameters import Parameters
-from lamina.shapes import Array
 
 # Warm-up before the measurement, as a fraction of its time: caches fill, threads start, the
 # processor reaches its clock rate.

@@ -11,10 +11,10 @@ from typing import final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.engines.engine import Engine, Executable, Memory, Staging
 from lamina.errors import EngineError, InternalError
 from lamina.reports import bytes_text
-from lamina.shapes import Array
 
 # The most bytes of a chunk, and the most of the device's available memory in parts of it.
 _CHUNK_BYTES = 64 << 20

@@ -8,11 +8,11 @@ from typing import final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.engines.engine import Memory
 from lamina.errors import EngineError
-from lamina.micro_batches import EXAMPLES
 from lamina.runtime.compiled import CompiledProgram
-from lamina.shapes import Array
+from lamina.step.micro_batches import EXAMPLES
 from lamina.training.batches import Recorded, joined
 from lamina.training.order import batches_of_rows
 

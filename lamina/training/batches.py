@@ -10,29 +10,20 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from lamina.batch.names import (
-    Names,
-    as_arrays,
-    names_of_inputs,
-    names_of_targets,
-    names_of_weights,
-    unnamed,
-)
-from lamina.batch.specs import batch_specs, check_batch, input_spec
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, as_dtype
 from lamina.data import Dataset
 from lamina.data.arrays import rounded, to_array
 from lamina.data.background import Plan, Reader
-from lamina.derive import BatchGraph
+from lamina.data.conversion import convert
 from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, DTypeError, InternalError, ReleasedError
-from lamina.objective.by_output import LossTerm
-from lamina.objective.objective import TERMS, Objective, TargetCheck
-from lamina.objective.protocols import Loss, Spec
-from lamina.objective.weighting import check_weights
+from lamina.learning.by_output import LossTerm
+from lamina.learning.objective import TERMS, Objective, TargetCheck
+from lamina.learning.protocols import Loss, Spec
+from lamina.learning.weighting import check_weights
 from lamina.program.program import Program
-from lamina.records import frozen_dataclass
-from lamina.runtime.arrays import convert
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.data_sets import Examples as Examples
 from lamina.runtime.data_sets import uploaded
@@ -40,7 +31,16 @@ from lamina.runtime.feeds import Feed
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, release_all
 from lamina.runtime.streaming import Streamed
-from lamina.shapes import Array, as_dtype
+from lamina.step.derive import BatchGraph
+from lamina.step.names import (
+    Names,
+    as_arrays,
+    names_of_inputs,
+    names_of_targets,
+    names_of_weights,
+    unnamed,
+)
+from lamina.step.specs import batch_specs, check_batch, input_spec
 
 
 @frozen_dataclass

@@ -11,22 +11,22 @@ from typing import Annotated, Any, final
 
 import numpy as np
 
+from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.checks.kinds import Count, Measured, NotNegative
 from lamina.data.positions import Counted, Position, plain_state
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.files.atomic import require_writable
 from lamina.files.classes import classes_of
 from lamina.files.encode import are_alike
 from lamina.files.model_file import ModelFile, read_model, with_prefix, write_model
-from lamina.graph.kinds import Count, Measured, NotNegative
+from lamina.learning.optimizers import Averaging, ByPath
+from lamina.learning.protocols import Optimizer
 from lamina.network import Network
-from lamina.objective.protocols import Optimizer
-from lamina.records import cached_property, frozen_dataclass
 from lamina.runtime import Parameters
-from lamina.shapes import Array
 from lamina.training.batches import Recorded
 from lamina.training.callbacks.hooks import Hooks, divided, together
 from lamina.training.history import History
-from lamina.training.optimizers import Averaging, ByPath
 from lamina.training.training import Training
 
 # The names of arrays of callbacks begin with it.
@@ -172,7 +172,7 @@ class Checkpoint:
         Raises:
             FileFormatError: if it is damaged, or the file is no checkpoint.
         """
-        from lamina.calls.stored import stored  # only files need it
+        from lamina.checks.stored import stored  # only files need it
 
         given = dict(self._saved.notes)
         if not {"history", "seconds"} <= given.keys():

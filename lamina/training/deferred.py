@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.elsewhere import Named
 from lamina.runtime.compiled import CompiledProgram
-from lamina.shapes import Array
 
 if TYPE_CHECKING:
 

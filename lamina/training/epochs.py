@@ -8,6 +8,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
 from lamina.data.fields import as_tuple
@@ -15,7 +16,6 @@ from lamina.data.positions import Position
 from lamina.data.stream import whole_of
 from lamina.errors import DataError
 from lamina.runtime.feeds import Feed, Stopped
-from lamina.shapes import Array
 from lamina.training.batches import Examples
 from lamina.training.training import Training
 

@@ -12,12 +12,12 @@ import numpy as np
 from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
 from lamina.data.stream import STEP_EXAMPLES
-from lamina.derive import GRADIENT_NORM, evaluation_graph
 from lamina.graph import warn
-from lamina.objective.protocols import Loss, Metric
+from lamina.learning.protocols import Loss, Metric
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped
 from lamina.runtime.parameters import with_random_state
+from lamina.step.derive import GRADIENT_NORM, evaluation_graph
 from lamina.training.batches import BatchRunner, Examples, Recorded, joined
 from lamina.training.epochs import ALL_FINITE, fault_of
 from lamina.training.order import batches_of_rows

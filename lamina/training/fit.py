@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import float16
 from lamina.data import Dataset, Stream
-from lamina.derive import GRADIENT_NORM
 from lamina.errors import DataError, DefinitionError, EngineError, LaminaError, NonFiniteError
-from lamina.loss_scaling import LEAST_SCALE
-from lamina.objective.protocols import TrainingOptions
-from lamina.precision import Precision
-from lamina.records import frozen_dataclass
+from lamina.learning.protocols import TrainingOptions
 from lamina.runtime import Parameters
-from lamina.shapes import float16
+from lamina.step.derive import GRADIENT_NORM
+from lamina.step.loss_scaling import LEAST_SCALE
+from lamina.step.precision import Precision
 from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks

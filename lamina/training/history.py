@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from lamina import reports
-from lamina.calls import Called
+from lamina.base.shapes import Array
+from lamina.checks import Called
+from lamina.checks.kinds import Instance
 from lamina.elsewhere import Named
 from lamina.errors import UnknownNameError
-from lamina.graph.kinds import Instance
 from lamina.reports import table_text, value_text
-from lamina.shapes import Array
 
 VALIDATION = "validation_"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lamina.base.shapes import Array
 from lamina.data import Dataset
 from lamina.errors import DataError
-from lamina.shapes import Array
 
 # Several epochs of a small data set are shuffled and run in one call, of about this many examples.
 EXAMPLES_AT_ONCE = 1 << 15

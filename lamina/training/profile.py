@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lamina.data import Dataset
-from lamina.explanation import Profile
-from lamina.objective.protocols import TrainingOptions
+from lamina.inspect.explanation import Profile
+from lamina.learning.protocols import TrainingOptions
 from lamina.runtime import Inference, Parameters
 from lamina.runtime.examples import random_examples
 from lamina.training.training import Training

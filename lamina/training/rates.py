@@ -9,16 +9,16 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.derive import RATE, TrainingNumbers, updated
+from lamina.base.shapes import Array, converted, float32, float64, int64
+from lamina.checks.kinds import Misfit, Number, refusal
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Graph, Hyperparameter, Tensor, evaluate, leaf, show, warn
-from lamina.graph.kinds import Misfit, Number, refusal
 from lamina.layers.checks import origin_text
 from lamina.layers.scope import Record, layers_built
-from lamina.objective.protocols import Optimizer, RateFunction
+from lamina.learning.protocols import Optimizer, RateFunction
 from lamina.runtime.parameters import write_all
-from lamina.shapes import Array, converted, float32, float64, int64
+from lamina.step.derive import RATE, TrainingNumbers, updated
 
 _NOT_NEGATIVE = Number("[0, inf)")
 

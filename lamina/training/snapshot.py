@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import final
 
+from lamina.base.shapes import Array, size_of
+from lamina.base.shielded import shielded
 from lamina.engines.engine import Engine, Memory
 from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.parameters import read_all, release_all, write_all
-from lamina.shapes import Array, size_of
-from lamina.shielded import shielded
 
 # Copies take at most this fraction of the engine's available memory.
 _FRACTION = 1 / 4

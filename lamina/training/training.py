@@ -12,22 +12,19 @@ from typing import Annotated, Any, final
 
 import numpy as np
 
-from lamina.bill import MemoryBill
-from lamina.calls import checked
+from lamina.base.garbage import without_collections
+from lamina.base.shapes import Array, as_dtype, bind, converted
+from lamina.checks import checked
+from lamina.checks.kinds import Instance, Number, Whole
 from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
+from lamina.data.conversion import convert, is_ranged
 from lamina.data.stream import AnyData, as_data
-from lamina.derive import RATE, BatchGraph, TrainingNumbers
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
-from lamina.explanation import Profile
-from lamina.garbage import without_collections
-from lamina.graph.kinds import Instance, Number, Whole
-from lamina.loss_scaling import SCALE, SKIPPED
-from lamina.micro_batches import MICRO_STEP, UPDATE_NAME
-from lamina.objective.protocols import AVERAGE, TrainingOptions
-from lamina.planning import step_graphs
-from lamina.runtime.arrays import convert, is_ranged
+from lamina.inspect.bill import MemoryBill
+from lamina.inspect.explanation import Profile
+from lamina.learning.protocols import AVERAGE, TrainingOptions
 from lamina.runtime.compiled import CompiledProgram, compile_for_batch, program_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (
@@ -39,7 +36,10 @@ from lamina.runtime.parameters import (
     write_all,
 )
 from lamina.runtime.profile import profiled
-from lamina.shapes import Array, as_dtype, bind, converted
+from lamina.step.derive import RATE, BatchGraph, TrainingNumbers
+from lamina.step.loss_scaling import SCALE, SKIPPED
+from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME
+from lamina.step.planning import step_graphs
 from lamina.training.accumulation import Accumulation
 from lamina.training.batches import (
     BatchRunner,

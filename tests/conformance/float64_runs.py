@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 
 from lamina import ops
+from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64, static
 from lamina.compiler.unroll import unroll
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, leaf, reached_ends, rebuild, rewrite
 from lamina.ops.lowering_rules import Generator, Movement
-from lamina.rounding import PRODUCTS
-from lamina.shapes import Array, DType, bfloat16, float16, float32, float64, static
+from lamina.step.rounding import PRODUCTS
 
 Noise = Callable[[np.random.Generator], Array]
 

@@ -10,13 +10,13 @@ import pytest
 from tolerances import expected_of
 
 from lamina import ops
+from lamina.base.shapes import Array, DType, as_dtype
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import BatchGraph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Sample, Tensor, leaf, show
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
-from lamina.shapes import Array, DType, as_dtype
+from lamina.step.derive import BatchGraph
 
 Values = Mapping[str, Array]
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import lamina as lm
+from lamina.base.shapes import Array, static
 from lamina.graph import LEAF, Graph, Tensor
-from lamina.shapes import Array, static
 
 BATCH = 8
 # Extents without the batch.

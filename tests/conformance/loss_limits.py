@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 import lamina as lm
-from lamina.shapes import Array
-from lamina.training import losses
+from lamina.base.shapes import Array
+from lamina.learning import losses
 
 INF, NAN = math.inf, math.nan
 E, HALF = math.exp(-1.0), math.log(2.0)

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lamina import ops
+from lamina.base.shapes import Array, DType, as_dtype, bool_, float32, float64, static
 from lamina.graph import LEAF, Graph, Tensor, leaf
 from lamina.ops.differentiate import gradients
 from lamina.ops.windows import Slope, Window, fold, shear, windows
-from lamina.shapes import Array, DType, as_dtype, bool_, float32, float64, static
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
+from lamina.base.shapes import Array
 from lamina.graph import Tensor
-from lamina.shapes import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,14 +10,14 @@ from harness import check, numbers_of, run_program
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, float32, static
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.layers.layer import Layer
-from lamina.objective.protocols import TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array, float32, static
+from lamina.step.derive import default_targets, training_graph
 
 BATCH = 6
 # They move pixels without arithmetic on them.

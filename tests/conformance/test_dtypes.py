@@ -13,10 +13,10 @@ import pytest
 from harness import Leaves, check, values_of
 
 from lamina import ops
+from lamina.base.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, float32
 from lamina.engines.engine import Engine
 from lamina.errors import LaminaError
 from lamina.graph import Op, Sample, Tensor, apply, leaf
-from lamina.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, float32
 
 WHOLE = [dtype for dtype in PUBLIC_DTYPES.values() if not dtype.is_float]
 

@@ -10,11 +10,11 @@ import pytest
 from harness import Leaves, check
 
 from lamina import ops
+from lamina.base.shapes import float32
 from lamina.engines.engine import Engine
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, evaluate, leaf
 from lamina.ops.differentiate import gradients
-from lamina.shapes import float32
 
 # The function, the shapes of its operands, and the result.
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], Any]] = {

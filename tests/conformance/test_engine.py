@@ -10,13 +10,13 @@ from harness import run_program
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import PUBLIC_DTYPES, Array, as_dtype, float32, int64
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine, Memory
 from lamina.graph import Graph, constant, leaf
-from lamina.objective.protocols import TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
-from lamina.shapes import PUBLIC_DTYPES, Array, as_dtype, float32, int64
+from lamina.step.derive import default_targets, training_graph
 
 
 @pytest.mark.parametrize("dtype", PUBLIC_DTYPES)

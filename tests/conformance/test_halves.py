@@ -16,15 +16,15 @@ from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, DType, as_dtype, bfloat16, converted, float16, float32, static
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Op, Sample, apply, bind_batch, evaluate
-from lamina.objective.protocols import TrainingOptions
-from lamina.precision import Rounding
+from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
-from lamina.rounding import with_rounded_products
-from lamina.shapes import Array, DType, as_dtype, bfloat16, converted, float16, float32, static
+from lamina.step.derive import default_targets, training_graph
+from lamina.step.precision import Rounding
+from lamina.step.rounding import with_rounded_products
 
 HALVES = pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
 

@@ -11,11 +11,11 @@ from loss_limits import LIMITS
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, DType, bfloat16, converted, float16, float32
 from lamina.engines.engine import Engine
 from lamina.graph import Tensor, bind_batch, evaluate
+from lamina.learning import losses, metrics
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array, DType, bfloat16, converted, float16, float32
-from lamina.training import losses, metrics
 
 generator = np.random.default_rng(0)
 

@@ -36,12 +36,12 @@ from test_ops import weighted_gradients
 
 import lamina as lm
 from lamina import layers, ops
+from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Graph, Op, Sample, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.ops.differentiate import gradients
-from lamina.rounding import PRODUCTS, with_rounded_activations, with_rounded_products
-from lamina.shapes import Array, DType, bfloat16, float16, float32, float64
+from lamina.step.rounding import PRODUCTS, with_rounded_activations, with_rounded_products
 
 HALVES = pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
 FLOAT32 = 8.0

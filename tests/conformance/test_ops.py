@@ -16,11 +16,11 @@ from _pytest.mark import ParameterSet
 from harness import CASES, DIFFERENTIABLE, Leaves, check, values_of
 
 from lamina import ops
+from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64
 from lamina.engines.engine import Engine
 from lamina.graph import Op, Sample, Tensor, apply
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Elementwise
-from lamina.shapes import Array, DType, bfloat16, float16, float32, float64
 
 WITH_OPERANDS = [case for case in CASES if case.values[1].shapes]
 DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)

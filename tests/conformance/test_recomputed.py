@@ -11,11 +11,11 @@ import pytest
 from harness import numbers_of, run_program
 
 import lamina as lm
+from lamina.base.shapes import Array, float32
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import default_targets, training_graph
 from lamina.engines.engine import Engine
-from lamina.objective.protocols import TrainingOptions
-from lamina.shapes import Array, float32
+from lamina.learning.protocols import TrainingOptions
+from lamina.step.derive import default_targets, training_graph
 
 Wrap = Callable[..., Any]
 

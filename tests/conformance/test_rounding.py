@@ -7,10 +7,10 @@ import pytest
 from harness import Leaves, run_program
 
 from lamina import ops
+from lamina.base.shapes import Array
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Tensor
-from lamina.shapes import Array
 
 
 def numbers(dtype: str, seed: int, count: int = 1000) -> Array:

@@ -17,13 +17,13 @@ from test_ops import CASES, weighted_gradients
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, DType, float32, float64, int32
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate
-from lamina.objective.protocols import TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Scattering
 from lamina.program.encoding import decode, encode
@@ -31,7 +31,7 @@ from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Write
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, float32, float64, int32
+from lamina.step.derive import default_targets, training_graph
 
 # Cases that scatter, and cases whose gradients do. With one value for each row, simplifying
 # replaces the scatter.

@@ -16,10 +16,10 @@ from test_ops import weighted_gradients
 from windowed_graphs import FilteredGraph, WindowedGraph
 
 from lamina import ops
+from lamina.base.shapes import DType, float32, float64
 from lamina.engines.engine import Engine
 from lamina.graph import Op, Sample, Tensor, apply
 from lamina.program.program import Program
-from lamina.shapes import DType, float32, float64
 
 # The ops whose programs have contractions.
 CONTRACTIONS = ("contract", "matmul", "dot", "outer", "einsum", "conv", "conv_transpose")

@@ -16,9 +16,9 @@ import pytest
 from harness import Leaves, check
 
 from lamina import ops
+from lamina.base.shapes import Array, DType, float32, float64
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Tensor
-from lamina.shapes import Array, DType, float32, float64
 
 T = TypeVar("T")
 

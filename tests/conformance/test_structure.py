@@ -13,9 +13,9 @@ from harness import Leaves, check
 from structure_cases import CASES, Case
 
 from lamina import ops
+from lamina.base.shapes import Array
 from lamina.engines.engine import Engine
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

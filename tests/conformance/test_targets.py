@@ -12,11 +12,11 @@ from random_graphs import random_graph
 from targets import TARGETS
 
 from lamina import ops
+from lamina.base.shapes import float64, static
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Op, Sample, apply
 from lamina.ops.differentiate import gradients
 from lamina.program.target import Target
-from lamina.shapes import float64, static
 
 EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 

@@ -34,11 +34,11 @@ from test_mixed_float64 import (
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, float32, float64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.program.tf32 import rounded_to_tf32
-from lamina.shapes import Array, float32, float64
-from lamina.tf32_products import with_tf32_products
+from lamina.step.tf32_products import with_tf32_products
 
 UNIT = 2.0**-11
 

@@ -10,9 +10,9 @@ from harness import Leaves, compare
 from tolerances import expected_of
 
 from lamina import ops
+from lamina.base.shapes import Array
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array
 
 
 def _softmax_gradient(x: Tensor) -> Tensor:

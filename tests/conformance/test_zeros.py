@@ -15,11 +15,11 @@ from harness import Leaves, run_program
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array, float32
 
 OPTIMIZERS = {"Adam": lm.Adam(1e-3), "RMSProp": lm.RMSProp(1e-3)}
 STEPS = 3

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from lamina.base.shapes import Array, converted, size_of, static
 from lamina.compiler.expand import expand
 from lamina.compiler.unroll import unroll
 from lamina.compiler.widen import widen
@@ -44,7 +45,6 @@ from lamina.ops.lowering_rules import (
     Scanning,
 )
 from lamina.program.scalar import Apply, Local, postorder
-from lamina.shapes import Array, converted, size_of, static
 
 Values = Mapping[str, Array]
 

@@ -14,10 +14,10 @@ import numpy as np
 from harness import Leaves
 
 from lamina import ops
+from lamina.base.shapes import DType, float32, float64, static
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
 from lamina.ops.windows import Window, windows
-from lamina.shapes import DType, float32, float64, static
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from cuda_machine.machine import Machine
 from cuda_machine.memory import Memory
 from cuda_machine.operations import Operation, Order, Scheduler
 from cuda_machine.streams import Event, Stream
-from lamina.garbage import Pause
+from lamina.base.garbage import Pause
 
 Thing = TypeVar("Thing")
 # Bytes of page-locked memory that are kept after they were freed.

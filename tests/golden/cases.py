@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import lamina as lm
+from lamina.base.shapes import Array
 from lamina.program.philox import random_bits
-from lamina.shapes import Array
 
 STEPS = 50
 BATCHES = 5

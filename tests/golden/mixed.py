@@ -28,8 +28,8 @@ import numpy as np
 from cases import numbers
 
 import lamina as lm
-from lamina.precision import Rounding
-from lamina.shapes import Array, as_dtype
+from lamina.base.shapes import Array, as_dtype
+from lamina.step.precision import Rounding
 
 STEPS, SEEDS, BATCHES, BATCH_SIZE = 50, 8, 5, 16
 CLASSES = 10

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import lamina as lm
+from lamina.base.shapes import float32
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import BatchGraph, default_targets, inference_graph, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import show
-from lamina.objective.protocols import TrainingOptions
-from lamina.shapes import float32
+from lamina.learning.protocols import TrainingOptions
+from lamina.step.derive import BatchGraph, default_targets, inference_graph, training_graph
 
 FOLDER = Path(__file__).parent
 BATCH = 32

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.codegen.builder import Builder
 from lamina.codegen.c import Module
 from lamina.codegen.values import I64, Type, Value, constant, constants
-from lamina.shapes import Array
 
 COUNT = 16
 DTYPES = {"i8": "uint8", "i32": "uint32", "i64": "uint64", "float": "float32", "double": "float64"}

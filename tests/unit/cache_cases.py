@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lamina import cache
-from lamina.cache import cached, folder
+from lamina.base import cache
+from lamina.base.cache import cached, folder
 
 CONTENT = bytes(range(256)) * 5
 

@@ -15,6 +15,7 @@ pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath-python is not ins
 from cuda_machine.cublaslt_double import CublasLtDouble
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble
+from lamina.base.shapes import Array, DType, float32
 from lamina.engines.cuda.calls import made_of
 from lamina.engines.cuda.devices import Found, chosen
 from lamina.engines.cuda.driver import CudaDriver
@@ -24,7 +25,6 @@ from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Load, Local, Scalar
 from lamina.program.steps import Contraction, Store
-from lamina.shapes import Array, DType, float32
 
 RESULT = Local("sum", float32)
 
@@ -170,7 +170,7 @@ class Product:
 
 
 def _dtype(array: Array) -> DType:
-    from lamina.shapes import as_dtype
+    from lamina.base.shapes import as_dtype
 
     return as_dtype(array.dtype)
 

@@ -9,19 +9,19 @@ import numpy as np
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64, int64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Traits
 from lamina.graph import Graph, Tensor, leaf
-from lamina.objective.protocols import options_or_none
-from lamina.planning import bill_of
-from lamina.precision import Precision
+from lamina.learning.protocols import options_or_none
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Load, Local
 from lamina.program.steps import Loop, Reduce, Store, Write
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, bfloat16, float16, float32, float64, int64
+from lamina.step.planning import bill_of
+from lamina.step.precision import Precision
 
 # Of a GPU.
 TRAITS = Traits(

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lamina import layers as lm
+from lamina.base.shapes import float64
 from lamina.graph import Graph, Tensor, bind_batch, evaluate
 from lamina.layers.layer import Layer
 from lamina.layers.tracing import Trace, dtype_in_model, trace
 from lamina.ops.differentiate import gradients
-from lamina.shapes import float64
 
 
 def traced(inputs: Sequence[Tensor], output: Tensor, training: bool = False) -> Trace:

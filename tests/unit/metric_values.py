@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from lamina.base.shapes import BATCH, as_dtype
 from lamina.graph import Graph, bind_batch, evaluate, leaf
-from lamina.shapes import BATCH, as_dtype
-from lamina.training import metrics
+from lamina.learning import metrics
 
 
 def measured(

@@ -20,6 +20,7 @@ import pyopencl as cl
 from gpu_cases import CASES, TRAITS, Case, assert_close, compiled
 from harness import run_program
 
+from lamina.base.shapes import Array
 from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR, Words
 from lamina.engines.gpu.decisions import decide, legal_schedules
 from lamina.engines.gpu.kernels import write_kernels
@@ -30,7 +31,6 @@ from lamina.engines.opencl import launch_plan
 from lamina.engines.opencl.launch_plan import LaunchPlan
 from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.program.program import Program
-from lamina.shapes import Array
 
 TARGET = target_for(TRAITS, "opencl")
 

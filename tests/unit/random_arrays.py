@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.shapes import Array
+from lamina.base.shapes import Array
 
 
 def normal(*shape: int, seed: int = 0) -> Array:

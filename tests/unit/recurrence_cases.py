@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
+from lamina.base.shapes import Array, DType, as_dtype, float64, static
 from lamina.graph import Graph, Tensor, constant, leaf
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array, DType, as_dtype, float64, static
 
 Tensors = Sequence[Tensor]
 

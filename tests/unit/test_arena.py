@@ -10,13 +10,13 @@ import pytest
 from random_arrays import normal
 
 import lamina as lm
+from lamina.base.shapes import Array, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import open_engine
 from lamina.engines.host import HostArena, aligned
 from lamina.graph import Graph, leaf
 from lamina.runtime import compiled
-from lamina.shapes import Array, float32
 
 ENGINES = ("cpu", "interpreter")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lamina.disk import open_regular, sweep, write_whole
+from lamina.base.disk import open_regular, sweep, write_whole
 from lamina.errors import DataError
 from lamina.files.atomic import require_writable, write_atomically
 
@@ -240,7 +240,7 @@ def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr("lamina.disk.fcntl.flock", fail)
+    monkeypatch.setattr("lamina.base.disk.fcntl.flock", fail)
     (tmp_path / LEFT).write_bytes(b"left")
     write_atomically(tmp_path / "file", b"data")
     assert names(tmp_path) == [LEFT, "file"]

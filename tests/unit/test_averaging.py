@@ -13,7 +13,7 @@ from test_optimizers import train
 
 import lamina as lm
 from lamina.errors import DefinitionError
-from lamina.training import optimizers
+from lamina.learning import optimizers
 
 Array = np.ndarray
 

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from lamina import networks
+from lamina.base.shapes import float32
 from lamina.cli.bench import bench
-from lamina.derive import default_targets
 from lamina.errors import DefinitionError
 from lamina.files.encode import encode
-from lamina.shapes import float32
+from lamina.step.derive import default_targets
 from lamina.workloads import (
     LONGEST_RUN,
     PRODUCTS,

@@ -10,7 +10,7 @@ from callback_cases import Scripted, Seen, X, Y, fit
 
 import lamina as lm
 from lamina.errors import DefinitionError
-from lamina.training import metrics
+from lamina.learning import metrics
 from lamina.training.callbacks.callback import RunningFit
 
 

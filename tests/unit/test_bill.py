@@ -16,12 +16,12 @@ from network_cases import raised_line
 
 import lamina as lm
 from lamina import ops
-from lamina.bill import MemorySize, largest_batch
-from lamina.calls import refused
+from lamina.checks import refused
+from lamina.checks.kinds import Misfit
 from lamina.engines import machine_memory
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DataError, DefinitionError, EngineError, ShapeError
-from lamina.graph.kinds import Misfit
+from lamina.inspect.bill import MemorySize, largest_batch
 
 SMALL = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2))
 

@@ -26,13 +26,13 @@ from builder_cases import (
 )
 from c99 import C99, library_of
 
+from lamina.base.shapes import Array
 from lamina.codegen import c, llvm
 from lamina.codegen.values import FLOAT, I32, POINTER, Type, constant, undefined
 from lamina.codegen.words import OPENCL, Words
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
 from lamina.errors import InternalError
-from lamina.shapes import Array
 
 SCALARS = cases_of(0)
 CASES = [*SCALARS, *cases_of(4), *cases_of(16)]

@@ -26,8 +26,8 @@ from cache_cases import (
 )
 
 import lamina as lm
-from lamina import cache
-from lamina.cache import Sources, cached, find, folder, folders, keep, key_of
+from lamina.base import cache
+from lamina.base.cache import Sources, cached, find, folder, folders, keep, key_of
 from lamina.compiler.program_cache import SOURCES as PROGRAM_SOURCES
 from lamina.engines.cpu.compilation import SOURCES as CODE_SOURCES
 from lamina.engines.gpu.gpus import SOURCES as GPU_SOURCES
@@ -398,7 +398,7 @@ def test_writers_at_the_same_time_leave_one_whole_entry(cache_folder: Path) -> N
 
 WORKERS = """
 import os, random, signal, time
-from lamina import cache
+from lamina.base import cache
 cache.LARGEST_BYTES = 200_000
 
 def work(seed, rounds):

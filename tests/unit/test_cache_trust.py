@@ -21,8 +21,8 @@ from cache_cases import (
     unused,
 )
 
-from lamina import cache
-from lamina.cache import cached, find, folder, folders
+from lamina.base import cache
+from lamina.base.cache import cached, find, folder, folders
 
 # Trust --------------------------------------------------------------------------------------------
 

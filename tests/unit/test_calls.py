@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.calls import spellings
+from lamina.checks import spellings
 from lamina.errors import DefinitionError
 
 

@@ -437,7 +437,7 @@ def test_an_os_error_is_one_line(monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "plan.png")
 
-    monkeypatch.setattr("lamina.bill.MemoryBill.plot", full)
+    monkeypatch.setattr("lamina.inspect.bill.MemoryBill.plot", full)
     message = fail("plan", write("table.py", TABLE), "--plot", "plan.png")
     assert message == "OSError: plan.png: No space left on device\n"
 

@@ -13,6 +13,7 @@ from test_cpu_pairs import FEATURES, check_with_threads, processor, program_of, 
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import bfloat16, float32
 from lamina.engines.cpu import tile_permission
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.machine_code import compiled, listing
@@ -33,8 +34,7 @@ from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.rounding import with_rounded_products
-from lamina.shapes import bfloat16, float32
+from lamina.step.rounding import with_rounded_products
 
 SAPPHIRE_RAPIDS = replace(
     processor(),

@@ -13,6 +13,8 @@ from test_cpu_amx import SAPPHIRE_RAPIDS, check_configurations
 from test_cpu_pairs import processor, program_of
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import bfloat16
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
@@ -27,8 +29,6 @@ from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.records import frozen_dataclass
-from lamina.shapes import bfloat16
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
+from lamina.base.shapes import Array, as_dtype
 from lamina.codegen import circular, division, floats, functions, powers
 from lamina.codegen.builder import Builder
 from lamina.codegen.llvm import Module
@@ -19,7 +20,6 @@ from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.machine_code import Library, assemble, listing
 from lamina.engines.cpu.processor import host
 from lamina.program.integers import integer_power
-from lamina.shapes import Array, as_dtype
 
 MOST_ULP = 4.0
 ELEMENTS = {

@@ -9,10 +9,10 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, as_dtype, converted
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import host
 from lamina.runtime import Function
-from lamina.shapes import Array, as_dtype, converted
 
 
 def cast(array: Array, dtype: str, *, instructions: bool = True) -> Array:

@@ -383,7 +383,7 @@ def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
 def test_programs_of_modules_that_changed_meanwhile_are_not_cached(tmp_path: Path) -> None:
     script = """
 import lamina as lm
-from lamina import cache
+from lamina.base import cache
 net = lm.Sequential(lm.Input(9), lm.Linear(4))
 model = lm.Model(net)
 asked = cache.sources_checksum

@@ -11,6 +11,7 @@ from harness import Leaves
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, bfloat16
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.llvm import listing
@@ -22,7 +23,6 @@ from lamina.engines.simd.decide.windows import paired_readings
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction, Loop, stores_of
-from lamina.shapes import Array, bfloat16
 from lamina.workloads import WORKLOADS
 
 FEATURES = [

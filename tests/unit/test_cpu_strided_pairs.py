@@ -11,6 +11,8 @@ from harness import Leaves, check, run_program
 from test_cpu_pairs import processor
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import bfloat16, float32
 from lamina.codegen.matrix import stored
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
@@ -30,8 +32,6 @@ from lamina.program.index import Axis
 from lamina.program.program import Program
 from lamina.program.scalar import Literal
 from lamina.program.steps import Contraction
-from lamina.records import frozen_dataclass
-from lamina.shapes import bfloat16, float32
 
 
 @pytest.fixture

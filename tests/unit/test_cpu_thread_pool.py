@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from thread_pool_cases import Counting, addresses, assert_prints, run_script
 
+from lamina.base.shapes import Array
 from lamina.codegen.llvm import Module, typed
 from lamina.codegen.values import I64, POINTER, constant
 from lamina.engines.cpu.machine_code import Library, compiled
@@ -23,7 +24,6 @@ from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run import thread_pool as pools
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.simd.decide.slices import slices
-from lamina.shapes import Array
 
 
 def asleep(pool: ThreadPool, thread: int) -> bool:

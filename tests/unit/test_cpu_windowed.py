@@ -14,6 +14,7 @@ from tolerances import AMPLIFICATION, ROUNDED_AMPLIFICATION, expected_of
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
+from lamina.base.shapes import Array, DType, bfloat16, float16, float32
 from lamina.codegen.filtering import FILTERINGS, ROUNDED_FILTERINGS, Filtering
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
@@ -38,8 +39,7 @@ from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.rounding import with_rounded_products
-from lamina.shapes import Array, DType, bfloat16, float16, float32
+from lamina.step.rounding import with_rounded_products
 
 # By kinds of vectors: caches so small that images are split into blocks, and numbers of threads.
 SMALL: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ import pytest
 from error_texts import error_text
 
 import lamina as lm
+from lamina.base.shapes import BATCH
 from lamina.errors import DataError, DTypeError, ShapeError
-from lamina.shapes import BATCH
 
 
 def _losses(prediction: np.ndarray, labels: np.ndarray, **options: Any) -> np.ndarray:

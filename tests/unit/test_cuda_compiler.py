@@ -12,11 +12,11 @@ from gpu_cases import trained_convolutions
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.schedule import TiledSchedule
 from lamina.graph import Graph, leaf
 from lamina.program.program import Program
-from lamina.shapes import Array, float32
 from lamina.workloads import Stack, Workload, chosen
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))

@@ -15,6 +15,7 @@ from gpu_cases import Case, compiled
 
 from cuda_machine.requirements import skip_without_nvrtc
 from lamina import ops
+from lamina.base.shapes import Array
 from lamina.engines.cuda import requirements
 from lamina.engines.cuda.calls import made_of
 from lamina.engines.cuda.driver import CudaDriver
@@ -27,7 +28,6 @@ from lamina.engines.gpu.single_steps import with_memories
 from lamina.engines.gpu.trials import timed_candidates
 from lamina.errors import EngineError
 from lamina.program.program import Program
-from lamina.shapes import Array
 
 skip_without_nvrtc()
 

@@ -14,11 +14,11 @@ from test_cuda_schedules import engine
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, int64
 from lamina.cli.demo import BATCH_SIZE, network_of_demo
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, leaf
-from lamina.shapes import Array, int64
 
 __all__ = ["counts", "use"]
 pytestmark = needs_nvrtc

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cuda_machine.requirements import skip_without_nvrtc
+from lamina.base.shapes import DType, bfloat16, float16, float32
 from lamina.engines.gpu import peaks
-from lamina.shapes import DType, bfloat16, float16, float32
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 

@@ -12,13 +12,13 @@ import pytest
 from cublaslt_cases import RESULT, DoubledDevice, Product, Stored
 
 from cuda_machine.driver_state import OutsideTheDouble
+from lamina.base.shapes import Array, DType, bfloat16, float16, float32
 from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.errors import EngineError
 from lamina.program.index import axis_index
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction
-from lamina.shapes import Array, DType, bfloat16, float16, float32
 
 Change = Callable[[MatrixProduct], MatrixProduct]
 

@@ -12,6 +12,7 @@ from harness import run_program
 
 from cuda_machine.requirements import skip_without_nvrtc
 from lamina import ops
+from lamina.base.shapes import int32
 from lamina.engines.cuda import calls
 from lamina.engines.cuda.devices import found_devices
 from lamina.engines.cuda.driver import CudaDriver
@@ -20,7 +21,6 @@ from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, Schedule
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.program.steps import Contraction
-from lamina.shapes import int32
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 

@@ -22,10 +22,10 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import float32, int64
 from lamina.compiler import memory
 from lamina.compiler.fusion.precedence import Precedence, cycles
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
@@ -40,11 +40,11 @@ from lamina.graph import (
     topological,
 )
 from lamina.layers.layer import UNNAMED
-from lamina.objective.protocols import TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.program.index import Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar
-from lamina.shapes import float32, int64
+from lamina.step.derive import default_targets, training_graph
 
 # So many levels, and so many calls of Python functions to get through them.
 LEVELS, CALLS = 200, 180

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lamina import gradients, ops
+from lamina.base.shapes import BATCH, float32, float64, int64
 from lamina.errors import GradientError, ShapeError
 from lamina.graph import Graph, Op, Tensor, apply, bind_batch, constant, evaluate, leaf, topological
 from lamina.ops.lowering_rules import LoweringRule
-from lamina.shapes import BATCH, float32, float64, int64
 
 VALUES = np.random.default_rng(0).uniform(-2, 2, (4, 3))
 

@@ -16,9 +16,9 @@ import pytest
 import lamina as lm
 from lamina.elsewhere.tables import TABLES
 from lamina.errors import DefinitionError, LaminaError
+from lamina.learning.metrics import Metric
+from lamina.learning.schedules import Schedule
 from lamina.training.history import History
-from lamina.training.metrics import Metric
-from lamina.training.schedules import Schedule
 from lamina.training.training import DeferredLoss, Training
 
 CLASSES: dict[str, Any] = {

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lamina.base.shapes import Array, bfloat16
 from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import POINTER, Type, Value
 from lamina.engines.cpu.machine_code import Library, assemble
 from lamina.engines.cpu.processor import HostProcessor, host
-from lamina.shapes import Array, bfloat16
 
 LANES = [3, 4, 8, 16]
 # The two subnormal numbers next to zero and to the smallest normal number, of each sign.

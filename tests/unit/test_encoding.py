@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.base.shapes import float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.errors import FileFormatError, InternalError
@@ -23,7 +24,6 @@ from lamina.program.encoding import checksum, decode, encode
 from lamina.program.program import Program
 from lamina.program.scalar import Literal
 from lamina.program.steps import Loop, Write
-from lamina.shapes import float32
 
 LENGTH_BYTES = 8
 

@@ -15,9 +15,9 @@ from random_arrays import normal
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import float32
 from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.graph import Graph, show
-from lamina.shapes import float32
 
 
 @dataclass(frozen=True)

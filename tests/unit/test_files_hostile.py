@@ -25,11 +25,11 @@ from files_cases import (
 from random_arrays import normal
 
 import lamina as lm
+from lamina.base.shapes import float32
 from lamina.engines.discovery import open_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import FileFormatError
 from lamina.files.encode import encode
-from lamina.shapes import float32
 from tools.attack_definitions import attack
 
 # Damage -------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_a_foreign_call_is_right_or_refused_with_the_right_spelling(
 
 def known(name: str, package: str = "lamina") -> bool:
     """Whether a name has a row or an entry that says what it is called here."""
-    prefix = {"lamina.layers.init": "init.", "lamina.training.schedules": "schedules."}
+    prefix = {"lamina.layers.init": "init.", "lamina.learning.schedules": "schedules."}
     begins = prefix.get(package, "") + name + "("
     return any(row[1].startswith(begins) for row in ROWS) or name in TABLES[package]
 
@@ -64,13 +64,13 @@ SAME = {"Input", "Layer", "Sequential"}
     [
         (data.TORCH_MODULES, "lamina"),
         (data.TORCH_OPTIMIZERS, "lamina"),
-        (data.TORCH_SCHEDULERS, "lamina.training.schedules"),
+        (data.TORCH_SCHEDULERS, "lamina.learning.schedules"),
         (data.TORCH_INITIALISERS, "lamina.layers.init"),
         (data.KERAS_LAYERS, "lamina"),
         (data.KERAS_LOSSES, "lamina"),
         (data.KERAS_OPTIMIZERS, "lamina"),
         (data.KERAS_METRICS, "lamina"),
-        (data.KERAS_SCHEDULES, "lamina.training.schedules"),
+        (data.KERAS_SCHEDULES, "lamina.learning.schedules"),
         (data.KERAS_INITIALISERS, "lamina.layers.init"),
     ],
 )

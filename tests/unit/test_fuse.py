@@ -12,6 +12,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, bfloat16, bool_, float32, float64, int64
 from lamina.compiler.fusion import trials
 from lamina.compiler.fusion.costs import Narrowing
 from lamina.compiler.lowering.lower import lower_group
@@ -24,7 +25,6 @@ from lamina.program.cost import cost_of
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, loads, postorder
 from lamina.program.steps import Contraction, Loop, Step, reads_of, scalars_of, stores_of, writes_of
-from lamina.shapes import Array, bfloat16, bool_, float32, float64, int64
 
 MLP = (lm.Input(8), lm.Linear(24), lm.ReLU(), lm.Linear(5))
 ADAM = lm.Adam(1e-3)

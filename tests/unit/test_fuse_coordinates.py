@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, postorder
 from lamina.program.steps import scalars_of
-from lamina.shapes import float32
 
 
 def compiled(tensor: Tensor) -> Program:

@@ -11,7 +11,7 @@ from collections.abc import Generator
 import pytest
 
 import lamina as lm
-from lamina.garbage import Pause, without_collections
+from lamina.base.garbage import Pause, without_collections
 
 
 @pytest.fixture(autouse=True)

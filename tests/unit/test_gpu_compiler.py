@@ -18,12 +18,12 @@ from amd_compiler import PROCESSORS, assembly_of, compiled, is_installed
 from gpu_devices import GPUS
 from gpu_kernels import GPU, TARGET, TRAITS, WORDS, lines_of, totals_of
 
+from lamina.base.shapes import DType, bfloat16, float16, float32
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.schedule import Schedule, TiledSchedule
 from lamina.graph import Graph, leaf
 from lamina.program.program import Program
-from lamina.shapes import DType, bfloat16, float16, float32
 
 
 def program(half: DType | None = None) -> Program:

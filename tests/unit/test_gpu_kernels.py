@@ -15,6 +15,7 @@ from harness import run_program
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, bfloat16, float16, float32, int64
 from lamina.codegen.c import Module
 from lamina.codegen.values import I64
 from lamina.codegen.words import NATIVE_HALF, OPENCL, Words
@@ -29,7 +30,6 @@ from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.program import Program
-from lamina.shapes import Array, bfloat16, float16, float32, int64
 
 TARGET = target_for(TRAITS, "opencl")
 # Of a device without groups of work items.

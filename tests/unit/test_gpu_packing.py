@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lamina import ops
+from lamina.base.shapes import DType, bfloat16, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.contraction_schedules import contraction_schedules
 from lamina.engines.gpu.packed_operands import gains_by_packing, packed_steps
@@ -17,7 +18,6 @@ from lamina.engines.gpu.schedule import MatrixSchedule, PackedSchedule, TiledSch
 from lamina.graph import Graph, leaf
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.shapes import DType, bfloat16, float32
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 

@@ -8,6 +8,7 @@ import pytest
 from gpu_cases import TRAITS
 
 from lamina import ops
+from lamina.base.shapes import DType, bfloat16, float16, float32, int64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.decisions import candidates, decide, promising
 from lamina.engines.gpu.schedule import (
@@ -26,7 +27,6 @@ from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Literal, Load
 from lamina.program.steps import Contraction, Loop, Step, Store, Write
-from lamina.shapes import DType, bfloat16, float16, float32, int64
 
 ROWS = Axis("i", 4)
 FAR = 1 << 33

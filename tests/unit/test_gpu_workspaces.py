@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import uint8
 from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR
 from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.gpus import GpuFamily
@@ -20,7 +21,6 @@ from lamina.engines.opencl import launch_plan
 from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.program.program import Buffer, Plan, Program
-from lamina.shapes import uint8
 
 PROCESSOR = replace(TRAITS, is_processor=True, lanes=8, fused=True)
 

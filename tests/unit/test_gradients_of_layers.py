@@ -15,11 +15,11 @@ from random_arrays import normal, normal64
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, float64
 from lamina.errors import DefinitionError, GradientError, ShapeError
 from lamina.graph import Graph, Op, Tensor, apply, bind_batch, evaluate
 from lamina.ops import differentiate
 from lamina.ops.lowering_rules import Elementwise
-from lamina.shapes import Array, float64
 
 ENGINES = ["interpreter", "cpu"]
 

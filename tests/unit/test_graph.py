@@ -14,6 +14,7 @@ import pytest
 from network_cases import here
 
 from lamina import ops
+from lamina.base.shapes import BATCH, float32, float64, int64
 from lamina.errors import InternalError, LaminaError, ShapeError
 from lamina.graph import (
     OPS,
@@ -35,7 +36,6 @@ from lamina.graph import (
     topological,
     verify,
 )
-from lamina.shapes import BATCH, float32, float64, int64
 
 
 def data(*shape: int, name: str = "x") -> Tensor:

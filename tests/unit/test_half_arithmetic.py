@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from c99 import C99_WITH_HALF, library_of
 
+from lamina.base.shapes import Array, DType, bfloat16, float16, float32
 from lamina.codegen import c, llvm
 from lamina.codegen.half_arithmetic import half_operation
 from lamina.codegen.values import I16, I64, constant
 from lamina.codegen.words import OPENCL
 from lamina.errors import InternalError
 from lamina.program.scalar import Apply, Literal, Local, Scalar
-from lamina.shapes import Array, DType, bfloat16, float16, float32
 
 OPERATIONS = {"fadd": np.add, "fsub": np.subtract, "fmul": np.multiply}
 

@@ -11,9 +11,9 @@ import pytest
 from model_cases import network
 
 import lamina as lm
+from lamina.base.shapes import Array, as_dtype, bfloat16, converted
 from lamina.engines.discovery import open_engine
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaWarning, NonFiniteError
-from lamina.shapes import Array, as_dtype, bfloat16, converted
 
 HALVES = ("bfloat16", "float16")
 PRECISIONS = (*HALVES, "mixed-bfloat16", "mixed-float16")

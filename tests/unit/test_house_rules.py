@@ -100,7 +100,7 @@ def test_tables_of_faults_and_settings_are_read() -> None:
     ("path", "line", "found"),
     [
         ("lamina/layers/recurrent.py", "gates = 4", []),
-        ("lamina/calls/calls.py", "gates = 4", ["gates"]),
+        ("lamina/checks/calls.py", "gates = 4", ["gates"]),
         ("tests/unit/test_lazy.py", "gates = 4", ["gates"]),
         ("lamina/engines/engine.py", "write_parts()", ["parts"]),
         ("lamina/network.py", "shared_parts()", []),

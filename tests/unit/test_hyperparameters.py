@@ -13,14 +13,14 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import float32
 from lamina.compiler import pipeline, program_cache
-from lamina.derive import BatchGraph, default_targets, training_graph
 from lamina.engines.cpu import compilation
 from lamina.errors import DefinitionError
 from lamina.layers import regularizers
-from lamina.objective.protocols import TrainingOptions
-from lamina.shapes import float32
-from lamina.training import clipping, optimizers, schedules
+from lamina.learning import clipping, optimizers, schedules
+from lamina.learning.protocols import TrainingOptions
+from lamina.step.derive import BatchGraph, default_targets, training_graph
 
 # Arguments without a default, and flags that let other fields matter.
 ARGUMENTS: dict[str, dict[str, Any]] = {

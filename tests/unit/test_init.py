@@ -11,10 +11,10 @@ from network_cases import raised_line
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import int64
 from lamina.errors import DefinitionError
 from lamina.graph import Graph, constant, evaluate
 from lamina.layers import init
-from lamina.shapes import int64
 
 ALL = [
     init.Zeros(),

@@ -16,12 +16,12 @@ from random_arrays import normal64
 
 import lamina
 from lamina import layers as lm
+from lamina.base.shapes import BATCH, float32, float64
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.layers import init
 from lamina.layers.layer import Layer
 from lamina.ops.differentiate import gradients
-from lamina.shapes import BATCH, float32, float64
 
 # Linear -------------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import BATCH
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.layers.layer import Layer
-from lamina.shapes import BATCH
 
 
 def sequences(count: int, length: int, features: int, seed: int = 0) -> np.ndarray:

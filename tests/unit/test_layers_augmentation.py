@@ -15,10 +15,10 @@ from random_arrays import normal64
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import BATCH, int64
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, constant, evaluate
 from lamina.layers.layer import Layer
-from lamina.shapes import BATCH, int64
 
 LAYERS: list[Layer] = [
     lm.RandomFlip(probability=1.0),

@@ -14,11 +14,11 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import BATCH, float32, float64, static
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.layers.layer import Layer
 from lamina.ops.windows import Slope, Window, fold, shear, windows
-from lamina.shapes import BATCH, float32, float64, static
 
 
 def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.base.shapes import float64
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate
-from lamina.shapes import float64
 
 X = np.random.default_rng(0).normal(size=(6, 4, 3)).astype("float32")
 

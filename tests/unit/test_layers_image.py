@@ -13,11 +13,11 @@ import pytest
 from random_arrays import normal64
 
 import lamina as lm
+from lamina.base.shapes import BATCH
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.layers.layer import Layer
 from lamina.program.program import Program
 from lamina.program.steps import stores_of
-from lamina.shapes import BATCH
 
 
 def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:

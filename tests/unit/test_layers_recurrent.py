@@ -13,9 +13,9 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import float64
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate
-from lamina.shapes import float64
 
 KINDS = pytest.mark.parametrize("kind", [lm.RNN, lm.LSTM, lm.GRU])
 BATCH, LENGTH, INPUTS = 6, 5, 3

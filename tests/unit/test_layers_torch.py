@@ -13,9 +13,9 @@ import pytest
 from torch_comparison import Case, compare_second_derivatives, compare_with_pytorch, option_sets
 
 import lamina as lm
+from lamina.base.shapes import DType, float32, float64
 from lamina.engines.engine import Engine
 from lamina.layers.layer import Layer
-from lamina.shapes import DType, float32, float64
 
 pytestmark = pytest.mark.torch
 

@@ -16,8 +16,8 @@ from torch_comparison import (
 )
 
 import lamina as lm
+from lamina.base.shapes import DType, float32, float64
 from lamina.engines.engine import Engine
-from lamina.shapes import DType, float32, float64
 
 pytestmark = pytest.mark.torch
 

@@ -10,6 +10,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import float32, float64
 from lamina.compiler.layout import sink_transposes
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
@@ -19,7 +20,6 @@ from lamina.ops.reduce import ARGMAX
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction, Loop, Step, Write, stores_of
-from lamina.shapes import float32, float64
 
 BATCH = 4
 LENET = (

@@ -43,9 +43,9 @@ def test_these_packages_load_their_names_when_they_are_used() -> None:
         "lamina.reports",
         "lamina.training",
         "lamina.training.callbacks",
-        "lamina.training.losses",
-        "lamina.training.metrics",
-        "lamina.training.optimizers",
+        "lamina.learning.losses",
+        "lamina.learning.metrics",
+        "lamina.learning.optimizers",
     ]
 
 
@@ -181,7 +181,7 @@ print(len(found), len({id(value) for values in found for value in values}) == le
 # A package of its own -----------------------------------------------------------------------------
 
 INIT = """
-from lamina.lazy import loaded_when_used
+from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
     from parcel.good import good as good

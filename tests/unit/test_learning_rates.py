@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.base.shapes import float32
 from lamina.errors import DefinitionError, LaminaWarning
 from lamina.graph import Graph, evaluate, leaf
-from lamina.shapes import float32
-from lamina.training import schedules
+from lamina.learning import schedules
 
 STEPS = [0, 1, 2, 9, 10, 11, 49, 50, 99, 100, 101, 1000]
 

@@ -11,10 +11,10 @@ import pytest
 from test_precision import LOSS, OPTIMIZER, classifier
 
 import lamina as lm
-from lamina import loss_scaling
+from lamina.base.shapes import Array, bool_, float32
 from lamina.errors import NonFiniteError
 from lamina.graph import Graph, evaluate, leaf
-from lamina.shapes import Array, bool_, float32
+from lamina.step import loss_scaling
 from lamina.training.history import History
 
 

@@ -11,10 +11,10 @@ from random_arrays import normal
 
 from lamina import Adam, Model, Sequential
 from lamina import layers as lm
+from lamina.base.shapes import BATCH, as_dtype, int64
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import leaf
-from lamina.shapes import BATCH, as_dtype, int64
-from lamina.training import losses
+from lamina.learning import losses
 
 
 def test_dice_is_trained_with_class_numbers() -> None:

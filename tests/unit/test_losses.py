@@ -14,11 +14,11 @@ from loss_limits import LIMITS
 
 from lamina import layers as lm
 from lamina import ops
+from lamina.base.shapes import BATCH, as_dtype, bool_, float32, float64, int64
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
+from lamina.learning import losses, metrics
 from lamina.ops.differentiate import gradients
-from lamina.shapes import BATCH, as_dtype, bool_, float32, float64, int64
-from lamina.training import losses, metrics
 
 generator = np.random.default_rng(0)
 SCORES = generator.normal(size=(6, 4))

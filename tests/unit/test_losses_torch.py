@@ -10,10 +10,10 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import BATCH, as_dtype
 from lamina.graph import Graph, bind_batch, evaluate, leaf
+from lamina.learning import losses
 from lamina.ops.differentiate import gradients
-from lamina.shapes import BATCH, as_dtype
-from lamina.training import losses
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 F = torch.nn.functional

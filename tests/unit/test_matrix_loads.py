@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from gpu_cases import CASES, compiled
 
+from lamina.base.shapes import bfloat16, float32
 from lamina.engines.gpu.matrix_schedules import legal_matrices, matrix_schedule
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import WARP, MatrixLoad
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction
-from lamina.shapes import bfloat16, float32
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lamina as lm
-from lamina.bill import MemoryBill
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, float32, float64, uint8
 from lamina.compiler.memory import plan_memory
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError, FileFormatError
+from lamina.inspect.bill import MemoryBill
 from lamina.program.check import verify
 from lamina.program.encoding import decode, encode
 from lamina.program.index import Axis, axis_index, constant_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
 from lamina.program.steps import Loop, Reduce, Step, Store, Write
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType, float32, float64, uint8
 
 DTYPES = (float32, float64, uint8)
 

@@ -9,6 +9,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET, host
 from lamina.engines.engine import Engine, Memory
@@ -17,7 +18,6 @@ from lamina.graph import Graph, leaf
 from lamina.program.check import verify
 from lamina.program.program import Program
 from lamina.program.steps import reads_of, writes_of
-from lamina.shapes import Array, float32
 
 # The largest allowed ratio of the arena to the largest live set.
 WASTE = 1.05

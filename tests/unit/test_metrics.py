@@ -13,11 +13,11 @@ from random_arrays import normal
 
 from lamina import Model, Sequential
 from lamina import layers as lm
+from lamina.base.shapes import BATCH, Size, as_dtype, float32, int64
 from lamina.data import Dataset
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate, leaf
-from lamina.shapes import BATCH, Size, as_dtype, float32, int64
-from lamina.training import losses, metrics
+from lamina.learning import losses, metrics
 
 generator = np.random.default_rng(0)
 SCORES = generator.normal(size=(60, 5)).astype(np.float32)

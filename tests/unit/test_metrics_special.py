@@ -13,7 +13,7 @@ import lamina
 from lamina import Model, Sequential
 from lamina import layers as lm
 from lamina.errors import DataError
-from lamina.training import losses, metrics
+from lamina.learning import losses, metrics
 
 generator = np.random.default_rng(0)
 WEIGHTS = generator.random(60)

@@ -14,13 +14,13 @@ from random_arrays import normal64
 
 import lamina as lm
 from lamina import ops
-from lamina.derive import evaluation_graph, training_graph
+from lamina.base.shapes import Array, Shape, float64, int64
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, constant, evaluate
 from lamina.layers.layer import Layer
 from lamina.layers.mixing import beta_quantiles
-from lamina.objective.protocols import TrainingOptions
-from lamina.shapes import Array, Shape, float64, int64
+from lamina.learning.protocols import TrainingOptions
+from lamina.step.derive import evaluation_graph, training_graph
 
 KEYS = {"seed": np.int64(1), "step": np.int64(2)}
 

@@ -9,9 +9,10 @@ import pytest
 from network_cases import here, raised_line
 
 import lamina as lm
-from lamina import ops, shapes
+from lamina import ops
+from lamina.base import shapes
+from lamina.base.shapes import BATCH
 from lamina.errors import DefinitionError, ShapeError
-from lamina.shapes import BATCH
 
 FILE = "test_network.py"
 

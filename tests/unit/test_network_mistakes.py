@@ -12,8 +12,8 @@ from network_cases import here, raised_line
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import BATCH
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
-from lamina.shapes import BATCH
 
 FILE = "test_network_mistakes.py"
 

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.base.shapes import float32, float64
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Device
 from lamina.errors import EngineError
-from lamina.shapes import float32, float64
 
 cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
 

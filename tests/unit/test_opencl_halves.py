@@ -11,13 +11,13 @@ from harness import Leaves, run_program
 from test_opencl_selftest import check_faults
 
 from lamina import ops
+from lamina.base.shapes import DType, bfloat16, float16, float32
 from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.discovery import open_engine
 from lamina.engines.engine import Engine
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.graph import evaluate
-from lamina.shapes import DType, bfloat16, float16, float32
 
 pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
 

@@ -12,10 +12,10 @@ from gpu_cases import TRAITS, Case, compiled
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, float32
 from lamina.codegen.pieces import PieceModule
 from lamina.codegen.words import OPENCL_PROCESSOR
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import default_targets, training_graph
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.executable import GpuProgram
@@ -27,10 +27,10 @@ from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.engines.simd.emit.kernels import WrittenProgram
 from lamina.graph import Tensor
 from lamina.layers import LSTM, Input
-from lamina.objective.protocols import TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.shapes import Array, float32
+from lamina.step.derive import default_targets, training_graph
 from lamina.workloads import WORKLOADS
 
 PROCESSOR = replace(TRAITS, is_processor=True, lanes=8, fused=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lamina.base.shapes import DType, bool_, float32, int32, int64, uint8
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.arena_layout import arena_layout
 from lamina.engines.gpu.executable import GpuProgram
@@ -29,7 +30,6 @@ from lamina.program.index import Axis, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program
 from lamina.program.scalar import Literal
 from lamina.program.steps import Loop, Store, Write
-from lamina.shapes import DType, bool_, float32, int32, int64, uint8
 
 cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
 

@@ -17,6 +17,7 @@ from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, as_dtype, size_of, static
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
@@ -29,7 +30,6 @@ from lamina.errors import (
     ShapeError,
 )
 from lamina.graph import Graph, Tensor, evaluate, leaf
-from lamina.shapes import Array, as_dtype, size_of, static
 
 X = leaf("x", "input", (2, 3, 4), as_dtype("float64"))
 IMAGES = leaf("images", "input", (2, 2, 5, 5), as_dtype("float64"))

@@ -12,6 +12,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, DType, bool_, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.target import CPU
@@ -19,7 +20,6 @@ from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Graph, evaluate, leaf
 from lamina.ops.attention_blocks import attention_arguments
 from lamina.program.steps import Contraction
-from lamina.shapes import Array, DType, bool_, float32
 
 
 def operands(*shapes: tuple[int, ...], dtype: DType = float32) -> list[lm.Tensor]:

@@ -14,10 +14,7 @@ import pytest
 from test_ops_arguments import CALLS, called
 
 from lamina import ops
-from lamina.errors import GradientError
-from lamina.graph import LEAF, Graph, Tensor, evaluate, leaf, rebuild, rewrite
-from lamina.ops.differentiate import gradients
-from lamina.shapes import (
+from lamina.base.shapes import (
     Array,
     DType,
     Shape,
@@ -28,6 +25,9 @@ from lamina.shapes import (
     float32,
     static,
 )
+from lamina.errors import GradientError
+from lamina.graph import LEAF, Graph, Tensor, evaluate, leaf, rebuild, rewrite
+from lamina.ops.differentiate import gradients
 
 # In units of the type, of the largest element, or of a small number: a gradient that follows from a
 # rounded result may cancel.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.base.shapes import Array, as_dtype, converted, float32, int64, static
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, LEAF, OPS, Graph, Op, Sample, Tensor, apply, evaluate, leaf
 from lamina.ops.lowering_rules import (
@@ -42,7 +43,6 @@ from lamina.program.scalar import (
     postorder,
 )
 from lamina.program.sort_keys import sort_key
-from lamina.shapes import Array, as_dtype, converted, float32, int64, static
 
 
 def first(numbers: Array) -> int:

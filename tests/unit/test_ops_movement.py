@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.base.shapes import BATCH, Array, Shape, Size, float32
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf, verify
 from lamina.ops.differentiate import gradients
-from lamina.shapes import BATCH, Array, Shape, Size, float32
 
 B = BATCH
 

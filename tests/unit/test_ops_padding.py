@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.base.shapes import BATCH, float64
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate, leaf
-from lamina.shapes import BATCH, float64
 
 NAMES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 WIDTHS = [[(0, 0), (1, 2), (3, 0)], [0, 1, 2], [(0, 0), (0, 0), (0, 0)], [(1, 1), (2, 2), (4, 4)]]

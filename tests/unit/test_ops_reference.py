@@ -11,11 +11,11 @@ import pytest
 from harness import CASES, DIFFERENTIABLE, values_of
 
 from lamina import ops
+from lamina.base.shapes import Array, as_dtype, float32, float64
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verify
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Decomposition
-from lamina.shapes import Array, as_dtype, float32, float64
 
 # Second derivatives exist at every point but few, and are checked where they are not all zero.
 SMOOTH = [

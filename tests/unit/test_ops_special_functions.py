@@ -10,8 +10,8 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array
 from lamina.errors import DTypeError, LaminaError, ShapeError
-from lamina.shapes import Array
 
 
 def computed(function: Callable[..., lm.Tensor], *arrays: Array) -> Array:

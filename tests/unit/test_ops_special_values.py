@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.base.shapes import BATCH, Array, as_dtype, bool_, float32, float64, int32, int64, uint8
 from lamina.errors import DTypeError
 from lamina.graph import Graph, Tensor, constant, evaluate, leaf
 from lamina.ops.differentiate import gradients
-from lamina.shapes import BATCH, Array, as_dtype, bool_, float32, float64, int32, int64, uint8
 
 INF, NAN = math.inf, math.nan
 EDGE = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, -3.0, INF, -INF, NAN, 100.0, -100.0]

@@ -10,9 +10,9 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, as_dtype
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import CONSTANT, Graph, leaf
-from lamina.shapes import Array, as_dtype
 
 BATCH = 5
 ALONG_THE_BATCH: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Array]]] = {

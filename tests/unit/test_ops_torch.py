@@ -10,9 +10,9 @@ import pytest
 from structure_cases import CASES, Case
 
 from lamina import ops
+from lamina.base.shapes import Array, as_dtype
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.ops.differentiate import gradients
-from lamina.shapes import Array, as_dtype
 
 pytestmark = pytest.mark.torch
 

@@ -12,11 +12,11 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import DType, as_dtype, float32, float64, int64
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import Graph, Tensor, evaluate, leaf, verify
-from lamina.objective.protocols import PerParameter
-from lamina.shapes import DType, as_dtype, float32, float64, int64
-from lamina.training import clipping, optimizers, schedules
+from lamina.learning import clipping, optimizers, schedules
+from lamina.learning.protocols import PerParameter
 
 generator = np.random.default_rng(0)
 START = generator.normal(size=(3, 4))

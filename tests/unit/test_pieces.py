@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lamina.base.shapes import Array
 from lamina.codegen.c import Module
 from lamina.codegen.pieces import PieceFunction, PieceModule, pieces_of
 from lamina.codegen.values import I32, POINTER, Type, Value, constant, constants, undefined
 from lamina.codegen.words import OPENCL_PROCESSOR
-from lamina.shapes import Array
 
 LANES = (1, 2, 3, 5, 8, 10, 16, 21, 32)
 

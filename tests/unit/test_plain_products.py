@@ -10,6 +10,7 @@ import pytest
 from gpu_cases import TRAITS, Case, compiled
 
 from lamina import ops
+from lamina.base.shapes import DType, bfloat16, float16, float32, float64, int64
 from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
 from lamina.engines.gpu.passes import without_epilogue
 from lamina.engines.gpu.plain_products import PlainProduct, plain_product
@@ -19,7 +20,6 @@ from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Bound, Literal, Load, Local
 from lamina.program.steps import Contraction, Store
-from lamina.shapes import DType, bfloat16, float16, float32, float64, int64
 
 TARGET = target_for(TRAITS, "test")
 A, B, BIAS = (6, 5), (5, 7), (7,)

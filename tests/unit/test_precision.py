@@ -11,21 +11,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.compiler.expand import expand
-from lamina.derive import default_targets, evaluation_graph, training_graph
-from lamina.engines import DEFAULT_TARGET
-from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.engine import Device
-from lamina.errors import EngineError
-from lamina.graph import LEAF, Graph, Tensor, apply, bind_batch, evaluate, leaf
-from lamina.objective.protocols import TrainingOptions
-from lamina.ops.lowering_rules import Contracting, Movement, Repeating
-from lamina.precision import Precision, Rounding, precision_of, rounding_of
-from lamina.program.program import Program
-from lamina.program.scalar import Load, postorder
-from lamina.program.steps import Contraction
-from lamina.rounding import PRODUCTS, WIDE, with_rounded_activations, with_rounded_products
-from lamina.shapes import (
+from lamina.base.shapes import (
     BATCH,
     Array,
     DType,
@@ -36,6 +22,20 @@ from lamina.shapes import (
     float32,
     uint8,
 )
+from lamina.compiler.expand import expand
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.engine import Device
+from lamina.errors import EngineError
+from lamina.graph import LEAF, Graph, Tensor, apply, bind_batch, evaluate, leaf
+from lamina.learning.protocols import TrainingOptions
+from lamina.ops.lowering_rules import Contracting, Movement, Repeating
+from lamina.program.program import Program
+from lamina.program.scalar import Load, postorder
+from lamina.program.steps import Contraction
+from lamina.step.derive import default_targets, evaluation_graph, training_graph
+from lamina.step.precision import Precision, Rounding, precision_of, rounding_of
+from lamina.step.rounding import PRODUCTS, WIDE, with_rounded_activations, with_rounded_products
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.SGD(0.1)
 ROUNDING = Rounding(bfloat16, leaves=True)

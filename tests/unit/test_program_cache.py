@@ -14,18 +14,19 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import cache, ops
+from lamina import ops
+from lamina.base import cache
+from lamina.base.shapes import as_dtype, float32
 from lamina.compiler import pipeline, program_cache
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.program_cache import compile_cached
-from lamina.derive import default_targets, training_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import OPS, Graph, Op, apply, leaf
-from lamina.objective.protocols import TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.shapes import as_dtype, float32
+from lamina.step.derive import default_targets, training_graph
 
 
 class Counted:

@@ -10,6 +10,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, float32, int64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.interpreter.engine import InterpreterEngine
@@ -21,7 +22,6 @@ from lamina.program.parallel import parallel_axes
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import Apply, Bound, Load, Local, Scalar
 from lamina.program.steps import Contraction, Loop, Reduce, Step, Store, Write
-from lamina.shapes import Array, float32, int64
 
 ROWS, COLUMNS = 6, 8
 POINT, INNER = Axis("i", ROWS), Axis("k", COLUMNS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lamina.base.shapes import DType, bool_, float32, float64, int32, int64, uint8, uint32
 from lamina.errors import InternalError
 from lamina.program import dtypes
 from lamina.program.check import verify
@@ -33,7 +34,6 @@ from lamina.program.steps import (
     Store,
     Write,
 )
-from lamina.shapes import DType, bool_, float32, float64, int32, int64, uint8, uint32
 
 ROWS, COLUMNS = Axis("i", 4), Axis("k", 6)
 ROW, COLUMN = axis_index(ROWS), axis_index(COLUMNS)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from error_texts import problem_of
 
+from lamina.base.shapes import DType, float32, float64
 from lamina.program.check import verify
 from lamina.program.index import Axis, Index, Remainder, axis_index, constant_index
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import Apply, Bound, Literal, Load
 from lamina.program.steps import Loop, Reduce, Store, Write
-from lamina.shapes import DType, float32, float64
 
 AXIS = Axis("i", 4)
 HERE = axis_index(AXIS)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.base.shapes import Array, bool_, float32, float64, int64
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, constant, evaluate
 from lamina.program.philox import philox, random_bits
-from lamina.shapes import Array, bool_, float32, float64, int64
 
 RANDOM = {op.name: op for op in ops.ALL if op.name in ("uniform", "normal", "bernoulli")}
 

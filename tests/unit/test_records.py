@@ -13,8 +13,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from lamina import records
-from lamina.records import frozen_dataclass
+from lamina.base import records
+from lamina.base.records import frozen_dataclass
 
 Decorator = Callable[[Any], Any]
 

@@ -24,6 +24,7 @@ from targets import TARGETS
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.unroll import unroll
 from lamina.engines import DEFAULT_TARGET
@@ -31,7 +32,6 @@ from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, Tensor, evaluate
 from lamina.program.target import Target
-from lamina.shapes import Array
 
 # The table ----------------------------------------------------------------------------------------
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lamina.base.shapes import float32, int64
 from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within
 from lamina.program.steps import Contraction, Loop, Reduce, Scan, Store, Write
-from lamina.shapes import float32, int64
 
 OLD, NEW = Axis("i", 12), Axis("j", 4)
 HERE, THERE = axis_index(OLD), axis_index(NEW) * 3

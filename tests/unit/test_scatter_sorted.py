@@ -8,6 +8,7 @@ import numpy as np
 from error_texts import problem_of
 
 from lamina import ops
+from lamina.base.shapes import float32, int32, int64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
@@ -20,7 +21,6 @@ from lamina.program.program import Allocation, Buffer, Plan, Program
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Literal, Load
 from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Store, Write
-from lamina.shapes import float32, int32, int64
 
 IN_ORDER = replace(DEFAULT_TARGET, scatter="in order")
 SORTED = replace(DEFAULT_TARGET, scatter="sorted")

@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lamina.errors import DTypeError, ShapeError
-from lamina.shapes import (
+from lamina.base.shapes import (
     BATCH,
     PUBLIC_DTYPES,
     Size,
@@ -33,6 +32,7 @@ from lamina.shapes import (
     static,
     uint8,
 )
+from lamina.errors import DTypeError, ShapeError
 
 BATCHES = (1, 2, 3, 7, 64)
 

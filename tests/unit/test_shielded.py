@@ -15,8 +15,8 @@ from types import FrameType
 
 import pytest
 
+from lamina.base.shielded import ShieldedThread, shielded
 from lamina.errors import EngineError
-from lamina.shielded import ShieldedThread, shielded
 
 THREAD = ShieldedThread("tests")
 
@@ -162,7 +162,7 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
     def fail(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("lamina.shielded.start_new_thread", fail)
+    monkeypatch.setattr("lamina.base.shielded.start_new_thread", fail)
     with pytest.raises(EngineError) as caught:
         ShieldedThread("another").call(lambda: None)
     assert str(caught.value) == (
@@ -172,13 +172,13 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
         "  Raise the limit of threads (ulimit -u). At the end of a process no thread can be "
         "started: make the model earlier."
     )
-    monkeypatch.setattr("lamina.shielded._writes", ShieldedThread("a third"))
+    monkeypatch.setattr("lamina.base.shielded._writes", ShieldedThread("a third"))
     assert shielded(lambda: 3) == 3
 
 
 def script(text: str) -> tuple[int, str, str]:
     """Runs a program that has a thread; gives its exit status, output and errors."""
-    begin = "import os, signal, threading, time\nfrom lamina.shielded import ShieldedThread\n"
+    begin = "import os, signal, threading, time\nfrom lamina.base.shielded import ShieldedThread\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{begin}thread = ShieldedThread('one')\n{text}"],
         capture_output=True,
@@ -287,7 +287,7 @@ atexit.register(late)
     )
     begin = (
         "from lamina.errors import EngineError\n"
-        "from lamina.shielded import ShieldedThread\n"
+        "from lamina.base.shielded import ShieldedThread\n"
         "thread = ShieldedThread('one')\n"
     )
     assert script(text) == (0, "before\n", "")
@@ -321,7 +321,7 @@ print("leaving")
 def test_work_is_never_interrupted_by_a_storm_of_signals() -> None:
     # In a process of its own: the handler raises wherever it comes while it is armed.
     text = """
-from lamina.shielded import shielded
+from lamina.base.shielded import shielded
 armed, pairs = [False], [0, 0]
 class Alarm(Exception):
     pass

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.base.shielded import shielded
 from lamina.engines.cpu import llvm
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.machine_code import assemble, listing
@@ -25,7 +26,6 @@ from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.host import HostArena, HostMemory
 from lamina.engines.interpreter import engine as interpreter
-from lamina.shielded import shielded
 from lamina.training.interrupt import Interrupt, held_interrupts
 
 ROOT = Path(__file__).parents[2]

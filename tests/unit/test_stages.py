@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from lamina.base.shapes import Array, float32, int64
 from lamina.codegen import llvm
 from lamina.codegen.c import Module
 from lamina.codegen.points import Points
@@ -19,7 +20,6 @@ from lamina.engines.cpu.processor import host
 from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Position
 from lamina.program.steps import Reduce, Stage, Store, Write
-from lamina.shapes import Array, float32, int64
 
 ROWS, COLUMNS, LANES = 5, 11, 4
 ROW, COLUMN = Axis("r", ROWS), Axis("c", COLUMNS)

@@ -10,9 +10,9 @@ import pytest
 from fit_cases import same
 
 import lamina as lm
+from lamina.base.shapes import as_dtype, promote
 from lamina.data import Dataset
 from lamina.errors import DataError, DTypeError, LaminaError
-from lamina.shapes import as_dtype, promote
 
 INTEGERS = ("int8", "int16", "uint16", "uint8", "int32", "int64")
 TYPES = (*INTEGERS, "float16", "bool")

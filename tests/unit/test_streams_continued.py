@@ -19,7 +19,7 @@ from stream_cases import TEST, batches_of, fault, trained
 from test_fit_checkpoints import at_step
 
 import lamina as lm
-from lamina.calls.stored import stored
+from lamina.checks.stored import stored
 from lamina.data import Stream
 from lamina.data.positions import Position
 from lamina.errors import DataError

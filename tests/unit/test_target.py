@@ -16,9 +16,9 @@ from targets import RECOMPUTING
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import float32
 from lamina.cli import main
 from lamina.compiler.pipeline import compile_graph
-from lamina.derive import inference_graph
 from lamina.engines import DEFAULT_TARGET, discovery
 from lamina.engines.cpu.target import CPU
 from lamina.engines.interpreter.engine import InterpreterEngine
@@ -29,7 +29,7 @@ from lamina.program.program import Program
 from lamina.program.scalar import PRIMITIVES, Apply, postorder
 from lamina.program.steps import Contraction, scalars_of
 from lamina.program.target import Target
-from lamina.shapes import float32
+from lamina.step.derive import inference_graph
 
 
 def compiled(

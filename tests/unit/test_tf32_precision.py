@@ -16,6 +16,7 @@ from cli_cases import DIGITS, fail, namespace, succeed, write
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, bfloat16, float32, float64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
@@ -25,14 +26,13 @@ from lamina.errors import DefinitionError, DTypeError, FileFormatError
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.graph import Graph, leaf
 from lamina.ops.differentiate import gradients
-from lamina.precision import TF32_PRODUCTS, Precision, precision_of, rounding_of
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, postorder
 from lamina.program.steps import Contraction, Step, scalars_of
 from lamina.program.tf32 import rounded_to_tf32, unrounded
 from lamina.runtime import Function
-from lamina.shapes import Array, bfloat16, float32, float64
-from lamina.tf32_products import with_tf32_products
+from lamina.step.precision import TF32_PRODUCTS, Precision, precision_of, rounding_of
+from lamina.step.tf32_products import with_tf32_products
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.SGD(0.1)
 

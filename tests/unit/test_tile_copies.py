@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from lamina import ops
+from lamina.base.shapes import float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.contraction_schedules import tiled_schedule
 from lamina.engines.gpu.products import Product
 from lamina.graph import Graph, leaf
 from lamina.program.steps import Contraction
-from lamina.shapes import float32
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 

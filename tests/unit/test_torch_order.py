@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.base.records import frozen_dataclass
 from lamina.errors import DefinitionError
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

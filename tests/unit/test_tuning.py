@@ -18,6 +18,7 @@ from harness import run_program
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, float32
 from lamina.cli import main
 from lamina.codegen.signatures import Signatures
 from lamina.compiler.pipeline import compile_graph
@@ -35,12 +36,11 @@ from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.simd.decide import candidates as of_processors
 from lamina.engines.simd.decide.schedule import GemmSchedule
 from lamina.errors import EngineError, InternalError
-from lamina.explanation import Explanation, Tuning
 from lamina.graph import Graph, leaf
+from lamina.inspect.explanation import Explanation, Tuning
 from lamina.program.check import verify
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.shapes import Array, float32
 
 # A product that is worth tuning on any device.
 SIZE = 256

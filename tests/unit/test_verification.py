@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import ops, verification
+from lamina import ops
+from lamina.base.shapes import Array
 from lamina.engines.engine import Device
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Op, Tensor, apply
 from lamina.ops.elementwise import EXP
-from lamina.shapes import Array
+from lamina.training import verification
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from error_texts import error_text
 import lamina as lm
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, ShapeError
-from lamina.objective.weighting import balanced
+from lamina.learning.weighting import balanced
 
 generator = np.random.default_rng(0)
 X = generator.normal(size=(50, 3)).astype("float32")

@@ -25,10 +25,10 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.derive import default_targets, training_graph
+from lamina.base.shapes import float32
 from lamina.errors import EngineError, InternalError, LaminaError
-from lamina.objective.protocols import TrainingOptions
-from lamina.shapes import float32
+from lamina.learning.protocols import TrainingOptions
+from lamina.step.derive import default_targets, training_graph
 
 
 class ForeignTensor:

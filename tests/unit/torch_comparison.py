@@ -18,6 +18,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import Array, DType, float64, static
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
@@ -26,7 +27,6 @@ from lamina.layers.tracing import Trace
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, float64, static
 
 # Relative to the largest element of an array. In float64 both are exact to rounding; in float32
 # they sum up to some thousand numbers in different orders, gradients of normalisations cancel.

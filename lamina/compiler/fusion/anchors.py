@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.costs import Narrowing, Operations
 from lamina.compiler.fusion.results import DistinctResults
@@ -24,8 +26,6 @@ from lamina.ops.lowering_rules import (
     Sorting,
 )
 from lamina.program.target import Target
-from lamina.records import cached_property, frozen_dataclass
-from lamina.shapes import size_of, static
 
 # A set in the order of insertion.
 Anchors = dict[Tensor, None]

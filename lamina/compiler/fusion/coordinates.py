@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors, PassContext
 from lamina.compiler.fusion.costs import Operations, Rereading, is_packed
@@ -20,7 +21,6 @@ from lamina.graph import Tensor
 from lamina.ops.joining import CONCAT
 from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement, read_operands
 from lamina.program.scalar import Local, Scalar
-from lamina.shapes import size_of, static
 
 # More coordinates at which one step reads a tensor are not counted.
 _MOST_COORDINATES = 16

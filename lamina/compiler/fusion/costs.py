@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from typing import final
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Local, postorder
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType
 
 # The bytes of a target's unit of cost, a float that is stored and loaded. Only its store counts: a
 # step that does not load the float loads its sources instead.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Movement, read_operands
 from lamina.ops.movement import RESHAPE
 from lamina.program.target import Target
-from lamina.records import cached_property, frozen_dataclass
-from lamina.shapes import size_of, static
 
 # The levels that an op with deep index expressions adds to an expression. Such ops are gathers,
 # whose index is loaded, and reshapes, whose coordinates depend on all axes. Without this bound,

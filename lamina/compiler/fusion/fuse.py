@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from lamina.base.records import frozen_dataclass
 from lamina.compiler.fusion.anchors import (
     Anchors,
     Pass,
@@ -35,7 +36,6 @@ from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor
 from lamina.ops.lowering_rules import Repeating
 from lamina.program.target import Target
-from lamina.records import frozen_dataclass
 
 # The passes that choose anchors, in the order in which they run. Tensors that must be stored come
 # first, because the cost of storing others depends on them. `readable` comes last: it handles the

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import final
 
+from lamina.base.shapes import size_of, static
 from lamina.compiler.fusion.precedence import Precedence, cycles
 from lamina.compiler.fusion.results import DistinctResults
 from lamina.compiler.fusion.trials import Trials, UnnamedStep
@@ -14,7 +15,6 @@ from lamina.compiler.lowering.pull import Location
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.program.target import Target
-from lamina.shapes import size_of, static
 
 # The most anchors in one group.
 MOST_MEMBERS = 64

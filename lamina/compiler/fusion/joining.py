@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lamina.base.shapes import size_of, static
 from lamina.compiler.fusion.groups import Groups, bytes_of
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Contracting, Reduction, Repeating
-from lamina.shapes import size_of, static
 
 # The number of following groups, over equally many points, with which each group is tried.
 SIBLINGS_TRIED = 8

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from lamina.base.records import frozen_dataclass
 from lamina.compiler.buffers import is_leaf
 from lamina.graph import Graph, Tensor, apply, users_of
 from lamina.ops.lowering_rules import Repeating
 from lamina.ops.movement import RESHAPE
-from lamina.records import frozen_dataclass
 
 Users = Mapping[Tensor, Sequence[Tensor]]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import final
 
+from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors, PassContext
 from lamina.compiler.fusion.costs import Operations, Sharing, is_packed
@@ -16,7 +17,6 @@ from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.graph import Tensor
 from lamina.ops.conversion import ROUND_TO_TF32
 from lamina.ops.lowering_rules import Elementwise, Movement
-from lamina.shapes import size_of, static
 
 # Movements that read no element twice, though their results may be larger than their operands.
 _READ_ONCE = ("concat", "pad", "shear")

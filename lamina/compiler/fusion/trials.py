@@ -10,6 +10,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.compiler.fusion.signature import SubgraphSignatures
 from lamina.compiler.lowering.lower import lower_group
 from lamina.compiler.lowering.pull import IterationRow, Location, NotOneStep
@@ -18,7 +19,6 @@ from lamina.ops.lowering_rules import Repeating
 from lamina.program.index import Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Step
-from lamina.records import frozen_dataclass
 
 # The prefix of buffers whose names are known before a group is lowered.
 _NAMED = "="

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import final
 
+from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.signature import SubgraphSignatures
 from lamina.compiler.lowering.contractions import is_view
@@ -12,7 +13,6 @@ from lamina.compiler.lowering.pull import Location
 from lamina.graph import Tensor, reached_ends
 from lamina.ops.conversion import ROUND_TO_TF32
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
-from lamina.shapes import size_of, static
 
 
 def viewed_operands(node: Tensor) -> tuple[Tensor, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from lamina.base.shapes import size_of, static
 from lamina.compiler.lowering.pull import (
     IterationRow,
     Location,
@@ -20,7 +21,6 @@ from lamina.ops.lowering_rules import Reduction, Sliding
 from lamina.program.index import Axis, Gathered, Index, Quotient
 from lamina.program.scalar import Load, Local, Scalar, unconverted
 from lamina.program.steps import Contraction, Store
-from lamina.shapes import size_of, static
 
 # A tensor and the labels of its axes.
 _Labelled = tuple[Tensor, tuple[str, ...]]

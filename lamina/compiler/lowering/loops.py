@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of, static
 from lamina.compiler.lowering.pull import (
     IterationRow,
     Location,
@@ -19,8 +21,6 @@ from lamina.ops.lowering_rules import Coordinates, Reduction
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Literal, Local, Scalar
 from lamina.program.steps import Loop, Reduce, Stage, Store, Write
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of, static
 
 # A concat is stored operand by operand if each operand has at least so many adjacent elements.
 SHORTEST_RUN = 16

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of, static
 from lamina.graph import CONSTANT, Tensor
 from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement, Sliding
 from lamina.program.index import Axis, Index, axis_index, flatten, unflatten
 from lamina.program.scalar import Literal, Load, Local, Scalar
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of, static
 
 # A tensor with a deeper expression is stored, so that kernels stay small and readable.
 DEEPEST_EXPRESSION = 96

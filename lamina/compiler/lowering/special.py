@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.base.shapes import static
 from lamina.compiler.lowering.pull import (
     IterationRow,
     Puller,
@@ -16,7 +17,6 @@ from lamina.ops.lowering_rules import Scanning, Scattering, Sorting
 from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.scalar import Literal
 from lamina.program.steps import Loop, Scan, Sort, Store, Write
-from lamina.shapes import static
 
 
 def lower_special(node: Tensor, puller: Puller, location: str | IterationRow, name: str) -> Loop:

@@ -10,14 +10,14 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lamina.cache import Sources, find, folder, keep, key_of
+from lamina.base.cache import Sources, find, folder, keep, key_of
+from lamina.base.garbage import without_collections
+from lamina.base.shielded import loaded
 from lamina.engines.cpu.machine_code import VERSIONS, assemble
 from lamina.engines.cpu.native.layout import Layout
 from lamina.engines.cpu.processor import HostProcessor
-from lamina.garbage import without_collections
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
-from lamina.shielded import loaded
 
 if TYPE_CHECKING:
     from lamina.engines.cpu.native_program import NativeProgram
@@ -80,7 +80,7 @@ def compile_program(
 
 
 SOURCES = Sources(
-    *("lamina", "lamina.program", "lamina.codegen", "lamina.engines.cpu"),
+    *("lamina.base", "lamina.program", "lamina.codegen", "lamina.engines.cpu"),
     *("lamina.engines.cpu.native", "lamina.engines.cpu.run", "lamina.engines.simd"),
     *("lamina.engines.simd.decide", "lamina.engines.simd.emit"),
 )

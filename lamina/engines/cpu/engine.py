@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from lamina.base.shapes import Array, DType
 from lamina.engines import machine_memory
 from lamina.engines.changes import Changes
 from lamina.engines.cpu.compilation import writer
@@ -19,7 +20,6 @@ from lamina.engines.host import HostArena, HostMemory, host_arena, host_finite_c
 from lamina.engines.room import Need, needs_of_program
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.shapes import Array, DType
 
 if TYPE_CHECKING:
     from lamina.engines.simd.decide.schedule import Schedule

@@ -19,8 +19,8 @@ from typing import Any, TypeVar, final
 import llvmlite
 from llvmlite import binding as _binding
 
-from lamina.records import frozen_dataclass
-from lamina.shielded import ShieldedThread
+from lamina.base.records import frozen_dataclass
+from lamina.base.shielded import ShieldedThread
 
 Result = TypeVar("Result")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from lamina.cache import cached, key_of
+from lamina.base.cache import cached, key_of
 from lamina.engines.cpu import llvm
 from lamina.engines.cpu.llvm import VERSIONS as VERSIONS
 from lamina.engines.cpu.processor import HostProcessor

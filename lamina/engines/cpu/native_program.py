@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.llvm import Module
 from lamina.codegen.values import I64, constant
@@ -27,7 +28,6 @@ from lamina.engines.simd.emit.kernels import (
 )
 from lamina.engines.simd.emit.phases import phase_starts
 from lamina.program.program import Program
-from lamina.records import frozen_dataclass
 
 # The kernels of a program in LLVM IR.
 Written = WrittenProgram[Module]

@@ -6,10 +6,10 @@ import os
 import platform
 from pathlib import Path
 
+from lamina.base.lazy import loading
+from lamina.base.records import frozen_dataclass
 from lamina.engines.simd.processor import Processor
 from lamina.errors import EngineError
-from lamina.lazy import loading
-from lamina.records import frozen_dataclass
 
 # After the kind of vectors: instructions on bfloat16 are functions that do the same.
 _EMULATED = "-emulated"

@@ -6,11 +6,11 @@ import re
 from functools import cache
 from typing import Any
 
-from lamina.cache import find, keep, key_of
+from lamina.base.cache import find, keep, key_of
+from lamina.base.garbage import without_collections
 from lamina.engines.cuda.calls import Cuda, CudaError
 from lamina.engines.cuda.requirements import no_compiler
 from lamina.errors import InternalError
-from lamina.garbage import without_collections
 
 # Multiplications and additions are rounded separately, except in fma. Divisions and square roots
 # are correctly rounded, and subnormal numbers are kept, unless other options ask for it.

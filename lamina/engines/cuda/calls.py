@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, final
 
+from lamina.base.records import cached_property, frozen_dataclass
 from lamina.engines.cuda.requirements import (
     cublaslt_package,
     missing_packages,
@@ -22,7 +23,6 @@ from lamina.engines.cuda.requirements import (
     packages,
     too_old,
 )
-from lamina.records import cached_property, frozen_dataclass
 
 
 class CudaError(Exception):

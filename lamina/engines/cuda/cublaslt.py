@@ -19,9 +19,9 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.cuda.calls import CudaError, RaisingCalls
 from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
-from lamina.records import frozen_dataclass
 
 # "cudaDataType_t", "cublasComputeType_t" and "cublasOperation_t"
 _TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}

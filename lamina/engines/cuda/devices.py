@@ -7,6 +7,7 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.cuda.calls import Cuda, CudaError, cuda
 from lamina.engines.cuda.requirements import (
     INSTALL,
@@ -18,7 +19,6 @@ from lamina.engines.cuda.requirements import (
 from lamina.engines.engine import Device
 from lamina.engines.gpu.own_process import OwnProcess
 from lamina.engines.gpu.selection import chosen_device
-from lamina.records import frozen_dataclass
 
 # The first compute capabilities whose tensor cores multiply float16, bfloat16 and TF32.
 _FLOAT16, _BFLOAT16, _TF32 = (7, 5), (8, 0), (8, 0)

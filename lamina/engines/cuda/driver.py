@@ -17,6 +17,9 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.base.garbage import without_collections
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
 from lamina.codegen.cuda_words import CUDA
 from lamina.engines.cuda.build import build
 from lamina.engines.cuda.calls import Cuda, CudaError
@@ -28,9 +31,6 @@ from lamina.engines.gpu.failures import driver_failure
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.errors import EngineError
-from lamina.garbage import without_collections
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
 
 # The work items of a group, if a kernel does not ask for a size.
 GROUP = 128

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import final
 
-from lamina.cache import Sources
+from lamina.base.cache import Sources
+from lamina.base.shapes import DType
 from lamina.codegen.signatures import Signatures
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu.decisions import position_bits
@@ -18,10 +19,9 @@ from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, Schedule, StepSchedule
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Step
-from lamina.shapes import DType
 
 SOURCES = Sources(
-    "lamina", "lamina.program", "lamina.codegen", "lamina.engines.gpu", "lamina.engines.cuda"
+    "lamina.base", "lamina.program", "lamina.codegen", "lamina.engines.gpu", "lamina.engines.cuda"
 )
 # The packages whose versions decide which products cuBLASLt computes, and how fast.
 _PACKAGES = ("nvmath-python", "nvidia-cublas")

@@ -8,11 +8,11 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import Protocol, final
 
+from lamina.base.shielded import shielded
 from lamina.engines.engine import Arena
 from lamina.engines.gpu.driver import Buffer, Driver
 from lamina.engines.gpu.memory import Block
 from lamina.errors import EngineError, InternalError
-from lamina.shielded import shielded
 
 
 class Tenant(Protocol):

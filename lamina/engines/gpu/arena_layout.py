@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.program.program import Program
-from lamina.records import frozen_dataclass
 
 # Smaller inputs arrive in about the time that the further copies and events of early uploads take.
 _LEAST_EARLY_BYTES = 256 << 10

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from lamina.cache import find, folder, keep, key_of
+from lamina.base.cache import find, folder, keep, key_of
+from lamina.base.garbage import without_collections
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.launches import (
     Gather,
@@ -24,7 +25,6 @@ from lamina.engines.gpu.launches import (
 )
 from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
 from lamina.engines.gpu.single_steps import Choices, forced_by
-from lamina.garbage import without_collections
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from lamina.base.shapes import DType, float16
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
@@ -23,7 +24,6 @@ from lamina.engines.gpu.schedule import (
 )
 from lamina.engines.gpu.winograd import winograd_steps
 from lamina.program.steps import Contraction
-from lamina.shapes import DType, float16
 
 # What a compute unit does in a clock: lanes of arithmetic, and bytes from local memory, from the
 # cache that all compute units share, and from the device's memory.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
+from lamina.base.shapes import DType
 from lamina.engines.gpu.contraction_costs import contraction_cost, packed_cost, winograd_cost
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
@@ -31,7 +32,6 @@ from lamina.engines.gpu.schedule import (
 )
 from lamina.engines.gpu.winograd import convolution_of, winograd_steps
 from lamina.program.steps import Contraction
-from lamina.shapes import DType
 
 # The largest register tile of a contraction without local memory.
 MOST_TILE_M, MOST_TILE_N = 4, 4

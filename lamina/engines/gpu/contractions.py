@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.codegen.builder import BasicBlock
 from lamina.codegen.c import Module
 from lamina.codegen.matrix import with_single_axes
@@ -19,8 +21,6 @@ from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_item
 from lamina.program.index import Axis
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 
 def write_contraction(module: Module, name: str, signature: StepSignature) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from lamina.base.shapes import size_of
 from lamina.codegen.signatures import Signatures
 from lamina.engines.gpu.contraction_schedules import contraction_schedules, legal_contractions
 from lamina.engines.gpu.launches import Traits
@@ -27,7 +28,6 @@ from lamina.program.program import Program
 from lamina.program.scalar import Position, indices
 from lamina.program.steps import Contraction, Step, inner_axes, scalars_of, stores_of
 from lamina.program.target import Target
-from lamina.shapes import size_of
 
 # Of a step: the schedules that are expected to be the fastest, and the most that are tried if the
 # best ones of other kinds are added.

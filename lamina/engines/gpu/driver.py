@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from lamina.base.shapes import Array
 from lamina.codegen.words import Words
 from lamina.engines.engine import Device
 from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.matrix_products import MatrixProduct
-from lamina.shapes import Array
 
 Buffer = Any
 Module = Any

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.base.shapes import Array, DType, as_dtype, float64
 from lamina.engines.changes import Changes
 from lamina.engines.engine import Arena, Device, Memory, Peaks, TunedStep
 from lamina.engines.gpu.arena import DeviceArena, device_arena
@@ -28,7 +29,6 @@ from lamina.program.program import Program
 from lamina.program.scalar import postorder
 from lamina.program.steps import scalars_of
 from lamina.program.target import Target
-from lamina.shapes import Array, DType, as_dtype, float64
 
 
 @final

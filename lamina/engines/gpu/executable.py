@@ -8,6 +8,7 @@ from typing import cast, final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.engines.engine import Memory
 from lamina.engines.gpu.arena import DeviceArena
 from lamina.engines.gpu.arena_layout import arena_layout, upload_buffers, upload_name
@@ -33,7 +34,6 @@ from lamina.engines.gpu.uploads import Uploads
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
-from lamina.shapes import Array
 
 # Signals are handled after each piece of work on the device of about this length.
 PIECE_SECONDS = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from lamina.cache import Sources
+from lamina.base.cache import Sources
 from lamina.engines.gpu.launches import Launches
 from lamina.program.program import Program
 from lamina.program.target import Target

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from lamina.base.shapes import DType, as_dtype, bfloat16, float16, float32, float64
 from lamina.codegen.c import Module
 from lamina.codegen.values import I32, I64, Type, constant
 from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.memory import DeviceMemory
-from lamina.shapes import DType, as_dtype, bfloat16, float16, float32, float64
 
 # The exponent of each float type, which has all bits set in NaN and infinities.
 _EXPONENTS = {

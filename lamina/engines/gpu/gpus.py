@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
-from lamina.cache import Sources
+from lamina.base.cache import Sources
 from lamina.codegen.words import Words
 from lamina.engines.gpu.decisions import decide, legal_schedules, promising
 from lamina.engines.gpu.launches import Launches, Traits
@@ -13,7 +13,7 @@ from lamina.engines.gpu.schedule import Schedule, StepSchedule
 from lamina.engines.gpu.target import target_for
 from lamina.program.program import Program
 
-SOURCES = Sources("lamina", "lamina.program", "lamina.codegen", "lamina.engines.gpu")
+SOURCES = Sources("lamina.base", "lamina.program", "lamina.codegen", "lamina.engines.gpu")
 
 
 @final

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import final
 
+from lamina.base.shapes import uint8
 from lamina.codegen.c import Module
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
@@ -45,7 +46,6 @@ from lamina.engines.gpu.work_item import StepSignature
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction, Step
-from lamina.shapes import uint8
 
 # The schedules whose work items are independent of each other.
 _ITEM_SCHEDULES = (LoopSchedule, SortSchedule, ContractionSchedule)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.gpu.matrix_products import MatrixProduct
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

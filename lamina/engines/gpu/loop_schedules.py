@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from lamina.base.shapes import size_of
 from lamina.codegen.axes import flattened, merged_axes
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.passes import leading_reductions, ordered, split_loop
@@ -33,7 +34,6 @@ from lamina.program.steps import (
     stage_stores,
     stage_values,
 )
-from lamina.shapes import size_of
 
 # An axis longer than this is sorted in runs, which are merged; and the length of a run.
 LONG_SORT, RUN = 4096, 256

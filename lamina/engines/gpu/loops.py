@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.base.shapes import size_of
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.c import Module
 from lamina.codegen.stages import Stages, Style
@@ -9,7 +10,6 @@ from lamina.engines.gpu.schedule import LoopSchedule
 from lamina.engines.gpu.work_item import StepSignature, work_item
 from lamina.program.index import Axis
 from lamina.program.steps import Loop
-from lamina.shapes import size_of
 
 # Reductions of up to 8 iterations are unrolled, and windows of up to 9 elements.
 STYLE = Style(inner_lanes=0, unrolled=8, window=9)

@@ -5,7 +5,7 @@ Matrices are in column-major order, that of BLAS: the elements of a column are n
 
 from __future__ import annotations
 
-from lamina.records import frozen_dataclass
+from lamina.base.records import frozen_dataclass
 
 
 @frozen_dataclass

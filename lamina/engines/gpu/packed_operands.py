@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from lamina.base.shapes import DType, size_of
 from lamina.engines.gpu.products import Product, half_of
 from lamina.program.index import axis_index, flatten
 from lamina.program.scalar import Apply, Load, Scalar
 from lamina.program.steps import Contraction, Loop, Store, Write
 from lamina.program.windows import loaded
-from lamina.shapes import DType, size_of
 
 OPERANDS = ("left", "right")
 

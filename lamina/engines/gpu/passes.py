@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, int64, size_of
 from lamina.codegen.axes import flattened
 from lamina.codegen.matrix import with_single_axes
 from lamina.engines.gpu.packed_operands import packed_steps
@@ -39,8 +41,6 @@ from lamina.program.steps import (
     Write,
     stage_values,
 )
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType, int64, size_of
 
 # Returns the name of a new workspace with a number of elements of a dtype.
 Workspace = Callable[[int, DType], str]

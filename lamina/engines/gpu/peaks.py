@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from lamina.base.shapes import DType, float32
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import FLOAT, I32, I64, Type, Value, constant
 from lamina.codegen.words import Words
@@ -13,7 +14,6 @@ from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.memory import Block
 from lamina.engines.gpu.work_item import items_below
-from lamina.shapes import DType, float32
 
 # The fastest of several runs counts, because other processes may use the machine too.
 _RUNS = 5

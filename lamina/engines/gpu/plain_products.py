@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, float32
 from lamina.codegen.matrix import stored, with_single_axes
 from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Apply, Load, Local, Scalar
 from lamina.program.steps import Contraction, Store
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType, float32
 
 # Libraries support sizes that fit into 32 bits; strides are limited likewise.
 _LARGEST = 2**31 - 1

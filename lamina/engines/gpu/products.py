@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import final
 
+from lamina.base.records import cached_property
+from lamina.base.shapes import float32
 from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.strides import stride_along
 from lamina.engines.gpu.schedule import HALF_BYTES
@@ -14,8 +16,6 @@ from lamina.program.scalar import Apply, Load, Scalar, loads
 from lamina.program.steps import Contraction
 from lamina.program.tf32 import unrounded
 from lamina.program.windows import loaded
-from lamina.records import cached_property
-from lamina.shapes import float32
 
 # The longest run of neighbours that is looked for.
 _LONGEST_RUN = 32

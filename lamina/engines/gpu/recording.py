@@ -7,9 +7,9 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.base.shapes import Array, size_of
 from lamina.engines.gpu.driver import Buffer, Driver
 from lamina.engines.gpu.memory import DeviceMemory, read_buffer, write_buffer
-from lamina.shapes import Array, size_of
 
 # The scalars that are kept in one allocation.
 _SCALARS = 256

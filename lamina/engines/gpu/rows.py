@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
+from lamina.base.shapes import size_of
 from lamina.codegen.axes import flattened, merged_axes
 from lamina.codegen.blocks import BlockedLoop, Bound, Carried, blocks_of
 from lamina.codegen.c import Module
@@ -19,7 +20,6 @@ from lamina.program.index import Axis, Index, axis_index, unflatten
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Position, Scalar, loads
 from lamina.program.steps import Loop, Reduce, Stage, Write, stage_stores, stage_values
-from lamina.shapes import size_of
 
 
 def write_rows(module: Module, name: str, signature: StepSignature) -> int:

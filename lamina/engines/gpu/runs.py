@@ -12,11 +12,11 @@ from typing import Protocol, final
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.gpu.driver import Buffer, Driver, Kernel, LaunchSequence, Module
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.memory import DeviceMemory
 from lamina.program.program import Buffer as Output
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

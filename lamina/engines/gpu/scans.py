@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from lamina.base.shapes import size_of
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.blocks import Carried, write_running
 from lamina.codegen.c import Module
@@ -19,7 +20,6 @@ from lamina.engines.gpu.tree import fetched, keep, kept_type
 from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
 from lamina.program.index import Axis, axis_index
 from lamina.program.steps import Loop, Reduce, Scan, Store
-from lamina.shapes import size_of
 
 
 def write_scan(module: Module, name: str, signature: StepSignature) -> int:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.gpu.matrix_products import MatrixProduct
-from lamina.records import frozen_dataclass
 
 # Positions up to this fit into 32 bits, intermediate sums included.
 NARROW = 2**30

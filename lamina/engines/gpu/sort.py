@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import final
 
+from lamina.base.shapes import size_of
 from lamina.codegen.c import Module
 from lamina.codegen.primitives import EMITTERS
 from lamina.codegen.values import Value
@@ -17,7 +18,6 @@ from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_item
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import Loop, Sort, Store, Write
-from lamina.shapes import size_of
 
 
 def write_sort(module: Module, name: str, signature: StepSignature) -> int:

@@ -7,9 +7,9 @@ from typing import final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.memory import DeviceMemory, HostBlock
-from lamina.shapes import Array
 
 
 @final

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
 from lamina.codegen.halves import to_float
@@ -27,7 +28,6 @@ from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
-from lamina.records import frozen_dataclass
 
 # The float32 in a sector of a GPU's memory.
 _SECTOR = 8

@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import final
 
+from lamina.base.shapes import size_of
 from lamina.codegen.blocks import BlockedLoop, Bound, Carried, blocks_of
 from lamina.codegen.c import Module
 from lamina.codegen.matrix import with_single_axes
@@ -23,7 +24,6 @@ from lamina.program.index import Axis, Index, axis_index, unflatten
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
-from lamina.shapes import size_of
 
 
 def write_tree_contraction(module: Module, name: str, signature: StepSignature) -> int:

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.base.shapes import as_dtype
 from lamina.engines.engine import Candidate
 from lamina.engines.gpu.arena import DeviceArena
 from lamina.engines.gpu.driver import Driver
@@ -19,7 +20,6 @@ from lamina.engines.gpu.single_steps import with_memories
 from lamina.errors import EngineError, LaminaError
 from lamina.program.program import Program
 from lamina.program.steps import reads_of, writes_of
-from lamina.shapes import as_dtype
 
 # A candidate that takes so many times as long as the fastest one is not timed again.
 SLOW = 2.0

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import final
 
-from lamina.cache import find, folder, keep, key_of
+from lamina.base.cache import find, folder, keep, key_of
 from lamina.codegen.signatures import Signatures
 from lamina.engines.engine import Candidate, TunedStep
 from lamina.engines.gpu.driver import Driver

@@ -12,10 +12,10 @@ from typing import final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.engines.gpu.driver import Buffer, Driver, Event, Queue
 from lamina.engines.gpu.memory import HostBlock
 from lamina.program.program import Buffer as Input
-from lamina.shapes import Array
 
 # The host fills a slot while the device copies from another one. The queue holds at most as many
 # runs as there are slots. Small inputs have more slots: their runs are short, and waking a thread

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, size_of
 from lamina.codegen.filtering import FILTERINGS, Transform
 from lamina.program.index import Axis, Index, axis_index, flatten
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
 from lamina.program.steps import Contraction, Loop, Store, Write
 from lamina.program.windows import DATA_GRADIENT, FORWARD, Window
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType, size_of
 
 _FILTERING = FILTERINGS[3]
 _TILE = _FILTERING.input_tile

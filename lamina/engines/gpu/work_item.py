@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from lamina.base.shapes import size_of
 from lamina.codegen.builder import BasicBlock
 from lamina.codegen.c import Function, Module
 from lamina.codegen.points import Points
@@ -13,7 +14,6 @@ from lamina.codegen.signatures import Signature
 from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.gpu.schedule import KernelSchedule, MatrixSchedule, RowSchedule, TiledSchedule
 from lamina.program.index import Axis
-from lamina.shapes import size_of
 
 # The sums of a work item that take many registers. With fewer sums, work items take fewer registers
 # if ptxas decides, so more of them are resident.

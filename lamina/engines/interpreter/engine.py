@@ -12,6 +12,8 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.base.shapes import Array, DType
+from lamina.base.shielded import shielded
 from lamina.engines import DEFAULT_TARGET, machine_memory
 from lamina.engines.engine import Arena, Device, Memory
 from lamina.engines.host import (
@@ -26,8 +28,6 @@ from lamina.engines.room import Need, needs_of_program
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.shapes import Array, DType
-from lamina.shielded import shielded
 
 # A byte that makes NaN of floats and absurd numbers of integers.
 POISON = 0xFF

@@ -18,6 +18,8 @@ from functools import reduce
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, converted, size_of
 from lamina.engines.interpreter.primitives import FUNCTIONS, REDUCTIONS
 from lamina.program.index import Axis, Index, Quotient, Remainder
 from lamina.program.scalar import (
@@ -42,8 +44,6 @@ from lamina.program.steps import (
     Store,
     Write,
 )
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array, converted, size_of
 
 Flat = Mapping[str, Array]
 # The iteration of a repeated step, by the axis of the recurrence.

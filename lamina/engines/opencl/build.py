@@ -14,10 +14,10 @@ from threading import Lock
 import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
-from lamina.cache import find, keep, key_of
+from lamina.base.cache import find, keep, key_of
+from lamina.base.garbage import without_collections
 from lamina.engines.opencl.verdicts import identity_of
 from lamina.errors import EngineError, InternalError
-from lamina.garbage import without_collections
 
 # No option for fast mathematics: results must follow the program's text.
 _OPTIONS = "-cl-std=CL1.2"

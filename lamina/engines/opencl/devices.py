@@ -13,12 +13,12 @@ from threading import Lock
 
 import pyopencl as cl
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.engine import Device
 from lamina.engines.gpu.own_process import OwnProcess
 from lamina.engines.gpu.selection import chosen_device
 from lamina.engines.opencl.requirements import RUSTICL, no_device, rusticl_advice
 from lamina.engines.opencl.verdicts import verdict_of
-from lamina.records import frozen_dataclass
 
 _LEAST_VERSION = (1, 2)
 _UPDATE = "Update the driver, or install another one: docs/opencl.md lists them by hardware."

@@ -10,7 +10,7 @@ from typing import Any
 import pyopencl as cl
 import pyopencl._cl as wrapped
 
-from lamina.shapes import Array
+from lamina.base.shapes import Array
 
 
 @cache

@@ -14,6 +14,8 @@ from typing import Any, final
 import numpy as np
 import pyopencl as cl
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
 from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines import machine_memory
 from lamina.engines.gpu.allocated import Allocated
@@ -29,8 +31,6 @@ from lamina.engines.opencl.devices import (
 )
 from lamina.engines.opencl.direct import send
 from lamina.engines.opencl.verdicts import Verdict
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
 
 # The work items of a work group, unless the device's limit is lower. All launches of a kernel have
 # groups of one size, for which PoCL compiles it once.

@@ -13,13 +13,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.pieces import PieceModule
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.simd.decide.overlap import extents_of
 from lamina.engines.simd.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram
 from lamina.engines.simd.emit.phases import phase_starts
 from lamina.program.program import Program
-from lamina.records import frozen_dataclass
 
 # A phase is run by one work item, if that takes at most so many cycles longer than all threads do.
 # Drivers take about as long to wake the threads for a launch and to wait for all of them.

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.c import Function, Module
 from lamina.codegen.pieces import PieceModule
 from lamina.codegen.values import I32, I64, Value, constant
@@ -27,7 +28,6 @@ from lamina.engines.gpu.launches import (
 from lamina.engines.opencl.launch_plan import LaunchPlan, PlannedLaunch
 from lamina.engines.simd.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram
 from lamina.program.program import Program
-from lamina.records import frozen_dataclass
 
 # The name of the memory that work items have for themselves.
 _OWN = "own"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
-from lamina.cache import Sources
+from lamina.base.cache import Sources
 from lamina.codegen.builder import Builder
 from lamina.codegen.c import Function
 from lamina.codegen.pieces import PieceFunction, PieceModule
@@ -34,7 +34,13 @@ _WINOGRAD_SAVING = 3e5
 
 
 SOURCES = Sources(
-    *("lamina", "lamina.program", "lamina.codegen", "lamina.engines.gpu", "lamina.engines.opencl"),
+    *(
+        "lamina.base",
+        "lamina.program",
+        "lamina.codegen",
+        "lamina.engines.gpu",
+        "lamina.engines.opencl",
+    ),
     *("lamina.engines.simd", "lamina.engines.simd.decide", "lamina.engines.simd.emit"),
 )
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from lamina.base.shapes import Array
 from lamina.engines.opencl.devices import Found
 from lamina.engines.opencl.driver import OpenClDriver
 from lamina.engines.opencl.selftest_halves import halves_kernel, halves_text
 from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel, kernels_for, text_for
 from lamina.engines.opencl.verdicts import BINARIES, RECORDED, TIMERS, Fault, Verdict, remember
 from lamina.errors import EngineError, InternalError, LaminaError
-from lamina.shapes import Array
 
 _ROUNDS = 8
 # A launch takes at least this share of the time that the host sees, which includes making a queue.

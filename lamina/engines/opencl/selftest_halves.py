@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import FLOAT, I64, Type, Value, constant
 from lamina.codegen.words import NATIVE_HALF, OPENCL, OPENCL_PROCESSOR, Words
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel
 from lamina.engines.opencl.verdicts import HALF_FUNCTIONS, HALF_TYPE
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
 
 # Vectors of so many lanes are tested too.
 _LANES = 4

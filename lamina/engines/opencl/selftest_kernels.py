@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import FLOAT, I32, I64, Type, Value, constant
 from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.verdicts import MOST_ITERATIONS, SHORT_LOOPS, Fault
-from lamina.records import frozen_dataclass
-from lamina.shapes import Array
 
 # The work items of a kernel; GROUP of them share local memory.
 COUNT, GROUP = 64, 16

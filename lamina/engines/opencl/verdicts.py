@@ -10,11 +10,11 @@ import os
 
 import pyopencl as cl
 
-from lamina.cache import Sources, find, keep, key_of
-from lamina.records import frozen_dataclass
+from lamina.base.cache import Sources, find, keep, key_of
+from lamina.base.records import frozen_dataclass
 
 # The code that decides the kernels of the test and their expected results.
-SOURCES = Sources("lamina", "lamina.codegen", "lamina.engines.opencl")
+SOURCES = Sources("lamina.base", "lamina.codegen", "lamina.engines.opencl")
 
 
 @frozen_dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lamina.records import frozen_dataclass
+from lamina.base.records import frozen_dataclass
 
 # The size of a cache line.
 LINE_BYTES = 64

@@ -1,6 +1,6 @@
 """Callbacks: objects whose hooks `fit` calls, public as `lamina.callbacks`."""
 
-from lamina.lazy import loaded_when_used
+from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
     from lamina.training.callbacks.callback import Callback as Callback

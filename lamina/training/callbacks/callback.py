@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
-from lamina.calls import Called
+from lamina.base.shapes import Array
+from lamina.checks import Called
+from lamina.checks.kinds import Kind
 from lamina.errors import DefinitionError
 from lamina.graph import Origin, source_line
-from lamina.graph.kinds import Kind
-from lamina.shapes import Array
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt
 from lamina.training.training import Training

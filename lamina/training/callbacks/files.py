@@ -12,9 +12,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
 
+from lamina.base.records import frozen_dataclass
+from lamina.checks.kinds import Count, Kind, Measured, Misfit, Operands, Row
 from lamina.files.atomic import require_writable, write_atomically
-from lamina.graph.kinds import Count, Kind, Measured, Misfit, Operands, Row
-from lamina.records import frozen_dataclass
 from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.callbacks.monitor import Best, Monitor, last_value, require_measured
 from lamina.training.history import History

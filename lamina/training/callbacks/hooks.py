@@ -9,11 +9,11 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.graph import warn
 from lamina.layers.checks import Sourced
-from lamina.objective.protocols import wrong_argument
-from lamina.shapes import Array
+from lamina.learning.protocols import wrong_argument
 from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.history import History
 
@@ -46,7 +46,7 @@ def _takes_history(function: Callable[..., Any]) -> bool:
 
 
 def _wrong(found: object, kind: str) -> DefinitionError:
-    from lamina.training.schedules import Schedule  # only errors need it
+    from lamina.learning.schedules import Schedule  # only errors need it
 
     advice = ""
     if isinstance(found, Schedule):
@@ -82,7 +82,7 @@ class Hooks:
             state = dict(saved.get(name, {}))
             for key, kind in type(callback).state_kinds.items():
                 if key in state:
-                    from lamina.calls.stored import read_stored  # only files need it
+                    from lamina.checks.stored import read_stored  # only files need it
 
                     state[key] = read_stored(kind, state[key], f"callbacks.{name}.{key}")
             callback.restore(state)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
+from lamina.checks.kinds import Kind, Misfit, Operands, OrNone, Word
 from lamina.errors import DefinitionError
-from lamina.graph.kinds import Kind, Misfit, Operands, OrNone, Word
 from lamina.training.callbacks.callback import RunningFit
 from lamina.training.history import VALIDATION
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from lamina.graph.kinds import Count, Kind, Measured, NotNegative, Number, Whole
-from lamina.shapes import Array
+from lamina.base.shapes import Array
+from lamina.checks.kinds import Count, Kind, Measured, NotNegative, Number, Whole
 from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.callbacks.monitor import Best, Monitor, last_value, require_measured
 

@@ -10,9 +10,9 @@ the threads.
 
 from __future__ import annotations
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.llvm import Function, Module, typed
 from lamina.codegen.values import I8, I64, POINTER, Type, Value, constant
-from lamina.records import frozen_dataclass
 
 # The arguments of every kernel: a section of the table of addresses, the number of the thread, its
 # first work item, and the work item after its last.

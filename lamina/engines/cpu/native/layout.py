@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.cpu.native.jobs import Kernel, Phase
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

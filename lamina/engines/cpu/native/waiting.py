@@ -12,9 +12,9 @@ import struct
 import sys
 from typing import Any
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.llvm import Function, Module, typed
 from lamina.codegen.values import I32, I64, POINTER, Value, constant
-from lamina.records import frozen_dataclass
 
 # The words of a table: functions of the C library, then a mutex and a condition variable.
 YIELD, FUTEX, LOCK, UNLOCK, WAIT, BROADCAST, MUTEX, CONDITION = range(8)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.engines import machine_memory
 from lamina.engines.changes import Changes
 from lamina.engines.cpu.compilation import compile_program
@@ -28,7 +29,6 @@ from lamina.engines.host import (
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
-from lamina.shapes import Array
 
 if TYPE_CHECKING:
     from lamina.engines.simd.decide.schedule import Schedule

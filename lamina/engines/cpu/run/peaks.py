@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, bfloat16, float32
 from lamina.codegen.llvm import Module
 from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.machine_code import Library, compiled
@@ -23,8 +25,6 @@ from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Literal, Load
 from lamina.program.steps import Loop, Store, Write
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType, bfloat16, float32
 
 # The fastest of several runs counts, because other processes may use the machine too.
 _RUNS = 7

@@ -19,6 +19,8 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.base.shapes import Array
+from lamina.base.shielded import shielded
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native import jobs, scheduler, waiting
 from lamina.engines.cpu.native.jobs import Kernel, Phase
@@ -26,8 +28,6 @@ from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_choice import TRIAL_SECONDS, ThreadChoice
 from lamina.engines.host import aligned
 from lamina.engines.simd.decide.slices import slices
-from lamina.shapes import Array
-from lamina.shielded import shielded
 
 # How long the end of the process waits for a job that is running.
 EXIT_WAIT_SECONDS = 10.0

@@ -7,11 +7,11 @@ positions, or several short rows and the positions between them, whose sums are 
 
 from __future__ import annotations
 
+from lamina.base.shapes import size_of
 from lamina.engines.simd.decide.m_tiles import MTiles
 from lamina.engines.simd.decide.panels import Panels
 from lamina.engines.simd.decide.tiles import AMX_M, AMX_M_CYCLES, AMX_STEPS
 from lamina.engines.simd.decide.windows import Windowed
-from lamina.shapes import size_of
 
 # The m and the n of a tile register of sums.
 _EDGE = 16

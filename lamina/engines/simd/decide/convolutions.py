@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lamina.base.shapes import size_of
 from lamina.codegen.filtering import FILTERINGS
 from lamina.codegen.matrix import Matrix, as_matrix, right_alone, stored
 from lamina.codegen.strides import stride_along
@@ -53,7 +54,6 @@ from lamina.program.scalar import Load
 from lamina.program.steps import Contraction
 from lamina.program.windows import WEIGHT_GRADIENT as OF_WEIGHTS
 from lamina.program.windows import loaded
-from lamina.shapes import size_of
 
 # About so many rows in a work item make loading a panel from a far cache pay.
 ITEM_M = 128

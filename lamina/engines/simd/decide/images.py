@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.program.index import Axis, Index, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Load, Scalar
 from lamina.program.windows import Window, loaded
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 
 @frozen_dataclass

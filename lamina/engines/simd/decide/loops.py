@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.stages import Style, fitting_lanes, is_window
 from lamina.codegen.strides import stride_along
@@ -31,8 +33,6 @@ from lamina.program.steps import (
     stage_values,
 )
 from lamina.program.target import EXPENSIVE
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 # Reductions of at most this many iterations are unrolled.
 MOST_UNROLLED = 8

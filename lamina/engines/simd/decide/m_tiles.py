@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.engines.simd.decide.tiles import balanced_tile_m
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 
 @frozen_dataclass

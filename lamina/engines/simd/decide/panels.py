@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.simd.decide.packing import Packing
 from lamina.engines.simd.decide.work import Work, counted
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.codegen.signatures import Signatures
 from lamina.engines.simd.decide.overlap import Writes
@@ -21,7 +22,6 @@ from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Step
-from lamina.records import frozen_dataclass
 
 # For operands of at least this size a barrier is added, so that their memory is free one step
 # earlier.

@@ -6,13 +6,13 @@ its loops, and its relations to other steps. The program holds the computation i
 
 from __future__ import annotations
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.stages import Style
 from lamina.engines.simd.decide.packing import Packing
 from lamina.engines.simd.decide.panels import PackedRight, Panels
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.decide.work import Slices, Work, counted
 from lamina.program.index import Axis
-from lamina.records import frozen_dataclass
 
 # The memory in which a tile reads an operand: the operand's buffer, a copy made by the step, or a
 # copy that was made before the step.

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, size_of
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.strides import stride_along
 from lamina.program.index import Axis, Index, axis_index, flatten
@@ -18,8 +20,6 @@ from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Local, Scalar, loads, postorder
 from lamina.program.steps import Loop, Reduce, Stage, Store, Write, stage_stores
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType, size_of
 
 # Loops with more results than the first limit have enough work items for all workers; sums of
 # columns are split up to the second limit.

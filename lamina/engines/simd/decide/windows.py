@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.axes import flattened
 from lamina.codegen.filtering import FILTERINGS, ROUNDED_FILTERINGS, Filtering
 from lamina.codegen.matrix import narrowed, stored, with_single_axes
@@ -28,7 +29,6 @@ from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Load, Scalar
 from lamina.program.steps import Contraction
 from lamina.program.windows import DATA_GRADIENT, Window, loaded
-from lamina.records import frozen_dataclass
 
 IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
 # The algorithms for convolutions, and for gradients of weights.

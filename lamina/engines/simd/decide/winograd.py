@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.codegen.filtering import Filtering
 from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.engines.simd.decide.packing import packing_of_all
@@ -21,8 +23,6 @@ from lamina.engines.simd.decide.windows import (
     filtering_of,
 )
 from lamina.engines.simd.processor import Processor
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 # Winograd's algorithm is taken if its work is at most this share of the direct algorithm's.
 MUST_GAIN = 0.8

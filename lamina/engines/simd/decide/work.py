@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.simd.decide.slices import slices
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.emulated_tiles import ROWS, configuration
 from lamina.codegen.values import I8, I64, POINTER, Value, constant
 from lamina.engines.simd.decide.tiles import AMX_STEPS
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 # Columns of floats or pairs of a tile register.
 _COLUMNS = 16

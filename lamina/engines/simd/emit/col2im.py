@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from lamina.base.shapes import size_of
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.simd.decide.m_tiles import MTiles
@@ -14,7 +15,6 @@ from lamina.engines.simd.emit.m_tiles import address, offsets, over_tiles
 from lamina.engines.simd.emit.tiles import Tile, emit_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.program.index import Axis
-from lamina.shapes import size_of
 
 
 @final

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, uint8
 from lamina.codegen import points
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.values import I64, TABLE, Type, Value
@@ -14,8 +16,6 @@ from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.engines.simd.processor import Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer
-from lamina.records import frozen_dataclass
-from lamina.shapes import DType, uint8
 
 # Points of a function in LLVM's language.
 Points = points.Points[Builder]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.matrix import Plain, as_loop, as_matrix, as_plain
 from lamina.codegen.primitives import element
@@ -41,7 +42,6 @@ from lamina.engines.simd.emit.packing import (
 )
 from lamina.engines.simd.emit.tiles import Dots, Tile, emit_dots, emit_tile
 from lamina.program.steps import Contraction, reads_of, writes_of
-from lamina.records import frozen_dataclass
 
 # The most products that a tile adds up before it adds them to its sums.
 MOST_TERMS = 2048

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, TABLE, Type, Value
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.context import Context, Points
 from lamina.program.index import Axis
 from lamina.program.steps import Contraction, reads_of, writes_of
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

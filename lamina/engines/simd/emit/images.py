@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, Value, constant
 from lamina.engines.simd.decide.images import Image
 from lamina.engines.simd.emit import pairs
 from lamina.engines.simd.emit.context import Points
 from lamina.engines.simd.emit.packing import TILE, transposed
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 
 @frozen_dataclass

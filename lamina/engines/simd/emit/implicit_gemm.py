@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Value, constant
 from lamina.engines.simd.decide.amx import amx_tiles
@@ -18,7 +19,6 @@ from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKerne
 from lamina.engines.simd.emit.m_tiles import address, offsets, over_pieces, over_tiles
 from lamina.engines.simd.emit.tiles import Tile, emit_tile
 from lamina.engines.simd.emit.windows import WindowWriter
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

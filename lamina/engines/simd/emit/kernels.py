@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar, final
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import float32
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.builder import Module
 from lamina.codegen.matrix import right_alone
@@ -36,8 +38,6 @@ from lamina.engines.simd.processor import LINE_BYTES, Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction, Loop
-from lamina.records import frozen_dataclass
-from lamina.shapes import float32
 
 # Of steps and their schedules; or of a right operand and the layout in which it is packed.
 StepSignature = Signature[tuple[StepSchedule, ...] | PackedRight]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
+from lamina.base.shapes import size_of
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Value, constant
 from lamina.engines.simd.decide.m_tiles import MTiles
-from lamina.shapes import size_of
 
 
 def m_start_of(code: Builder, tiles: MTiles, tile: Value) -> Value:

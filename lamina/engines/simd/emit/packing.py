@@ -13,6 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import bfloat16, float32, size_of
 from lamina.codegen.builder import BasicBlock, Builder, Module
 from lamina.codegen.matrix import Matrix, Stored, as_plain, stored
 from lamina.codegen.primitives import conversion, element, from_memory, memory_element
@@ -25,8 +27,6 @@ from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Poi
 from lamina.engines.simd.processor import LINE_BYTES
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Scalar, loads
-from lamina.records import frozen_dataclass
-from lamina.shapes import bfloat16, float32, size_of
 
 # The number of the current tile in a loop over tiles; no expression depends on it.
 TILE = Axis("tile", 1 << 40)

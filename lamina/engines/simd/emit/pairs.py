@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from lamina.base.shapes import float32
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Value, constant
 from lamina.engines.simd.emit.context import Points
 from lamina.program.scalar import Apply, Scalar
-from lamina.shapes import float32
 
 
 def numbers(points: Points, view: Scalar) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.matrix import Matrix, as_matrix
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.simd.decide.panels import PackedRight, Panel
@@ -11,7 +12,6 @@ from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
 from lamina.engines.simd.emit.packing import Fill, RightPanel, write_prepacking
 from lamina.engines.simd.emit.winograd_weights import WeightsFill
 from lamina.program.steps import Contraction
-from lamina.records import frozen_dataclass
 
 
 def emit_prepacking(

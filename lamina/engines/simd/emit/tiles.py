@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.codegen.blocks import BLOCK, BlockedLoop, Bound, Carried, blocks_of
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.points import Points
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.simd.processor import LINE_BYTES
-from lamina.records import frozen_dataclass
-from lamina.shapes import size_of
 
 
 @frozen_dataclass

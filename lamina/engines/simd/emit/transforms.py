@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import Transform
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.simd.emit.m_tiles import address
-from lamina.records import frozen_dataclass
 
 
 def _transformed(code: Builder, matrix: Transform, values: Sequence[Value]) -> list[Value]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
+from lamina.base.shapes import size_of
 from lamina.codegen.axes import flattened
 from lamina.codegen.builder import Builder
 from lamina.codegen.matrix import as_plain
@@ -32,7 +33,6 @@ from lamina.engines.simd.emit.tiles import Tile, emit_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import reads_of, writes_of
-from lamina.shapes import size_of
 
 
 @final

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.filtering import Filtering
 from lamina.codegen.values import I64, Type, Value, constant
@@ -24,7 +25,6 @@ from lamina.engines.simd.emit.tiles import Tile, emit_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.engines.simd.emit.winograd_transforms import emit_data_transform
 from lamina.engines.simd.processor import LINE_BYTES
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I32, I64, Value, constant
 from lamina.engines.simd.decide.panels import Panel
@@ -17,7 +18,6 @@ from lamina.engines.simd.emit.winograd_zeros import (
     emit_exact_zeros,
     emit_zero_windows,
 )
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.axes import flattened
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I32, I64, POINTER, TABLE, Type, Value, constant
@@ -26,7 +27,6 @@ from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Scalar
 from lamina.program.steps import reads_of
-from lamina.records import frozen_dataclass
 
 
 @final

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.filtering import Filtering
 from lamina.codegen.matrix import Matrix
@@ -16,7 +17,6 @@ from lamina.engines.simd.emit.m_tiles import address
 from lamina.engines.simd.emit.packing import RightPanel
 from lamina.engines.simd.emit.transforms import ListedSquare, along_both
 from lamina.engines.simd.emit.zeros import nonzero_n
-from lamina.records import frozen_dataclass
 
 
 @frozen_dataclass

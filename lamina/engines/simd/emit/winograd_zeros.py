@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.filtering import Filtering
 from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.m_tiles import address
 from lamina.engines.simd.emit.zeros import cleared, nonzero_n, panel_vectors
-from lamina.records import frozen_dataclass
 
 
 def emit_exact_zeros(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I32, I64, POINTER, TABLE, Type, Value, constant
 from lamina.engines.simd.decide.panels import Panel
@@ -24,7 +25,6 @@ from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar, loads
 from lamina.program.steps import Contraction
-from lamina.records import frozen_dataclass
 
 
 def panel_vectors(code: Builder, panel: Panel, kind: str, start: Value) -> list[Value]:

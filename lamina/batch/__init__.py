@@ -1,1 +1,0 @@
-"""The arrays of a batch: their names, shapes and dtypes."""

@@ -1,0 +1,431 @@
+"""Checks of the arguments of records and functions, before their code runs.
+
+An unknown option is an error that lists the known ones. Each argument is checked by the kind in the
+annotation of its parameter, and passed on in plain form: NumPy's numbers as Python's. This holds
+for records, their methods, and functions that are `checked`.
+
+    features: Count
+    probability: Annotated[float, Number("[0, 1)")]
+    bias: bool = True
+
+`bool`, `int`, `float`, `str`, `Literal[...]`, paths and Lamina's classes are kinds without
+`Annotated`, and so are their unions with None. Arguments with other annotations, such as a union of
+other types, are not checked here; the function checks them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import types
+from abc import ABCMeta
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from types import FunctionType
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
+
+import numpy as np
+
+from lamina.base.records import cached_property, frozen_dataclass
+from lamina.checks.kinds import (
+    FilePath,
+    Flag,
+    Instance,
+    Kind,
+    Misfit,
+    Number,
+    OrNone,
+    Text,
+    Whole,
+    Word,
+    read_each,
+    refusal,
+    shown,
+)
+from lamina.checks.origin import Origin, located, source_line
+from lamina.checks.spellings import ELSEWHERE, INSTEAD, PAIR, PAIRS
+from lamina.errors import DefinitionError, LaminaError
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class Called(ABCMeta):
+    """The metaclass of records that users make: layers, losses, optimizers and the like.
+
+    Lamina's records also check the arguments of their public methods. Of users' own records only
+    the names of arguments are checked.
+    """
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
+    ) -> Any:
+        if "__module__" not in namespace:  # a class made by `type(name, bases, {...})`
+            module = sys._getframe(1).f_globals.get("__name__", "__main__")  # pyright: ignore[reportPrivateUsage]
+            namespace = {"__module__": module, **namespace}
+        if _is_own(namespace["__module__"]):
+            for method, function in list(namespace.items()):
+                public = method == "__call__" or not method.startswith("_")
+                # Layers check their operands before they call `forward`.
+                inner = method in _INNER or "forward" in namespace
+                if public and not inner and isinstance(function, FunctionType):
+                    namespace[method] = checked(function)
+        return super().__new__(mcs, name, bases, namespace, **options)
+
+    def __call__(cls: type[Result], *values: Any, **options: Any) -> Result:
+        interface: Interface | None = cls.__dict__.get("__interface__")
+        if interface is None:
+            kinds = {name: kind.of_class(cls) for name, kind in _kinds_of_class(cls).items()}
+            own = _is_own(cls.__module__)
+            interface = Interface(cls.__name__, inspect.signature(cls), kinds, cls, own)
+            type.__setattr__(cls, "__interface__", interface)
+        make: Callable[..., Any] = partial(cast(Any, ABCMeta.__call__), cls)
+        return interface.call(make, values, options)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The signature of `__init__`, which editors show for a call of the class."""
+        whole = inspect.signature(cls.__init__)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The function, with its arguments checked like the fields of records."""
+    name = _name_of(function)
+    known: list[Interface] = []
+
+    @wraps(function)
+    def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
+        if not known:
+            # Made at the first call, because annotations may name types that are imported later.
+            known.append(Interface(name, inspect.signature(function), _kinds_of(function), None))
+        return known[0].call(function, values, options)
+
+    return call
+
+
+def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A function of tensors, with its arguments checked by the records of ops.
+
+    NumPy's numbers are not converted, as their dtype matters. Errors without a source line get the
+    current layer and line.
+    """
+
+    @wraps(function)
+    def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
+        try:
+            return function(*values, **options)
+        except LaminaError as error:
+            located(error)
+            raise
+        except TypeError:
+            # Checked only after a TypeError: a check in every call would cost time.
+            interface = Interface(_name_of(function), inspect.signature(function), {}, None)
+            misfit = interface.misfit(values, options)
+            if misfit is None:
+                raise
+            raise misfit from None
+
+    return call
+
+
+def refused(misfit: Misfit, name: str, value: object, called: str) -> DefinitionError:
+    """The error for an argument, with the user's line.
+
+    Args:
+        misfit: from its kind.
+        name: of the parameter.
+        value: of the argument.
+        called: the name of the callable, `"Conv2d"` or `"Model.fit"`.
+    """
+    return refusal(misfit, name, value, where=str(Origin(called, source_line())))
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The name by which users know a function or a class."""
+    name = function.__qualname__
+    for special in (".__init__", ".__new__", ".__call__"):
+        name = name.removesuffix(special)
+    return name
+
+
+@frozen_dataclass
+class Interface:
+    """A callable, as users know it.
+
+    Attributes:
+        name: `"Conv2d"` or `"Model.fit"`.
+        signature: its parameters.
+        kinds: of the parameters, by name; parameters without a known kind are missing.
+        owner: the class, if it is one.
+        own: whether it is part of Lamina, not the user's.
+    """
+
+    name: str
+    signature: inspect.Signature
+    kinds: Mapping[str, Kind]
+    owner: type | None
+    own: bool = True
+
+    def call(
+        self, function: Callable[..., Result], values: Sequence[Any], options: Mapping[str, Any]
+    ) -> Result:
+        """Calls a function of this interface with plain values.
+
+        Raises:
+            DefinitionError: if it does not take these arguments.
+        """
+        if self._fits(values, options):
+            try:
+                by_position = [*map(self._read, self.positional, values)]
+                by_name = {name: self._read(name, value) for name, value in options.items()}
+            except DefinitionError as error:
+                if self.owner is not None and not error.advice:
+                    error.advice = self._translation(values, options)
+                raise
+            return function(*by_position, **by_name)
+        misfit = self.misfit(values, options)
+        if misfit is not None:
+            raise misfit
+        bound = self.signature.bind(*values, **options)
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = self._read(name, value)
+        return function(*bound.args, **bound.kwargs)
+
+    def misfit(self, values: Sequence[Any], options: Mapping[str, Any]) -> DefinitionError | None:
+        """The error for a wrong number or wrong names of arguments; None if they fit."""
+        try:
+            self.signature.bind(*values, **options)
+        except TypeError as error:
+            return self._misfit(str(error), values, options)
+        return None
+
+    @cached_property
+    def positional(self) -> tuple[str, ...]:
+        """The parameters that may be passed by position."""
+        parameters = self.signature.parameters.values()
+        return tuple(one.name for one in parameters if one.kind == one.POSITIONAL_OR_KEYWORD)
+
+    @cached_property
+    def _required(self) -> frozenset[str]:
+        parameters = self.signature.parameters.values()
+        return frozenset(one.name for one in parameters if one.default is one.empty)
+
+    @cached_property
+    def _usual(self) -> bool:
+        """Whether all parameters may be passed by name."""
+        usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return all(one.kind in usual for one in self.signature.parameters.values())
+
+    def _fits(self, values: Sequence[Any], options: Mapping[str, Any]) -> bool:
+        """Whether the arguments fit the signature; False also if this quick check cannot tell.
+
+        `Signature.bind` takes several times as long.
+        """
+        if not self._usual or len(values) > len(self.positional):
+            return False
+        given = {*self.positional[: len(values)], *options}
+        known = given <= self.signature.parameters.keys() and self._required <= given
+        return known and len(given) == len(values) + len(options)
+
+    def _read(self, name: str, value: Any) -> Any:
+        """An argument in plain form, read by the kind of its parameter."""
+        kind = self.kinds.get(name)
+        how = self.signature.parameters[name].kind
+        if kind is None:
+            if self.own:
+                return value
+            return {n: _plain(v) for n, v in value.items()} if how == _ANY else _plain(value)
+        try:
+            if how == inspect.Parameter.VAR_POSITIONAL:
+                return read_each(kind, value)
+            return kind.read(value)
+        except Misfit as misfit:
+            raise refused(misfit, name, value, self.name) from None
+        except LaminaError as error:
+            raise error.at(str(Origin(f"{self.name}, {name}", source_line()))) from None
+
+    def _misfit(
+        self, problem: str, values: Sequence[Any], options: Mapping[str, Any]
+    ) -> DefinitionError:
+        """The error for a wrong number or wrong names of arguments."""
+        empty = inspect.Parameter.empty
+        method = not _OWNERS.isdisjoint(self.signature.parameters)
+        parameters = [
+            one.replace(default=empty, annotation=empty)
+            for one in self.signature.parameters.values()
+            if one.name not in _OWNERS
+        ]
+        bare = self.signature.replace(parameters=parameters, return_annotation=empty)
+        facts = (("expected", f"{self.name}{bare}"),)
+        accepted = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, _ANY)]
+        takes_any = any(one.kind == _ANY for one in parameters)
+        unknown = next((one for one in options if one not in accepted and not takes_any), "")
+        advice = ""
+        if unknown:
+            problem = f"there is no option {unknown!r}"
+            facts += (("found", f"{unknown}={shown(options[unknown])}"),)
+            advice = self._advice(unknown, accepted, values, options)
+        elif not problem.startswith("missing"):
+            positional = values[1:] if method else values
+            by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
+            lacking = next((n for n in by_name if n not in options and n != "name"), "")
+            pair = not PAIRS.isdisjoint(accepted) and len(positional) > 1
+            if pair and all(map(_is_data, positional[:2])):
+                advice = PAIR
+            elif problem.startswith("too many positional"):
+                if self.owner is not None:
+                    from lamina.checks.foreign import call_text  # only errors need it
+
+                    facts += (("found", call_text(self.name, values, options)),)
+                    advice = self._translation(values, options)
+                if len(positional) > 1 and all(isinstance(one, int) for one in positional[1:]):
+                    advice = advice or _AS_TUPLE.get(self.name, "")
+                if lacking and not advice:
+                    advice = f"Give it by name: {lacking}=..."
+        where = str(Origin(self.name, source_line()))
+        return DefinitionError(problem, facts=facts, where=where, advice=advice)
+
+    def _translation(self, values: Sequence[Any], options: Mapping[str, Any]) -> str:
+        """The advice for a call in another framework's spelling; "" if it is in none."""
+        from lamina.checks.foreign import advice_for  # only errors need it
+
+        named = tuple(self.signature.parameters)
+        whole = (self.name, self.kinds, self.positional, named, self._required)
+        return advice_for(*whole, values, options)
+
+    def _advice(
+        self,
+        unknown: str,
+        accepted: Sequence[str],
+        values: Sequence[Any],
+        options: Mapping[str, Any],
+    ) -> str:
+        """The advice for an unknown option.
+
+        The first that there is: its name in Lamina and the whole call, a replacement, an option
+        with a similar name.
+        """
+        ours = [option for option in accepted if unknown in ELSEWHERE.get(option, "").split()]
+        from lamina.checks.foreign import has_other_value  # only errors need it
+
+        renamed = bool(ours) and not has_other_value(self.name, unknown)
+        names = f"Here it is called {' and '.join(ours)}." * renamed
+        whole = self._translation(values, options) if self.owner is not None else ""
+        if names or whole:
+            return " ".join(filter(None, (names, whole)))
+        for words, fits, advice in INSTEAD:
+            if unknown in words.split() and fits(self, accepted):
+                return advice
+        from lamina.elsewhere.near import nearest  # only errors need it
+
+        near = nearest(unknown, accepted)
+        return f"Did you mean {near}?" if near else ""
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, also those in a list or tuple."""
+    if isinstance(value, np.generic):
+        return cast(Any, value).item()
+    kind = type(cast(object, value))
+    if kind is not tuple and kind is not list:  # named tuples are not converted
+        return value
+    entries = cast(Sequence[Any], value)
+    if not any(isinstance(one, np.generic) for one in entries):
+        return entries
+    plain = [_plain(one) for one in entries]
+    return tuple(plain) if kind is tuple else plain
+
+
+# The kinds of parameters --------------------------------------------------------------------------
+
+
+def _is_own(module: str) -> bool:
+    return module.startswith("lamina.")
+
+
+def _kinds_of_class(cls: type) -> dict[str, Kind]:
+    """The kinds of a class's options: of its fields, if it is a dataclass, or of its `__init__`."""
+    maker = next(base for base in cls.__mro__ if "__init__" in base.__dict__)
+    kinds: dict[str, Kind] = {}
+    if "__dataclass_fields__" not in maker.__dict__:
+        return _kinds_of(maker.__init__)
+    for base in reversed(maker.__mro__):
+        # Fields that a user's class declares again are no longer checked.
+        kinds = {n: kind for n, kind in kinds.items() if n not in inspect.get_annotations(base)}
+        if _is_own(base.__module__):
+            kinds |= _declared(inspect.get_annotations(base), vars(sys.modules[base.__module__]))
+    # The annotations of an explicit `__init__` replace those of the fields.
+    return kinds | _kinds_of(maker.__init__)
+
+
+def _kinds_of(function: Callable[..., Any]) -> dict[str, Kind]:
+    """The kinds of a function's parameters."""
+    if not isinstance(function, FunctionType) or not _is_own(function.__module__):
+        return {}
+    return _declared(inspect.get_annotations(function), cast(Any, function).__globals__)
+
+
+def _declared(annotations: Mapping[str, Any], names: dict[str, Any]) -> dict[str, Kind]:
+    """The kinds in annotations.
+
+    Args:
+        annotations: by parameter, evaluated or as text.
+        names: the namespace in which text is evaluated.
+    """
+    found: dict[str, Kind] = {}
+    for parameter, annotation in annotations.items():
+        try:
+            known = eval(annotation, names) if isinstance(annotation, str) else annotation
+        except NameError:  # a name that is imported for the type checker only
+            continue
+        kind = kind_of(known)
+        if kind is not None:
+            found[parameter] = kind
+    return found
+
+
+def kind_of(annotation: Any) -> Kind | None:
+    """The kind of a parameter; None if its annotation has none."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        declared = [part for part in parts[1:] if isinstance(part, Kind)]
+        return declared[-1] if declared else kind_of(parts[0])
+    if origin is Literal:
+        return Word(tuple(parts)) if all(isinstance(part, str) for part in parts) else None
+    if origin in (Union, types.UnionType):
+        kinds = [kind_of(part) for part in parts if part is not type(None)]
+        if set(parts) - {type(None)} == {str, os.PathLike[str]}:
+            kinds = [FilePath()]
+        if len(kinds) != 1 or kinds[0] is None:
+            return None
+        return OrNone(kinds[0]) if type(None) in parts else kinds[0]
+    if annotation in _SIMPLE:
+        return _SIMPLE[annotation]
+    plain_class = isinstance(annotation, type) and _is_own(annotation.__module__)
+    protocol = getattr(cast(object, annotation), "_is_protocol", False)
+    return Instance(annotation) if plain_class and not protocol else None
+
+
+_SIMPLE: dict[Any, Kind] = {bool: Flag(), int: Whole(), float: Number(), str: Text()}
+
+
+_ANY = inspect.Parameter.VAR_KEYWORD
+# Methods that Lamina calls with checked arguments; `check_target` runs in every training step.
+_INNER = {"forward", "check_target"}
+# Advice where numbers are given one by one.
+_AS_TUPLE = {
+    "reshape": "Give the shape as one tuple: x.reshape((2, 3)).",
+    **{
+        name: f"Give the sizes as one tuple: {name}((3, 4))."
+        for name in ("AdaptiveAvgPool", "AdaptiveMaxPool")
+    },
+    "transpose": "Give all axes as one tuple: x.transpose((0, 2, 1)).",
+}
+# The first parameter of methods.
+_OWNERS = {"self", "cls"}
+
+
+def _is_data(value: object) -> bool:
+    return isinstance(value, list | dict) or hasattr(value, "__array__")

@@ -1,0 +1,607 @@
+"""Kinds of values: the type and range of a parameter, a field of a record, an attribute of an op.
+
+    features: Count
+    probability: Annotated[float, Number("[0, 1)")]
+    attributes={"axis": Axis(), "reverse": Flag()}
+
+A kind returns the value in plain form (NumPy's numbers as Python's, lists as tuples), so that later
+code handles no other types, or raises `Misfit`. A misfit states the expected value. The caller
+knows the name of the argument and the source line, and makes the error from these: `refusal`.
+
+Annotations and ops share the kinds here. Kinds that depend on the operands of an op are in
+`lamina.graph.attributes`; `lamina.checks` finds the kind of each parameter in its annotation.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+from typing import Annotated, Any, Protocol, TypeAlias, cast, final
+
+import numpy as np
+
+from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.shapes import PUBLIC_DTYPES, DType, DTypeLike, Size, as_dtype, as_whole
+from lamina.errors import DefinitionError, DTypeError
+
+
+class Operand(Protocol):
+    """A tensor, as far as kinds depend on it."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def dtype(self) -> DType: ...
+
+
+# The operands of the op to which an attribute belongs; empty for other arguments.
+Operands: TypeAlias = Sequence[Operand]
+
+# Whole numbers without other limits fit into 64 bits.
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+# No count is larger, and the sum of two such numbers fits 64 bits.
+LARGEST = 2**62
+
+
+@final
+class Misfit(Exception):
+    """A value is not of a kind. In all texts, `{name}` stands for the name of the argument.
+
+    Attributes:
+        expected: the kind in words: "a whole number of at least 1".
+        example: of a right value, `"{name} >= 1"`; by default `expected`.
+        problem: of the error, instead of "{name} must be ...".
+        advice: a full sentence: what to do about it.
+        found: the value as text; by default its `repr`.
+        part: the faulty part of the value, "[1]"; "" for the whole.
+    """
+
+    def __init__(
+        self,
+        expected: str,
+        example: str = "",
+        *,
+        problem: str = "",
+        advice: str = "",
+        found: str = "",
+    ) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.example = example or expected
+        self.problem = problem or f"{{name}} must be {expected}"
+        self.advice = advice
+        self.found = found
+        self.part = ""
+
+    def within(self, part: str, value: object) -> Misfit:
+        """The same misfit, of the tuple that has this value as its part `"[1]"`; returns self."""
+        self.part = part + self.part
+        self.found = self.found or shown(value)
+        return self
+
+
+def refusal(
+    misfit: Misfit,
+    name: str,
+    value: object,
+    *,
+    subject: str = "",
+    facts: tuple[tuple[str, str], ...] = (),
+    where: str = "",
+) -> DefinitionError:
+    """The error for a value that is not of its kind.
+
+    Args:
+        misfit: from the kind.
+        name: of the argument.
+        value: of the argument.
+        subject: the owner of the argument, `"cumsum: "`, if `where` does not name it.
+        facts: further facts, which come first.
+        where: the callable and the source line.
+    """
+    whole = name + misfit.part
+    example, found = misfit.example.replace("{name}", whole), misfit.found or shown(value)
+    return DefinitionError(
+        subject + misfit.problem.replace("{name}", whole),
+        facts=(*facts, ("expected", example), ("found", found)),
+        where=where,
+        advice=misfit.advice.replace("{name}", whole),
+    )
+
+
+def shown(value: object) -> str:
+    """A value for the facts of an error, in one line."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return " ".join(_SHORT.repr(value).split())
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+class Kind(ABC):
+    """The type and range of an argument."""
+
+    @abstractmethod
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        """The value in its plain form.
+
+        Args:
+            value: the argument.
+            operands: of the op whose attribute it is.
+
+        Raises:
+            Misfit: if it is not of this kind.
+        """
+
+    def of_class(self, owner: type) -> Kind:
+        """This kind, or the kind to use for a field of this class, if it depends on the class."""
+        del owner
+        return self
+
+
+# Single values ------------------------------------------------------------------------------------
+
+
+@final
+@frozen_dataclass
+class Flag(Kind):
+    """True or False of Python or NumPy."""
+
+    def read(self, value: Any, operands: Operands = ()) -> bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, np.bool_):
+            return bool(cast(object, value))
+        raise Misfit("True or False")
+
+
+@final
+@frozen_dataclass
+class Whole(Kind):
+    """A whole number of Python or NumPy, not a bool, from `least` to `most`."""
+
+    least: int = LOWEST
+    most: int = HIGHEST
+
+    def read(self, value: Any, operands: Operands = ()) -> int:
+        found = value if type(value) is int else as_whole(value)
+        if found is None or not self.least <= found <= self.most:
+            raise self._misfit(found)
+        return found
+
+    def _misfit(self, found: int | None) -> Misfit:
+        low, high = self.least > -LARGEST, self.most < LARGEST
+        if found is not None and not self.least <= found <= self.most:
+            if self.least == LOWEST > found or self.most == HIGHEST < found:
+                return Misfit("a whole number of 64 bits", "{name}=0, 1, 2, ...")
+            low, high = low or found < self.least, high or found > self.most
+        limits = [f"at least {self.least}"] * low + [f"at most {self.most}"] * high
+        example = f"{self.least} <= {{name}}" if low else "{name}"
+        example = f"{example} <= {self.most}" if high else f"{{name}} >= {self.least}"
+        return Misfit(
+            f"a whole number{' of ' * bool(limits)}{', '.join(limits)}",
+            example if limits else "{name}=0, 1, 2, ...",
+        )
+
+
+@final
+@frozen_dataclass
+class Number(Kind):
+    """A number of Python or NumPy, not a bool, as a float.
+
+    Attributes:
+        interval: its range: `"[0, 1)"` includes 0 and excludes 1. No interval includes NaN.
+    """
+
+    interval: str = "(-inf, inf)"
+
+    @cached_property
+    def _ends(self) -> tuple[float, bool, float, bool]:
+        """The lower end and whether it is included, and the upper one."""
+        low, high = map(float, self.interval[1:-1].split(","))
+        return low, self.interval[0] == "[", high, self.interval[-1] == "]"
+
+    def read(self, value: Any, operands: Operands = ()) -> float:
+        low, with_low, high, with_high = self._ends
+        found = as_number(value)
+        number = math.nan if found is None else float(found)
+        if (low < number or (with_low and low == number)) and (
+            number < high or (with_high and high == number)
+        ):
+            return number
+        raise self._misfit()
+
+    def _misfit(self) -> Misfit:
+        low, with_low, high, with_high = self._ends
+        limits: list[str] = []
+        example = "{name}"
+        if low != -math.inf:
+            limits.append(f"{'at least' if with_low else 'above'} {low:g}")
+            example = f"{low:g} {'<=' if with_low else '<'} {example}"
+        if high != math.inf:
+            limits.append(f"{'at most' if with_high else 'below'} {high:g}")
+            example = f"{example} {'<=' if with_high else '<'} {high:g}"
+        if not limits:
+            return Misfit("a finite number")
+        return Misfit(f"a number {'of ' * limits[0].startswith('at')}{', '.join(limits)}", example)
+
+
+def as_number(value: Any) -> float | None:
+    """The Python int or float of a number that a float holds; None for anything else."""
+    if isinstance(value, np.integer | np.floating):
+        value = cast(Any, value).item()
+    # An int beyond int64 becomes a float.
+    if type(value) is float or (type(value) is int and LOWEST <= value <= HIGHEST):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+@final
+@frozen_dataclass
+class Measured(Kind):
+    """A number, also an infinite one or NaN; a whole one stays whole."""
+
+    def read(self, value: Any, operands: Operands = ()) -> float:
+        if (number := as_number(value)) is None:
+            raise Misfit("a number")
+        return number
+
+
+@final
+@frozen_dataclass
+class Word(Kind):
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    def read(self, value: Any, operands: Operands = ()) -> str:
+        if isinstance(value, str) and value in self.words:
+            return value
+        words = ", ".join(map(repr, self.words))
+        raise Misfit(f"one of {words}", words)
+
+
+@final
+@frozen_dataclass
+class Text(Kind):
+    """A text, of at most `longest` characters."""
+
+    longest: int | None = None
+
+    def read(self, value: Any, operands: Operands = ()) -> str:
+        if isinstance(value, str) and (self.longest is None or len(value) <= self.longest):
+            return value
+        limit = "" if self.longest is None else f" of at most {self.longest} characters"
+        raise Misfit(f"a text{limit}", '{name}="..."')
+
+
+@final
+@frozen_dataclass
+class ElementType(Kind):
+    """An element type that tensors may have, by its name or NumPy's or Python's type; a `DType`.
+
+    Attributes:
+        kinds: the kinds of dtypes that are allowed.
+    """
+
+    kinds: tuple[str, ...] = ("float", "int", "bool")
+
+    def read(self, value: Any, operands: Operands = ()) -> DType:
+        """The dtype.
+
+        Raises:
+            DTypeError: if there is no such dtype.
+        """
+        found = value if isinstance(value, DType) else as_dtype(value)
+        if found.kind in self.kinds and found.name in PUBLIC_DTYPES:
+            return found
+        known = PUBLIC_DTYPES.values()
+        names = ", ".join(dtype.name for dtype in known if dtype.kind in self.kinds)
+        raise Misfit(f"one of {names}", names)
+
+
+_FLOATS = tuple(name for name, dtype in PUBLIC_DTYPES.items() if dtype.is_float)
+
+
+@final
+@frozen_dataclass
+class ModelType(Kind):
+    """The precision of a model: a float type, or the name of a mixed precision."""
+
+    mixed: tuple[str, ...] = ("mixed", "mixed-bfloat16", "mixed-float16")
+
+    def read(self, value: Any, operands: Operands = ()) -> DType | str:
+        """The dtype, or the name.
+
+        Raises:
+            DTypeError: for anything else.
+        """
+        if isinstance(value, str) and value in self.mixed:
+            return value
+        try:
+            found = as_dtype(value)
+        except DTypeError:
+            found = None
+        if found is None or not found.is_float:
+            from lamina.checks.precisions import precision_advice  # only errors need it
+
+            raise DTypeError(
+                "the parameters of a model are floating-point numbers",
+                facts=(
+                    ("expected", ", ".join((*_FLOATS, *self.mixed))),
+                    ("found", getattr(value, "name", str(value))),
+                ),
+                advice=precision_advice(str(value), (*_FLOATS, *self.mixed)),
+            )
+        return found
+
+
+@final
+@frozen_dataclass
+class Extent(Kind):
+    """The extent of an axis: a number of at least 0, or one that depends on the batch.
+
+    Attributes:
+        least: the smallest number; below 0 where negative numbers have a meaning.
+    """
+
+    least: int = 0
+
+    def read(self, value: Any, operands: Operands = ()) -> int | Size:
+        if type(value) is Size:
+            coefficient, offset = value.coefficient, value.offset
+            whole = type(coefficient) is int and type(offset) is int
+            if whole and 0 < coefficient <= LARGEST and -LARGEST <= offset <= LARGEST:
+                return value
+        found = value if type(value) is int else as_whole(value)
+        if found is None or not self.least <= found <= LARGEST:
+            limit = f" of at least {self.least}" if self.least > -LARGEST else ""
+            raise Misfit(f"a whole number{limit}, or one that depends on the batch")
+        return found
+
+
+@final
+@frozen_dataclass
+class FilePath(Kind):
+    """A path, as text or as an object of pathlib."""
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        given: object = value
+        is_path = isinstance(given, str | os.PathLike)
+        text = cast(object, os.fspath(cast(Any, given)) if is_path else None)
+        if not isinstance(text, str):
+            raise Misfit("the path of a file", '{name}="..."')
+        if not text or "\0" in text:
+            raise Misfit("a path that is not empty", problem="{name} names no file")
+        return value
+
+
+@final
+@frozen_dataclass
+class Function(Kind):
+    """A callable that is not a class.
+
+    Attributes:
+        example: of a right value, for the error.
+        what: the kind in words, for the error.
+    """
+
+    example: str
+    what: str = "a function"
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        if callable(value) and not isinstance(value, type):
+            return value
+        raise Misfit(self.what, self.example, advice=_made(value))
+
+
+@final
+@frozen_dataclass
+class Instance(Kind):
+    """An object of a class.
+
+    Attributes:
+        cls: the class.
+        problem: of the error; by default the name of the class that is expected.
+        advice: of the error.
+    """
+
+    cls: type
+    problem: str = ""
+    advice: str = ""
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        if isinstance(value, self.cls):
+            return value
+        name = self.cls.__name__
+        raise Misfit(
+            f"{'an' if name[0] in 'AEIOU' else 'a'} {name}",
+            name,
+            problem=self.problem,
+            advice=_made(value) or self.advice,
+            found=shown(value) if isinstance(value, type) else type(value).__name__,
+        )
+
+
+def _made(value: object) -> str:
+    return f"Make one of the class: {value.__name__}(...)." if isinstance(value, type) else ""
+
+
+# Several values -----------------------------------------------------------------------------------
+
+
+@final
+@frozen_dataclass
+class Row(Kind):
+    """Some values of one kind, as a tuple: from a list, a tuple, or an array.
+
+    Attributes:
+        kind: of each value.
+        least: the smallest number of values.
+        example: of a right value, for the error.
+    """
+
+    kind: Kind
+    least: int = 0
+    example: str = "[...]"
+
+    def read(self, value: Any, operands: Operands = ()) -> tuple[Any, ...]:
+        found = entries_of(value)
+        if found is None or len(found) < self.least:
+            one = isinstance(value, int | float) and not isinstance(value, bool)
+            advice = f"Write a single one with a comma: {{name}}=({value},)." if one else ""
+            if found is None and isinstance(self.kind, Instance):
+                advice = "Give them as one list: [a, b]."
+            elif found is None and hasattr(value, "__array__"):
+                advice = "Give it as a list: {name}=array.tolist()."
+            enough = f", at least {self.least}" if self.least else ""
+            raise Misfit(
+                f"a list of {self._what()}{enough}", f"{{name}}={self.example}", advice=advice
+            )
+        return read_each(self.kind, found, operands)
+
+    def _what(self) -> str:
+        if isinstance(self.kind, Instance):
+            return f"{self.kind.cls.__name__.lower()}s"
+        return "numbers" if isinstance(self.kind, Whole | Number | Extent) else "elements"
+
+
+def read_each(kind: Kind, values: tuple[Any, ...], operands: Operands = ()) -> tuple[Any, ...]:
+    """All values in plain form, in the same type of tuple.
+
+    Raises:
+        Misfit: for the first value that is not of the kind, with its number.
+    """
+    return read_with_kinds([kind] * len(values), values, "[{}]".format, operands)
+
+
+def read_with_kinds(
+    kinds: Iterable[Kind],
+    values: tuple[Any, ...],
+    label: Callable[[int], str],
+    operands: Operands = (),
+) -> tuple[Any, ...]:
+    """The values in plain form, each read by its own kind, in the same type of tuple.
+
+    Args:
+        kinds: one for each value.
+        values: the values to read.
+        label: the number of a value -> its name, a suffix to the name of the tuple.
+        operands: of the op that they are attributes of.
+
+    Raises:
+        Misfit: for the first value that is not of its kind, with its label.
+    """
+    found: list[Any] = []
+    changed = False
+    for number, (kind, value) in enumerate(zip(kinds, values, strict=True)):
+        try:
+            kept = kind.read(value, operands)
+        except Misfit as misfit:
+            raise misfit.within(label(number), value) from None
+        found.append(kept)
+        changed = changed or kept is not value
+    return tuple_like(values, found) if changed else values
+
+
+def tuple_like(old: tuple[Any, ...], new: Sequence[Any]) -> tuple[Any, ...]:
+    """A tuple of the new entries, of the type of the old tuple."""
+    make: Any = getattr(type(old), "_make", tuple)
+    return make(new)
+
+
+def entries_of(value: object) -> tuple[Any, ...] | None:
+    """The entries of a list, a tuple, a range or an array with axes; None for anything else.
+
+    NumPy's numbers are not converted.
+    """
+    if isinstance(value, list | tuple | range):
+        return tuple(cast(Sequence[Any], value))
+    if not hasattr(value, "__array__") or isinstance(value, np.generic | type):
+        return None
+    try:
+        array = np.asarray(value)
+    # Broad on purpose: arrays of other libraries raise exceptions of any type.
+    except Exception:
+        return None
+    return tuple(array) if array.ndim and array.dtype.kind in "biufU" else None
+
+
+@final
+@frozen_dataclass
+class Either(Kind):
+    """A single value of one kind, or several values of another kind.
+
+    Attributes:
+        one: the kind of a value that is not a list, a tuple or an array.
+        several: the kind of a list, tuple or array.
+    """
+
+    one: Kind
+    several: Kind
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        kind = self.one if entries_of(value) is None else self.several
+        return kind.read(value, operands)
+
+
+@final
+@frozen_dataclass
+class OrNone(Kind):
+    """None, or a value of another kind."""
+
+    kind: Kind
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        return None if value is None else self.kind.read(value, operands)
+
+
+@final
+@frozen_dataclass
+class AnyOf(Kind):
+    """A value of one of several kinds.
+
+    Attributes:
+        kinds: tried in order; the first one that fits the value reads it.
+    """
+
+    kinds: tuple[Kind, ...]
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        misfits: list[Misfit] = []
+        for kind in self.kinds:
+            try:
+                return kind.read(value, operands)
+            except Misfit as misfit:
+                misfits.append(misfit)
+        raise Misfit(
+            ", or ".join(misfit.expected for misfit in misfits),
+            " or ".join(misfit.example for misfit in misfits),
+            advice=next((misfit.advice for misfit in misfits if misfit.advice), ""),
+            found=next((misfit.found for misfit in misfits if misfit.found), ""),
+        )
+
+
+# Kinds of annotations -----------------------------------------------------------------------------
+
+FloatType = Annotated[DTypeLike, ModelType()]
+# A count: at least one.
+Count = Annotated[int, Whole(1)]
+# A count of objects that Python makes one after the other, such as stacked layers.
+Depth = Annotated[int, Whole(1, 10_000)]
+Positive = Annotated[float, Number("(0, inf)")]
+NotNegative = Annotated[float, Number("[0, inf)")]
+# From 0 to below 1: the dropout of a recurrence, the decay of an average.
+Fraction = Annotated[float, Number("[0, 1)")]
+Probability = Annotated[float, Number("[0, 1]")]

@@ -1,0 +1,118 @@
+"""Records as plain data of files: read by the annotations of their fields, as arguments are.
+
+A file may have been changed, so every value is checked before it is used.
+
+    position = stored(Position, json.loads(text), "position")
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar, Union, cast, final, get_args, get_origin, get_type_hints
+
+from lamina.base.records import frozen_dataclass
+from lamina.checks.calls import kind_of
+from lamina.checks.kinds import Kind, Misfit, Operands, OrNone, Row, refusal, shown
+from lamina.errors import FileFormatError
+
+_Record = TypeVar("_Record")
+
+
+def stored(record: type[_Record], value: Any, name: str) -> _Record:
+    """A record of a file.
+
+    Args:
+        record: the class.
+        value: plain data: a table with its fields.
+        name: of the value, for errors.
+
+    Raises:
+        FileFormatError: if a field is missing, unknown, or not of its kind.
+    """
+    return read_stored(_Fields(record), value, name)
+
+
+def read_stored(kind: Kind, value: Any, name: str) -> Any:
+    """A value of a file in plain form.
+
+    Raises:
+        FileFormatError: if it is not of the kind.
+    """
+    try:
+        return kind.read(value)
+    except Misfit as misfit:
+        error = refusal(misfit, name, value)
+    advice = "The file was changed, or written by another version of Lamina."
+    raise FileFormatError(error.problem, facts=error.facts, advice=advice)
+
+
+@final
+@frozen_dataclass
+class _Fields(Kind):
+    """A record, as a table of its fields."""
+
+    record: type
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        table, kinds = _Table(_Anything()).read(value), _kinds_of(self.record)
+        unknown = [name for name in table if name not in kinds]
+        absent = [
+            one.name
+            for one in fields(self.record)
+            if one.default is MISSING and one.default_factory is MISSING and one.name not in table
+        ]
+        if unknown or absent:
+            found = f"{'no ' * (not unknown)}{(unknown or absent)[0]!r}"
+            raise Misfit(f"a table of {', '.join(kinds)}", found=found)
+        return self.record(**{name: _within(kinds[name], name, one) for name, one in table.items()})
+
+
+@final
+@frozen_dataclass
+class _Table(Kind):
+    """Values by name."""
+
+    kind: Kind
+
+    def read(self, value: Any, operands: Operands = ()) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Misfit("a table of names", found=shown(value))
+        table = cast(dict[str, Any], value)
+        return {name: _within(self.kind, name, one) for name, one in table.items()}
+
+
+def _within(kind: Kind, name: str, value: Any) -> Any:
+    try:
+        return kind.read(value)
+    except Misfit as misfit:
+        raise misfit.within(f".{name}", value) from None
+
+
+@final
+@frozen_dataclass
+class _Anything(Kind):
+    """Any value."""
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        return value
+
+
+def _kinds_of(record: type) -> dict[str, Kind]:
+    return {name: _kind(one) for name, one in get_type_hints(record, include_extras=True).items()}
+
+
+def _kind(annotation: Any) -> Kind:
+    """The kind of an annotation, also of records, tables and tuples, which arguments are not."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is tuple:
+        return Row(_kind(parts[0]))
+    if origin is Mapping:
+        return _Table(_kind(parts[1]))
+    if origin in (Union, types.UnionType) and type(None) in parts:
+        (other,) = (one for one in parts if one is not type(None))
+        return OrNone(_kind(other))
+    if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
+        return _Fields(annotation)
+    return _Anything() if annotation is Any else cast(Kind, kind_of(annotation))

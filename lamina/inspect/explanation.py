@@ -1,0 +1,257 @@
+"""The steps of a compiled program with their costs and times, as tables."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from itertools import zip_longest
+
+from lamina.base.cache import folder
+from lamina.base.records import frozen_dataclass
+from lamina.checks import checked
+from lamina.engines.engine import Engine, Peaks, TunedStep
+from lamina.errors import DefinitionError, EngineError
+from lamina.program.cost import Cost, cost_of, space_of
+from lamina.program.program import Program
+from lamina.program.steps import Contraction
+from lamina.program.tf32 import unrounded
+from lamina.reports import bytes_text, count_text, seconds_text, table_text
+
+_NO_CACHE = "There is no cache on disk (LAMINA_CACHE): the choices are neither kept nor used."
+# Of columns in the table of schedules; longer texts continue in the next line.
+_STEPS_WIDTH, _SCHEDULE_WIDTH = 12, 70
+
+
+@frozen_dataclass
+class Explanation:
+    """The steps of a compiled program; `print` shows them. Nothing is run or allocated.
+
+    Attributes:
+        batch_size: the number of examples of the program.
+        program: the program to explain.
+        engine: the engine to run it.
+    """
+
+    batch_size: int
+    program: Program
+    engine: Engine = field(repr=False)
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """The cost of each step: its arithmetic, and the bytes it reads and writes."""
+        program = self.program
+        return tuple(
+            cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
+            for number, step in enumerate(program.steps)
+            for repeat in [program.repeated(number)]
+        )
+
+    def __str__(self) -> str:
+        costs = self.costs
+        rows = [
+            (*head, count_text(cost.operations), *_traffic(cost))
+            for head, cost in zip(_heads(self.program), costs, strict=True)
+        ]
+        total = _sum(costs)
+        footer = ("", "in all", "", "", count_text(total.operations), *_traffic(total))
+        header = ("step", "name", "kind", "over", "FLOPs", "read", "written")
+        table = table_text(header, rows, align="rlllrrr", footer=footer)
+        device = self.engine.device
+        title = f"{self.program.name}, {_examples(self.batch_size)}, on {device.engine}"
+        lines = [f"{title} ({device.description})", "", table]
+        workspaces = self.engine.workspace_bytes(self.program)
+        if workspaces is not None:
+            text = f"in addition to its memory bill it takes {bytes_text(workspaces)} of workspaces"
+            lines += ["", text]
+        return "\n".join(lines)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages of `listing`, from the most abstract to the machine's."""
+        return self.engine.languages
+
+    @checked
+    def listing(self, step: int | None, language: str = "program") -> str:
+        """One step, or all of them, as text.
+
+        Args:
+            step: its number; None for all steps.
+            language: one of `languages`: `"program"`, the compiler's output; `"schedule"`, the
+                engine's decisions; `"llvm"` or `"assembly"` on the cpu engine; `"opencl"` on the
+                opencl engine.
+
+        Raises:
+            DefinitionError: if there is no such step or language.
+        """
+        count = len(self.program.steps)
+        if step is not None and not 0 <= step < count:
+            raise DefinitionError(
+                "the program has no such step",
+                facts=(("expected", f"0 to {count - 1}"), ("found", str(step))),
+                where="listing",
+                advice="Print the explanation: it numbers the steps.",
+            )
+        if language not in self.languages:
+            raise DefinitionError(
+                f"the engine has no listing in the language {language!r}",
+                facts=(("expected", " or ".join(self.languages)), ("found", repr(language))),
+                where="listing",
+                advice=f"The engine is {self.engine.device.engine}; others have other languages.",
+            )
+        return self.engine.listing(self.program, step, language)
+
+    def tuning(self) -> Tuning:
+        """Runs schedules of the most expensive steps on the device, and keeps the best on disk.
+
+        Raises:
+            EngineError: if the engine does not tune, or the device fails.
+        """
+        engine = self.engine
+        steps = engine.tune(self.program)
+        if steps is None:
+            name = engine.device.engine
+            raise EngineError(
+                f"the engine {name} does not tune schedules",
+                facts=(("expected", "an engine that does, such as opencl"), ("found", name)),
+                where="tune",
+                advice="Name another engine: lm.Model(net, engine='opencl'), or --engine opencl on "
+                "the command line.",
+            )
+        return Tuning(self, steps, has_cache=folder() is not None)
+
+
+@frozen_dataclass
+class Profile:
+    """The time of each step of a program; `print` shows it, the slowest step first.
+
+    Attributes:
+        explanation: the program that was run, and its engine.
+        runs: the number of runs.
+        seconds: of each step, the mean of all runs.
+        seconds_alone: of a run from Python, if the program is compiled without clocks; the median,
+            or the mean if runs overlap on a device.
+        peaks: the peaks of the device, measured at the same time; None if the engine has none.
+    """
+
+    explanation: Explanation
+    runs: int
+    seconds: tuple[float, ...]
+    seconds_alone: float
+    peaks: Peaks | None
+
+    def __str__(self) -> str:
+        explanation, whole = self.explanation, sum(self.seconds)
+        costs = explanation.costs
+        rows = [
+            (*head[:2], head[3], *_speeds(cost, seconds, whole))
+            for head, cost, seconds in zip(
+                _heads(explanation.program), costs, self.seconds, strict=True
+            )
+        ]
+        order = sorted(range(len(rows)), key=lambda number: -self.seconds[number])
+        device = explanation.engine.device
+        size = _examples(explanation.batch_size)
+        title = f"{explanation.program.name}, {size}, on {device.engine} ({device.description})"
+        header = ("step", "name", "over", "time", "share", "GFLOP/s", "GB/s")
+        table = table_text(
+            header,
+            [rows[number] for number in order],
+            align="rllrrrr",
+            footer=("", "in all", "", *_speeds(_sum(costs), whole, whole)),
+        )
+        lines = [title, "", table, ""]
+        lines.append(
+            f"mean of {self.runs:,} runs; without the clocks a run takes "
+            f"{seconds_text(self.seconds_alone)}, calling it from Python included"
+        )
+        if self.peaks is not None:
+            lines.append(
+                f"this machine's measured peaks: {self.peaks.operations / 1e9:.0f} GFLOP/s, "
+                f"{self.peaks.bytes / 1e9:.1f} GB/s from memory (caches are faster)"
+            )
+        return "\n".join(lines)
+
+
+@frozen_dataclass
+class Tuning:
+    """The schedules of a program that were run on its device; `print` shows them and the choices.
+
+    Attributes:
+        explanation: the program, and its engine.
+        steps: the steps that take a considerable share of the time, the longest first.
+        has_cache: whether there is a cache on disk; without it the choices are neither kept nor
+            used.
+    """
+
+    explanation: Explanation
+    steps: tuple[TunedStep, ...]
+    has_cache: bool
+
+    def __str__(self) -> str:
+        explanation = self.explanation
+        heads = list(_heads(explanation.program))
+        rows = [row for one in self.steps for row in _tried(one, heads[one.steps[0]][3])]
+        device, size = explanation.engine.device, _examples(explanation.batch_size)
+        title = f"{explanation.program.name}, {size}, on {device.engine} ({device.description})"
+        if not rows:
+            text = "No step takes long enough, and has several schedules: the cost model decides."
+            return "\n".join([title, "", text])
+        header = ("step", "over", "time", "choice", "schedule")
+        lines = [title, "", table_text(header, rows, align="llrll")]
+        if not self.has_cache:
+            lines += ["", _NO_CACHE]
+        return "\n".join(lines)
+
+
+def _tried(step: TunedStep, over: str) -> Iterator[tuple[str, ...]]:
+    """The lines of a table with the candidates of equal steps over these extents."""
+    numbers = textwrap.wrap(", ".join(map(str, step.steps)), _STEPS_WIDTH)
+    lines: list[tuple[str, str, str]] = []
+    for number, one in enumerate(step.candidates):
+        time = "-" if one.seconds is None else seconds_text(one.seconds)
+        choice = "chosen" if number == step.chosen else ""
+        text = one.schedule
+        if one.seconds is None:
+            text += f": {one.problem or 'not run'}"
+        first, *rest = textwrap.wrap(text, _SCHEDULE_WIDTH, break_on_hyphens=False)
+        lines += [(time, choice, first), *(("", "", line) for line in rest)]
+    for left, extents, line in zip_longest(numbers, [over], lines):
+        yield (left or "", extents or "", *(line or ("", "", "")))
+
+
+def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:
+    """Number, name, kind and extents of each step."""
+    for number, step in enumerate(program.steps):
+        kind = "contraction" if isinstance(step, Contraction) else "loop"
+        if isinstance(step, Contraction) and unrounded(step) is not None:
+            kind = "contraction in TF32"
+        # Names begin with their number, which makes them unique.
+        repeat = program.repeated(number)
+        iterations = f"{repeat.axis.extent} times " if repeat is not None else ""
+        yield str(number), step.name.partition(".")[2], kind, iterations + space_of(step)
+
+
+def _traffic(cost: Cost) -> tuple[str, str]:
+    return bytes_text(cost.read_bytes), bytes_text(cost.written_bytes)
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    return Cost(
+        sum(cost.operations for cost in costs),
+        sum(cost.read_bytes for cost in costs),
+        sum(cost.written_bytes for cost in costs),
+    )
+
+
+def _speeds(cost: Cost, seconds: float, whole: float) -> tuple[str, str, str, str]:
+    operations, moved = (
+        f"{count / seconds / 1e9:.1f}" if seconds else "-"
+        for count in (cost.operations, cost.bytes)
+    )
+    share = f"{100 * seconds / whole:.1f} %" if whole else "-"
+    return seconds_text(seconds), share, operations, moved
+
+
+def _examples(count: int) -> str:
+    return f"{count:,} example{'' if count == 1 else 's'}"

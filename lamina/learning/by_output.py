@@ -1,0 +1,376 @@
+"""Losses and metrics of the outputs of a network, and functions as metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY
+from typing import Any, cast, final
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.checks.kinds import Misfit, Number
+from lamina.elsewhere import advice_on_object, is_function_elsewhere
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import Sourced, origin_text
+from lamina.learning.protocols import (
+    Clip,
+    Loss,
+    Metric,
+    Optimizer,
+    TrainingOptions,
+    check_loss,
+    check_metrics,
+    check_order,
+    options_or_none,
+    wrong_argument,
+)
+from lamina.learning.weighting import weighted_sum
+
+# What users give as a loss and as metrics.
+Losses = Loss | Mapping[str, Loss] | Sequence[Loss | None]
+OneMetric = Metric | Callable[[Any, Any], Tensor]
+Metrics = Sequence[OneMetric] | Mapping[str, OneMetric | Sequence[OneMetric]]
+
+_FACTOR = Number("[0, inf)")
+
+
+@final
+@frozen_dataclass
+class LossTerm:
+    """The loss of one output, or of all together.
+
+    Attributes:
+        loss: compares prediction and target.
+        name: of the output; "" for a loss of all outputs.
+        output: its number; None for all.
+        factor: with which it counts in the total loss.
+    """
+
+    loss: Loss
+    name: str = ""
+    output: int | None = None
+    factor: float = 1.0
+
+    @property
+    def summed(self) -> bool:
+        """Whether it is a sum over the examples of a batch; otherwise a mean."""
+        return getattr(self.loss, "reduction", "mean") == "sum"
+
+
+@final
+@frozen_dataclass
+class ByOutput(Sourced):
+    """A loss for each output of a network; the total is their sum, with factors.
+
+    Everywhere where a loss is given, a dict or a list means the same: `loss={"boxes": lm.MSE(),
+    "classes": lm.CrossEntropy()}`. Outputs without a loss are not trained. There is one target for
+    each loss that takes one, in the order of the outputs, or in a dict by their names. Histories
+    and results have the loss of each output too: `"boxes_loss"`.
+
+    Args:
+        losses: by the names of outputs, or in their order, with None for an output without a loss.
+            Outputs without names are `"output0"`, `"output1"`, ...
+        factors: of the losses in the total, by name or in order; 1 by default.
+
+    Raises:
+        DefinitionError: for a value that is not a loss, or a factor without a loss; when a training
+            is compiled, also if the network has no such output.
+
+    Example:
+        >>> import lamina as lm
+        >>> x = lm.Input(3)
+        >>> net = lm.Network(x, {"boxes": lm.Linear(4)(x), "classes": lm.Linear(5)(x)})
+        >>> loss = lm.ByOutput({"boxes": lm.MSE(), "classes": lm.CrossEntropy()},
+        ...                    factors={"boxes": 0.5})
+        >>> net.plan(8, loss=loss, optimizer=lm.SGD(0.1)).parameter_bytes
+        144
+    """
+
+    losses: Mapping[str, Loss] | Sequence[Loss | None]
+    _: KW_ONLY
+    factors: Mapping[str, float] | Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        where = origin_text(self)
+        losses = _entries(self.losses)
+        if losses is None or not any(one is not None for one in losses.values()):
+            raise DefinitionError(
+                "the losses are given as a dict, by outputs, or as a list",
+                facts=(
+                    ("expected", '{"boxes": lm.MSE(), "classes": lm.CrossEntropy()}'),
+                    ("found", repr(self.losses)),
+                ),
+                where=where,
+            )
+        for one in losses.values():
+            if one is not None:
+                check_loss(one, where)
+        factors = {} if self.factors is None else _entries(self.factors)
+        known = factors is not None and all(losses.get(key) is not None for key in factors)
+        listed = not isinstance(self.factors, list | tuple) or len(self.factors) == len(losses)
+        if factors is None or not known or not listed:
+            raise DefinitionError(
+                "the factors do not fit the losses",
+                facts=(("losses", _listed(losses)), ("factors", repr(self.factors))),
+                where=where,
+                advice="Give one factor for each loss: a dict with the same names, or a list.",
+            )
+        for key, factor in factors.items():
+            try:
+                _FACTOR.read(factor)
+            except Misfit:
+                raise DefinitionError(
+                    "the factor of a loss is a number of at least 0",
+                    facts=(("expected", f"factors={{{key!r}: 0.5}}"), ("found", repr(factor))),
+                    where=where,
+                ) from None
+
+    def terms(self, names: Sequence[str]) -> tuple[LossTerm, ...]:
+        """The losses of a network's outputs, in the order of the outputs.
+
+        Args:
+            names: of all outputs.
+
+        Raises:
+            DefinitionError: if the network has no such output.
+        """
+        losses, factors = _entries(self.losses) or {}, _entries(self.factors) or {}
+        by_name = isinstance(self.losses, Mapping)
+        fits = losses.keys() <= set(names) if by_name else len(losses) == len(names)
+        if not fits:
+            raise DefinitionError(
+                "the losses do not fit the outputs of the network",
+                facts=(("outputs", ", ".join(names)), ("losses", _listed(losses))),
+                where=origin_text(self),
+                advice=advice_on_names(names)
+                if by_name
+                else "Give one loss for each output, with None for one that is not trained.",
+            )
+        found: list[LossTerm] = []
+        for number, name in enumerate(names):
+            key = name if by_name else number
+            if losses.get(key) is not None:
+                factor = float(factors.get(key, 1.0))
+                found.append(LossTerm(losses[key], name, number, factor))
+        return tuple(found)
+
+
+def advice_on_names(names: Sequence[str]) -> str:
+    """The advice for a name that no output of a network has, from the names that there are."""
+    if names[0] == "output0":
+        return "Name the outputs: lm.Network(inputs, outputs={'boxes': boxes, ...})."
+    return f"The outputs are named {' and '.join(map(repr, names))}."
+
+
+def _entries(values: Any) -> dict[Any, Any] | None:
+    """Values by name or number; None for anything but a dict or a list."""
+    if isinstance(values, Mapping):
+        return dict(cast(Mapping[Any, Any], values))
+    return dict(enumerate(cast(Sequence[Any], values))) if _is_row(values) else None
+
+
+def _is_row(values: object) -> bool:
+    return isinstance(values, list | tuple)
+
+
+def _listed(losses: Mapping[Any, Any]) -> str:
+    return ", ".join(str(key) for key in losses)
+
+
+def as_loss(loss: Any) -> Loss:
+    """A loss; of a dict or a list of losses, one that has them by output."""
+    return (
+        cast(Loss, ByOutput(cast(Any, loss)))
+        if isinstance(loss, Mapping) or _is_row(loss)
+        else loss
+    )
+
+
+def terms_of(loss: Loss, names: Sequence[str]) -> tuple[LossTerm, ...]:
+    """The losses of the outputs, or the one loss of all of them."""
+    given = cast(object, loss)
+    return given.terms(names) if isinstance(given, ByOutput) else (LossTerm(loss),)
+
+
+def options_of(
+    loss: Losses | None,
+    optimizer: Optimizer | None,
+    clip: Clip | None,
+    frozen: Sequence[str],
+    where: str,
+) -> TrainingOptions | None:
+    """As `options_or_none`, with a loss as users give it."""
+    return options_or_none(as_loss(loss), optimizer, clip, frozen, where)
+
+
+# Metrics ------------------------------------------------------------------------------------------
+
+
+@final
+@frozen_dataclass
+class OfOutput(Sourced):
+    """A metric of one output of a network.
+
+    Attributes:
+        output: its name.
+        metric: compares the output with its target.
+    """
+
+    output: str
+    metric: Metric
+
+    @property
+    def name(self) -> str:
+        """`"classes_accuracy"`."""
+        return f"{self.output}_{self.metric.name}"
+
+    @property
+    def smaller_is_better(self) -> bool | None:
+        """What the metric says."""
+        return getattr(self.metric, "smaller_is_better", None)
+
+    def statistics(self, prediction: Any, target: Any, weights: Any = None) -> Mapping[str, Tensor]:
+        """Those of the metric."""
+        given = {} if weights is None else {"weights": weights}
+        return self.metric.statistics(prediction, target, **given)
+
+    def result(self, sums: Mapping[str, Array]) -> float | Array:
+        """That of the metric."""
+        return self.metric.result(sums)
+
+
+@frozen_dataclass
+class FunctionMetric(Sourced):
+    """The mean of a function of prediction and target over the examples.
+
+    Where metrics are given, a function alone means the same, and so does a loss: `[lm.MAPE()]`.
+
+    Args:
+        function: takes the tensors of prediction and target, and gives a tensor: a number for each
+            example or element, [batch, ...], or one number for a batch.
+        name: of the metric; the function's `__name__` by default.
+
+    Raises:
+        DefinitionError: if it is not a function, or has no name.
+
+    Example:
+        >>> import lamina as lm
+        >>> def largest_error(prediction, target):
+        ...     return lm.ops.max(abs(prediction - target), 1)
+        >>> lm.FunctionMetric(largest_error).name
+        'largest_error'
+    """
+
+    function: Callable[[Any, Any], Tensor]
+    _: KW_ONLY
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.function, type) or not callable(self.function):
+            raise DefinitionError(
+                "function must be a function of prediction and target",
+                facts=(("found", repr(self.function)),),
+                where=origin_text(self),
+            )
+        check_order(self.function, origin_text(self))
+        name = self.name or getattr(self.function, "__name__", "")
+        if not name or "<" in name:
+            raise DefinitionError(
+                "a metric of a function without a name needs one",
+                facts=(("found", repr(self.function)),),
+                where=origin_text(self),
+                advice="lm.FunctionMetric(lambda prediction, target: ..., name='error').",
+            )
+        object.__setattr__(self, "name", name)
+
+    @property
+    def smaller_is_better(self) -> bool | None:
+        """True for a loss; another function does not say it."""
+        return True if hasattr(self.function, "measured") else None
+
+    def statistics(
+        self, prediction: Any, target: Any, weights: Tensor | None = None
+    ) -> Mapping[str, Tensor]:
+        """`sum` and `count`; `total` of a loss that is a sum.
+
+        Raises:
+            ShapeError: if the function gives no numbers, or one number where examples have weights.
+        """
+        first: Tensor = prediction[0] if _is_row(prediction) else prediction
+        count = ops.element_count(first, (0,), first.dtype)
+        measure: Callable[..., Any] | None = getattr(self.function, "measured", None)
+        if measure is not None and getattr(self.function, "reduction", "mean") != "none":
+            # A loss: a mean counts by what it was divided by.
+            value, divisor = measure(prediction, target, weights)
+            if getattr(self.function, "reduction", "mean") == "sum":
+                return {"total": value}
+            count = count if divisor is None else divisor
+            return {"sum": ops.where(count > 0, value * count, 0.0), "count": count}
+        found = cast(object, self.function(prediction, target))
+        where = origin_text(self)
+        if not isinstance(found, Tensor) or (weights is not None and not found.rank):
+            weighted = weights is not None and isinstance(found, Tensor)
+            raise ShapeError(
+                f"the metric {self.name!r} gives no tensor"
+                if not weighted
+                else f"the examples have weights, and the metric {self.name!r} gives one number",
+                facts=(
+                    ("expected", "a tensor [batch, ...]"),
+                    ("found", described(found) if isinstance(found, Tensor) else repr(found)),
+                ),
+                where=where,
+                advice="Return a number for each example.",
+            )
+        values = ops.cast(found, first.dtype)
+        if not values.rank:
+            return {"sum": values * count, "count": count}
+        total, count = weighted_sum(values, weights, where)
+        return {"sum": total, "count": count}
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """That of a loss."""
+        del target, loss
+        of_loss: Callable[[Any], str] | None = getattr(self.function, "doubt", None)
+        return of_loss(prediction) if of_loss else ""
+
+    def result(self, sums: Mapping[str, Array]) -> float:
+        """The mean; of a loss that is a sum the sum."""
+        if "total" in sums:
+            return float(sums["total"])
+        return float(sums["sum"] / sums["count"]) if sums["count"] else float("nan")
+
+
+def as_metrics(metrics: Any) -> tuple[Metric, ...]:
+    """The metrics in what users give: metrics, functions, and both by output.
+
+    Raises:
+        DefinitionError: for anything else.
+    """
+    if isinstance(metrics, Mapping):
+        found: list[Metric] = []
+        for name, given in cast(Mapping[Any, Any], metrics).items():
+            several = list(cast(Any, given)) if isinstance(given, list | tuple) else [given]
+            found += [cast(Metric, OfOutput(str(name), one)) for one in as_metrics(several)]
+        return tuple(found)
+    if isinstance(metrics, list | tuple):
+        metrics = [_as_metric(one) for one in cast(Sequence[Any], metrics)]
+    check_metrics(metrics)
+    return tuple(cast(Sequence[Metric], metrics))
+
+
+def _as_metric(metric: Any) -> Any:
+    given = metric
+    if is_function_elsewhere(metric):
+        advice = (
+            "It takes numbers: give it the results of model.predict. A metric is made of lm.ops."
+        )
+        raise wrong_argument("metric", "a metric", "lm.Accuracy()", metric, advice)
+    plain = callable(metric) and not isinstance(metric, type) and not hasattr(metric, "statistics")
+    plain = plain and not advice_on_object(metric)
+    # A loss is a function too, whose name is that of its class: "CrossEntropy" is "cross_entropy".
+    of_class = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(given).__name__).lower()
+    name = "" if hasattr(given, "__name__") else of_class
+    return FunctionMetric(given, name=name) if plain else given

@@ -1,0 +1,173 @@
+"""Losses of two classes, or of several labels at once: binary cross-entropy, and focal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated, Any, ClassVar
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, Shape
+from lamina.checks.kinds import Either, Fraction, NotNegative, Row
+from lamina.graph import Tensor
+from lamina.learning.losses.loss import (
+    WEIGHT,
+    Elements,
+    Loss,
+    Reduction,
+    Scores,
+    binary_cross_entropy,
+    focused,
+    log,
+    log1m,
+    product,
+)
+from lamina.learning.losses.scores import SCORES, doubt, is_softmax_of_one, not_scores
+from lamina.learning.target_checks import Weights, check_probabilities, matched, weight_tensor
+
+
+@frozen_dataclass
+class BCE(Loss):
+    """-(t log p + (1 - t) log(1 - p)) for probabilities p and targets t between 0 and 1.
+
+    Takes p f32 or f64 of any shape, as `Sigmoid` gives it, and targets of the same shape. The
+    logarithms are not less than -100, as in PyTorch; where one would be, the gradient is 0.
+    `BCEWithLogits` is more accurate.
+
+    Args:
+        class_weights: a factor for each index of the last axis. As in PyTorch, the mean is divided
+            by the number of elements, not by the factors.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for a negative weight.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.BCE()(lm.Sigmoid()(lm.Input(1)), lm.Input(1)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    class_weights: Weights | None = None
+    reduction: Reduction = "mean"
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets outside 0 to 1."""
+        check_probabilities(self, array)
+
+    def doubt(self, prediction: Any) -> str:
+        """Of raw scores and logarithms, and of the softmax of a single number."""
+        if is_softmax_of_one(prediction):
+            return "the prediction is the softmax of a single number: 1. End in lm.Sigmoid()."
+        advice = "Write lm.BCEWithLogits() for raw scores, or end in lm.Sigmoid()."
+        return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        wanted = matched(self, prediction, target)
+        each = (wanted - 1.0) * log1m(prediction) - wanted * log(prediction)
+        return Elements(_scaled(self, each, self.class_weights, prediction))
+
+
+@frozen_dataclass
+class BCEWithLogits(Loss):
+    """Binary cross entropy of sigmoid(x), computed from the scores x without overflow.
+
+    Takes raw scores, f32 or f64 of any shape, and targets between 0 and 1 of the same shape.
+
+    Args:
+        positive_weight: a factor for targets of 1: one number, or one for each index of the last
+            axis.
+        class_weights: a factor for each index of the last axis. As in PyTorch, the mean is divided
+            by the number of elements, not by the factors.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for a negative weight.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.BCEWithLogits(positive_weight=3.0)(lm.Input(1), lm.Input(1)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    positive_weight: Annotated[float | Sequence[float], Either(WEIGHT, Row(WEIGHT))] | None = None
+    class_weights: Weights | None = None
+    reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "sigmoid"
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets outside 0 to 1."""
+        check_probabilities(self, array)
+
+    def doubt(self, prediction: Any) -> str:
+        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
+        return not_scores(prediction)
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        wanted = matched(self, prediction, target)
+        weight = self.positive_weight
+        if weight is not None and not isinstance(weight, int | float):
+            weight = weight_tensor(self, weight, prediction, axis=-1)
+        each = binary_cross_entropy(prediction, wanted, weight)
+        return Elements(_scaled(self, each, self.class_weights, prediction))
+
+
+@frozen_dataclass
+class BinaryFocal(Loss):
+    """(1 - p)^focus times the binary cross-entropy, for the probability p of the right answer.
+
+    From Lin et al.: Focal loss for dense object detection (2017): easy examples count little. Takes
+    raw scores, f32 or f64 of any shape, and targets between 0 and 1 of the same shape.
+
+    Args:
+        focus: the exponent, "gamma"; with 0 the loss is `BCEWithLogits`.
+        balance: the factor for targets of 1, "alpha"; targets of 0 have 1 - balance; None for none.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: if the focus is negative, or the balance outside [0, 1).
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.BinaryFocal(focus=1.5)(lm.Input(3), lm.Input(3)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    focus: NotNegative = 2.0
+    balance: Fraction | None = 0.25
+    reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "sigmoid"
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets outside 0 to 1."""
+        check_probabilities(self, array)
+
+    def doubt(self, prediction: Any) -> str:
+        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
+        return not_scores(prediction)
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        wanted = matched(self, prediction, target)
+        each = binary_cross_entropy(prediction, wanted)
+        if self.focus:
+            wrong = ops.sigmoid(prediction) * (1.0 - wanted) + ops.sigmoid(-prediction) * wanted
+            each = focused(each, wrong, self.focus)
+        if self.balance is not None:
+            each = each * (wanted * self.balance + (1.0 - wanted) * (1.0 - self.balance))
+        return Elements(each)
+
+
+def _scaled(
+    loss: Loss, each: Tensor, weights: Sequence[float] | None, prediction: Tensor
+) -> Tensor:
+    factors = weight_tensor(loss, weights, prediction, axis=-1)
+    return each if factors is None else product(factors, each)

@@ -1,0 +1,272 @@
+"""Losses of distributions: Kullback-Leibler, Gauss, Poisson, and the evidence lower bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, Shape
+from lamina.checks.kinds import NotNegative, Positive
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import origin_text
+from lamina.learning.losses.loss import (
+    Elements,
+    Loss,
+    Reduction,
+    Target,
+    binary_cross_entropy,
+    count_of,
+    product,
+    several,
+)
+from lamina.learning.losses.scores import SCORES, doubt
+from lamina.learning.target_checks import check_values, matched
+
+
+@frozen_dataclass
+class KLDivergence(Loss):
+    """t (log t - x) for log-probabilities x and probabilities t; 0 where t is 0.
+
+    From Kullback, Leibler: On information and sufficiency (1951). Takes x f32 or f64 of any
+    shape, as `LogSoftmax` gives it, and targets of the same shape.
+
+    Args:
+        log_target: whether targets are logarithms of probabilities too.
+        reduction: `"mean"` over all elements as PyTorch's default, `"batchmean"` for the sum over
+            each example and the mean over the batch, which is the divergence itself, `"sum"`, or
+            `"none"` for the summand of each element.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> loss = lm.KLDivergence(reduction="batchmean")
+        >>> loss(lm.LogSoftmax()(lm.Input(10)), lm.Input(10)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    log_target: bool = False
+    reduction: Literal["mean", "sum", "batchmean", "none"] = "mean"
+
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """Probabilities that sum to 1 along the last axis, or their logarithms."""
+        probabilities = np.exp(noise) / np.exp(noise).sum(axis=-1, keepdims=True)
+        return np.log(probabilities) if self.log_target else probabilities
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for negative targets, unless they are logarithms."""
+        if self.log_target:
+            return
+        check_values(
+            self,
+            array,
+            array >= 0,
+            expected="0 or more",
+            advice="Targets are probabilities; of their logarithms say log_target=True.",
+        )
+
+    def doubt(self, prediction: Any) -> str:
+        """Of raw scores and probabilities."""
+        wanted, advice = "logarithms of probabilities", "End in lm.LogSoftmax()."
+        return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        wanted = matched(self, prediction, target)
+        if self.log_target:
+            finite = ops.where(ops.equal(wanted, -math.inf), 0.0, wanted)
+            each = product(ops.exp(wanted), finite - prediction)
+        else:
+            logarithm = ops.log(ops.where(ops.equal(wanted, 0.0), 1.0, wanted))
+            each = product(wanted, logarithm - prediction)
+        if self.reduction == "batchmean" and each.rank > 1:
+            each = ops.sum(each, tuple(range(1, each.rank)))
+        return Elements(each)
+
+
+@frozen_dataclass
+class GaussianNLL(Loss):
+    """(log(v) + (target - mean)^2 / v) / 2: -log of the density of a normal distribution.
+
+    From Nix, Weigend: Estimating the mean and variance of the target probability distribution
+    (1994). The prediction is a tuple of the mean, f32 or f64 of any shape, and of the variance v in
+    the same shape, or with a last axis of extent 1. The target has the shape of the mean. A
+    variance below epsilon counts as epsilon, and its gradient passes as if it were not, as in
+    PyTorch; PyTorch refuses negative ones.
+
+    Args:
+        full: also adds the constant log(2 pi) / 2.
+        epsilon: the least variance.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: unless epsilon is above zero.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.GaussianNLL()((lm.Input(3), lm.Softplus()(lm.Input(3))), lm.Input(3)).shape
+        ()
+    """
+
+    takes_several: ClassVar[bool] = True
+
+    _: KW_ONLY
+    full: bool = False
+    epsilon: Positive = 1e-6
+    reduction: Reduction = "mean"
+
+    def target(self, prediction: Sequence[Tensor]) -> Target:
+        """The shape and dtype of the mean."""
+        mean, _ = several(self, prediction, 2, "mean, variance")
+        return mean.shape, mean.dtype
+
+    def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
+        """Builds the loss of each element.
+
+        Raises:
+            DefinitionError: if there are not two outputs.
+            ShapeError, DTypeError: if they, or the target, do not fit each other.
+        """
+        mean, variance = several(self, prediction, 2, "mean, variance")
+        wanted = matched(self, mean, target)
+        if variance.shape not in (mean.shape, (*mean.shape[:-1], 1)):
+            raise ShapeError(
+                "the variance does not fit the mean",
+                facts=(("mean", described(mean)), ("variance", described(variance))),
+                where=origin_text(self),
+                advice="Give it the shape of the mean, or a last axis of extent 1.",
+            )
+        raised = variance + ops.stop_gradient(ops.relu(self.epsilon - variance))
+        difference = mean - wanted
+        each = 0.5 * (ops.log(raised) + difference * difference / raised)
+        return Elements(each + 0.5 * math.log(2 * math.pi) if self.full else each)
+
+
+@frozen_dataclass
+class PoissonNLL(Loss):
+    """exp(x) - t x for the logarithm x of the mean of a Poisson distribution, and counts t.
+
+    -log of the probability of t, without log(t!). Takes a prediction f32 or f64 of any shape and a
+    target of the same shape.
+
+    Args:
+        log_input: whether x is the logarithm of the mean; otherwise it is the mean, and the loss is
+            x - t log(x + epsilon), as Keras' `Poisson`.
+        full: also adds an approximation of log(t!), Stirling's t log(t) - t + log(2 pi t) / 2,
+            where t > 1.
+        epsilon: keeps the logarithm finite.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: if epsilon is negative.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.PoissonNLL()(lm.Input(3), lm.Input(3)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    log_input: bool = True
+    full: bool = False
+    epsilon: NotNegative = 1e-8
+    reduction: Reduction = "mean"
+
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """Counts."""
+        return np.floor(np.abs(noise) * 3)
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for negative targets."""
+        check_values(
+            self, array, array >= 0, expected="0 or more", advice="Targets are counts of events."
+        )
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        wanted = matched(self, prediction, target)
+        if self.log_input:
+            each = ops.exp(prediction) + product(wanted, -prediction)
+        else:
+            mean = prediction + self.epsilon
+            never = ops.logical_and(ops.equal(wanted, 0.0), ops.equal(mean, 0.0))
+            each = prediction + product(wanted, -ops.log(ops.where(never, 1.0, mean)))
+        if self.full:
+            count = ops.where(wanted > 1, wanted, 1.0)
+            logarithm = ops.log(count)
+            stirling = count * logarithm - count + 0.5 * (logarithm + math.log(2 * math.pi))
+            each = each + ops.where(wanted > 1, stirling, 0.0)
+        return Elements(each)
+
+
+@frozen_dataclass
+class EvidenceLowerBound(Loss):
+    """The negative evidence lower bound, which a variational autoencoder minimises.
+
+    From Kingma, Welling: Auto-encoding variational Bayes (2014), formula 10. For each example the
+    binary cross-entropy of all its numbers, plus the divergence of its code from the standard
+    normal distribution, in nats; the mean over the batch. The prediction is a tuple as
+    `lm.networks.variational_autoencoder` gives it: logits, f32 or f64 [batch, ...], and mean and
+    logarithm of the variance of the code, [batch, code] each. The target has the shape of the
+    logits, and numbers in [0, 1].
+
+    Args:
+        divergence: the factor of the divergence; the beta of Higgins et al.: beta-VAE (2017).
+
+    Raises:
+        DefinitionError: if the factor is negative.
+
+    Example:
+        >>> import lamina as lm
+        >>> outputs = lm.Input(1, 28, 28), lm.Input(20), lm.Input(20)
+        >>> lm.EvidenceLowerBound()(outputs, lm.Input(1, 28, 28)).shape
+        ()
+    """
+
+    takes_several: ClassVar[bool] = True
+
+    _: KW_ONLY
+    divergence: NotNegative = 1.0
+
+    def target(self, prediction: Sequence[Tensor]) -> Target:
+        """The shape and dtype of the logits."""
+        logits, _, _ = self._outputs(prediction)
+        return logits.shape, logits.dtype
+
+    def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
+        """Builds the loss of each example.
+
+        Raises:
+            DefinitionError: if there are not three predictions.
+            ShapeError, DTypeError: if they, or the target, do not fit each other.
+        """
+        logits, mean, log_variance = self._outputs(prediction)
+        wanted, log_variance = matched(self, logits, target), matched(self, mean, log_variance)
+        each = binary_cross_entropy(logits, wanted)
+        squares = mean * mean + (ops.expm1(log_variance) - log_variance)
+        divergence = 0.5 * ops.sum(squares, tuple(range(1, squares.rank)))
+        missed = ops.sum(each, tuple(range(1, each.rank)))
+        return Elements(missed + self.divergence * divergence)
+
+    def _outputs(self, prediction: Sequence[Tensor]) -> Sequence[Tensor]:
+        outputs = count_of(prediction)
+        if outputs != 3:
+            raise DefinitionError(
+                "EvidenceLowerBound takes the three outputs of a variational autoencoder",
+                facts=(
+                    ("expected", "(logits, mean, log_variance)"),
+                    ("found", f"{outputs} {'output' if outputs == 1 else 'outputs'}"),
+                ),
+                where=origin_text(self),
+                advice="lm.networks.variational_autoencoder(...).network has them.",
+            )
+        return prediction

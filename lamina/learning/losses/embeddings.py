@@ -1,0 +1,248 @@
+"""Losses of embeddings: distances and angles between the outputs of a network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, Shape, shape_text
+from lamina.checks.kinds import Function, NotNegative, Number
+from lamina.errors import DefinitionError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import origin_text
+from lamina.learning.losses.loss import Elements, Loss, Reduction, Target, count_of, several
+from lamina.learning.target_checks import check_values, matched
+
+# Added to squared lengths, so that the cosine has a gradient at 0; PyTorch's number.
+_EPSILON = 1e-12
+
+
+class _OfTriplets(Loss):
+    """The base of losses of an anchor, a positive and a negative, which differ in the distance."""
+
+    takes_several: ClassVar[bool] = True
+
+    margin: float
+    swap: bool
+
+    def target(self, prediction: Sequence[Tensor]) -> None:
+        """None: the loss takes no target."""
+        return
+
+    def elements(self, prediction: Sequence[Tensor], target: Tensor | None) -> Elements:
+        """Builds the loss of each example.
+
+        Raises:
+            DefinitionError: if there are not three predictions, or there is a target.
+            ShapeError, DTypeError: if the three differ.
+        """
+        anchor, positive, negative = _triplet(self, prediction, target)
+        near = self._distance(anchor, matched(self, anchor, positive))
+        far = self._distance(anchor, matched(self, anchor, negative))
+        if self.swap:
+            far = ops.minimum(far, self._distance(positive, negative))
+        return Elements(ops.clip(near - far + self.margin, low=0.0))
+
+    @abstractmethod
+    def _distance(self, left: Tensor, right: Tensor) -> Tensor:
+        """The distances of two tensors [batch, ..., features]: [batch, ...]."""
+
+
+@frozen_dataclass
+class Triplet(_OfTriplets):
+    """max(0, margin + |a - p| - |a - n|) for an anchor a, a positive p and a negative n.
+
+    From Schroff, Kalenichenko, Philbin: FaceNet (2015), and Balntas et al.: Learning local feature
+    descriptors with triplets (2016). The prediction is a tuple of three tensors of one shape, f32
+    or f64 [batch, ..., features]; there is no target.
+
+    Args:
+        margin: how much nearer the positive must be.
+        epsilon: added to the differences, so that the distance has a gradient at 0.
+        swap: uses the distance from positive to negative where that is smaller.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: if the margin or epsilon is negative.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Triplet()((lm.Input(8), lm.Input(8), lm.Input(8))).shape
+        ()
+    """
+
+    _: KW_ONLY
+    margin: NotNegative = 1.0
+    epsilon: NotNegative = 1e-6
+    swap: bool = False
+    reduction: Reduction = "mean"
+
+    def _distance(self, left: Tensor, right: Tensor) -> Tensor:
+        return ops.norm(left - right + self.epsilon, axes=-1)
+
+
+@frozen_dataclass
+class TripletWithDistance(_OfTriplets):
+    """max(0, margin + d(a, p) - d(a, n)) with a distance d of your own; else as `Triplet`.
+
+    Args:
+        distance: a function of two tensors [batch, ..., features] that gives a tensor [batch, ...].
+        margin: how much nearer the positive must be.
+        swap: uses the distance from positive to negative where that is smaller.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: if the margin is negative.
+
+    Example:
+        >>> import lamina as lm
+        >>> def far(a, b):
+        ...     return lm.ops.max(abs(a - b), -1)
+        >>> lm.TripletWithDistance(far)((lm.Input(8), lm.Input(8), lm.Input(8))).shape
+        ()
+    """
+
+    distance: Annotated[Callable[[Tensor, Tensor], Tensor], Function("lambda a, b: ...")]
+    _: KW_ONLY
+    margin: NotNegative = 1.0
+    swap: bool = False
+    reduction: Reduction = "mean"
+
+    def _distance(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.distance(left, right)
+
+
+def _triplet(loss: Loss, prediction: Sequence[Tensor], target: object) -> Sequence[Tensor]:
+    """Anchor, positive and negative; there is no target."""
+    outputs = count_of(prediction)
+    if outputs != 3 or target is not None:
+        raise DefinitionError(
+            f"{type(loss).__name__} compares three predictions and takes no target",
+            facts=(
+                ("expected", "(anchor, positive, negative), None"),
+                ("found", f"{outputs} outputs, {'no' if target is None else 'a'} target"),
+            ),
+            where=origin_text(loss),
+            advice="Give the network three outputs: outputs=[anchor, positive, negative].",
+        )
+    return prediction
+
+
+@frozen_dataclass
+class CosineEmbedding(Loss):
+    """1 - cos(a, b) where the target is 1, max(0, cos(a, b) - margin) where it is -1.
+
+    The prediction is a tuple of two tensors of one shape, f32 or f64 [batch, ..., features]; the
+    target, 1 for pairs that are alike and -1 for others, lacks the last axis.
+
+    Args:
+        margin: the cosine up to which pairs that differ have no loss, from -1 to 1.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for a margin outside [-1, 1].
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.CosineEmbedding()((lm.Input(8), lm.Input(8)), lm.Input()).shape
+        ()
+    """
+
+    takes_several: ClassVar[bool] = True
+
+    _: KW_ONLY
+    margin: Annotated[float, Number("[-1, 1]")] = 0.0
+    reduction: Reduction = "mean"
+
+    def target(self, prediction: Sequence[Tensor]) -> Target:
+        """The shape of an output without its last axis."""
+        first, _ = several(self, prediction, 2, "first, second")
+        return first.shape[:-1], first.dtype
+
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """-1 and +1."""
+        return np.where(noise < 0, -1.0, 1.0)
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets other than -1 and 1."""
+        check_values(
+            self,
+            array,
+            np.equal(array, 1) | (np.equal(array, -1)),
+            expected="-1 or 1",
+            advice="Convert targets of 0 and 1 by 2 * y - 1, in a signed dtype.",
+        )
+
+    def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
+        """Builds the loss of each example.
+
+        Raises:
+            DefinitionError: if there are not two outputs.
+            ShapeError, DTypeError: if they, or the target, do not fit each other.
+        """
+        first, second = several(self, prediction, 2, "first, second")
+        second = _without_overflow(matched(self, first, second))
+        if first.rank < 2 or target.shape != first.shape[:-1]:
+            raise ShapeError(
+                "the target does not fit the prediction",
+                facts=(
+                    ("prediction", described(first)),
+                    ("expected", shape_text(first.shape[:-1], first.dtype)),
+                    ("found", described(target)),
+                ),
+                where=origin_text(self),
+                advice="There is one target, 1 or -1, for each pair of vectors.",
+            )
+        first = _without_overflow(first)
+        cosine = ops.sum(first * second, -1) / ops.sqrt(
+            (ops.sum(first * first, -1) + _EPSILON) * (ops.sum(second * second, -1) + _EPSILON)
+        )
+        apart = ops.clip(cosine - self.margin, low=0.0)
+        return Elements(ops.where(target > 0, 1.0 - cosine, apart))
+
+
+@frozen_dataclass
+class NegativeCosine(Loss):
+    """-cos(prediction, target) along the last axis: Keras' `CosineSimilarity`.
+
+    Takes a prediction f32 or f64 [batch, ..., features] and a target of the same shape. A vector of
+    zeros has the cosine 0.
+
+    Args:
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.NegativeCosine()(lm.Input(8), lm.Input(8)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    reduction: Reduction = "mean"
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
+        wanted = matched(self, prediction, target)
+        return Elements(-ops.sum(_unit(prediction) * _unit(wanted), -1))
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Vectors of length 1 along the last axis; shorter ones than 1e-6 are scaled less."""
+    x = _without_overflow(x)
+    squares = ops.maximum(ops.sum(x * x, -1, keepdims=True), _EPSILON)
+    return x / ops.sqrt(squares)
+
+
+def _without_overflow(x: Tensor) -> Tensor:
+    """Vectors in the same direction, with squares that do not overflow; cosines are the same."""
+    largest = ops.max(ops.abs(x), -1, keepdims=True)
+    return x / ops.stop_gradient(ops.maximum(largest, 1.0))

@@ -1,0 +1,262 @@
+"""The base of losses, and the reductions."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, cast, final
+
+import numpy as np
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, DType, Shape
+from lamina.checks.kinds import Number
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+from lamina.layers.checks import Sourced, origin_text
+from lamina.learning.weighting import aligned, called
+from lamina.ops.conversion import widened
+
+Reduction = Literal["mean", "sum", "none"]
+WEIGHT = Number("[0, inf)")
+Target = tuple[Shape, DType]
+Scores = Literal["", "sigmoid", "softmax", "margins"]
+
+
+@final
+@frozen_dataclass
+class Elements:
+    """The losses of the elements of a batch, before the reduction.
+
+    Attributes:
+        each: [batch, ...], already multiplied by `counts`.
+        counts: the weights of the elements by which a mean is divided, in a shape that broadcasts
+            over `each`; None where each counts 1.
+        axis: an axis of extent 1 that `each` and `counts` have for the classes; None if they have
+            none.
+    """
+
+    each: Tensor
+    counts: Tensor | None = None
+    axis: int | None = None
+
+
+class Loss(Sourced, ABC):
+    """The base of all losses. A subclass is a frozen dataclass.
+
+    It defines `elements`, and has a `reduction` then. A subclass may define `__call__` instead; its
+    examples cannot have weights, unless `__call__` has a third parameter `weights`.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import lamina as lm
+        >>> from lamina.learning.losses import Elements
+        >>> @dataclass(frozen=True)
+        ... class Quartic(lm.training.losses.Loss):
+        ...     reduction: str = "mean"
+        ...     def elements(self, prediction, target):
+        ...         return Elements((prediction - target) ** 4)
+        >>> Quartic()(lm.Input(3), lm.Input(3)).shape
+        ()
+    """
+
+    def elements(self, prediction: Any, target: Any) -> Elements:
+        """Builds the losses of the elements.
+
+        Args:
+            prediction: the network's output, batch first; a tuple for several outputs.
+            target: the expected output.
+
+        Raises:
+            ShapeError, DTypeError: if the target does not fit the prediction.
+        """
+        raise DefinitionError(
+            "the loss defines neither elements nor __call__",
+            facts=(("found", type(self).__name__),),
+            where=origin_text(self),
+            advice="Write `def elements(self, prediction, target)`, which returns Elements(each).",
+        )
+
+    def __call__(
+        self, prediction: Any, target: Any = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """Builds the loss.
+
+        Args:
+            prediction: the network's output, batch first; a tuple for several outputs.
+            target: the expected output; None for a loss without targets.
+            weights: of the examples, [batch], or of the elements of the loss.
+
+        Returns:
+            A tensor without axes, in the prediction's dtype; with `reduction="none"` the loss of
+            each element, [batch, ...].
+
+        Raises:
+            ShapeError, DTypeError: if target or weights do not fit the prediction.
+            DefinitionError: for arrays.
+        """
+        if hasattr(prediction, "__array__") and not isinstance(prediction, Tensor):
+            raise DefinitionError(
+                "a loss is applied to tensors",
+                facts=(("expected", "Tensor"), ("found", type(prediction).__name__)),
+                where=origin_text(self),
+                advice="model.evaluate(data, loss=...) computes it. For arrays alone compile it: "
+                "lm.compile([p, t], [loss(p, t)]), where p and t are made by lm.Input.",
+            )
+        # As in models: with floats of 16 bits the loss is computed in float32, and rounded once.
+        several = isinstance(prediction, list | tuple)
+        given = cast(Sequence[object], prediction if several else (prediction,))
+        halves = [x.dtype for x in given if isinstance(x, Tensor) and x.dtype.is_half]
+        if not halves:
+            return self._reduced(prediction, target, weights)[0]
+        wide, _ = self._reduced(_widened(prediction), _widened(target), weights)
+        return ops.cast(wide, halves[0])
+
+    def measured(
+        self, prediction: Any, target: Any, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The loss, and the sum of weights by which a mean is divided.
+
+        The latter is None if that is the number of elements, or for a sum.
+        """
+        if type(self).__call__ is not Loss.__call__:
+            return called(self, prediction, target, weights, origin_text(self)), None
+        return self._reduced(prediction, target, weights)
+
+    def _reduced(
+        self, prediction: Any, target: Any, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        found = self.elements(prediction, target)
+        each, counts = found.each, found.counts
+        how: str = getattr(self, "reduction", "mean")
+        if found.axis is not None and (weights is not None or how == "none"):
+            each = ops.squeeze(each, found.axis)
+            counts = None if counts is None else ops.squeeze(counts, found.axis)
+        if weights is not None:
+            own = aligned(ops.cast(weights, each.dtype), each, origin_text(self))
+            each = product(own, each)
+            counts = own if counts is None else counts * own
+        if how == "none":
+            return each, None
+        if how == "sum":
+            return ops.sum(each), None
+        if counts is None:
+            return ops.mean(each), None
+        divisor = ops.sum(ops.broadcast_to(counts, each.shape))
+        if weights is None:
+            return ops.sum(each) / divisor, divisor
+        # A batch whose examples all have the weight 0 has no loss.
+        empty = ops.equal(divisor, 0.0)
+        return ops.sum(each) / ops.where(empty, 1.0, divisor), divisor
+
+    # Whether the prediction is a tuple, for networks with several outputs.
+    takes_several: ClassVar[bool] = False
+
+    # What raw scores the loss takes: those of which a sigmoid or a softmax makes probabilities, or
+    # margins, whose sign or order decides; "" for other predictions.
+    scores: ClassVar[Scores] = ""
+
+    def doubt(self, prediction: Any) -> str:
+        """A warning about a prediction that is certainly of a wrong kind; "" for all others."""
+        del prediction
+        return ""
+
+    def target(self, prediction: Any) -> Target | Sequence[Target] | None:
+        """The shape and dtype of a target for this prediction, or of each of several targets.
+
+        None for a loss without targets.
+        """
+        return prediction.shape, prediction.dtype
+
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """Valid random targets, made from normal noise in the targets' shape."""
+        del prediction_shape
+        return 1 / (1 + np.exp(-noise))
+
+    def check_target(self, array: Any, prediction_shape: Shape) -> None:
+        """Checks the values of targets before they reach the device.
+
+        Args:
+            array: targets of any number of examples; a tuple of arrays for several targets.
+            prediction_shape: of the network's output, batch first.
+
+        Raises:
+            DataError: for values for which the loss is not defined.
+        """
+
+
+def several(loss: object, prediction: Any, count: int, names: str) -> Sequence[Tensor]:
+    """The tensors of a prediction that is a tuple.
+
+    Raises:
+        DefinitionError: if it is not one of `count` tensors.
+    """
+    found = count_of(prediction)
+    if not isinstance(prediction, list | tuple) or found != count:
+        raise DefinitionError(
+            f"{type(loss).__name__} compares {count} outputs of a network",
+            facts=(("expected", f"({names})"), ("found", f"{found} output{'s' * (found != 1)}")),
+            where=origin_text(loss),
+            advice=f"Give the network as many outputs: outputs=[{names}].",
+        )
+    return cast(Sequence[Tensor], prediction)
+
+
+def count_of(prediction: object) -> int:
+    """The number of tensors in a prediction; 0 for any other value."""
+    if isinstance(prediction, list | tuple):
+        listed = cast(Sequence[object], prediction)
+        return len(listed) if all(isinstance(one, Tensor) for one in listed) else 0
+    return int(isinstance(prediction, Tensor))
+
+
+def _widened(value: Any) -> Any:
+    """One tensor, several or none, with floats of 16 bits as float32."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_widened, cast(Sequence[Any], value)))
+    return widened(value) if isinstance(value, Tensor) else value
+
+
+def product(share: Tensor, value: Tensor) -> Tensor:
+    """Share * value with its limit: 0 where the share is 0 and the value infinity. NaN stays."""
+    none = ops.logical_and(ops.equal(share, 0.0), ops.equal(value, math.inf))
+    return share * ops.where(none, 0.0, value)
+
+
+def binary_cross_entropy(
+    scores: Tensor, wanted: Tensor, weight: Tensor | float | None = None
+) -> Tensor:
+    """-(weight t log q + (1 - t) log(1 - q)) for q = sigmoid(x), also of infinite scores x.
+
+    With m = |x| it is m times the part of the target on the other side of 0, and
+    log(1 + exp(-m)), which is small.
+    """
+    positive = scores >= 0
+    size = ops.where(positive, scores, -scores)  # unlike abs(x), with a slope at 0
+    right = wanted if weight is None else wanted * weight
+    missed = product(ops.where(positive, 1.0 - wanted, right), size)
+    rest = ops.softplus(-size)
+    return missed + (rest if weight is None else (1.0 - wanted + right) * rest)
+
+
+def log(p: Tensor) -> Tensor:
+    """log(p), but at least -100, with a finite gradient at 0."""
+    never = p <= 0
+    return ops.where(never, -100.0, ops.clip(ops.log(ops.where(never, 1.0, p)), low=-100.0))
+
+
+def log1m(p: Tensor) -> Tensor:
+    """log(1 - p), but at least -100, with a finite gradient at 1."""
+    always = p >= 1
+    return ops.where(always, -100.0, ops.clip(ops.log1p(-ops.where(always, 0.0, p)), low=-100.0))
+
+
+def focused(each: Tensor, wrong: Tensor, focus: float) -> Tensor:
+    """A focal loss: wrong^focus times each; zero without a gradient where wrong is 0.
+
+    Rounding makes it 0 for certain predictions. Powers below 1 have no slope there.
+    """
+    certain = ops.equal(wrong, 0.0)
+    return ops.where(certain, 0.0, each * ops.where(certain, 1.0, wrong) ** focus)

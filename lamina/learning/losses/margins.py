@@ -1,0 +1,420 @@
+"""Losses of margins: hinge and its relatives, for signs, ranks, classes and several labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, Shape, int64
+from lamina.checks.kinds import Number, Whole
+from lamina.errors import DTypeError, ShapeError
+from lamina.graph import Tensor, described
+from lamina.layers.checks import origin_text
+from lamina.learning.losses.class_numbers import OfClassNumbers
+from lamina.learning.losses.loss import (
+    Elements,
+    Loss,
+    Reduction,
+    Scores,
+    Target,
+    binary_cross_entropy,
+    product,
+    several,
+)
+from lamina.learning.losses.scores import not_scores
+from lamina.learning.target_checks import (
+    Weights,
+    check_labels,
+    check_probabilities,
+    check_values,
+    class_count,
+    hits,
+    known_classes,
+    matched,
+    weight_tensor,
+)
+
+# A margin may be negative; PyTorch allows it too.
+Margin = Annotated[float, Number()]
+
+
+class _Signs(Loss):
+    """The base of losses with targets of -1 and 1."""
+
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """-1 and +1."""
+        return np.where(noise < 0, -1.0, 1.0)
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets other than -1 and 1."""
+        check_values(
+            self,
+            array,
+            np.equal(array, 1) | (np.equal(array, -1)),
+            expected="-1 or 1",
+            advice="Convert targets of 0 and 1 by 2 * y - 1, in a signed dtype.",
+        )
+
+
+@frozen_dataclass
+class Hinge(_Signs):
+    """max(0, 1 - t x) for scores x and targets t of -1 or 1: the loss of a support vector machine.
+
+    From Cortes, Vapnik: Support-vector networks (1995). Takes scores f32 or f64 of any shape and
+    targets of the same shape. The gradient where t x = 1 is 0.
+
+    Args:
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Hinge()(lm.Input(1), lm.Input(1)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "margins"
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        wanted = matched(self, prediction, target)
+        return Elements(ops.relu(1.0 - wanted * prediction))
+
+
+@frozen_dataclass
+class SquaredHinge(_Signs):
+    """max(0, 1 - t x)^2 for scores x and targets t of -1 or 1.
+
+    Takes scores f32 or f64 of any shape and targets of the same shape.
+
+    Args:
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.SquaredHinge()(lm.Input(1), lm.Input(1)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "margins"
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        missing = ops.relu(1.0 - matched(self, prediction, target) * prediction)
+        return Elements(missing * missing)
+
+
+@frozen_dataclass
+class SoftMargin(_Signs):
+    """log(1 + exp(-t x)) for scores x and targets t of -1 or 1: the logistic loss.
+
+    Takes scores f32 or f64 of any shape and targets of the same shape.
+
+    Args:
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.SoftMargin()(lm.Input(1), lm.Input(1)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "margins"
+
+    def doubt(self, prediction: Any) -> str:
+        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
+        return not_scores(prediction)
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        return Elements(ops.softplus(-(matched(self, prediction, target) * prediction)))
+
+
+@frozen_dataclass
+class HingeEmbedding(_Signs):
+    """x where the target is 1, max(0, margin - x) where it is -1: x is a distance of two things.
+
+    Takes distances f32 or f64 of any shape and targets of the same shape: 1 for things that are
+    alike, -1 for others.
+
+    Args:
+        margin: the distance from which things that differ have no loss.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for a margin that is not a finite number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.HingeEmbedding()(lm.Input(1), lm.Input(1)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    margin: Margin = 1.0
+    reduction: Reduction = "mean"
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
+        alike = matched(self, prediction, target) > 0
+        other = ops.clip(self.margin - prediction, low=0.0)
+        return Elements(ops.where(alike, prediction, other))
+
+
+@frozen_dataclass
+class MarginRanking(_Signs):
+    """max(0, margin - t (x1 - x2)): with the target 1, x1 should be larger than x2; with -1, x2.
+
+    The prediction is a tuple of two tensors of one shape, f32 or f64 of any shape; the target has
+    that shape.
+
+    Args:
+        margin: by how much the right one should be larger.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for a margin that is not a finite number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MarginRanking(margin=0.5)((lm.Input(1), lm.Input(1)), lm.Input(1)).shape
+        ()
+    """
+
+    takes_several: ClassVar[bool] = True
+
+    _: KW_ONLY
+    margin: Margin = 0.0
+    reduction: Reduction = "mean"
+
+    def target(self, prediction: Sequence[Tensor]) -> Target:
+        """The shape and dtype of the first output."""
+        first, _ = several(self, prediction, 2, "first, second")
+        return first.shape, first.dtype
+
+    def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
+        """Builds the loss of each element.
+
+        Raises:
+            DefinitionError: if there are not two outputs.
+            ShapeError, DTypeError: if they, or the target, do not fit each other.
+        """
+        first, second = several(self, prediction, 2, "first, second")
+        difference = first - matched(self, first, second)
+        wanted = matched(self, first, target)
+        return Elements(ops.clip(self.margin - wanted * difference, low=0.0))
+
+
+@frozen_dataclass
+class MultiMargin(OfClassNumbers):
+    """The mean over all classes but the right one of max(0, margin - x[right] + x[class])^power.
+
+    The sum is divided by the number of all classes, as in PyTorch. From Crammer, Singer: On the
+    algorithmic implementation of multiclass kernel-based vector machines (2001). Takes scores, f32
+    or f64 [batch, classes], and class numbers, integers [batch].
+
+    Args:
+        power: 1 or 2.
+        margin: by how much the score of the right class should be larger.
+        class_weights: one factor for each class; the mean is not divided by them.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for another power, or a negative weight.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MultiMargin()(lm.Input(10), lm.Input(dtype="int64")).shape
+        ()
+    """
+
+    _: KW_ONLY
+    power: Annotated[int, Whole(1, 2)] = 1
+    margin: Margin = 1.0
+    class_weights: Weights | None = None
+    reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "margins"
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
+        classes = class_count(self, prediction)
+        weights = weight_tensor(self, self.class_weights, prediction, axis=1)
+        hit = hits(self, prediction, target)
+        right = ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
+        missing = ops.relu(self.margin - right + prediction)
+        missing = missing if self.power == 1 else missing * missing
+        each = ops.sum(ops.where(hit, 0.0, missing), 1, keepdims=True) / float(classes)
+        if weights is not None:
+            each = product(ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True), each)
+        return Elements(known_classes(each, target, classes), axis=1)
+
+
+@frozen_dataclass
+class CategoricalHinge(OfClassNumbers):
+    """max(0, 1 - x[right] + the largest other score): Keras' loss of this name.
+
+    As in Keras, the right class counts among the others with the score 0. Takes scores, f32 or f64
+    [batch, classes], and class numbers, integers [batch].
+
+    Args:
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.CategoricalHinge()(lm.Input(10), lm.Input(dtype="int64")).shape
+        ()
+    """
+
+    _: KW_ONLY
+    reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "margins"
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
+        hit = hits(self, prediction, target)
+        right = ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
+        largest = ops.max(ops.where(hit, 0.0, prediction), 1, keepdims=True)
+        each = ops.relu(1.0 - right + largest)
+        return Elements(known_classes(each, target, class_count(self, prediction)), axis=1)
+
+
+# Several labels -----------------------------------------------------------------------------------
+
+
+@frozen_dataclass
+class MultiLabelMargin(Loss):
+    """The sum of max(0, 1 - x[label] + x[class]) over labels and other classes, / classes.
+
+    Takes scores, f32 or f64 [batch, classes], and the numbers of the labels of each example,
+    integers [batch, classes]: those before the first negative number count.
+
+    Args:
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for another reduction.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MultiLabelMargin()(lm.Input(10), lm.Input(10, dtype="int64")).shape
+        ()
+    """
+
+    _: KW_ONLY
+    reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "margins"
+
+    def target(self, prediction: Tensor) -> Target:
+        """Class numbers: int64, in the prediction's shape."""
+        return prediction.shape, int64
+
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        """One label for each example."""
+        first: Array = np.arange(int(noise.shape[-1])) == 0
+        return np.where(first, np.floor(np.abs(noise) * 1000) % prediction_shape[1], -1)
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for class numbers that are too large."""
+        check_labels(self, np.maximum(array, 0), prediction_shape)
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
+        classes = class_count(self, prediction)
+        if prediction.rank != 2 or target.shape != prediction.shape:
+            raise ShapeError(
+                "the labels do not fit the scores",
+                facts=(
+                    ("prediction", described(prediction)),
+                    ("expected", "i64[batch, classes] for scores [batch, classes]"),
+                    ("found", described(target)),
+                ),
+                where=origin_text(self),
+                advice="Fill the labels up with -1, to as many as there are classes.",
+            )
+        if target.dtype.kind != "int":
+            raise DTypeError(
+                "labels are numbers of classes, integers",
+                facts=(("expected", "i64[batch, classes]"), ("found", described(target))),
+                where=origin_text(self),
+                advice="Convert the targets: y.astype('int64').",
+            )
+        labels = ops.cast(target, "int64")
+        ended = ops.cumsum(ops.cast(labels < 0, "int64"), 1) > 0
+        hit = ops.equal(ops.expand_dims(labels, 2), ops.arange(classes))
+        hit = ops.logical_and(hit, ops.expand_dims(ops.logical_not(ended), 2))
+        scores = ops.expand_dims(prediction, 1)
+        right = ops.sum(ops.where(hit, scores, 0.0), 2, keepdims=True)
+        others = ops.logical_not(ops.any(hit, 1, keepdims=True))
+        counts = ops.logical_and(others, ops.any(hit, 2, keepdims=True))
+        missing = ops.where(counts, ops.relu(1.0 - right + scores), 0.0)
+        return Elements(ops.sum(missing, (1, 2)) / float(classes))
+
+
+@frozen_dataclass
+class MultiLabelSoftMargin(Loss):
+    """The mean over the classes of the binary cross-entropy of scores, for several labels at once.
+
+    Takes raw scores, f32 or f64 [batch, ..., classes], and targets between 0 and 1 of the same
+    shape.
+
+    Args:
+        class_weights: a factor for each class; the mean is not divided by them.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
+
+    Raises:
+        DefinitionError: for a negative weight.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MultiLabelSoftMargin()(lm.Input(10), lm.Input(10)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    class_weights: Weights | None = None
+    reduction: Reduction = "mean"
+
+    scores: ClassVar[Scores] = "sigmoid"
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets outside 0 to 1."""
+        check_probabilities(self, array)
+
+    def doubt(self, prediction: Any) -> str:
+        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
+        return not_scores(prediction)
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
+        wanted = matched(self, prediction, target)
+        each = binary_cross_entropy(prediction, wanted)
+        weights = weight_tensor(self, self.class_weights, prediction, axis=-1)
+        return Elements(ops.mean(each if weights is None else product(weights, each), -1))

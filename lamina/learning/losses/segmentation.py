@@ -1,0 +1,83 @@
+"""Losses of regions: the overlap of predicted and wanted pixels."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import Any
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, Shape
+from lamina.checks.kinds import NotNegative
+from lamina.graph import Tensor
+from lamina.learning.losses.loss import Elements, Loss, Reduction
+from lamina.learning.losses.scores import SCORES, doubt
+from lamina.learning.target_checks import (
+    check_labels,
+    check_probabilities,
+    class_count,
+    hits,
+    label_shape,
+    matched,
+)
+
+
+@frozen_dataclass
+class Dice(Loss):
+    """1 - (2 sum(p t) + smoothing) / (sum(p) + sum(t) + smoothing), for each example and class.
+
+    From Milletari, Navab, Ahmadi: V-Net (2016), who divide by sums of squares (`squared`). Takes
+    probabilities, f32 or f64 [batch, classes, ...], as `Softmax(axis=1)` or `Sigmoid` gives them,
+    and targets between 0 and 1 of the same shape, or class numbers, integers [batch, ...]. The sums
+    are over all axes but the first two.
+
+    Args:
+        smoothing: added to both sides of the fraction; where both sums are 0, the loss is 0.
+        squared: divides by sum(p^2) + sum(t^2).
+        reduction: `"mean"` or `"sum"` over examples and classes, or `"none"`, [batch, classes].
+
+    Raises:
+        DefinitionError: if the smoothing is negative.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Dice()(lm.Sigmoid()(lm.Input(2, 8, 8)), lm.Input(2, 8, 8)).shape
+        ()
+    """
+
+    _: KW_ONLY
+    smoothing: NotNegative = 1e-5
+    squared: bool = False
+    reduction: Reduction = "mean"
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for targets outside 0 to 1, or class numbers that are out of range."""
+        if array.ndim < len(prediction_shape):
+            check_labels(self, array, prediction_shape)
+        else:
+            check_probabilities(self, array)
+
+    def doubt(self, prediction: Any) -> str:
+        """Of raw scores and logarithms."""
+        advice = "End in lm.Sigmoid(), or in lm.Softmax(axis=1) for class numbers."
+        return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
+
+    def elements(self, prediction: Tensor, target: Tensor) -> Elements:
+        """Builds the loss of each example and class; errors as for all losses."""
+        class_count(self, prediction, 1)
+        if target.shape == label_shape(prediction):
+            wanted = ops.cast(hits(self, prediction, target), prediction.dtype)
+        else:
+            wanted = matched(self, prediction, target)
+        axes = tuple(range(2, prediction.rank))
+
+        def total(x: Tensor) -> Tensor:
+            return ops.sum(x, axes) if axes else x
+
+        own = prediction * prediction if self.squared else prediction
+        both = total(own) + total(wanted * wanted if self.squared else wanted)
+        shared = 2.0 * total(prediction * wanted)
+        empty = ops.equal(both + self.smoothing, 0.0)
+        divisor = ops.where(empty, 1.0, both + self.smoothing)
+        overlap = (shared + self.smoothing) / divisor
+        return Elements(1.0 - ops.where(empty, 1.0, overlap))

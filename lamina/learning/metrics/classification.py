@@ -1,0 +1,403 @@
+"""Metrics of classes and labels: accuracy, precision, recall and F1."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, Shape
+from lamina.checks.kinds import Count
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+from lamina.layers.checks import origin_text
+from lamina.learning.metrics.metric import (
+    Metric,
+    OfClasses,
+    class_numbers,
+    counted,
+    doubt_by_threshold,
+    element_weights,
+    kept_labels,
+    labels,
+    ratio,
+    same_shape,
+    share,
+    unknown,
+)
+from lamina.learning.weighting import aligned, weighted
+
+Average = Literal["macro", "micro", "weighted", "none", "binary"]
+
+
+@frozen_dataclass
+class Accuracy(OfClasses):
+    """The share of examples whose correct class has the highest score.
+
+    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
+    probabilities in the shape of the scores, which add up to 1; an example of zeros does not
+    count. Among equal scores the first counts. `BinaryAccuracy` takes several labels at once.
+
+    Args:
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: if `ignore_index` is not a whole number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Accuracy().name
+        'accuracy'
+    """
+
+    smaller_is_better: ClassVar[bool | None] = False
+
+    _: KW_ONLY
+    ignore_index: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`"accuracy"`."""
+        return "accuracy"
+
+    of_one_number: ClassVar[str] = (
+        "lm.BinaryAccuracy(), for raw scores lm.BinaryAccuracy(threshold=0.0)"
+    )
+    of_labels: ClassVar[str] = of_one_number
+
+    def statistics(
+        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
+        wanted, kept = labels(self, prediction, target, self.ignore_index)
+        correct = ops.equal(ops.argmax(prediction, 1), wanted)
+        return counted(correct, prediction, target, weights, kept)
+
+    def result(self, sums: Mapping[str, Array]) -> float:
+        """From 0 to 1."""
+        return ratio(sums["correct"], sums["count"])
+
+
+@frozen_dataclass
+class BinaryAccuracy(Metric):
+    """The share of elements on the right side of a threshold.
+
+    Takes predictions f32 or f64 of any shape and targets of 0 and 1 in the same shape.
+
+    Args:
+        threshold: predictions above it mean 1; 0.5 for probabilities, 0 for raw scores.
+
+    Raises:
+        DefinitionError: if the threshold is not a finite number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.BinaryAccuracy(threshold=0.0).name
+        'binary_accuracy'
+    """
+
+    smaller_is_better: ClassVar[bool | None] = False
+
+    _: KW_ONLY
+    threshold: float = 0.5
+
+    @property
+    def name(self) -> str:
+        """`"binary_accuracy"`."""
+        return "binary_accuracy"
+
+    def statistics(
+        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
+        wanted = same_shape(self, prediction, target) > 0.5
+        correct = ops.equal(prediction > self.threshold, wanted)
+        return counted(correct, prediction, target, weights)
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """Of raw scores with the threshold 0.5, also if only the loss says that they are such.
+
+        And of probabilities with a threshold of 0 or less.
+        """
+        del target
+        if 0 < self.threshold != 0.5:
+            return ""
+        is_for_scores = self.threshold <= 0
+        writing = f"threshold={self.threshold if is_for_scores else 0.0}"
+        return doubt_by_threshold(prediction, loss, logits=is_for_scores, writing=writing)
+
+    def result(self, sums: Mapping[str, Array]) -> float:
+        """From 0 to 1."""
+        return ratio(sums["correct"], sums["count"])
+
+
+@frozen_dataclass
+class TopK(OfClasses):
+    """The share of examples whose correct class is among the k highest scores.
+
+    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
+    probabilities in the shape of the scores. Among equal scores the first classes count.
+
+    Args:
+        k: the number of classes that count.
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: if k is not a whole number above zero.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.TopK(5).name
+        'top_5'
+    """
+
+    smaller_is_better: ClassVar[bool | None] = False
+
+    k: Count = 5
+    _: KW_ONLY
+    ignore_index: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`"top_5"` for k = 5."""
+        return f"top_{self.k}"
+
+    of_one_number: ClassVar[str] = Accuracy.of_one_number
+    of_labels: ClassVar[str] = "lm.AveragePrecision()"
+
+    def statistics(
+        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
+        classes, kept = labels(self, prediction, target, self.ignore_index)
+        wanted = ops.expand_dims(classes, 1)
+        numbers = class_numbers(self, prediction)
+        own = ops.equal(wanted, numbers)
+        score = ops.sum(ops.where(own, prediction, 0.0), 1, keepdims=True)
+        # Instead of sorting: the classes ranked before the correct one are counted.
+        tie = ops.logical_and(ops.equal(prediction, score), numbers < wanted)
+        before = ops.sum(ops.logical_or(prediction > score, tie), 1, keepdims=True)
+        correct = ops.squeeze(before < self.k, 1)
+        return counted(correct, prediction, target, weights, kept)
+
+    def result(self, sums: Mapping[str, Array]) -> float:
+        """From 0 to 1."""
+        return ratio(sums["correct"], sums["count"])
+
+
+@frozen_dataclass
+class _ByClass(OfClasses):
+    """The base of metrics from true positives, predictions and targets, counted for each class.
+
+    With `multilabel` or the average `"binary"` each number is compared with a threshold, on its
+    own; otherwise the class with the highest score is compared with the right one.
+    """
+
+    smaller_is_better: ClassVar[bool | None] = False
+
+    _: KW_ONLY
+    average: Average = "macro"
+    multilabel: bool = False
+    logits: bool = False
+    ignore_index: int | None = None
+
+    of_one_number: ClassVar[str] = 'average="binary", for raw scores with logits=True'
+    of_labels: ClassVar[str] = "multilabel=True, for raw scores with logits=True"
+
+    def __post_init__(self) -> None:
+        if self.multilabel and self.average == "binary":
+            raise DefinitionError(
+                "the average 'binary' is for one label",
+                facts=(("expected", "multilabel=True, average='micro'"), ("found", repr(self))),
+                where=origin_text(self),
+                advice="'micro' counts all labels together.",
+            )
+
+    @property
+    def _on_its_own(self) -> bool:
+        """Whether each number is compared with a threshold."""
+        return self.multilabel or self.average == "binary"
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        """Raises DataError for several classes at once, unless they are labels."""
+        if not self._on_its_own:
+            super().check_target(array, prediction_shape)
+
+    def statistics(
+        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """`hits`, `predicted` and `actual`: of each class, or one number with `"binary"`.
+
+        Raises ShapeError and DTypeError as for all metrics.
+        """
+        axes = (0, *range(2, prediction.rank))
+        if self._on_its_own:
+            marks = same_shape(self, prediction, target)
+            wanted, found = marks > 0.5, prediction > (0.0 if self.logits else 0.5)
+            own = element_weights(marks, weights, kept_labels(target, self.ignore_index))
+            own = None if own is None else aligned(own, prediction, origin_text(self))
+            unclear = unknown(prediction, target, prediction.rank)
+            axes = axes if self.multilabel else tuple(range(prediction.rank))
+        else:
+            numbers = class_numbers(self, prediction)
+            classes, kept = labels(self, prediction, target, self.ignore_index)
+            wanted = ops.equal(ops.expand_dims(classes, 1), numbers)
+            found = ops.equal(ops.expand_dims(ops.argmax(prediction, 1), 1), numbers)
+            own = element_weights(ops.cast(classes, prediction.dtype), weights, kept)
+            own = None if own is None else _over_classes(own, prediction)
+            unclear = ops.expand_dims(unknown(prediction, target, classes.rank), 1)
+        masks = {"hits": ops.logical_and(found, wanted), "predicted": found, "actual": wanted}
+        sums: dict[str, Tensor] = {}
+        for name, mask in masks.items():
+            one = ops.cast(mask, prediction.dtype) + unclear
+            sums[name] = ops.sum(one if own is None else weighted(one, own), axes)
+        return sums
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """With a threshold: of raw scores without `logits`, and of probabilities with it."""
+        del target
+        if not self._on_its_own:
+            return ""
+        return doubt_by_threshold(prediction, loss, logits=self.logits, writing="logits=True")
+
+    def result(self, sums: Mapping[str, Array]) -> float | Array:
+        """From 0 to 1; 0 where the divisor is 0, and NaN without examples."""
+        hits, predicted, actual = (
+            np.asarray(sums[name], np.float64) for name in ("hits", "predicted", "actual")
+        )
+        if self.average in ("micro", "binary"):
+            hits, predicted, actual = (one.sum(keepdims=True) for one in (hits, predicted, actual))
+        occurs = predicted + actual != 0
+        scores = np.where(occurs, self._score(hits, predicted, actual), np.nan)
+        if self.average == "none":
+            return scores
+        shares = actual if self.average == "weighted" else np.ones_like(actual)
+        if not occurs.any() or not shares[occurs].sum():
+            return 0.0 if self._on_its_own else float("nan")
+        return float(np.average(scores[occurs], weights=shares[occurs]))
+
+    @abstractmethod
+    def _score(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        """The score of each class."""
+
+
+@frozen_dataclass
+class Precision(_ByClass):
+    """The share of the examples predicted to be of a class that are of that class.
+
+    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
+    probabilities in the shape of the scores; with `multilabel` scores [batch, labels, ...] and
+    targets of 0 and 1 in that shape; with `"binary"` the same in any shape.
+
+    Args:
+        average: over classes or labels: `"macro"` is the mean over those that occur among targets
+            or predictions, `"weighted"` the mean weighted by how often each occurs among targets,
+            `"none"` an array, with NaN for one that does not occur. `"micro"` counts all together.
+            `"binary"` is for one class, above the threshold.
+        multilabel: whether an example may have several labels: each counts on its own, above the
+            threshold.
+        logits: whether the threshold is 0, for raw scores, or 0.5.
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: for another average, or `"binary"` with several labels.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Precision(average="binary", logits=True).name
+        'precision'
+    """
+
+    @property
+    def name(self) -> str:
+        """`"precision"`."""
+        return "precision"
+
+    def _score(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        return share(hits, predicted)
+
+
+@frozen_dataclass
+class Recall(_ByClass):
+    """The share of the examples of a class that are predicted to be of that class.
+
+    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
+    probabilities in the shape of the scores; with `multilabel` scores [batch, labels, ...] and
+    targets of 0 and 1 in that shape; with `"binary"` the same in any shape.
+
+    Args:
+        average: over classes or labels: `"macro"` is the mean over those that occur among targets
+            or predictions, `"weighted"` the mean weighted by how often each occurs among targets,
+            `"none"` an array, with NaN for one that does not occur. `"micro"` counts all together.
+            `"binary"` is for one class, above the threshold.
+        multilabel: whether an example may have several labels: each counts on its own, above the
+            threshold.
+        logits: whether the threshold is 0, for raw scores, or 0.5.
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: for another average, or `"binary"` with several labels.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Recall(average="micro").name
+        'recall'
+    """
+
+    @property
+    def name(self) -> str:
+        """`"recall"`."""
+        return "recall"
+
+    def _score(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        return share(hits, actual)
+
+
+@frozen_dataclass
+class F1(_ByClass):
+    """The harmonic mean of precision and recall: 2 hits / (predicted + actual).
+
+    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
+    probabilities in the shape of the scores; with `multilabel` scores [batch, labels, ...] and
+    targets of 0 and 1 in that shape; with `"binary"` the same in any shape.
+
+    Args:
+        average: over classes or labels: `"macro"` is the mean over those that occur among targets
+            or predictions, `"weighted"` the mean weighted by how often each occurs among targets,
+            `"none"` an array, with NaN for one that does not occur. `"micro"` counts all together.
+            `"binary"` is for one class, above the threshold.
+        multilabel: whether an example may have several labels: each counts on its own, above the
+            threshold.
+        logits: whether the threshold is 0, for raw scores, or 0.5.
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: for another average, or `"binary"` with several labels.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.F1().name
+        'f1'
+    """
+
+    @property
+    def name(self) -> str:
+        """`"f1"`."""
+        return "f1"
+
+    def _score(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        return share(2 * hits, predicted + actual)
+
+
+def _over_classes(weights: Tensor, prediction: Tensor) -> Tensor:
+    """Weights [batch, ...] of class numbers, in a shape that broadcasts over [batch, classes, ...].
+
+    Weights [batch] count for all elements of an example.
+    """
+    shape = [weights.shape[0], 1, *weights.shape[1:]]
+    return ops.reshape(weights, (*shape, *(1,) * (prediction.rank - len(shape))))

@@ -1,0 +1,249 @@
+"""Metrics from a confusion matrix: how often each class was predicted as each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.graph import Tensor
+from lamina.layers.checks import origin_text
+from lamina.learning.metrics.metric import (
+    Metric,
+    OfClasses,
+    class_count,
+    doubt_by_threshold,
+    element_weights,
+    labels,
+    unknown,
+)
+from lamina.learning.weighting import aligned, weighted
+
+
+def confusion(
+    metric: Metric,
+    prediction: Tensor,
+    target: Tensor,
+    weights: Tensor | None,
+    ignored: int | None = None,
+) -> Tensor:
+    """The weights of examples by actual class (row) and predicted class (column)."""
+    classes = class_count(metric, prediction)
+    wanted, kept = labels(metric, prediction, target, ignored)
+    actual = ops.one_hot(wanted, classes, prediction.dtype)
+    found = ops.one_hot(ops.argmax(prediction, 1), classes, prediction.dtype)
+    unclear = unknown(prediction, target, wanted.rank)
+    own = element_weights(unclear, weights, kept)
+    if own is not None:
+        own = aligned(own, wanted, origin_text(metric))
+        actual, unclear = actual * ops.expand_dims(own, wanted.rank), weighted(unclear, own)
+    found = found + ops.expand_dims(unclear, wanted.rank)
+    actual, found = (ops.reshape(one, (-1, classes)) for one in (actual, found))
+    return ops.matmul(ops.transpose(actual), found)
+
+
+@frozen_dataclass
+class ConfusionMatrix(OfClasses):
+    """How often class i (row) was predicted as class j (column).
+
+    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
+    probabilities in the shape of the scores. Counts are exact up to 2^24 examples in a batch.
+    If the examples have weights, these are added up instead. NaN among the scores gives NaN.
+
+    Args:
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: if `ignore_index` is not a whole number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.ConfusionMatrix().name
+        'confusion_matrix'
+    """
+
+    _: KW_ONLY
+    ignore_index: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`"confusion_matrix"`."""
+        return "confusion_matrix"
+
+    of_one_number: ClassVar[str] = "two outputs, with lm.CrossEntropy()"
+
+    def statistics(
+        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """`counts` [classes, classes], of examples with weights `weights`; errors as for all."""
+        matrix = confusion(self, prediction, target, weights, self.ignore_index)
+        return {"counts" if weights is None else "weights": matrix}
+
+    def result(self, sums: Mapping[str, Array]) -> Array:
+        """int64 [classes, classes]; float64 if the examples have weights, or a score is NaN."""
+        if "weights" in sums or np.isnan(sums["counts"]).any():
+            return np.asarray(next(iter(sums.values())), np.float64)
+        return np.rint(sums["counts"]).astype(np.int64)
+
+
+@frozen_dataclass
+class _OfConfusion(OfClasses):
+    """The base of metrics from a confusion matrix.
+
+    Predictions in the shape of the targets, with one number for each example, are those of two
+    classes, by a threshold.
+    """
+
+    smaller_is_better: ClassVar[bool | None] = False
+
+    _: KW_ONLY
+    logits: bool = False
+    ignore_index: int | None = None
+
+    def statistics(
+        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """`counts` [classes, classes]; ShapeError and DTypeError as for all metrics."""
+        if _is_single(prediction, target):
+            columns = [ops.reshape(one, (-1,)) for one in (prediction, target)]
+            positive = ops.cast(columns[0] > (0.0 if self.logits else 0.5), prediction.dtype)
+            positive = positive + unknown(columns[0], columns[1], 1)
+            ignored = self.ignore_index
+            prediction = ops.stack([1.0 - positive, positive], 1)
+            target = ops.cast(columns[1] > 0.5, "int64")
+            if ignored is not None:
+                target = ops.where(ops.equal(columns[1], ignored), ignored, target)
+        return {"counts": confusion(self, prediction, target, weights, self.ignore_index)}
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """Of one number for each example: of raw scores without `logits`, of probabilities with."""
+        if not _is_single(prediction, target):
+            return ""
+        return doubt_by_threshold(prediction, loss, logits=self.logits, writing="logits=True")
+
+    def result(self, sums: Mapping[str, Array]) -> float:
+        """From the whole matrix."""
+        return float(self._of_matrix(np.asarray(sums["counts"], np.float64)))
+
+    @abstractmethod
+    def _of_matrix(self, counts: Array) -> float:
+        """The metric, from a matrix of floats: actual classes are rows, predicted ones columns."""
+
+
+def _is_single(prediction: Tensor, target: Tensor) -> bool:
+    """Whether there is one number for each example: 0 or 1, by a threshold."""
+    return target.shape == prediction.shape and prediction.shape[1:] in ((), (1,))
+
+
+@frozen_dataclass
+class MeanIoU(_OfConfusion):
+    """Intersection over union, hits / (predicted + actual - hits): the mean over the classes.
+
+    Also called the Jaccard index: Jaccard: The distribution of the flora in the alpine zone (1912).
+    Classes that occur neither among targets nor among predictions do not count.
+
+    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...]; or one
+    number for each example, [batch] or [batch, 1], and targets of 0 and 1 in that shape.
+
+    Args:
+        logits: for one number, whether the threshold is 0, for raw scores, or 0.5.
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: if `ignore_index` is not a whole number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MeanIoU().name
+        'mean_iou'
+    """
+
+    @property
+    def name(self) -> str:
+        """`"mean_iou"`."""
+        return "mean_iou"
+
+    def _of_matrix(self, counts: Array) -> float:
+        hits = np.diag(counts)
+        union = counts.sum(0) + counts.sum(1) - hits
+        occurs = union != 0
+        return float((hits[occurs] / union[occurs]).mean()) if occurs.any() else float("nan")
+
+
+@frozen_dataclass
+class MatthewsCorrelation(_OfConfusion):
+    """The correlation of predicted and actual classes, from -1 to 1; 0 for a constant prediction.
+
+    From Matthews: Comparison of the predicted and observed secondary structure of T4 phage lysozyme
+    (1975); for several classes Gorodkin: Comparing two K-category assignments (2004).
+
+    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...]; or one
+    number for each example, [batch] or [batch, 1], and targets of 0 and 1 in that shape.
+
+    Args:
+        logits: for one number, whether the threshold is 0, for raw scores, or 0.5.
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: if `ignore_index` is not a whole number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.MatthewsCorrelation().name
+        'matthews_correlation'
+    """
+
+    @property
+    def name(self) -> str:
+        """`"matthews_correlation"`."""
+        return "matthews_correlation"
+
+    def _of_matrix(self, counts: Array) -> float:
+        actual, predicted, total = counts.sum(1), counts.sum(0), counts.sum()
+        shared = np.trace(counts) * total - actual @ predicted
+        spread = (total**2 - predicted @ predicted) * (total**2 - actual @ actual)
+        if not total:
+            return float("nan")
+        return 0.0 if spread <= 0 else float(shared / np.sqrt(spread))
+
+
+@frozen_dataclass
+class CohenKappa(_OfConfusion):
+    """The agreement of predicted and actual classes beyond chance: 1 is perfect, 0 is by chance.
+
+    From Cohen: A coefficient of agreement for nominal scales (1960). It is NaN if both are always
+    the same class.
+
+    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...]; or one
+    number for each example, [batch] or [batch, 1], and targets of 0 and 1 in that shape.
+
+    Args:
+        logits: for one number, whether the threshold is 0, for raw scores, or 0.5.
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: if `ignore_index` is not a whole number.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.CohenKappa().name
+        'cohen_kappa'
+    """
+
+    @property
+    def name(self) -> str:
+        """`"cohen_kappa"`."""
+        return "cohen_kappa"
+
+    def _of_matrix(self, counts: Array) -> float:
+        total = counts.sum()
+        if not total:
+            return float("nan")
+        by_chance = counts.sum(1) @ counts.sum(0) / total**2
+        return float((np.trace(counts) / total - by_chance) / (1 - by_chance or np.nan))

@@ -1,0 +1,220 @@
+"""Metrics of rankings: areas under curves over all thresholds, exact over a data set.
+
+The scores of all examples are kept during an evaluation or an epoch, and sorted at its end.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.graph import Tensor
+from lamina.learning.losses.scores import SCORES, doubt
+from lamina.learning.metrics.metric import (
+    PROBABILITIES,
+    Metric,
+    element_weights,
+    full_weights,
+    kept_labels,
+    labels,
+    not_probabilities,
+    same_shape,
+)
+
+Averages = Literal["macro", "micro", "weighted", "none"]
+
+
+class _Ranking(Metric):
+    """The base of metrics from scores and targets of all examples, for each class or label."""
+
+    smaller_is_better: ClassVar[bool | None] = False
+
+    average: Averages
+    logits: bool
+    ignore_index: int | None
+
+    def statistics(
+        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """The rows `scores` and `targets`, and `weights` if there are any.
+
+        Raises ShapeError and DTypeError as for all metrics.
+        """
+        if target.shape == prediction.shape:
+            counted = wanted = same_shape(self, prediction, target)
+            kept = kept_labels(target, self.ignore_index)
+        else:
+            classes, kept = labels(self, prediction, target, self.ignore_index)
+            prediction = ops.softmax(prediction, 1) if self.logits else prediction
+            counted = wanted = ops.cast(classes, prediction.dtype)
+        rows = {"scores": prediction, "targets": wanted}
+        own = element_weights(counted, weights, kept)
+        if own is not None:
+            rows["weights"] = full_weights(self, counted, own)
+        return rows
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """With class numbers: of raw scores without `logits`, and of probabilities with it.
+
+        Scores of margins are compared as they are.
+        """
+        if target.shape == prediction.shape:
+            return ""
+        if self.logits:
+            return not_probabilities(prediction, "logits=True")
+        wrong = () if getattr(loss, "scores", "") == "margins" else (SCORES,)
+        advice = "Write logits=True for raw scores."
+        return doubt(prediction, wrong, f"{PROBABILITIES} of classes", advice, "metric")
+
+    def result(self, sums: Mapping[str, Array]) -> float | Array:
+        """From 0 to 1; NaN without examples of both kinds, and for NaN among those that count."""
+        scores, targets = (np.asarray(sums[name], np.float64) for name in ("scores", "targets"))
+        weights = np.asarray(sums["weights"], np.float64) if "weights" in sums else None
+        columns, wanted, own = _columns(scores, targets, weights)
+        if self.average == "micro":
+            columns, wanted, own = (one.reshape(-1, 1) for one in (columns, wanted, own))
+        counts = [_counts(*arrays) for arrays in zip(columns.T, wanted.T, own.T, strict=True)]
+        each = np.array([self._area(*one) for one in counts])
+        if self.average == "none":
+            return each
+        positives = np.array([hits[-1] for hits, _ in counts])
+        shares = positives if self.average == "weighted" else np.ones_like(positives)
+        known = ~np.isnan(each) | np.isnan(positives)
+        if not shares[known].sum():
+            return float("nan")
+        return float(np.average(each[known], weights=shares[known]))
+
+    @abstractmethod
+    def _area(self, hits: Array, alarms: Array) -> float:
+        """The area, from the weights of positives and of negatives above each threshold."""
+
+
+def _columns(scores: Array, targets: Array, weights: Array | None) -> tuple[Array, Array, Array]:
+    """Scores, targets of 0, 1 and NaN, and weights, with a column for each class or label."""
+    if scores.ndim == 1:
+        scores, targets = scores[:, None], targets[:, None]
+        weights = None if weights is None else weights[:, None]
+    classes = scores.shape[1]
+    columns = np.moveaxis(scores, 1, -1).reshape(-1, classes)
+    if targets.ndim == scores.ndim:
+        wanted: Array = np.moveaxis(targets, 1, -1).reshape(-1, classes)
+        wanted = np.where(np.isnan(wanted), np.nan, wanted > 0.5)
+        own = None if weights is None else np.moveaxis(weights, 1, -1).reshape(-1, classes)
+    else:
+        wanted = np.equal(targets.reshape(-1, 1), np.arange(int(classes))).astype(np.float64)
+        own = None if weights is None else np.repeat(weights.reshape(-1, 1), classes, axis=1)
+    return columns, wanted, np.ones_like(columns) if own is None else own
+
+
+def _counts(scores: Array, wanted: Array, weights: Array) -> tuple[Array, Array]:
+    """The weights of positives and of negatives with at least each score, the highest first.
+
+    They are NaN if a score or a target is NaN.
+    """
+    counts = weights > 0
+    scores, wanted, weights = scores[counts], wanted[counts], weights[counts]
+    if not len(scores):
+        return np.zeros(1), np.zeros(1)
+    if np.isnan(scores).any() or np.isnan(wanted).any():
+        return np.full(1, np.nan), np.full(1, np.nan)
+    order = np.argsort(-scores, kind="stable")
+    scores, wanted, weights = scores[order], wanted[order], weights[order]
+    # Equal scores are one threshold, infinite ones too.
+    last = np.append(np.flatnonzero(scores[1:] != scores[:-1]), len(scores) - 1)
+    return np.cumsum(weights * wanted)[last], np.cumsum(weights * (1 - wanted))[last]
+
+
+@frozen_dataclass
+class AUROC(_Ranking):
+    """The area under the receiver operating characteristic: how well scores rank positives first.
+
+    It is the probability that a positive example has a higher score than a negative one; equal
+    scores count half. Hanley, McNeil: The meaning and use of the area under a receiver operating
+    characteristic (ROC) curve (1982). The value is exact: the scores of all examples are kept. Any
+    increasing function of all scores gives the same.
+
+    Takes scores f32 or f64 and targets of 0 and 1 in the same shape, [batch], [batch, labels] or
+    [batch, labels, ...]; or scores [batch, classes, ...] and class numbers, integers [batch, ...],
+    for each class against all others.
+
+    Args:
+        average: over labels or classes: `"macro"` is the mean over those with positives and
+            negatives, `"weighted"` the same weighted by the numbers of positives, `"micro"` takes
+            all scores together, `"none"` gives an array.
+        logits: with class numbers, whether scores are raw, and softmax is taken of them first:
+            it changes the order of different examples.
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: for another average.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.AUROC().name
+        'auroc'
+    """
+
+    _: KW_ONLY
+    average: Averages = "macro"
+    logits: bool = False
+    ignore_index: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`"auroc"`."""
+        return "auroc"
+
+    def _area(self, hits: Array, alarms: Array) -> float:
+        if not hits[-1] or not alarms[-1]:
+            return float("nan")
+        rates = np.append(0.0, hits) / hits[-1]
+        return float(np.diff(alarms, prepend=0.0) @ (rates[1:] + rates[:-1]) / 2 / alarms[-1])
+
+
+@frozen_dataclass
+class AveragePrecision(_Ranking):
+    """The mean precision over all thresholds, weighted by the recall that each of them adds.
+
+    The area below the curve of precision and recall, without interpolation, as in scikit-learn. The
+    value is exact: the scores of all examples are kept. Takes what `AUROC` takes.
+
+    Args:
+        average: over labels or classes: `"macro"` is the mean over those with positives,
+            `"weighted"` the same weighted by their numbers, `"micro"` takes all scores together,
+            `"none"` gives an array.
+        logits: with class numbers, whether scores are raw, and softmax is taken of them first:
+            it changes the order of different examples.
+        ignore_index: the class number of targets that do not count, or None.
+
+    Raises:
+        DefinitionError: for another average.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.AveragePrecision().name
+        'average_precision'
+    """
+
+    _: KW_ONLY
+    average: Averages = "macro"
+    logits: bool = False
+    ignore_index: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`"average_precision"`."""
+        return "average_precision"
+
+    def _area(self, hits: Array, alarms: Array) -> float:
+        if not hits[-1]:
+            return float("nan")
+        found = hits + alarms
+        precision = np.where(found > 0, hits / np.where(found > 0, found, 1.0), 1.0)
+        return float(np.diff(hits, prepend=0.0) @ precision / hits[-1])

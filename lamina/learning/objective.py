@@ -1,0 +1,522 @@
+"""The losses and metrics of a batch, as tensors: each compares outputs with targets and weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, Size, float32, shape_text
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
+from lamina.graph import Origin, Tensor, described, labelled, leaf, warn
+from lamina.layers.partners import partners
+from lamina.layers.tracing import Trace
+from lamina.learning.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
+from lamina.learning.protocols import Loss, Metric, Spec, check_loss, check_metrics, check_outputs
+from lamina.learning.weighting import ClassWeights, called, takes_weights, weights_of_classes
+
+# The numbers of some targets, and a check of their values, which raises DataError.
+TargetCheck = tuple[tuple[int, ...], Callable[[Any], None]]
+# The beginnings of the names of a loss's outputs.
+TERMS = ("loss.", "divisor.")
+
+
+@frozen_dataclass
+class Share:
+    """The terms of a loss that are divided by the same number, with their factors.
+
+    Attributes:
+        loss: a single number.
+        divisor: the sum of weights by which it was divided; None for the number of examples.
+        summed: whether it is a sum, which was divided by nothing.
+        weighted: whether the loss is 0, and not NaN, if the divisor is.
+    """
+
+    loss: Tensor
+    divisor: Tensor | None = None
+    summed: bool = False
+    weighted: bool = False
+
+
+@frozen_dataclass
+class Objective:
+    """The losses and metrics of a batch.
+
+    Attributes:
+        leaves: the targets, `"target0"`.., and the weights of examples, `"weight0"`...
+        loss: of the batch, a single number, without penalties.
+        shares: of this loss; their sum is the loss.
+        terms: the losses of which it consists.
+        outputs: by name: `"loss.NAME"` for each term with a name; `"divisor.NAME"`, the sum of
+            weights by which a term's mean is divided, if that is not its number of elements;
+            `"metric0.NAME"`.. for the metrics.
+        kept: the outputs that have a row for each example, and are not summed.
+        targets: for each term the numbers of its targets.
+        checks: of the values of targets, by losses and metrics.
+    """
+
+    leaves: tuple[Tensor, ...]
+    loss: Tensor
+    shares: tuple[Share, ...]
+    terms: tuple[LossTerm, ...]
+    outputs: tuple[tuple[str, Tensor], ...]
+    kept: frozenset[str]
+    targets: tuple[tuple[int, ...], ...]
+    checks: tuple[TargetCheck, ...]
+
+
+def default_specs(
+    loss: Loss, outputs: Sequence[Tensor], names: Sequence[str]
+) -> list[tuple[LossTerm, tuple[Spec, ...]]]:
+    """The targets that the terms of a loss expect, where there is no data yet.
+
+    Returns:
+        Each term with (shape with the batch, dtype) of its targets; none for a loss without.
+    """
+    check_loss(loss)
+    found: list[tuple[LossTerm, tuple[Spec, ...]]] = []
+    for term in terms_of(loss, names):
+        expected = _expected(term, outputs)
+        compared = outputs if term.output is None else [outputs[term.output]]
+        plain = tuple((tensor.shape, tensor.dtype) for tensor in compared)
+        found.append((term, plain if expected is None else expected))
+    return found
+
+
+def _expected(term: LossTerm, outputs: Sequence[Tensor]) -> tuple[Spec, ...] | None:
+    """The targets that a term expects; None if it does not say."""
+    if term.output is None:
+        check_outputs(term.loss, len(outputs))
+    describe: Callable[[Any], Any] | None = getattr(term.loss, "target", None)
+    if describe is None:
+        return None
+    found = describe(_prediction(term, outputs))
+    if found is None:
+        return ()
+    return (found,) if isinstance(found[1], DType) else tuple(found)
+
+
+def objective(
+    loss: Loss,
+    metrics: Sequence[Metric],
+    trace: Trace,
+    names: Sequence[str],
+    targets: Sequence[Spec],
+    weights: Sequence[Spec] = (),
+    classes: ClassWeights | None = None,
+) -> Objective:
+    """Builds loss and metrics of a batch.
+
+    Args:
+        loss, metrics: to compute.
+        trace: of the network.
+        names: of the network's outputs.
+        targets, weights: (shape with the batch, dtype) of the targets and of the examples' weights.
+        classes: the weights of classes in the loss.
+
+    Raises:
+        LaminaError: if targets or weights do not fit the losses.
+    """
+    check_loss(loss)
+    check_metrics(metrics)
+    terms = terms_of(loss, names)
+    leaves = [leaf(f"target{n}", "input", *spec) for n, spec in enumerate(targets)]
+    weight_leaves = [leaf(f"weight{n}", "input", *spec) for n, spec in enumerate(weights)]
+    dtype = loss_dtype(trace)
+    compared = _compared_targets(terms, trace.outputs, leaves, len(weights))
+    weighted = _weights_of_terms(terms, [ops.cast(one, dtype) for one in weight_leaves])
+    shares: list[Share] = []
+    outputs: list[tuple[str, Tensor]] = []
+    checks: list[TargetCheck] = []
+    for term, numbers, weight in zip(terms, compared, weighted, strict=True):
+        target = _target(term, trace.outputs, leaves, numbers, dtype)
+        checks += _check(term.loss, numbers, trace.outputs[term.output or 0])
+        given = weight
+        if classes is not None:
+            given = _with_classes(classes, term, trace.outputs, target, weight)
+        try:
+            value, divisor = _value(term, trace, target, given)
+        except (DTypeError, ShapeError) as error:
+            raise _of_one_target(error, term, numbers, len(leaves)) from None
+        if divisor is not None:
+            outputs.append((f"divisor.{term.name}", divisor))
+        if term.name:
+            outputs.append((f"loss.{term.name}", value))
+        scaled = value if term.factor == 1 else value * term.factor
+        shares.append(Share(scaled, divisor, term.summed, given is not None))
+    everything = [_cast(one, dtype) for one in leaves]
+    measured = _measured(metrics, trace, names, terms, compared, everything, weighted)
+    found, kept, of_metrics = measured
+    return Objective(
+        (*leaves, *weight_leaves),
+        added([share.loss for share in shares]),
+        _joined(shares),
+        terms,
+        (*outputs, *found),
+        kept,
+        tuple(compared),
+        (*checks, *of_metrics),
+    )
+
+
+def _check(owner: object, numbers: Sequence[int], prediction: Any) -> list[TargetCheck]:
+    """The check of targets by a loss or a metric, if it has one."""
+    check = getattr(owner, "check_target", None)
+    if check is None or not numbers or not isinstance(prediction, Tensor):
+        return []
+    return [(tuple(numbers), partial(check, prediction_shape=prediction.shape))]
+
+
+def _of_one_target(
+    error: LaminaError, term: LossTerm, numbers: Sequence[int], count: int
+) -> LaminaError:
+    """The error of a loss, which says which one of several targets it is about."""
+    if count > 1 and len(numbers) == 1:
+        number = numbers[0]
+        error.facts += (("target", f"y[{number}], of the output {term.name!r}"),)
+        # The advice is written for a single target y.
+        error.advice = re.sub(r"\by(?=[.\[])", f"y[{number}]", error.advice)
+    return error
+
+
+def added(terms: Sequence[Tensor]) -> Tensor:
+    """The sum of some numbers, at least one."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = ops.add(total, term)
+    return total
+
+
+def _joined(shares: Sequence[Share]) -> tuple[Share, ...]:
+    """Sums joined to one share, and so means over examples; others stay alone."""
+    found: list[Share] = []
+    for summed in (True, False):
+        same = [one.loss for one in shares if one.summed == summed and one.divisor is None]
+        found += [Share(added(same), summed=summed)] if same else []
+    return (*found, *(one for one in shares if one.divisor is not None))
+
+
+# Targets and weights ------------------------------------------------------------------------------
+
+
+def _compared_targets(
+    terms: Sequence[LossTerm], outputs: Sequence[Tensor], leaves: Sequence[Tensor], weights: int
+) -> list[tuple[int, ...]]:
+    """For each term the numbers of its targets.
+
+    Args:
+        terms: of the loss.
+        outputs: of the network.
+        leaves: the targets.
+        weights: how many arrays of weights there are, for the error.
+    """
+    expected = [_expected(term, outputs) for term in terms]
+    for term, specs in zip(terms, expected, strict=True):
+        if not leaves and specs:
+            raise DataError(
+                "the loss needs targets, and the data has none",
+                facts=(("expected", shape_text(*specs[0])), ("found", "inputs only")),
+                where=type(term.loss).__name__,
+                advice="Give pairs (x, y), or a loss that needs no targets.",
+            )
+    if terms[0].output is None:
+        return [tuple(range(len(leaves)))]
+    counts = [1 if specs is None else len(specs) for specs in expected]
+    if sum(counts) != len(leaves):
+        advice = "Give a tuple with one target for each output that has a loss."
+        if weights and sum(counts) > len(leaves):
+            advice = (
+                "The third value of (x, y, z) is the weights of the examples. Several targets make "
+                "a tuple: (x, (y, z))."
+            )
+        raise DataError(
+            "the data has another number of targets than the losses take",
+            facts=(
+                ("losses", ", ".join(term.name for term in terms)),
+                ("expected", f"{sum(counts)} targets"),
+                ("found", str(len(leaves))),
+            ),
+            where="loss",
+            advice=advice,
+        )
+    starts = [sum(counts[:number]) for number in range(len(counts))]
+    return [tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True)]
+
+
+def _target(
+    term: LossTerm,
+    outputs: Sequence[Tensor],
+    leaves: Sequence[Tensor],
+    numbers: Sequence[int],
+    dtype: DType,
+) -> Any:
+    """The target of a term: cast to floats if its loss needs floats."""
+    if not numbers:
+        return None
+    expected = _expected(term, outputs) or ()
+    found: list[Tensor] = []
+    for position, number in enumerate(numbers):
+        tensor = leaves[number]
+        wanted = expected[min(position, len(expected) - 1)] if expected else None
+        # Integers of another rank are class numbers, for losses that take either.
+        alike = wanted is not None and len(wanted[0]) == tensor.rank
+        to_float = wanted is not None and alike and wanted[1].is_float and not tensor.dtype.is_float
+        found.append(ops.cast(tensor, dtype) if to_float else _cast(tensor, dtype))
+    return _single(found)
+
+
+def _cast(target: Tensor, dtype: DType) -> Tensor:
+    """A target of floats in the dtype of the loss; another one as it is."""
+    return ops.cast(target, dtype) if target.dtype.is_float else target
+
+
+def _weights_of_terms(terms: Sequence[LossTerm], weights: Sequence[Tensor]) -> list[Tensor | None]:
+    """The weights of the examples in each term."""
+    if len(weights) < 2:
+        return [weights[0] if weights else None] * len(terms)
+    if len(weights) != len(terms):
+        raise DataError(
+            "the data has another number of weights than there are losses",
+            facts=(("expected", f"1 or {len(terms)} arrays"), ("found", str(len(weights)))),
+            where="weights",
+            advice="Give one array of weights, or a tuple with one for each loss.",
+        )
+    return list(weights)
+
+
+def _with_classes(
+    classes: ClassWeights,
+    term: LossTerm,
+    outputs: Sequence[Tensor],
+    target: Any,
+    weights: Tensor | None,
+) -> Tensor:
+    """The weights of the examples times those of their classes.
+
+    Raises:
+        DefinitionError: unless one output is compared with one target.
+    """
+    prediction = _prediction(term, outputs)
+    if term.output is not None or not isinstance(target, Tensor) or len(outputs) != 1:
+        raise DefinitionError(
+            "weights of classes need one output and one target",
+            facts=(("outputs", str(len(outputs))), ("target", repr(target))),
+            where="class_weights",
+            advice="Give them to the loss of an output: lm.CrossEntropy(class_weights=[...]).",
+        )
+    labels = any(not spec[1].is_float for spec in _expected(term, outputs) or ())
+    found = weights_of_classes(classes, prediction, target, labels=labels)
+    if weights is None:
+        return found
+    missing = found.rank - weights.rank
+    if missing > 0:
+        weights = ops.reshape(weights, (*weights.shape, *(1,) * missing))
+    return found * weights
+
+
+# Values -------------------------------------------------------------------------------------------
+
+
+def _value(
+    term: LossTerm, trace: Trace, target: Any, weights: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The loss, and the sum of weights by which it is divided if that is not the batch."""
+    prediction = _prediction(term, trace.outputs)
+    doubt: Callable[[Any], str] | None = getattr(term.loss, "doubt", None)
+    if doubt:
+        _warn_of(doubt(prediction), term.loss, term.name)
+    value, divisor = _computed(term, prediction, target, weights)
+    given = cast(object, value)
+    if not isinstance(given, Tensor) or given.shape != () or not given.dtype.is_float:
+        advice = "Average over the examples: ops.mean(...)."
+        if getattr(term.loss, "reduction", "") == "none":
+            advice = "Leave reduction='none' out: it is for lm.compile and losses of your own."
+        raise ShapeError(
+            "a loss must be a single number",
+            facts=(
+                ("expected", f"a tensor {shape_text((), loss_dtype(trace))}"),
+                ("found", described(given) if isinstance(given, Tensor) else type(given).__name__),
+            ),
+            where="loss",
+            advice=advice,
+        )
+    return _of_mixed_examples(given, term, trace, target, weights), divisor
+
+
+def _computed(
+    term: LossTerm, prediction: Any, target: Any, weights: Tensor | None
+) -> tuple[Any, Tensor | None]:
+    measure: Callable[..., Any] | None = getattr(term.loss, "measured", None)
+    with labelled(Origin(f"loss/{term.name}" if term.name else "loss")):
+        if measure is None:
+            return called(term.loss, prediction, target, weights, "loss"), None
+        return measure(prediction, target, weights)
+
+
+def _of_mixed_examples(
+    own: Tensor, term: LossTerm, trace: Trace, target: Any, weights: Tensor | None
+) -> Tensor:
+    """The loss of a batch, if its examples are mixed: of their own and their partners' targets.
+
+    A partner's target keeps its weight. The sum of the weights is the same.
+
+    Args:
+        own: the loss with the examples' own targets.
+        term, trace, target, weights: as for `_value`.
+    """
+    mixture = trace.record.mixture
+    if mixture is None or target is None:
+        return own
+    targets = cast(tuple[Tensor, ...], target if isinstance(target, tuple) else (target,))
+    others = _single([partners(one) for one in targets])
+    moved = None if weights is None else partners(weights)
+    other, _ = _computed(term, _prediction(term, trace.outputs), others, moved)
+    share = ops.cast(mixture.share, own.dtype)
+    return share * own + (1 - share) * other
+
+
+def _warn_of(doubt: str, owner: object, output: str) -> None:
+    """Warns if a loss or a metric knows that the prediction is of a wrong kind.
+
+    Args:
+        doubt: its text; "" without a doubt.
+        owner: the loss or the metric.
+        output: its name; "" for all.
+    """
+    if doubt:
+        origin = Origin(type(owner).__name__, getattr(owner, "source", ""))
+        named = f", for output {output!r}" if output else ""
+        warn(f"in {origin}{named}: {doubt}")
+
+
+def loss_dtype(trace: Trace) -> DType:
+    """The float type in which losses and metrics are computed."""
+    return float32 if trace.record.dtype.is_half else trace.record.dtype
+
+
+def _prediction(term: LossTerm, outputs: Sequence[Tensor]) -> Any:
+    return _single(outputs) if term.output is None else outputs[term.output]
+
+
+def _single(tensors: Sequence[Tensor]) -> Any:
+    """The tensor itself if there is one, a tuple of several; None for none."""
+    return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
+
+
+# Metrics ------------------------------------------------------------------------------------------
+
+
+def _measured(
+    metrics: Sequence[Metric],
+    trace: Trace,
+    names: Sequence[str],
+    terms: Sequence[LossTerm],
+    compared: Sequence[Sequence[int]],
+    targets: Sequence[Tensor],
+    weighted: Sequence[Tensor | None],
+) -> tuple[list[tuple[str, Tensor]], frozenset[str], list[TargetCheck]]:
+    """The statistics of the metrics, the names of those with a row for each example, and checks."""
+    found: list[tuple[str, Tensor]] = []
+    checks: list[TargetCheck] = []
+    outputs = trace.outputs
+    for number, metric in enumerate(metrics):
+        prediction, target, weights = _single(outputs), _single(targets), weighted[0]
+        if isinstance(metric, OfOutput):
+            position = _position(metric, names)
+            prediction = outputs[position]
+            target, weights = _of_output(position, terms, compared, targets, weighted, outputs)
+        single = isinstance(prediction, Tensor) and isinstance(target, Tensor)
+        inner = metric.metric if isinstance(metric, OfOutput) else metric
+        if not single and not getattr(inner, "takes_several", False):
+            raise DefinitionError(
+                "a metric compares one output with one target",
+                facts=(("outputs", str(len(outputs))), ("target", repr(target))),
+                where=type(inner).__name__,
+                advice="Give the metrics by output: metrics={'classes': [lm.Accuracy()]}. A metric "
+                "that takes tuples has `takes_several = True`.",
+            )
+        with labelled(Origin(f"metric{number}")):
+            statistics = _statistics(metric, inner, prediction, target, weights)
+        numbers = [position for position, one in enumerate(targets) if one is target]
+        checks += _check(inner, numbers, prediction)
+        name = metric.output if isinstance(metric, OfOutput) else ""
+        own = _loss_of(name, terms)
+        _warn_of(_doubt_of_ignored(inner, own), inner, name)
+        doubt: Callable[..., str] | None = getattr(inner, "doubt", None)
+        if doubt:
+            text = doubt(prediction, target, own)
+            _warn_of(text, inner.function if isinstance(inner, FunctionMetric) else inner, name)
+        found += [(f"metric{number}.{name}", tensor) for name, tensor in statistics.items()]
+    kept = [name for name, tensor in found if tensor.rank and isinstance(tensor.shape[0], Size)]
+    return found, frozenset(kept), checks
+
+
+def _doubt_of_ignored(metric: object, loss: object) -> str:
+    """A warning about targets that the loss ignores, and the metric counts; "" for none."""
+    ignored: int | None = getattr(loss, "ignore_index", None)
+    if ignored is None or getattr(metric, "ignore_index", ignored) == ignored:
+        return ""
+    return (
+        f"{type(loss).__name__} ignores targets of {ignored}, and the metric counts them. "
+        f"Write ignore_index={ignored}."
+    )
+
+
+def _loss_of(output: str, terms: Sequence[LossTerm]) -> Loss | None:
+    """The loss of an output; None for an output without a loss."""
+    own = (term.loss for term in terms if term.output is None or term.name == output)
+    return next(own, None)
+
+
+def _statistics(
+    metric: Metric, inner: Metric, prediction: Any, target: Any, weights: Tensor | None
+) -> Mapping[str, Tensor]:
+    if weights is None:
+        return metric.statistics(prediction, target)
+    if not takes_weights(inner.statistics):
+        raise DefinitionError(
+            "the examples have weights, and this metric does not take them",
+            facts=(
+                ("expected", "statistics(prediction, target, weights=None)"),
+                ("found", repr(inner)),
+            ),
+            where=type(inner).__name__,
+            advice="Give its method a third parameter, weights=None, and multiply by the weights.",
+        )
+    return cast(Any, metric).statistics(prediction, target, weights=weights)
+
+
+def _position(metric: OfOutput, names: Sequence[str]) -> int:
+    """The number of the output that a metric is for."""
+    if metric.output not in names:
+        raise DefinitionError(
+            "the metrics do not fit the outputs of the network",
+            facts=(
+                ("outputs", ", ".join(names)),
+                ("metric", f"{metric.output!r}: {metric.metric}"),
+            ),
+            where="metrics",
+            advice=advice_on_names(names),
+        )
+    return list(names).index(metric.output)
+
+
+def _of_output(
+    position: int,
+    terms: Sequence[LossTerm],
+    compared: Sequence[Sequence[int]],
+    targets: Sequence[Tensor],
+    weighted: Sequence[Tensor | None],
+    outputs: Sequence[Tensor],
+) -> tuple[Any, Tensor | None]:
+    """The target of an output, and the weights of its examples."""
+    if terms[0].output is None:
+        paired = len(targets) == len(outputs)
+        return (targets[position] if paired else None), weighted[0]
+    for term, numbers, weights in zip(terms, compared, weighted, strict=True):
+        if term.output == position:
+            return _single([targets[number] for number in numbers]), weights
+    return None, None

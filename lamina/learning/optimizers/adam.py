@@ -1,0 +1,325 @@
+"""Optimizers with running means of the gradient and of its square: the family of Adam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.checks.kinds import Fraction, NotNegative
+from lamina.graph import Tensor
+from lamina.learning.optimizers.optimizer import (
+    Optimizer,
+    Rate,
+    Slots,
+    bias_correction,
+    decayed,
+    rate_at,
+    running_mean,
+    running_square,
+)
+from lamina.learning.protocols import PerParameter
+
+
+@frozen_dataclass
+class Adam(Optimizer):
+    """w - rate m / (sqrt(v) + epsilon), with bias-corrected running means m of g and v of g^2.
+
+    From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 1; `amsgrad`
+    from Reddi, Kale, Kumar: On the convergence of Adam and beyond (2018).
+
+    Args:
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of m each training step keeps.
+        beta2: how much of v each training step keeps.
+        epsilon: keeps the divisor above zero.
+        weight_decay: this multiple of the parameter is added to its gradient; see `AdamW`.
+        amsgrad: divides by the largest v so far.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Adam(1e-3).slots()
+        {'mean': 0.0, 'square_mean': 0.0}
+    """
+
+    rate: Rate = 1e-3
+    _: KW_ONLY
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    amsgrad: bool = False
+
+    def slots(self) -> dict[str, float]:
+        """`mean` and `square_mean`, and `largest_square_mean` with amsgrad."""
+        return _adam_slots(self)
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        direction = decayed(gradient, parameter, self.weight_decay)
+        return _adam_update(self, parameter, direction, slots, step, rate)
+
+
+@frozen_dataclass
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay: w is first multiplied by 1 - rate decay.
+
+    From Loshchilov, Hutter: Decoupled weight decay regularization (2019), algorithm 2.
+
+    Args:
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of m each training step keeps.
+        beta2: how much of v each training step keeps.
+        epsilon: keeps the divisor above zero.
+        weight_decay: rate times this multiple of the parameter is subtracted.
+        amsgrad: divides by the largest v so far.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.AdamW(1e-3, amsgrad=True).slots()
+        {'mean': 0.0, 'square_mean': 0.0, 'largest_square_mean': 0.0}
+    """
+
+    rate: Rate = 1e-3
+    _: KW_ONLY
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 1e-2
+    amsgrad: bool = False
+
+    def slots(self) -> dict[str, float]:
+        """`mean` and `square_mean`, and `largest_square_mean` with amsgrad."""
+        return _adam_slots(self)
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        start = parameter
+        if self.weight_decay:
+            start = parameter * (1.0 - rate * self.weight_decay)
+        return _adam_update(self, start, gradient, slots, step, rate)
+
+
+@frozen_dataclass
+class Adamax(Optimizer):
+    """w - rate m / u: Adam with a decaying maximum u of the gradient's absolute value.
+
+    From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 2.
+
+    Args:
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of m each training step keeps.
+        beta2: how much of u each training step keeps.
+        epsilon: is added to the gradient's absolute value.
+        weight_decay: this multiple of the parameter is added to its gradient.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Adamax(2e-3).slots()
+        {'mean': 0.0, 'largest': 0.0}
+    """
+
+    rate: Rate = 2e-3
+    _: KW_ONLY
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+
+    def slots(self) -> dict[str, float]:
+        """`mean` and `largest`."""
+        return {"mean": 0.0, "largest": 0.0}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        direction = decayed(gradient, parameter, self.weight_decay)
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        mean = running_mean(slots["mean"], direction, self.beta1)
+        size = ops.abs(direction) + self.epsilon
+        largest = ops.maximum(slots["largest"] * self.beta2, size)
+        length = -rate / bias_correction(_time(step, parameter), self.beta1)
+        new = ops.multiply_add(mean / largest, length, parameter)
+        return new, {"mean": mean, "largest": largest}
+
+
+@frozen_dataclass
+class NAdam(Optimizer):
+    """Adam with Nesterov momentum; the momentum grows towards beta1.
+
+    From Dozat: Incorporating Nesterov momentum into Adam (2016). The momentum of training step t,
+    counted from 1, is beta1 (1 - 0.5 * 0.96^(t momentum_decay)).
+
+    Args:
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of the mean of gradients each training step keeps.
+        beta2: how much of the mean of squared gradients each training step keeps.
+        epsilon: keeps the divisor above zero.
+        weight_decay: this multiple of the parameter is added to its gradient.
+        momentum_decay: how fast the momentum grows.
+        decoupled_weight_decay: multiplies the parameter by 1 - rate * weight_decay instead, as
+            `AdamW` does.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> list(lm.NAdam(2e-3).slots())
+        ['mean', 'square_mean', 'momentum_product']
+    """
+
+    rate: Rate = 2e-3
+    _: KW_ONLY
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    momentum_decay: NotNegative = 4e-3
+    decoupled_weight_decay: bool = False
+
+    def slots(self) -> dict[str, float | PerParameter]:
+        """`mean`, `square_mean`, and the number `momentum_product`."""
+        return {"mean": 0.0, "square_mean": 0.0, "momentum_product": PerParameter(1.0)}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        start, direction = parameter, gradient
+        if self.decoupled_weight_decay:
+            start = parameter * (1.0 - rate * self.weight_decay)
+        else:
+            direction = decayed(gradient, parameter, self.weight_decay)
+        mean = running_mean(slots["mean"], direction, self.beta1)
+        square_mean = running_square(slots["square_mean"], direction, self.beta2)
+        # Numbers that are the same for all elements are computed once, as scalars.
+        time = _time(step, parameter)
+        momentum, next_momentum = self._momentum(time), self._momentum(time + 1.0)
+        product = slots["momentum_product"] * momentum
+        length = rate * (1.0 - momentum) / (1.0 - product)
+        next_length = rate * next_momentum / (1.0 - product * next_momentum)
+        moved = ops.multiply_add(direction, length, mean * next_length)
+        new = start - moved / _root(square_mean, time, self.beta2, self.epsilon)
+        new_slots = {"mean": mean, "square_mean": square_mean, "momentum_product": product}
+        return new, new_slots
+
+    def _momentum(self, time: Tensor) -> Tensor:
+        decay = ops.exp(time * (self.momentum_decay * math.log(0.96)))
+        return (1.0 - decay * 0.5) * self.beta1
+
+
+@frozen_dataclass
+class LAMB(Optimizer):
+    """w - rate |w| / |d| d, where d is the direction of Adam with the parameter's decay added.
+
+    Each parameter moves in proportion to its own norm, which keeps large batches stable. From
+    You et al.: Large batch optimization for deep learning: training BERT in 76 minutes (2020),
+    algorithm 2, with the identity for its function phi. The quotient is 1 where a norm is 0.
+
+    Args:
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of the mean of gradients each training step keeps.
+        beta2: how much of the mean of squared gradients each training step keeps.
+        epsilon: keeps the divisor above zero.
+        weight_decay: this multiple of the parameter is added to the direction.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.LAMB(1e-3).slots()
+        {'mean': 0.0, 'square_mean': 0.0}
+    """
+
+    rate: Rate = 1e-3
+    _: KW_ONLY
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-6
+    weight_decay: NotNegative = 1e-2
+
+    def slots(self) -> dict[str, float]:
+        """`mean` and `square_mean`."""
+        return {"mean": 0.0, "square_mean": 0.0}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        mean = running_mean(slots["mean"], gradient, self.beta1)
+        square_mean = running_square(slots["square_mean"], gradient, self.beta2)
+        time = _time(step, parameter)
+        scale = ops.reciprocal(bias_correction(time, self.beta1))
+        adam = mean * scale / _root(square_mean, time, self.beta2, self.epsilon)
+        direction = decayed(adam, parameter, self.weight_decay)
+        size, length = _norm(parameter), _norm(direction)
+        usual = ops.logical_and(ops.greater(size, 0.0), ops.greater(length, 0.0))
+        trust = ops.where(usual, size, 1.0) / ops.where(usual, length, 1.0)
+        new = ops.multiply_add(direction, trust * -rate, parameter)
+        return new, {"mean": mean, "square_mean": square_mean}
+
+
+# Shared by the optimizers above -------------------------------------------------------------------
+
+
+def _adam_slots(optimizer: Adam | AdamW) -> dict[str, float]:
+    largest = {"largest_square_mean": 0.0} if optimizer.amsgrad else {}
+    return {"mean": 0.0, "square_mean": 0.0, **largest}
+
+
+def _adam_update(
+    optimizer: Adam | AdamW,
+    start: Tensor,
+    direction: Tensor,
+    slots: Mapping[str, Tensor],
+    step: Tensor,
+    rate: Tensor,
+) -> tuple[Tensor, Slots]:
+    mean = running_mean(slots["mean"], direction, optimizer.beta1)
+    square_mean = running_square(slots["square_mean"], direction, optimizer.beta2)
+    new_slots = {"mean": mean, "square_mean": square_mean}
+    if optimizer.amsgrad:
+        square_mean = ops.maximum(slots["largest_square_mean"], square_mean)
+        new_slots["largest_square_mean"] = square_mean
+    # Numbers that are the same for all elements are computed once, as scalars.
+    time = _time(step, start)
+    length = -rate / bias_correction(time, optimizer.beta1)
+    divisor = _root(square_mean, time, optimizer.beta2, optimizer.epsilon)
+    return ops.multiply_add(mean / divisor, length, start), new_slots
+
+
+def _time(step: Tensor, parameter: Tensor) -> Tensor:
+    """The number of the training step, from 1, in the parameter's dtype."""
+    return ops.cast(step, parameter.dtype) + 1.0
+
+
+def _root(square_mean: Tensor, time: Tensor, beta: float, epsilon: float) -> Tensor:
+    """sqrt(v) + epsilon for the bias-corrected mean of squares v."""
+    scale = ops.reciprocal(ops.sqrt(bias_correction(time, beta)))
+    return ops.multiply_add(ops.sqrt(square_mean), scale, epsilon)
+
+
+def _norm(x: Tensor) -> Tensor:
+    return ops.sqrt(ops.sum(x * x))

@@ -1,0 +1,185 @@
+"""Optimizers that do not scale by gradient statistics: SGD with momentum, and by signs only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from typing import Annotated
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.checks import refused
+from lamina.checks.kinds import Fraction, Misfit, NotNegative, Number
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+from lamina.layers.checks import origin_text
+from lamina.learning.optimizers.optimizer import (
+    Optimizer,
+    Rate,
+    Slots,
+    decayed,
+    rate_at,
+    running_mean,
+)
+
+
+@frozen_dataclass
+class SGD(Optimizer):
+    """Stochastic gradient descent: w - rate g, or w - rate b with b = momentum b + g.
+
+    Args:
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        momentum: how much of b each training step keeps (Polyak 1964).
+        dampening: from the second training step on, b adds g times 1 - dampening.
+        nesterov: Nesterov momentum, g + momentum b (Nesterov 1983; Sutskever et al. 2013).
+        weight_decay: this multiple of the parameter is added to its gradient.
+
+    Raises:
+        DefinitionError: for a number out of range, or nesterov without momentum or with
+            dampening.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.SGD(0.1, momentum=0.9).slots()
+        {'momentum': 0.0}
+    """
+
+    rate: Rate = 1e-3
+    _: KW_ONLY
+    momentum: NotNegative = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    weight_decay: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise DefinitionError(
+                "nesterov needs momentum and no dampening",
+                facts=(
+                    ("expected", "momentum > 0, dampening = 0"),
+                    ("found", f"momentum = {self.momentum}, dampening = {self.dampening}"),
+                ),
+                where=origin_text(self),
+                advice="For example SGD(0.1, momentum=0.9, nesterov=True).",
+            )
+
+    def slots(self) -> dict[str, float]:
+        """`momentum`, if there is any."""
+        return {"momentum": 0.0} if self.momentum else {}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        direction = decayed(gradient, parameter, self.weight_decay)
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        if not self.momentum:
+            return ops.multiply_add(direction, -rate, parameter), {}
+        given = direction * (1 - self.dampening) if self.dampening else direction
+        buffer = ops.multiply_add(slots["momentum"], self.momentum, given)
+        if self.dampening:
+            buffer = ops.where(ops.equal(step, 0), direction, buffer)
+        moved = buffer
+        if self.nesterov:
+            moved = ops.multiply_add(buffer, self.momentum, direction)
+        return ops.multiply_add(moved, -rate, parameter), {"momentum": buffer}
+
+
+@frozen_dataclass
+class Lion(Optimizer):
+    """w - rate (sign(c) + decay w), where c is a mean of g and the running mean of gradients.
+
+    From Chen et al.: Symbolic discovery of optimization algorithms (2023), algorithm 2. All
+    elements move by the same length, so the rate is 3 to 10 times smaller than that of AdamW,
+    and the weight decay as much larger.
+
+    Args:
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: how much of the mean is in c; the rest is the gradient.
+        beta2: how much of the mean each training step keeps.
+        weight_decay: rate times this multiple of the parameter is subtracted.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Lion(1e-4, weight_decay=0.1).slots()
+        {'mean': 0.0}
+    """
+
+    rate: Rate = 1e-4
+    _: KW_ONLY
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.99
+    weight_decay: NotNegative = 0.0
+
+    def slots(self) -> dict[str, float]:
+        """`mean`."""
+        return {"mean": 0.0}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        sign = ops.sign(running_mean(slots["mean"], gradient, self.beta1))
+        moved = decayed(sign, parameter, self.weight_decay)
+        new = ops.multiply_add(moved, -rate, parameter)
+        return new, {"mean": running_mean(slots["mean"], gradient, self.beta2)}
+
+
+@frozen_dataclass
+class Rprop(Optimizer):
+    """w - length sign(g): a length for each element, longer while its gradient keeps its sign.
+
+    An element whose gradient changes its sign stays unchanged in this training step. From
+    Riedmiller, Braun: A direct adaptive method for faster backpropagation learning (1993), as
+    iRprop- of Igel, Hüsken: Improving the Rprop learning algorithm (2000). It is meant for full
+    batches: signs that differ between batches shorten the lengths.
+
+    Args:
+        rate: the first length, a number.
+        decrease: the factor of the length if the sign changes; PyTorch's `etas[0]`.
+        increase: the factor of the length if the sign stays; PyTorch's `etas[1]`.
+        shortest, longest: limits of the lengths; PyTorch's `step_sizes`.
+
+    Raises:
+        DefinitionError: for a number out of range.
+
+    Example:
+        >>> import lamina as lm
+        >>> lm.Rprop(0.01).slots()
+        {'gradient': 0.0, 'length': 0.01}
+    """
+
+    rate: NotNegative = 1e-2
+    _: KW_ONLY
+    decrease: Annotated[float, Number("(0, 1)")] = 0.5
+    increase: Annotated[float, Number("(1, inf)")] = 1.2
+    shortest: NotNegative = 1e-6
+    longest: float = 50.0
+
+    def __post_init__(self) -> None:
+        try:
+            Number(f"[{self.shortest}, inf)").read(self.longest)
+        except Misfit as misfit:
+            raise refused(misfit, "longest", self.longest, "Rprop") from None
+
+    def slots(self) -> dict[str, float]:
+        """`gradient`, the previous one, 0 for elements that were not updated; and `length`."""
+        return {"gradient": 0.0, "length": float(self.rate)}
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Builds the update of one parameter."""
+        agreement = gradient * slots["gradient"]
+        changed = ops.less(agreement, 0.0)
+        length = slots["length"]
+        longer = ops.where(ops.greater(agreement, 0.0), length * self.increase, length)
+        length = ops.where(changed, length * self.decrease, longer)
+        length = ops.clip(length, self.shortest, self.longest)
+        followed = ops.where(changed, 0.0, gradient)
+        new = parameter - ops.sign(followed) * length
+        return new, {"gradient": followed, "length": length}

@@ -1,0 +1,294 @@
+"""Protocols and checks of losses, optimizers, metrics and gradient clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from types import FunctionType
+from typing import Annotated, Any, Protocol, cast
+
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, DType, Shape, as_whole
+from lamina.checks.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
+from lamina.elsewhere import advice_on_object
+from lamina.errors import DefinitionError
+from lamina.graph import Tensor
+
+# Called with the prediction (a tuple where the network has several outputs) and the target.
+Loss = Callable[[Any, Any], Tensor]
+Clip = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+Spec = tuple[Shape, DType]
+
+# The name of the optimizer state that holds the average of a parameter over training steps.
+AVERAGE = "average"
+
+
+@frozen_dataclass
+class PerParameter:
+    """An optimizer state of one number for each parameter, not one for each element.
+
+    Attributes:
+        first: its first value.
+    """
+
+    first: float
+
+
+class Optimizer(Protocol):
+    """The update rule of parameters; see `lamina.learning.optimizers`.
+
+    An optimizer that treats parameters differently also has `for_parameters(names)`, which returns
+    the optimizer of each name. An optimizer with a true `joins_parameters` gets all its parameters
+    in one call of `update`, joined to one vector.
+    """
+
+    def slots(self) -> Mapping[str, float | PerParameter]:
+        """The state kept for each parameter, in its shape, with its first value."""
+        ...
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The new parameter and state; `step` (0-d int64) counts finished training steps."""
+        ...
+
+
+class Metric(Protocol):
+    """A measure reported in addition to the loss; see `lamina.learning.metrics`."""
+
+    @property
+    def name(self) -> str:
+        """Its key in results and histories."""
+        ...
+
+    def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]:
+        """Sums over a batch; the sums of several batches can be added."""
+        ...
+
+    def result(self, sums: Mapping[str, Array]) -> float | Array:
+        """The metric, from the sums over all batches."""
+        ...
+
+
+@frozen_dataclass
+class TrainingOptions:
+    """How parameters are trained: everything that decides a training step but network and data.
+
+    Attributes:
+        loss: a loss, or any function of (prediction, target) tensors.
+        optimizer: updates the parameters from their gradients.
+        metrics: measured on each batch.
+        clip: clips the gradients, if it is not None.
+        frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
+        class_weights: of each class in the loss: a row, or by the number of the class.
+        gradient_norm: whether the norm of all gradients is an output.
+
+    Raises:
+        DefinitionError: if one of them is of the wrong kind.
+    """
+
+    loss: Loss
+    optimizer: Optimizer
+    metrics: Sequence[Metric] = ()
+    clip: Clip | None = None
+    frozen: Sequence[str] = ()
+    class_weights: Mapping[int, float] | Sequence[float] | None = None
+    gradient_norm: bool = False
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        check_optimizer(self.optimizer)
+        check_metrics(self.metrics)
+        check_clip(self.clip)
+        check_frozen(self.frozen)
+
+
+def options_or_none(
+    loss: Loss | None,
+    optimizer: Optimizer | None,
+    clip: Clip | None,
+    frozen: Sequence[str],
+    where: str,
+) -> TrainingOptions | None:
+    """The options of a training step; None, for a forward pass, without loss and optimizer.
+
+    Raises:
+        DefinitionError: for a loss without an optimizer, or an optimizer without a loss; names
+            the function `where`.
+    """
+    if loss is None and optimizer is None:
+        return None
+    if loss is None or optimizer is None:
+        raise DefinitionError(
+            "a training step needs both a loss and an optimizer",
+            facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
+            where=where,
+            advice="Give both, or neither for inference.",
+        )
+    return TrainingOptions(loss, optimizer, clip=clip, frozen=frozen)
+
+
+class _BatchSize(Kind):
+    """The number of examples of a batch."""
+
+    def read(self, value: Any, operands: Operands = ()) -> int:
+        if (as_whole(value) or 0) > HIGHEST:
+            raise Misfit(
+                "{name} < 2**63", problem="a batch has more examples than can be counted in 64 bits"
+            )
+        try:
+            return _EXAMPLES.read(value)
+        except Misfit:
+            raise Misfit(
+                "{name} >= 1",
+                problem="a batch has at least one example",
+                advice="The batch size is a whole number.",
+            ) from None
+
+
+_EXAMPLES = Whole(1)
+
+
+BatchSize = Annotated[int, _BatchSize()]
+MicroBatch = Annotated[int | None, OrNone(_BatchSize())]
+
+
+def check_loss(loss: object, where: str = "loss") -> None:
+    """Raises DefinitionError if it is not a loss."""
+    # Losses by output have terms.
+    callable_here = callable(loss) and not advice_on_object(loss)
+    if isinstance(loss, type) or not (callable_here or hasattr(loss, "terms")):
+        expected = "lm.CrossEntropy(), or a function of (prediction, target)"
+        data = isinstance(loss, list | tuple) or hasattr(loss, "__array__")
+        advice = "Inputs and targets are one argument, a pair: (x, y)." * data
+        raise wrong_argument(where, "a loss", expected, cast(object, loss), advice)
+    check_order(loss, where)
+
+
+# Names of parameters in functions for Keras and scikit-learn, whose targets come first.
+_TARGETS = ("y_true", "target", "targets", "true", "label", "labels")
+_PREDICTIONS = ("y_pred", "prediction", "predictions", "pred", "preds", "output", "outputs")
+
+
+def check_order(function: object, where: str) -> None:
+    """Raises DefinitionError for a user's function of (target, prediction), in this order."""
+    if not isinstance(function, FunctionType):
+        return
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    if len(names) > 1 and names[0] in _TARGETS and names[1] in _PREDICTIONS:
+        raise DefinitionError(
+            "the function takes the target first, and gets the prediction first",
+            facts=(("expected", "(prediction, target)"), ("found", f"({', '.join(names)})")),
+            where=where,
+            advice=f"Swap them: lambda {names[1]}, {names[0]}: {function.__name__}"
+            f"({names[0]}, {names[1]}).",
+        )
+
+
+def check_outputs(loss: object, outputs: int) -> None:
+    """Raises DefinitionError if a loss is not for this number of outputs of a network."""
+    # Lamina's losses have `target`; most of them compare one output with one target.
+    if outputs > 1 and hasattr(loss, "target") and not getattr(loss, "takes_several", False):
+        raise DefinitionError(
+            "this loss compares one output with one target",
+            facts=(("outputs", str(outputs)), ("loss", repr(loss))),
+            where="loss",
+            advice="Give a loss for each output: loss=[lm.MSE(), lm.CrossEntropy()], or a dict by "
+            "the names of the outputs.",
+        )
+
+
+def check_optimizer(optimizer: object, where: str = "optimizer") -> None:
+    """Raises DefinitionError if it is not an optimizer."""
+    # `update` alone does not make an optimizer: dicts have it too.
+    methods = [getattr(optimizer, name, None) for name in ("slots", "update")]
+    if isinstance(optimizer, type) or not all(map(callable, methods)):
+        raise wrong_argument(where, "an optimizer", "lm.Adam(1e-3)", optimizer)
+
+
+def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
+    """The optimizer of each parameter, by the parameter's name."""
+    choose: Callable[[Sequence[str]], Mapping[str, Optimizer]] | None
+    choose = getattr(optimizer, "for_parameters", None)
+    return dict.fromkeys(names, optimizer) if choose is None else choose(names)
+
+
+def joins_parameters(optimizer: object) -> bool:
+    """Whether `update` takes all parameters of this optimizer at once, joined to one vector."""
+    return bool(getattr(optimizer, "joins_parameters", False))
+
+
+RateFunction = Callable[[Tensor], Any]
+
+
+def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
+    """The names of parameters that match a pattern such as `"0.*"` or `"*.bias"`.
+
+    Raises:
+        DefinitionError: if none matches.
+    """
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise DefinitionError(
+            "a pattern fits no parameter",
+            facts=(("pattern", repr(pattern)), ("parameters", ", ".join(names) or "none")),
+            where=where,
+            advice="A star stands for any text: '1.*' is all of layer 1, '*.bias' every bias.",
+        )
+    return found
+
+
+def check_frozen(frozen: object) -> None:
+    """Raises DefinitionError if it is not a sequence of patterns."""
+    listed = cast(Sequence[object], frozen) if isinstance(frozen, list | tuple) else [None]
+    if not all(isinstance(one, str) for one in listed):
+        raise DefinitionError(
+            "the frozen parameters are given as a list of patterns",
+            facts=(("expected", "['0.*', '2.weight']"), ("found", repr(cast(object, frozen)))),
+            where="frozen",
+        )
+
+
+def check_metrics(metrics: object) -> None:
+    """Raises DefinitionError if it is not a sequence of metrics."""
+    if not isinstance(metrics, list | tuple):
+        raise wrong_argument("metrics", "a list of metrics", "[lm.Accuracy()]", metrics)
+    for metric in cast(Sequence[object], metrics):
+        if isinstance(metric, type) or not hasattr(metric, "statistics"):
+            raise wrong_argument("metric", "a metric", "lm.Accuracy()", metric)
+
+
+def check_clip(clip: object) -> None:
+    """Raises DefinitionError if it cannot clip gradients."""
+    if clip is not None and (isinstance(clip, type) or not callable(clip)):
+        kind = "a function that clips gradients"
+        raise wrong_argument("clip", kind, "lm.ClipGlobalNorm(1.0)", clip)
+
+
+def wrong_argument(
+    where: str, kind: str, expected: str, found: object, advice: str = ""
+) -> DefinitionError:
+    """The error for an argument that is not of a kind, `"a loss"`.
+
+    Args:
+        where: the name of the argument.
+        kind: of the value.
+        expected: a right value.
+        found: the value; of a class, the advice is to make an object of it.
+        advice: for any other value than a class or an object of another framework.
+    """
+    elsewhere = advice_on_object(found)
+    if elsewhere:
+        # Its `repr` may have many lines.
+        cls = found if isinstance(found, type) else type(found)
+        text, advice = f"{cls.__module__}.{cls.__qualname__}", elsewhere
+    else:
+        text = repr(found)
+        if isinstance(found, type):
+            advice = f"Make one of the class: {found.__name__}(...)."
+    return DefinitionError(
+        f"this is not {kind}",
+        facts=(("expected", expected), ("found", text)),
+        where=where,
+        advice=advice,
+    )

@@ -1,0 +1,301 @@
+"""Checks of the shapes, dtypes and values of targets, and the weights of classes.
+
+Functions take the loss, because errors name its class and source line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+
+from lamina import ops
+from lamina.base.shapes import Array, DType, Shape, int64, shape_text
+from lamina.checks.kinds import Number, Row
+from lamina.data.conversion import FEW_ELEMENTS, are_indices
+from lamina.errors import DataError, DTypeError, ShapeError
+from lamina.graph import Tensor, constant, described
+from lamina.layers.checks import origin_text
+
+# Shapes and dtypes of targets ---------------------------------------------------------------------
+
+
+def matched(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
+    """The target in the prediction's dtype; its shape must be the prediction's."""
+    _require_float(loss, prediction)
+    if target.shape != prediction.shape:
+        raise unfit(loss, prediction, target, prediction.shape, prediction.dtype)
+    if target.dtype.is_float and target.dtype != prediction.dtype:
+        raise DTypeError(
+            "the target has another float type than the prediction",
+            facts=(
+                ("prediction", described(prediction)),
+                ("expected", shape_text(target.shape, prediction.dtype)),
+                ("found", described(target)),
+            ),
+            where=origin_text(loss),
+            advice=f"Convert the targets: y.astype({prediction.dtype.name!r}).",
+        )
+    return ops.cast(target, prediction.dtype)
+
+
+def class_count(loss: object, prediction: Tensor, least: int = 2) -> int:
+    """The number of classes: the extent of the prediction's axis 1."""
+    _require_float(loss, prediction)
+    classes = prediction.shape[1] if prediction.rank > 1 else None
+    if not isinstance(classes, int) or classes < least:
+        raise ShapeError(
+            "the prediction has no axis of classes"
+            if least < 2
+            else "the prediction has no axis of at least two classes",
+            facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
+            where=origin_text(loss),
+            advice="Give every example one score for each class. For two classes as one number "
+            "use lm.BCEWithLogits(), for quantities lm.MSE().",
+        )
+    return classes
+
+
+def label_shape(prediction: Tensor) -> Shape:
+    """The prediction's shape without the axis of classes."""
+    return prediction.shape[:1] + prediction.shape[2:]
+
+
+def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
+    """The one-hot mask of the targets' classes: bool in the prediction's shape."""
+    expected = label_shape(prediction)
+    if target.dtype.kind != "int":
+        raise DTypeError(
+            "class numbers must be integers",
+            facts=(
+                ("prediction", described(prediction)),
+                ("expected", shape_text(expected, int64)),
+                ("found", described(target)),
+            ),
+            where=origin_text(loss),
+            advice="Convert the targets: y.astype('int64').",
+        )
+    if target.shape != expected:
+        raise unfit(loss, prediction, target, expected, int64)
+    classes = class_count(loss, prediction)
+    numbers = ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
+    return ops.equal(ops.expand_dims(ops.cast(target, "int64"), 1), numbers)
+
+
+def known_classes(each: Tensor, target: Tensor, classes: int, ignored: int | None = None) -> Tensor:
+    """The losses of the examples, [batch, 1, ...], NaN where the class number is out of range.
+
+    It is not NaN where the class number is that of targets that do not count.
+
+    Usually targets are checked before they reach the device. A loss inside a function of the
+    user's has no such check, and a class out of range would give a small loss.
+    """
+    numbers = ops.expand_dims(ops.cast(target, "int64"), 1)
+    known = ops.logical_and(numbers >= 0, numbers < classes)
+    if ignored is not None:
+        known = ops.logical_or(known, ops.equal(numbers, ignored))
+    return ops.where(known, each, float("nan"))
+
+
+def counted(
+    each: Tensor, weights: Tensor | None, target: Tensor, ignored: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Losses [batch, 1, ...] and their weights, both 0 where the target does not count."""
+    if ignored is None:
+        return each, weights
+    counts = ops.not_equal(ops.expand_dims(ops.cast(target, "int64"), 1), ignored)
+    weights = ops.ones_like(each) if weights is None else weights
+    return ops.where(counts, each, 0.0), ops.where(counts, weights, 0.0)
+
+
+def _require_float(loss: object, prediction: Tensor) -> None:
+    if not prediction.dtype.is_float:
+        raise DTypeError(
+            "a loss needs a prediction of floats",
+            facts=(("expected", "f32 or f64"), ("found", described(prediction))),
+            where=origin_text(loss),
+            advice="End the network with a layer that calculates, such as lm.Linear.",
+        )
+
+
+def unfit(
+    loss: object, prediction: Tensor, target: Tensor, shape: Shape, dtype: DType
+) -> ShapeError:
+    """The error for a target of another shape than a loss or a metric expects."""
+    if target.shape == (*shape, 1):
+        advice = "Drop the last axis of the targets: y[..., 0]."
+    elif (*target.shape, 1) == shape:
+        advice = (
+            "Give the targets a last axis: y[..., None]. In a table, kinds={'NAME': 'number'} does "
+            "that for numbers (--kind NAME=number); words are classes, with one output for each "
+            "and lm.CrossEntropy()."
+        )
+    elif prediction.rank > 2 and target.shape == prediction.shape[:-1]:
+        order = (0, prediction.rank - 1, *range(1, prediction.rank - 1))
+        advice = f"Classes are axis 1 of the prediction: lm.ops.transpose(prediction, {order})."
+    elif target.shape == prediction.shape:
+        advice = f"One-hot targets must be floats: y.astype({prediction.dtype.name!r})."
+    elif prediction.rank > 2 and target.rank < len(shape) and target.rank <= 2:
+        advice = (
+            "The prediction has an axis for each position: put lm.Flatten() before the last "
+            'lm.Linear, or returns="last" in a recurrent layer, for one result of each example.'
+        )
+    elif target.dtype.kind == "int" and target.shape == label_shape(prediction):
+        advice = (
+            "Class numbers are for lm.CrossEntropy(). For quantities end in lm.Linear(1), and give "
+            "the targets a last axis: y[..., None]."
+        )
+    else:
+        advice = "Change the last layer of the network so that it gives the shape of the targets."
+    return ShapeError(
+        "the target does not fit the prediction",
+        facts=(
+            ("prediction", described(prediction)),
+            ("expected", shape_text(shape, dtype)),
+            ("found", described(target)),
+        ),
+        where=origin_text(loss),
+        advice=advice,
+    )
+
+
+# Values of targets --------------------------------------------------------------------------------
+
+
+def check_values(
+    loss: object, array: Array, fits: Array, *, expected: str, advice: str, problem: str = ""
+) -> None:
+    """Raises DataError for the first target whose `fits` is false."""
+    if np.all(fits):
+        return
+    index = tuple(np.argwhere(np.logical_not(fits))[0])
+    example = int(index[0]) if index else 0
+    raise DataError(
+        problem or "targets out of range",
+        facts=(("expected", expected), ("found", f"{array[index]} at example {example}")),
+        where=type(loss).__name__,
+        advice=advice,
+    )
+
+
+def check_labels(
+    loss: object, array: Array, prediction_shape: Shape, ignored: int | None = None
+) -> None:
+    """Raises DataError for class numbers that are out of range, except the ignored one."""
+    classes = prediction_shape[1]
+    if not isinstance(classes, int) or are_indices(array, classes):
+        return
+    largest = int(array.max())
+    advice = f"The network has {classes} outputs: number the classes from 0, "
+    if _are_signs(array):
+        advice = "Number the classes from 0: convert -1 and 1 by (y > 0).astype('int64')."
+    elif largest >= classes:
+        advice += f"or give its last layer {largest + 1} features."
+    else:
+        advice += (
+            "and leave out examples that have no class, or name their number: ignore_index=-1."
+        )
+    check_values(
+        loss,
+        array,
+        ((array >= 0) & (array < classes)) | (array == ignored if ignored is not None else False),
+        problem="labels out of range",
+        expected=f"0..{classes - 1}",
+        advice=advice,
+    )
+
+
+def _are_signs(array: Array) -> bool:
+    """Whether there are two values, -1 and 1."""
+    return bool(np.all(np.abs(array) == 1) and (array < 0).any() and (array > 0).any())
+
+
+def check_probabilities(loss: object, array: Array) -> None:
+    """Raises DataError for targets outside 0 to 1."""
+    if _all_between(array, 0, 1):
+        return
+    check_values(
+        loss,
+        array,
+        (array >= 0) & (array <= 1),
+        expected="0..1",
+        advice="Targets are probabilities: convert -1 and 1 by (y + 1) / 2."
+        if _are_signs(array)
+        else "Targets are probabilities: 0, 1 or between them.",
+    )
+
+
+def check_distributions(loss: object, array: Array) -> None:
+    """Raises DataError for targets that are no shares of classes, which lie along axis 1.
+
+    Shares may add up to less than 1: an example of zeros does not count.
+    """
+    check_probabilities(loss, array)
+    sums: Array = array.sum(axis=1, dtype=np.float64)
+    check_values(
+        loss,
+        sums,
+        sums <= 1 + _SHARE_TOLERANCE,
+        problem="targets are no shares of classes",
+        expected="a sum of 1 over the classes",
+        advice="One class for each example is a class number: targets.argmax(axis=1). For several "
+        "classes at once use lm.BCEWithLogits().",
+    )
+
+
+def check_one_class(metric: object, array: Array, advice: str) -> None:
+    """Raises DataError for targets of several classes at once, which lie along axis 1.
+
+    Shares of one class add up to 1; an example of zeros does not count.
+    """
+    sums: Array = array.sum(axis=1, dtype=np.float64)
+    check_values(
+        metric,
+        sums,
+        np.equal(sums, 0) | (np.abs(sums - 1) <= _SHARE_TOLERANCE),
+        problem="targets are not one class for each example",
+        expected="a sum of 1 over the classes",
+        advice=advice,
+    )
+
+
+# Of the sum of shares, which may be rounded to 16 bits.
+_SHARE_TOLERANCE = 0.01
+
+
+def _all_between(array: Array, low: float, high: float) -> bool:
+    """Whether low <= x <= high for all elements; never for NaN."""
+    if array.size == 1:
+        return low <= array.item() <= high
+    if array.size <= FEW_ELEMENTS:
+        return all(low <= value <= high for value in array.ravel().tolist())
+    return bool(array.min() >= low and array.max() <= high)
+
+
+# Weights ------------------------------------------------------------------------------------------
+
+# One for each class.
+Weights = Annotated[Sequence[float], Row(Number("[0, inf)"), example="[1.0, 2.0, 0.5]")]
+
+
+def weight_tensor(
+    loss: object, weights: Sequence[float] | None, prediction: Tensor, axis: int
+) -> Tensor | None:
+    """The weights along an axis, in a shape that broadcasts over the prediction."""
+    if weights is None:
+        return None
+    extent = prediction.shape[axis] if prediction.rank else 1
+    if len(weights) != extent:
+        raise ShapeError(
+            "the weights do not fit the prediction",
+            facts=(
+                ("expected", f"{extent} weights for {described(prediction)}"),
+                ("found", f"{len(weights)} weights"),
+            ),
+            where=origin_text(loss),
+            advice="Give one weight for each class.",
+        )
+    shape = [1] * prediction.rank
+    shape[axis] = len(weights)
+    return constant(np.reshape(weights, shape), prediction.dtype)

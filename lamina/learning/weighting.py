@@ -1,0 +1,275 @@
+"""Weights of examples and of classes, in losses and metrics.
+
+A mean is divided by the sum of the weights, as PyTorch's means over weighted classes are. So
+weights count relative to each other: twice the weights give the same mean.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast, final
+
+import numpy as np
+
+from lamina import ops
+from lamina.base.shapes import Array, Shape, as_whole, shape_text
+from lamina.checks.kinds import Kind, Misfit, Number, Operands, entries_of, read_each
+from lamina.errors import DataError, DefinitionError, ShapeError
+from lamina.graph import Tensor, constant, described
+
+# The weight of each class: of all of them in order, or of some of them by number.
+ClassWeights = Mapping[int, float] | Sequence[float]
+# What users give.
+WeightsOfClasses = ClassWeights | Literal["balanced"]
+_WEIGHT = Number("[0, inf)")
+
+
+# Weights of examples ------------------------------------------------------------------------------
+
+
+def aligned(weights: Tensor, each: Tensor, where: str) -> Tensor:
+    """The weights in a shape that broadcasts over values: axes are counted from the batch.
+
+    Args:
+        weights: [batch], or with the first axes of the values.
+        each: values [batch, ...].
+        where: whose values they are, for the error.
+
+    Raises:
+        ShapeError: if the weights have another shape.
+    """
+    if weights.rank > each.rank or weights.shape != each.shape[: weights.rank]:
+        raise ShapeError(
+            "the weights do not fit the values that they weight",
+            facts=(
+                ("values", described(each)),
+                ("expected", _prefixes(each.shape)),
+                ("found", described(weights)),
+            ),
+            where=where,
+            advice="Give one weight for each example, or one for each value.",
+        )
+    missing = each.rank - weights.rank
+    return ops.reshape(weights, (*weights.shape, *(1,) * missing)) if missing else weights
+
+
+def _prefixes(shape: Shape) -> str:
+    """The shapes that weights may have: `[batch] or [batch, 3]`."""
+    return " or ".join(shape_text(shape[:rank]) for rank in range(1, max(len(shape), 1) + 1))
+
+
+def weighted(values: Tensor, weights: Tensor) -> Tensor:
+    """Values times their weights; 0 where the weight is 0, also of NaN and infinity."""
+    return ops.where(ops.equal(weights, 0.0), 0.0, values * weights)
+
+
+def weighted_sum(values: Tensor, weights: Tensor | None, where: str) -> tuple[Tensor, Tensor]:
+    """The sum of values over a batch, and the sum of their weights: their number without weights.
+
+    Args:
+        values: [batch, ...], floats.
+        weights: of the examples, or of the values.
+        where: whose values they are, for errors.
+    """
+    if weights is None:
+        return ops.sum(values), ops.sum(ops.ones_like(values))
+    fitting = ops.broadcast_to(aligned(weights, values, where), values.shape)
+    return ops.sum(weighted(values, fitting)), ops.sum(fitting)
+
+
+def takes_weights(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter `weights`."""
+    return _weights_of(function) is not None
+
+
+def _weights_of(function: Callable[..., Any]) -> inspect.Parameter | None:
+    try:
+        return inspect.signature(function).parameters.get("weights")
+    except (TypeError, ValueError):  # some callables of C have no signature
+        return None
+
+
+def called(
+    loss: Callable[..., Any], prediction: Any, target: Any, weights: Tensor | None, where: str
+) -> Any:
+    """The result of a loss function; of one with a parameter `weights` for weighted examples.
+
+    Raises:
+        DefinitionError: if there are weights, and it has no such parameter.
+    """
+    parameter = _weights_of(loss)
+    if weights is None:
+        needed = parameter is not None and parameter.default is inspect.Parameter.empty
+        return loss(prediction, target, weights=None) if needed else loss(prediction, target)
+    if parameter is None:
+        raise DefinitionError(
+            "the examples have weights, and this loss does not take them",
+            facts=(("expected", "loss(prediction, target, weights)"), ("found", repr(loss))),
+            where=where,
+            advice="Give the function a third parameter: def loss(prediction, target, "
+            "weights=None), with ops.sum(weights * each) / ops.sum(weights) for a mean.",
+        )
+    return loss(prediction, target, weights=weights)
+
+
+def check_weights(array: Array, name: str) -> None:
+    """Raises DataError for weights that are negative or not finite."""
+    if array.dtype.kind == "b" or (array.min() >= 0 and np.isfinite(array.max())):
+        return
+    fits = (array >= 0) & np.isfinite(array)
+    index = tuple(np.argwhere(~fits)[0])
+    raise DataError(
+        f"{name} is not a weight everywhere",
+        facts=(
+            ("expected", "0 or more, finite"),
+            ("found", f"{array[index]} at example {index[0]}"),
+        ),
+        where="weights",
+        advice="An example of weight 0 does not count.",
+    )
+
+
+# Weights of classes -------------------------------------------------------------------------------
+
+
+@final
+class ClassWeightsKind(Kind):
+    """The weights of classes: a list, a dict by class number, or "balanced"."""
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        example = "class_weights=[1.0, 2.5], {1: 2.5} or 'balanced'"
+        if value is None or (isinstance(value, str) and value == "balanced"):
+            return value
+        if isinstance(value, Mapping):
+            found: dict[int, float] = {}
+            for key, weight in cast(Mapping[Any, Any], value).items():
+                number = as_whole(key)
+                if number is None or number < 0:
+                    advice = "For several outputs each loss has its own: "
+                    advice += "loss=[lm.CrossEntropy(class_weights=[1.0, 2.5]), lm.MSE()]."
+                    named = isinstance(key, str) and isinstance(weight, Mapping | list)
+                    raise Misfit("a dict by class numbers", example, advice=advice * named)
+                try:
+                    found[number] = _WEIGHT.read(weight)
+                except Misfit as misfit:
+                    raise misfit.within(f"[{number}]", weight) from None
+            if found:
+                return found
+        entries = entries_of(cast(object, value))
+        if not entries:
+            raise Misfit("the weights of the classes", example)
+        return read_each(_WEIGHT, entries)
+
+
+def numbers_of(
+    weights: WeightsOfClasses | None, targets: Sequence[Array] | None
+) -> ClassWeights | None:
+    """The weights of the classes; "balanced" ones are computed from the targets.
+
+    Raises:
+        DefinitionError: if there are no data for them.
+        DataError: if the targets are not class numbers.
+    """
+    if not isinstance(weights, str):
+        return weights
+    if targets is None:
+        raise DefinitionError(
+            "balanced weights of classes need the data",
+            where="class_weights",
+            advice="A stream is not read beforehand: give the weights as a list or a dict. For "
+            "training(...), give all of the data: data=(x, y).",
+        )
+    return balanced(targets)
+
+
+@final
+class Balanced(dict[int, float]):
+    """Weights that were computed from targets, among which may be numbers that do not count."""
+
+
+def balanced(targets: Sequence[Array]) -> dict[int, float]:
+    """The weights with which all classes count equally: examples / (classes * examples of a class).
+
+    As `class_weight="balanced"` in scikit-learn; King, Zeng: Logistic regression in rare events
+    data (2001). Classes that do not occur have no weight and do not count as classes.
+
+    Raises:
+        DataError: unless there is one target of class numbers.
+    """
+    array = targets[0] if len(targets) == 1 else None
+    if array is None or array.dtype.kind == "f":
+        found = "no targets" if not targets else f"{len(targets)} arrays"
+        found = found if array is None else f"{array.dtype.name}{shape_text(array.shape)}"
+        raise DataError(
+            "only class numbers can be balanced",
+            facts=(("expected", "one target of integers"), ("found", found)),
+            where="class_weights",
+            advice="Give each loss its weights: lm.CrossEntropy(class_weights=[...])."
+            if len(targets) > 1
+            else "Convert the targets: y.astype('int64'), or give the weights as a list.",
+        )
+    classes, counts = np.unique(
+        array[array >= 0] if array.dtype.kind == "i" else array, return_counts=True
+    )
+    each = counts.sum() / (len(classes) * counts)
+    found = {int(number): float(weight) for number, weight in zip(classes, each, strict=True)}
+    return Balanced(found)
+
+
+def weights_of_classes(
+    classes: ClassWeights, prediction: Tensor, target: Tensor, *, labels: bool
+) -> Tensor:
+    """The weight of each target by its class, in the prediction's dtype.
+
+    Args:
+        classes: their weights; classes that a dict lacks have the weight 1.
+        prediction: of the network.
+        target: class numbers; probabilities of classes along axis 1, if the loss takes class
+            numbers too; or numbers of two classes, 0 and 1.
+        labels: whether the loss takes class numbers.
+
+    Raises:
+        ShapeError: if there is not one weight for each class, or one for a class that there is not.
+    """
+    axis = prediction.shape[1] if labels and prediction.rank > 1 else 2
+    if not isinstance(classes, Mapping) and len(classes) != axis:
+        raise ShapeError(
+            "the weights of classes do not fit the prediction",
+            facts=(
+                ("expected", f"{axis} weights for {described(prediction)}"),
+                ("found", f"{len(classes)} weights"),
+            ),
+            where="class_weights",
+            advice="Give one weight for each class, or a dict of those that differ from 1.",
+        )
+    if isinstance(classes, Mapping) and not isinstance(classes, Balanced) and isinstance(axis, int):
+        _require_known(classes, axis, prediction)
+    if isinstance(classes, Mapping):
+        table = [classes.get(number, 1.0) for number in range(max(classes) + 1)]
+    else:
+        table = list(classes)
+    if target.dtype.kind == "float":
+        by_class = labels and target.shape == prediction.shape
+        numbers = ops.argmax(target, 1) if by_class else ops.cast(target > 0.5, "int64")
+    else:
+        numbers = ops.cast(target, "int64")
+    count = len(table)
+    known = ops.logical_and(numbers >= 0, numbers < count)
+    found = ops.take(constant(np.array(table), prediction.dtype), ops.clip(numbers, 0, count - 1))
+    return ops.where(known, found, 1.0)
+
+
+def _require_known(classes: Mapping[int, float], count: int, prediction: Tensor) -> None:
+    """Raises ShapeError for the weight of a class that the prediction does not have."""
+    for number, weight in classes.items():
+        if number >= count:
+            raise ShapeError(
+                "there is no class of that number",
+                facts=(
+                    ("expected", f"0..{count - 1} for {described(prediction)}"),
+                    ("found", f"{{{number}: {weight}}}"),
+                ),
+                where="class_weights",
+                advice="Classes are numbered from 0.",
+            )

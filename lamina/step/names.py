@@ -1,0 +1,203 @@
+"""Arrays that are given by the names of inputs and outputs, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from lamina.base.records import frozen_dataclass
+from lamina.errors import DataError
+from lamina.learning.by_output import LossTerm, terms_of
+from lamina.learning.protocols import Loss
+
+
+class HasNames(Protocol):
+    """The part of a network that this file needs."""
+
+    @property
+    def input_names(self) -> tuple[str | None, ...]: ...
+
+    @property
+    def output_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def has_output_names(self) -> bool: ...
+
+
+@frozen_dataclass
+class Names:
+    """The names of the inputs of a network, or of the targets or weights of its losses.
+
+    Attributes:
+        role: `"input"`, `"target"`, `"weight"` or `"output"`; of outputs all have names.
+        each: the names in order; None where there is none.
+        ignored: further names that may be given, and whose arrays are not used.
+        shown: whether the user gave the names; otherwise errors show numbers.
+    """
+
+    role: str
+    each: tuple[str | None, ...]
+    ignored: tuple[str, ...] = ()
+    shown: bool = True
+
+    @property
+    def labels(self) -> list[str]:
+        """`"input 'image'"`, or `"input 0"` for one without a name."""
+        return [
+            f"{self.role} {n}" if name is None or not self.shown else f"{self.role} {name!r}"
+            for n, name in enumerate(self.each)
+        ]
+
+    def in_order(self, given: Mapping[Any, Any]) -> tuple[Any, ...]:
+        """The arrays that are given by name.
+
+        Raises:
+            DataError: for an unknown or a missing name, and where there are no names.
+        """
+        if None in self.each:
+            raise _without_names(self, given)
+        names = cast(tuple[str, ...], self.each)
+        unknown = [name for name in given if name not in (*names, *self.ignored)]
+        missing = [name for name in names if name not in given]
+        if (unknown or missing) and not self.shown:
+            raise _without_names(self, given)
+        if unknown or missing:
+            raise _unknown(self, given, unknown[0]) if unknown else _missing(self, given, missing)
+        return tuple([given[name] for name in names])
+
+
+def unnamed(role: str, count: int) -> Names:
+    """For arrays that are given in their order only."""
+    return Names(role, (None,) * count)
+
+
+def names_of_inputs(network: HasNames) -> Names:
+    """The names that the user gave to the inputs of a network."""
+    return Names("input", network.input_names)
+
+
+def names_of_outputs(network: HasNames) -> Names:
+    """The names of the outputs of a network."""
+    return Names("output", network.output_names, shown=network.has_output_names)
+
+
+def names_of_targets(network: HasNames, counts: Sequence[tuple[LossTerm, int]]) -> Names:
+    """The names of the targets: those of the outputs with which they are compared.
+
+    Args:
+        network: has the names of the outputs.
+        counts: the terms of the loss, each with its number of targets.
+    """
+    outputs, shown = network.output_names, network.has_output_names
+    term, count = counts[0]
+    if term.output is None:
+        each = outputs if count == len(outputs) else (None,) * count
+        return Names("target", each, shown=shown)
+    each = tuple(term.name if count == 1 else None for term, count in counts for _ in range(count))
+    return Names("target", each, outputs, shown)
+
+
+def names_of_weights(network: HasNames, loss: Loss) -> Names:
+    """The names of the weights of examples: those of the outputs that have a loss."""
+    terms = terms_of(loss, network.output_names)
+    each = tuple(None if term.output is None else term.name for term in terms)
+    return Names("weight", each, network.output_names, network.has_output_names)
+
+
+def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
+    """The arrays of the inputs or targets, in order.
+
+    Args:
+        value: an array; a tuple or list of several; or a dict of arrays by name.
+        names: of the inputs or targets, which decide the number and the order.
+
+    Raises:
+        DataError: if there are more or fewer, or a name is unknown or missing.
+    """
+    if isinstance(value, Mapping):
+        return names.in_order(cast(Mapping[Any, Any], value))
+    count, role = len(names.each), names.role
+    arrays: tuple[Any, ...] = () if value is None else (value,)
+    if isinstance(value, tuple) or (isinstance(value, list) and count > 1):
+        arrays = tuple(cast(Sequence[Any], value))
+    if len(arrays) != count:
+        data = all(isinstance(one, list) or hasattr(one, "__array__") for one in arrays)
+        pair = role == "input" and data and len(arrays) == 2 * count
+        raise DataError(
+            f"the network has another number of {role}s",
+            facts=(("expected", str(count)), ("found", str(len(arrays)))),
+            advice=f"Give a tuple with one array for each {role}."
+            + " Targets are an argument of their own: Dataset(x, y), step(x, y)." * pair,
+        )
+    return arrays
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+_NAME_INPUTS = (
+    "name the inputs: lm.Input(..., name={example!r}). A table by columns is for a model that was "
+    "trained on lm.data.from_frame(...). A predictor takes model.coding.inputs(table)."
+)
+_NAME_OUTPUTS = "name the outputs: lm.Network(inputs, outputs={{{example!r}: ..., ...}})."
+_GIVE_LOSSES = "give a loss for each output: loss={{{example!r}: lm.MSE(), ...}}."
+_MISSING = {
+    "input": "Give an array for each input.",
+    "output": "Give an array for each output.",
+    "target": "Give the target of each output that has a loss.",
+    "weight": "Give weights for each output that has a loss: numpy.ones(n) if all examples count "
+    "equally.",
+}
+
+
+def _without_names(names: Names, given: Mapping[Any, Any]) -> DataError:
+    count, named = len(names.each), None not in names.each
+    number = 0 if named else names.each.index(None)
+    which = f"the {names.role}" if count == 1 else f"{names.role} {number}"
+    advice = "Give the array itself" if count == 1 else "Give a tuple in their order"
+    example = next((name for name in given if name not in names.each), "name")
+    remedy = _NAME_OUTPUTS if named else _GIVE_LOSSES
+    remedy = _NAME_INPUTS if names.role == "input" else remedy
+    return DataError(
+        f"the {names.role}s are given by name, and {which} has no name",
+        facts=(
+            ("expected", "an array" if count == 1 else f"a tuple of {count} arrays"),
+            ("found", f"a dict of {_listed(given)}" if given else "an empty dict"),
+        ),
+        where=f"{names.role}s",
+        advice=f"{advice}, or {remedy.format(example=example)}",
+    )
+
+
+def _unknown(names: Names, given: Mapping[Any, Any], name: object) -> DataError:
+    from lamina.elsewhere.near import nearest  # only errors need it
+
+    known = [*dict.fromkeys([*cast(tuple[str, ...], names.each), *names.ignored])]
+    close = nearest(str(name), [one for one in known if one not in given])
+    advice = f"Is it {close!r}?" if close else "Leave it out."
+    if names.role == "input" and not close:
+        advice = "Leave it out. Targets are given separately: (inputs, targets)."
+    kind = "input" if names.role == "input" else "output"
+    return DataError(
+        f"the network has no {kind} named {name!r}",
+        facts=(("expected", _listed(known)), ("found", _listed(given))),
+        where=f"{names.role}s",
+        advice=advice,
+    )
+
+
+def _missing(names: Names, given: Mapping[Any, Any], missing: Sequence[str]) -> DataError:
+    verb = "is" if names.role != "weight" else "are"
+    role = names.role if names.role != "weight" else "weights of output"
+    return DataError(
+        f"the {role} {missing[0]!r} {verb} missing",
+        facts=(
+            ("expected", _listed(cast(tuple[str, ...], names.each))),
+            ("found", _listed(given)),
+        ),
+        where=f"{names.role}s",
+        advice=_MISSING[names.role],
+    )
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(str, names)) or "no names"

@@ -1,0 +1,129 @@
+"""Mixed precision: the dtypes of a model's tensors, and those that its device rounds to.
+
+`lamina.step.rounding` decides which tensors are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, DTypeLike, as_dtype, bfloat16, float16, float32
+from lamina.engines.engine import Device
+from lamina.errors import DTypeError, EngineError
+
+# The names of mixed precisions, and the dtype of each; None: the device's.
+MIXED: Mapping[str, DType | None] = {
+    "mixed": None,
+    "mixed-bfloat16": bfloat16,
+    "mixed-float16": float16,
+}
+
+
+@frozen_dataclass
+class Precision:
+    """The float types of a model.
+
+    Attributes:
+        dtype: of parameters, states, inputs and outputs.
+        half: in mixed precision, the dtype to which numbers are rounded; None otherwise.
+        tf32: in float32, whether operands of products are rounded to TF32 on devices that multiply
+            TF32.
+    """
+
+    dtype: DType
+    half: DType | None = None
+    tf32: bool = False
+
+    @property
+    def name(self) -> str:
+        """`"float32"`, `"mixed-bfloat16"`, ...: as `dtype` is written."""
+        return self.dtype.name if self.half is None else f"mixed-{self.half.name}"
+
+    @property
+    def products(self) -> str:
+        """`"tf32"` or `"float32"`: as `precision` is written."""
+        return "tf32" if self.tf32 else "float32"
+
+    def __str__(self) -> str:
+        return f"{self.name} (TF32 products)" if self.tf32 else self.name
+
+
+def precision_of(
+    value: DTypeLike, device: Callable[[], Device], products: str = "float32"
+) -> Precision:
+    """The precision of a model.
+
+    Args:
+        value: a float type, or a name in `MIXED`.
+        device: returns the device that decides which type `"mixed"` is.
+        products: the precision of products of float32, `"tf32"` or `"float32"`.
+
+    Raises:
+        EngineError: if the device computes with no floats of 16 bits.
+        DTypeError: for products in TF32 in a model that is not in float32.
+    """
+    if products == "tf32":
+        return _with_tf32(value)
+    if not isinstance(value, str) or value not in MIXED:
+        return Precision(as_dtype(value))
+    half = MIXED[value]
+    if half is None:
+        found = device()
+        if not found.has_bfloat16 and not found.has_float16:
+            raise EngineError(
+                "this device does not compute with floats of 16 bits",
+                facts=(
+                    ("expected", "instructions for bfloat16 or float16"),
+                    ("found", found.description),
+                ),
+                where=found.engine,
+                advice="dtype='mixed-bfloat16' stores activations in 16 bits and computes in "
+                "float32: that takes less memory, and is faster for few networks only.",
+            )
+        half = bfloat16 if found.has_bfloat16 else float16
+    return Precision(float32, half)
+
+
+def _with_tf32(value: DTypeLike) -> Precision:
+    name = value if isinstance(value, str) and value in MIXED else as_dtype(value).name
+    if name != "float32":
+        raise DTypeError(
+            "only products of float32 are rounded to TF32",
+            facts=(("expected", "dtype='float32'"), ("found", f"dtype={name!r}")),
+            advice="Leave precision='tf32' out: other dtypes have products of their own.",
+        )
+    return Precision(float32, tf32=True)
+
+
+@frozen_dataclass
+class Rounding:
+    """What a device rounds.
+
+    Attributes:
+        half: in mixed precision the dtype of activations, and of the computed operands of products;
+            None: only operands of products are rounded, to TF32.
+        leaves: whether parameters and inputs are rounded too where they are multiplied.
+    """
+
+    half: DType | None
+    leaves: bool
+
+
+# What devices round that multiply TF32.
+TF32_PRODUCTS = Rounding(None, leaves=True)
+
+
+def rounding_of(precision: Precision, device: Callable[[], Device]) -> Rounding | None:
+    """What is rounded on a device; None if nothing is.
+
+    In mixed precision, parameters and inputs are rounded if the device has instructions for such
+    floats. Operands are rounded to TF32 only if the device has instructions for it.
+    """
+    if precision.tf32:
+        return TF32_PRODUCTS if device().has_tf32 else None
+    if precision.half is None:
+        return None
+    found = device()
+    has = found.has_bfloat16 if precision.half == bfloat16 else found.has_float16
+    return Rounding(precision.half, leaves=bool(has))

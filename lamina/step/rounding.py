@@ -1,0 +1,501 @@
+"""Mixed precision: which tensors are rounded to floats of 16 bits.
+
+Parameters, states of optimizers and layers, and all arithmetic are float32. Two passes insert
+`ops.rounded`, and the compiler stores in 16 bits what is only used rounded:
+
+1. `with_rounded_activations`, before differentiation: results of layers that follow from products
+   are rounded, and therefore their gradients too.
+2. `with_rounded_products`, after differentiation: the operands of all products are rounded,
+   forwards and backwards. Sums of products are float32.
+
+Devices without instructions for these floats multiply in float32. There parameters and inputs,
+which are stored in float32, are multiplied as they are.
+
+After Micikevicius, Narang, Alben, Diamos, Elsen, Garcia, Ginsburg, Houston, Kuchaiev, Venkatesh,
+Wu: Mixed precision training (2018).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Any, final
+
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, Size, float32
+from lamina.graph import (
+    CONSTANT,
+    LEAF,
+    Graph,
+    Tensor,
+    leaf,
+    reached_all,
+    reached_ends,
+    rebuild,
+    rewrite,
+    topological,
+    users_of,
+)
+from lamina.layers.tracing import Trace
+from lamina.ops.conversion import RECOMPUTED
+from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating, read_operands
+from lamina.ops.recomputation import COMPUTED_AGAIN
+
+# The operands that are multiplied, of each op that multiplies and adds up; None: all.
+PRODUCTS: Mapping[str, int | None] = {
+    **dict.fromkeys(("contract", "matmul", "dot", "outer", "einsum")),
+    **dict.fromkeys(("conv", "conv_transpose", "conv_weight_gradient")),
+    "attention": 3,
+    "attention_gradient": 5,
+}
+# Ops whose results stay in float32, because they have a wide range or add up many terms.
+WIDE = frozenset(
+    (
+        *("exp", "expm1", "log", "log1p", "pow", "softmax", "log_softmax", "logsumexp"),
+        *("cumsum", "cumprod", "fft"),
+    )
+)
+
+
+# Ops that select elements or change their signs: they round to the same numbers before and after.
+ROUNDED_LATER = frozenset(("where", "neg", "reshape", "transpose", "rounded"))
+
+
+class _Origin(Enum):
+    """What a float tensor follows from."""
+
+    NUMBERS = auto()  # parameters, constants, random numbers; all that does not grow with the batch
+    PRODUCTS = auto()  # products
+    DATA = auto()  # data, or rows of parameters, without products; or ops in `WIDE`
+
+
+def with_rounded_activations(trace: Trace, half: DType) -> Trace:
+    """The trace in which activations are rounded: results of layers that follow from products.
+
+    Not rounded are the results of the network, tensors that do not grow with the batch, and results
+    that need not be stored: a product that one elementwise op uses, and elementwise functions of
+    rounded tensors that only elementwise ops use.
+    """
+    changed = tuple(trace.record.updates.items())
+    results = tuple((str(n), tensor) for n, tensor in enumerate(trace.outputs))
+    penalties = tuple((f"penalty{n}", x) for n, x in enumerate(trace.record.penalties))
+    graph = Graph(trace.inputs, (*results, *changed, *penalties))
+    chosen = _chosen(graph, trace)
+
+    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        node, new = rebuild(node, operands), node
+        return ops.rounded(node, half) if new in chosen else node
+
+    new = [tensor for _, tensor in rewrite(graph, rule).outputs]
+    outputs, rest = tuple(new[: len(results)]), new[len(results) :]
+    updates = dict(zip(trace.record.updates, rest, strict=False))
+    record = replace(trace.record, updates=updates, penalties=rest[len(changed) :], activations=[])
+    return Trace(trace.inputs, outputs, record)
+
+
+def _chosen(graph: Graph, trace: Trace) -> set[Tensor]:
+    """The tensors that are rounded: the same ones if a gradient computes tensors again."""
+    new: dict[Tensor, Tensor] = {}
+
+    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        new[node] = operands[0] if node.op is COMPUTED_AGAIN else rebuild(node, operands)
+        return new[node]
+
+    plain = rewrite(graph, rule)
+    candidates = {*(new.get(x, x) for x in trace.record.activations), *_sequences(plain.nodes())}
+    found = _activations(plain, candidates - {new[x] for x in trace.outputs})
+    return {x for x in new if new[x] in found and x.op is not COMPUTED_AGAIN}
+
+
+def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
+    """The candidates that are rounded."""
+    nodes = graph.nodes()
+    users, uses = users_of(nodes), Counter(x for node in nodes for x in node.operands)
+    origins = _origins(nodes)
+    found: set[Tensor] = set()
+    # Tensors that are computed from a product, element by element, and from no rounded tensor.
+    fresh: set[Tensor] = set()
+    for node in nodes:
+        is_fresh = node.op.name in PRODUCTS or (
+            isinstance(node.op.lowering, Elementwise | Movement)
+            and any(x in fresh for x in node.operands)
+        )
+        others = [x for x in users[node] if not isinstance(x.op.lowering, Elementwise)]
+        is_needed = others or (is_fresh and uses[node] > 1)
+        if (
+            node in candidates
+            and origins.get(node) is _Origin.PRODUCTS
+            and is_needed
+            and _grows(node)
+        ):
+            found.add(node)
+        elif is_fresh:
+            fresh.add(node)
+    return found
+
+
+def _grows(node: Tensor) -> bool:
+    """Whether the tensor grows with the batch."""
+    return any(isinstance(dim, Size) for dim in node.shape)
+
+
+def _sequences(nodes: Iterable[Tensor]) -> set[Tensor]:
+    """The sequences of recurrences: they hold what layers compute before their loops."""
+    return {
+        operand
+        for node in nodes
+        if isinstance(node.op.lowering, Repeating)
+        for operand in node.operands[node.attributes["states"] :][: node.attributes["sequences"]]
+    }
+
+
+def _origins(nodes: Iterable[Tensor]) -> dict[Tensor, _Origin]:
+    """The origin of each float32 tensor."""
+    found: dict[Tensor, _Origin] = {}
+    for node in nodes:
+        if node.dtype == float32:
+            found[node] = _origin(node, [found[x] for x in node.operands if x in found])
+    return found
+
+
+def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
+    if node.op is LEAF:
+        is_data = node.attributes["role"] == "input"
+        return _Origin.DATA if is_data else _Origin.NUMBERS
+    if node.op is CONSTANT or isinstance(node.op.lowering, Generator) or not _grows(node):
+        return _Origin.NUMBERS
+    if node.op.name in PRODUCTS or isinstance(node.op.lowering, Repeating):
+        return _Origin.PRODUCTS
+    of_numbers = all(one is _Origin.NUMBERS for one in operands)
+    if node.op.name == "cast":
+        return _Origin.DATA if node.operands[0].dtype.kind == "int" else _Origin.NUMBERS
+    if of_numbers:
+        return _Origin.DATA if node.op.indices is not None else _Origin.NUMBERS
+    if _Origin.DATA in operands or node.op.name in WIDE:
+        return _Origin.DATA
+    return _Origin.PRODUCTS
+
+
+def with_rounded_products(graph: Graph, half: DType, *, leaves: bool = True) -> Graph:
+    """The graph in which the operands of products are rounded.
+
+    A computed operand is rounded for all of its users, so that it is stored once. An output of the
+    graph is not rounded, unless it is made of the states of a recurrence. With `leaves`, a
+    parameter or an input is rounded where it is multiplied. Only float32 is rounded.
+    """
+    return _Products(half, leaves).rounded(graph, keep_outputs=True)
+
+
+@final
+class _Products:
+    """Rounds the operands of products, also in the iterations of recurrences.
+
+    Args:
+        half: the dtype to which they are rounded.
+        leaves: whether operands are rounded that are leaves alone.
+    """
+
+    def __init__(self, half: DType, leaves: bool) -> None:
+        self._half = half
+        self._leaves = leaves
+        # Graphs of iterations, by their identity and their computed inputs.
+        self._graphs: dict[tuple[int, frozenset[Tensor]], tuple[Graph, Graph]] = {}
+        self._loops: dict[tuple[int, tuple[bool, ...]], _Loop] = {}
+        self._casts: dict[Tensor, Tensor] = {}
+
+    def rounded(
+        self,
+        graph: Graph,
+        *,
+        keep_outputs: bool = False,
+        computed: frozenset[Tensor] = frozenset(),
+    ) -> Graph:
+        """The graph with rounded operands.
+
+        Args:
+            graph: of a batch, or of an iteration.
+            keep_outputs: whether outputs are not rounded.
+            computed: leaves of an iteration that are computed outside, or by iterations before.
+        """
+        nodes = graph.nodes()
+        chosen = {
+            source
+            for node in nodes
+            for operand in self._rounded_operands(node)
+            for source in _sources(operand)
+            if _leaf_of(source) is None and not self._is_rounded(source)
+        }
+        chosen |= _computed_again(nodes, chosen)
+        redundant = self._rounded_later(graph, chosen)
+        chosen -= redundant
+
+        def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+            if self._is_rounded(node):
+                # It is rounded already, or will be later.
+                done = node in redundant or self._is_rounded(operands[0])
+                return operands[0] if done else rebuild(node, operands)
+            if isinstance(node.op.lowering, Repeating):
+                return self._repeated(node, operands, computed)
+            new = rebuild(node, operands, **self._changed(node))
+            multiplied = _multiplied(new)
+            if multiplied:
+                beginning = tuple(self._with_rounded_leaves(x, computed) for x in multiplied)
+                new = rebuild(new, (*beginning, *new.operands[len(beginning) :]))
+            if node not in chosen:
+                return new
+            found = ops.rounded(new, self._half)
+            wide[found] = new
+            return found
+
+        wide: dict[Tensor, Tensor] = {}
+        changed = rewrite(graph, rule)
+        if not keep_outputs:
+            return changed
+        outputs = tuple((name, _with_sources(tensor, wide)) for name, tensor in changed.outputs)
+        return replace(changed, outputs=outputs)
+
+    def _is_rounded(self, node: Tensor) -> bool:
+        return node.op.name == "rounded" and node.attributes["to"] == self._half
+
+    def _rounded_operands(self, node: Tensor) -> tuple[Tensor, ...]:
+        """The operands that are rounded: of products, and of `rounded` itself.
+
+        If a gradient uses a tensor that is rounded later on, it uses the rounded one, so that the
+        tensor is stored once.
+        """
+        return node.operands if self._is_rounded(node) else _multiplied(node)
+
+    def _rounded_later(self, graph: Graph, chosen: set[Tensor]) -> set[Tensor]:
+        """The rounded tensors that need not be, as all tensors that use them are rounded.
+
+        The results of ops in `ROUNDED_LATER` are the same if their operands are rounded before.
+        """
+        nodes, roots = graph.nodes(), set(graph.roots)
+        users = users_of(nodes)
+        found: set[Tensor] = set()
+        for node in reversed(nodes):
+            if node in roots or not (self._is_rounded(node) or node in chosen):
+                continue
+            above = users[node]
+            if above and all(
+                user.op.name in ROUNDED_LATER and (user in chosen or self._is_rounded(user))
+                for user in above
+            ):
+                found.add(node)
+        return found
+
+    def _changed(self, node: Tensor) -> dict[str, Any]:
+        """The attributes of a node that change."""
+        if node.op.name in ("attention", "attention_gradient") and node.dtype == float32:
+            return {"products": self._half}
+        return {}
+
+    # Recurrences
+
+    def _repeated(
+        self, node: Tensor, operands: tuple[Tensor, ...], computed: frozenset[Tensor]
+    ) -> Tensor:
+        """A result of a recurrence, whose sequences and results are stored in 16 bits if they can.
+
+        The graph of an iteration gets and returns floats of 16 bits instead of rounded ones.
+        """
+        body: Graph = node.attributes["body"]
+        states: int = node.attributes["states"]
+        varying = states + node.attributes["sequences"]
+        own = frozenset(
+            leaf_
+            for number, (leaf_, operand) in enumerate(zip(body.inputs, node.operands, strict=True))
+            if number < varying or _is_computed(operand, computed)
+        )
+        key = id(body), own
+        if key not in self._graphs:
+            self._graphs[key] = body, self.rounded(body, computed=own)
+        _, rounded = self._graphs[key]
+        given = tuple(
+            number >= states and operand.dtype == float32 and self._has_rounded_elements(operand)
+            for number, operand in enumerate(operands)
+        )
+        stored = id(rounded), given
+        if stored not in self._loops:
+            self._loops[stored] = self._narrowed(rounded, states, given)
+        loop = self._loops[stored]
+        new = tuple(
+            self._cast(operand) if own.dtype == self._half and operand.dtype == float32 else operand
+            for operand, own in zip(operands, loop.body.inputs, strict=True)
+        )
+        return ops.cast(rebuild(node, new, body=loop.body), node.dtype)
+
+    def _cast(self, operand: Tensor) -> Tensor:
+        """A tensor as floats of 16 bits, moved after they are cast."""
+        sources = _sources(operand)
+        for source in sources:
+            if source not in self._casts:
+                self._casts[source] = self._cast_source(source)
+        return _moved_again(operand, sources, self._casts)
+
+    def _cast_source(self, source: Tensor) -> Tensor:
+        if _is_cast_from(source, self._half):
+            return source.operands[0]
+        return ops.cast(source.operands[0] if self._is_rounded(source) else source, self._half)
+
+    def _has_rounded_elements(self, tensor: Tensor) -> bool:
+        """Whether the elements are those of rounded tensors, or casts of floats of 16 bits."""
+        return all(
+            self._is_rounded(source) or _is_cast_from(source, self._half)
+            for source in _sources(tensor)
+        )
+
+    def _narrowed(self, body: Graph, states: int, given: tuple[bool, ...]) -> _Loop:
+        """The graph of an iteration with inputs and results of 16 bits.
+
+        A state is of 16 bits if all that an iteration does with it is to multiply it. A further
+        result is if its elements are rounded.
+
+        Args:
+            body: the graph, in which the operands of products are rounded.
+            states: the number of states.
+            given: which of its inputs are rounded outside.
+        """
+        users = users_of(body.nodes())
+        results = [tensor for _, tensor in body.outputs]
+        narrow = list(given)
+        for number, state in enumerate(body.inputs[:states]):
+            used = users[state]
+            only_multiplied = used and all(map(self._is_rounded, used)) and state not in results
+            narrow[number] = bool(only_multiplied) and state.dtype == float32
+        replaced: dict[Tensor, Tensor] = {}
+        inputs: list[Tensor] = []
+        for leaf_, is_narrow in zip(body.inputs, narrow, strict=True):
+            name = leaf_.attributes["name"]
+            new = leaf(name, "input", leaf_.shape, self._half) if is_narrow else leaf_
+            inputs.append(new)
+            replaced[leaf_] = ops.cast(new, leaf_.dtype)
+
+        def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+            return replaced[node] if node in replaced else rebuild(node, operands)
+
+        # The leaves that are replaced are no inputs while the graph is rewritten.
+        inner = rewrite(Graph((), body.outputs), rule)
+        outputs = tuple(
+            (name, ops.cast(tensor, self._half))
+            if (narrow[number] if number < states else self._has_rounded_elements(result))
+            else (name, tensor)
+            for number, ((name, tensor), result) in enumerate(
+                zip(inner.outputs, results, strict=True)
+            )
+        )
+        return _Loop(body, Graph(tuple(inputs), outputs))
+
+    def _with_rounded_leaves(self, operand: Tensor, computed: frozenset[Tensor]) -> Tensor:
+        """An operand in which leaves below movements are rounded, if they are to be.
+
+        Leaves are rounded with the computed elements next to which they are stored.
+        """
+        if not (self._leaves or _is_computed(operand, computed)):
+            return operand
+        sources = _sources(operand)
+        known = {
+            source: source if _leaf_of(source) is None else ops.rounded(source, self._half)
+            for source in sources
+        }
+        return _moved_again(operand, sources, known)
+
+
+def _computed_again(nodes: Sequence[Tensor], chosen: set[Tensor]) -> set[Tensor]:
+    """The tensors that a gradient computes again in place of chosen ones.
+
+    If these are rounded too, `Recompute` changes no number.
+    """
+    if not any(node.op is COMPUTED_AGAIN for node in nodes):
+        return set()
+    unchanged = RECOMPUTED, COMPUTED_AGAIN
+    # Tensors of equal numbers have equal values.
+    numbers: dict[object, int] = {}
+    number_of: dict[Tensor, int] = {}
+    for node in nodes:
+        if node.op in unchanged:
+            number_of[node] = number_of[node.operands[0]]
+            continue
+        attributes = tuple(sorted(node.attributes.items()))
+        key = node.op, attributes, *(number_of[x] for x in node.operands)
+        number_of[node] = numbers.setdefault(key, len(numbers))
+    wanted = {number_of[node] for node in chosen}
+    return {x for x in nodes if number_of[x] in wanted and x.op not in unchanged}
+
+
+def _leaf_of(node: Tensor) -> Tensor | None:
+    """The leaf or constant that a tensor is, or is cast from; None if it is computed."""
+    while node.op.name == "cast":
+        (node,) = node.operands
+    return node if node.op in (LEAF, CONSTANT) else None
+
+
+def _is_computed(operand: Tensor, computed: frozenset[Tensor]) -> bool:
+    """Whether some elements of an operand are computed, here or in a leaf of `computed`."""
+    leaves = [_leaf_of(source) for source in _sources(operand)]
+    return any(one is None or one in computed for one in leaves)
+
+
+def _is_cast_from(node: Tensor, half: DType) -> bool:
+    return node.op.name == "cast" and node.operands[0].dtype == half
+
+
+@frozen_dataclass
+class _Loop:
+    """The graph of an iteration with inputs and results of 16 bits.
+
+    Attributes:
+        before: the graph from which it was made; kept alive, because its identity is its key.
+        body: the graph.
+    """
+
+    before: Graph
+    body: Graph
+
+
+def _multiplied(node: Tensor) -> tuple[Tensor, ...]:
+    """The operands of a node that are multiplied, in float32."""
+    if node.op.name not in PRODUCTS or node.dtype != float32:
+        return ()
+    return node.operands[: PRODUCTS[node.op.name]]
+
+
+def _is_moved(node: Tensor) -> bool:
+    """Whether the elements are those of its operands, or zeros."""
+    return isinstance(node.op.lowering, Movement) and all(
+        x.dtype.is_float for x in read_operands(node)
+    )
+
+
+def _with_sources(tensor: Tensor, replaced: Mapping[Tensor, Tensor]) -> Tensor:
+    """A tensor in which sources are replaced, and moved again."""
+    sources = _sources(tensor)
+    known = {source: replaced.get(source, source) for source in sources}
+    if all(source is new for source, new in known.items()):
+        return tensor
+    return _moved_again(tensor, sources, known)
+
+
+def _moved_again(tensor: Tensor, sources: set[Tensor], known: dict[Tensor, Tensor]) -> Tensor:
+    """A tensor whose sources are replaced by those known; each new tensor becomes known."""
+    # Tensors for which a movement only waits stay as they are.
+    awaited = _awaited(tensor, sources)
+    for node in topological([tensor], [*sources, *awaited]):
+        if node not in known:
+            operands = tuple(known.get(x, x) for x in node.operands)
+            known[node] = node if node in awaited else rebuild(node, operands)
+    return known[tensor]
+
+
+def _awaited(tensor: Tensor, sources: set[Tensor]) -> set[Tensor]:
+    """The tensors for which movements between sources and a tensor wait, without reading them."""
+    moved = reached_all([tensor], lambda x: () if x in sources else read_operands(x))
+    return {x for node in moved - sources for x in node.operands} - moved
+
+
+def _sources(operand: Tensor) -> set[Tensor]:
+    """The tensors whose elements an operand has, below movements."""
+    return reached_ends([operand], lambda one: not _is_moved(one), read_operands)

@@ -1,0 +1,194 @@
+"""The shapes and dtypes of the arrays of a batch, as the network, the loss and the data say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
+from lamina.data import Dataset
+from lamina.errors import DataError, ShapeError
+from lamina.graph import Tensor
+from lamina.learning.protocols import Loss, Spec
+from lamina.step.derive import Traceable, default_targets, targets_of_terms
+from lamina.step.names import (
+    HasNames,
+    as_arrays,
+    names_of_inputs,
+    names_of_targets,
+    names_of_weights,
+)
+
+
+class NetworkDefinition(HasNames, Traceable, Protocol):
+    """The part of a network that this file needs."""
+
+    @property
+    def inputs(self) -> Sequence[Tensor]: ...
+
+    @property
+    def output_names(self) -> tuple[str, ...]: ...  # both bases have it
+
+
+@frozen_dataclass
+class BatchSpecs:
+    """What the arrays of a batch are.
+
+    Attributes:
+        input_dtypes: of the inputs.
+        targets, weights: (shape with the batch, dtype) of each target, and of the weights of the
+            examples.
+    """
+
+    input_dtypes: tuple[DType, ...]
+    targets: tuple[Spec, ...] = ()
+    weights: tuple[Spec, ...] = ()
+
+
+def batch_specs(
+    network: NetworkDefinition, loss: Loss | None, dtype: DType, dataset: Dataset | None
+) -> BatchSpecs:
+    """The arrays of the batches of a data set.
+
+    Args:
+        network: has the inputs.
+        loss: decides what the targets are without a data set; None for a forward pass.
+        dtype: the float type of the model, which narrows floats of the data.
+        dataset: has the dtypes of the inputs and the shapes and dtypes of the targets and weights.
+
+    Raises:
+        DataError: if the data set does not have the inputs, or a name is unknown or missing.
+        ShapeError: if the inputs of examples have other shapes.
+    """
+    inputs = _input_dtypes(network, dtype, dataset)
+    if loss is None:
+        return BatchSpecs(inputs)
+    # Losses are computed in float32 if the model has floats of 16 bits.
+    widest = float32 if dtype.is_half else dtype
+    if dataset is None:
+        specs = default_targets(network, loss, dtype)
+    else:
+        dataset = positional(dataset, network, loss, dtype)
+        specs = target_specs(dataset)
+    targets = tuple((shape, _narrowed(found, widest)) for shape, found in specs)
+    return BatchSpecs(inputs, targets, weight_specs(dataset, widest))
+
+
+def _input_dtypes(
+    network: NetworkDefinition, dtype: DType, dataset: Dataset | None
+) -> tuple[DType, ...]:
+    """The dtypes of the inputs, in the order of the network."""
+    if dataset is None:
+        return tuple(input_spec(tensor, dtype)[1] for tensor in network.inputs)
+    names, inputs = names_of_inputs(network), dataset.inputs
+    try:
+        arrays = as_arrays(inputs if isinstance(inputs, Mapping) else dataset.input_arrays, names)
+        check_batch(arrays, [input_spec(tensor, dtype) for tensor in network.inputs], names.labels)
+    except (DataError, ShapeError) as error:
+        if dataset.coding is not None and dataset.coding.columns:
+            error.advice = dataset.coding.inputs_text
+        raise
+    return tuple(_narrowed(as_dtype(array.dtype), dtype) for array in arrays)
+
+
+def positional(dataset: Dataset, network: NetworkDefinition, loss: Loss, dtype: DType) -> Dataset:
+    """A data set whose arrays are given by name, with the arrays in the order of the network.
+
+    Args:
+        dataset: one without names stays as it is.
+        network: has the inputs and outputs.
+        loss: decides which outputs have targets.
+        dtype: the float type of the model.
+
+    Raises:
+        DataError: if a name is unknown or missing.
+    """
+    inputs, targets, weights = dataset.inputs, dataset.targets, dataset.weights
+    if not any(isinstance(one, Mapping) for one in (inputs, targets, weights)):
+        return dataset
+    if isinstance(inputs, Mapping):
+        inputs = as_arrays(inputs, names_of_inputs(network))
+    if isinstance(targets, Mapping):
+        terms = targets_of_terms(network, loss, dtype)
+        counts = [(term, len(specs)) for term, specs in terms]
+        targets = as_arrays(targets, names_of_targets(network, counts)) or None
+    if isinstance(weights, Mapping):
+        weights = as_arrays(weights, names_of_weights(network, loss))
+    return Dataset(inputs, targets, weights=weights, coding=dataset.coding)
+
+
+def input_spec(tensor: Tensor, dtype: DType) -> Spec:
+    """Shape and dtype of an input: the model's float type unless the input has a fixed dtype."""
+    return tensor.shape, dtype if tensor.dtype == float32 else tensor.dtype
+
+
+def target_specs(dataset: Dataset) -> tuple[Spec, ...]:
+    """The shapes, with a symbolic batch, and dtypes of a data set's targets."""
+    shapes, dtypes = dataset.target_shapes, dataset.target_dtypes
+    return tuple(((BATCH, *shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
+
+
+def weight_specs(dataset: Dataset | None, dtype: DType) -> tuple[Spec, ...]:
+    """The shapes, with a symbolic batch, of a data set's weights, which become this float type."""
+    arrays = () if dataset is None else dataset.weight_arrays
+    return tuple(((BATCH, *array.shape[1:]), dtype) for array in arrays)
+
+
+def _narrowed(found: DType, widest: DType) -> DType:
+    """The dtype of data in the program: at most this float type."""
+    return widest if found.is_float and found.rank >= widest.rank else found
+
+
+def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[str]) -> int:
+    """The number of examples in the arrays of one batch.
+
+    Raises:
+        DataError: if it is 0, or differs between arrays.
+        ShapeError: if examples have another shape than expected.
+    """
+    for array, (shape, dtype), name in zip(arrays, specs, names, strict=True):
+        if array.ndim != len(shape) or array.shape[1:] != static(shape[1:]):
+            raise ShapeError(
+                f"{name} has another shape than the network expects",
+                facts=(
+                    ("expected", shape_text(shape, dtype)),
+                    ("found", shape_text(array.shape, as_dtype(array.dtype))),
+                ),
+                where=name,
+                advice=_shape_advice(array.shape, static(shape[1:])),
+            )
+    counts = [array.shape[0] for array in arrays]  # a sparse matrix has no length
+    if counts[0] == 0:
+        raise DataError("there are no examples", where=names[0], advice="Give at least one.")
+    if len(set(counts)) > 1:
+        raise DataError(
+            "the arrays differ in their number of examples",
+            facts=tuple((name, str(count)) for name, count in zip(names, counts, strict=True)),
+            advice="Every array has one row for each example.",
+        )
+    return counts[0]
+
+
+def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    if found == expected:
+        return "The batch axis is missing: array[None] makes a batch of one."
+    if len(found) == 1 and expected == (1,):
+        return (
+            "The axis of features is missing: x[:, None] makes one feature of an array, "
+            "frame[['NAME']] of a column of a frame."
+        )
+    if len(expected) > 1 and found[1:] == (*expected[1:], expected[0]):
+        order = ", ".join(map(str, (0, len(expected), *range(1, len(expected)))))
+        return f"Channels come first: array.transpose({order})."
+    if len(found) == 1 + len(expected) and sorted(found[1:]) == sorted(expected):
+        return "The axes are in another order: array.transpose(...) puts them right."
+    if found[1:] and expected and np.prod(found[1:]) == np.prod(expected):
+        return f"The elements are right in number: array.reshape(-1, {_listed(expected)})."
+    return f"The first axis is the batch; each example has the shape [{_listed(expected)}]."
+
+
+def _listed(shape: tuple[int, ...]) -> str:
+    return ", ".join(str(extent) for extent in shape)

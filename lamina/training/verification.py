@@ -1,0 +1,286 @@
+"""`verify`: checks a network's gradients by finite differences, and all usable engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+
+from lamina.base import shapes
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, DType
+from lamina.checks import checked
+from lamina.checks.kinds import Instance
+from lamina.data import Dataset, as_dataset
+from lamina.data.dataset import Data
+from lamina.engines.discovery import devices, open_engine
+from lamina.engines.engine import Device
+from lamina.graph import Graph, Tensor
+from lamina.learning.by_output import Losses, as_loss
+from lamina.learning.optimizers import SGD
+from lamina.learning.protocols import BatchSize, Loss, TrainingOptions
+from lamina.network import Network
+from lamina.ops.differentiate import gradients
+from lamina.reports import table_text
+from lamina.runtime import Parameters, compile_for_batch
+from lamina.runtime.examples import random_examples, random_normal
+from lamina.runtime.parameters import with_random_state
+from lamina.step.derive import BatchGraph, evaluation_graph
+from lamina.step.precision import Precision
+from lamina.step.specs import positional, target_specs
+from lamina.training.progress import counted
+from lamina.training.training import Training
+
+# A gradient in float64 agrees with central differences of this relative length to about 1e-9. A
+# larger deviation than the tolerance means a wrong formula, or a kink between the two points.
+DIFFERENCE = 1e-6
+GRADIENT_TOLERANCE = 1e-5
+# The change of a parameter in one training step in float32 differs between engines by the rounding
+# in sums of some thousand terms.
+ENGINE_TOLERANCE = 1e-3
+# The number of random directions. The median deviation counts. If it is above the tolerance,
+# shorter lengths are tried. A wrong gradient deviates in nearly all directions and at every length.
+# A kink (ReLU at 0) between the two points does so in some directions and at some lengths only.
+DIRECTIONS = 5
+# After cancellation a sum consists of rounding errors, which are random. So the error of an engine
+# may be ROUNDING times the error of the interpreter in float32. The gradients of the interpreter
+# are checked in float64; its error may be INTERPRETER_ROUNDING * ENGINE_TOLERANCE times the largest
+# change.
+ROUNDING = 100
+INTERPRETER_ROUNDING = 10
+# Some gradients are zero except for rounding, such as those of biases before batch normalisation.
+# So deviations are divided by at least this fraction of the largest gradient of the network.
+NEGLIGIBLE = 1e-4
+
+
+_NETWORK = Instance(
+    Network, "a network is verified", "A model has one: lm.verify(model.network, loss)."
+)
+
+
+@frozen_dataclass
+class Finding:
+    """One comparison.
+
+    Attributes:
+        what: `"gradient of 1.weight"` or `"training step on opencl:0"`.
+        deviation: relative to the largest value compared; 0 is perfect.
+        tolerance: the most that is accepted.
+    """
+
+    what: str
+    deviation: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return self.deviation <= self.tolerance
+
+
+@frozen_dataclass
+class Report:
+    """The result of `verify`; `print` shows it as a table.
+
+    Attributes:
+        findings: one for each parameter and each engine.
+        skipped: the devices that cannot be used, with the reason.
+    """
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[Device, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every deviation is within its tolerance."""
+        return all(finding.passed for finding in self.findings)
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                finding.what,
+                f"{finding.deviation:.1e}",
+                f"{finding.tolerance:.0e}",
+                "ok" if finding.passed else "FAILED",
+            )
+            for finding in self.findings
+        ]
+        table = table_text(("check", "deviation", "tolerance", ""), rows, align="lrrl")
+        skipped = [f"not checked on {device.engine}: {device.problem}\n" for device in self.skipped]
+        verdict = "all checks passed" if self.passed else "SOME CHECKS FAILED"
+        return f"{table}\n{''.join(skipped)}{verdict}"
+
+
+@checked
+def verify(
+    network: Annotated[Network, _NETWORK],
+    loss: Losses,
+    *,
+    data: Data | None = None,
+    batch_size: BatchSize = 8,
+    seed: int = 0,
+) -> Report:
+    """Checks each parameter's gradient by finite differences, and the engines against each other.
+
+    Args:
+        network: checked in training mode.
+        loss: whose gradients are checked.
+        data: examples to check on; random ones by default.
+        batch_size: the number of random examples.
+        seed: of parameters, random examples and directions.
+
+    Returns:
+        A report; `report.passed` is true if all checks passed. On terminals a bar shows the
+        progress.
+
+    Raises:
+        DataError: if random examples cannot be made, because an input takes integers.
+        DefinitionError: if `network` is not a network.
+
+    Example:
+        >>> import lamina as lm
+        >>> net = lm.Sequential(lm.Input(3), lm.Linear(4), lm.Tanh(), lm.Linear(2))
+        >>> lm.verify(net, loss=lm.CrossEntropy()).passed
+        True
+    """
+    loss = as_loss(loss)
+    dataset = (
+        positional(as_dataset(data).dense(), network, loss, shapes.float64)
+        if data is not None
+        else random_examples(network, loss, batch_size, seed, shapes.float64, where="verify")
+    )
+    # The training steps come first: they raise the clearest errors for data that does not fit.
+    found = devices()
+    usable = [device for device in found if not device.problem]
+    engines = _engine_findings(network, loss, dataset, seed, usable)
+    return Report(
+        (*_gradient_findings(network, loss, dataset, seed), *engines),
+        tuple(device for device in found if device.problem),
+    )
+
+
+def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int) -> list[Finding]:
+    """In float64, in random directions d: (L(p + e d) - L(p - e d)) / 2e against gradient . d."""
+    engine = open_engine("interpreter")
+    graph = _loss_and_gradients(network, loss, dataset)
+    parameters = Parameters(network, engine, Precision(shapes.float64), seed)
+    memories = with_random_state(parameters)
+    lock, arena = parameters.lock, parameters.arena
+    compiled = compile_for_batch(graph, len(dataset), engine, memories, lock, arena, "verify")
+    arrays = (*dataset.input_arrays, *dataset.target_arrays)
+
+    def loss_here() -> float:
+        compiled.run(arrays)
+        return compiled.executable.scalar("loss")
+
+    compiled.run(arrays)
+    wanted = dict(graph.graph.outputs)
+    slopes = {
+        name: compiled.executable.output(name) for name in parameters.variables if name in wanted
+    }
+    largest = max((float(np.linalg.norm(slope)) for slope in slopes.values()), default=0.0)
+    smallest = max(NEGLIGIBLE * largest, 1e-8)
+    findings: list[Finding] = []
+    for number, name in enumerate(counted(list(slopes), "gradients")):
+        analytic = slopes[name]
+        memory = parameters.memories[name]
+        start = memory.read()
+        scale = DIFFERENCE * max(1.0, float(np.abs(start).max(initial=0.0)))
+        deviations: list[float] = []
+        for direction_number in range(DIRECTIONS):
+            direction = random_normal(
+                start.shape, seed, 2000 + DIRECTIONS * number + direction_number
+            )
+            exact = float((analytic * direction).sum())
+            size = max(abs(exact), float(np.linalg.norm(analytic)), smallest)
+            best = np.inf
+            for length in (scale, scale / 10, scale / 100):
+                ends: list[float] = []
+                for sign in (1.0, -1.0):
+                    memory.write(start + sign * length * direction)
+                    ends.append(loss_here())
+                deviation = abs((ends[0] - ends[1]) / (2 * length) - exact) / size
+                if np.isfinite(deviation):
+                    best = min(best, deviation)
+                if best <= GRADIENT_TOLERANCE:
+                    break
+            memory.write(start)
+            deviations.append(best)
+        median = sorted(deviations)[DIRECTIONS // 2]
+        findings.append(Finding(f"gradient of {name}", median, GRADIENT_TOLERANCE))
+    return findings
+
+
+def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> BatchGraph:
+    """The loss in training mode, and the gradient of each parameter, under its name."""
+    batch_graph = evaluation_graph(
+        network,
+        loss,
+        target_specs(dataset),
+        dtype=shapes.float64,
+        input_dtypes=dataset.input_dtypes,
+        training=True,
+    )
+    value: Tensor = dict(batch_graph.graph.outputs)["loss"]
+    variables = batch_graph.trace.record.parameters
+    slopes = gradients(value, [variable.tensor for variable in variables.values()])
+    outputs = (("loss", value), *zip(variables, slopes, strict=True))
+    return BatchGraph(Graph(batch_graph.graph.inputs, outputs), batch_graph.trace, {})
+
+
+def _engine_findings(
+    network: Network, loss: Loss, dataset: Dataset, seed: int, usable: Sequence[Device]
+) -> list[Finding]:
+    """One float32 training step on each device against the same in float64."""
+    exact = _changes(network, loss, dataset, "interpreter", shapes.float64, seed)
+    most = max((_largest(change) for _, change in exact.values()), default=0.0)
+    added = float(np.finfo("float32").eps) / ENGINE_TOLERANCE
+    plain = _changes(network, loss, dataset, "interpreter", shapes.float32, seed)
+    findings: list[Finding] = []
+    for device in usable:
+        is_plain = device.engine == "interpreter"
+        found = (
+            plain
+            if is_plain
+            else _changes(network, loss, dataset, device.engine, shapes.float32, seed)
+        )
+        worst = 0.0
+        for name, (start, change) in exact.items():
+            off = _largest(plain[name][1] - change)
+            size = max(
+                _largest(change),
+                # Changes below the resolution of the parameter in float32 have no effect.
+                added * _largest(start),
+                INTERPRETER_ROUNDING * most if is_plain else ROUNDING * off / ENGINE_TOLERANCE,
+                1e-12,
+            )
+            deviation = _largest(found[name][1] - change) / size
+            worst = max(worst, deviation) if np.isfinite(deviation) else np.inf
+        findings.append(Finding(f"training step on {device.engine}", worst, ENGINE_TOLERANCE))
+    return findings
+
+
+def _largest(array: Array) -> float:
+    return float(np.abs(array).max(initial=0.0))
+
+
+def _changes(
+    network: Network, loss: Loss, dataset: Dataset, engine: str, dtype: DType, seed: int
+) -> dict[str, tuple[Array, Array]]:
+    """Each parameter, and its change in one training step of gradient descent."""
+
+    def fitting(array: Array) -> Array:
+        return array.astype(dtype.numpy) if array.dtype.kind == "f" else array
+
+    converted = Dataset(
+        tuple(fitting(array) for array in dataset.input_arrays),
+        tuple(fitting(array) for array in dataset.target_arrays) or None,
+    )
+    parameters = Parameters(network, open_engine(engine), Precision(dtype), seed)
+    options = TrainingOptions(loss, SGD(0.1))
+    with Training(parameters, options, converted, len(converted), seed=seed) as training:
+        names = list(parameters.variables)
+        before = parameters.read(names)
+        training.step(converted.input_arrays, converted.target_arrays)
+        after = parameters.read(names)
+    return {name: (before[name], after[name] - before[name]) for name in names}
