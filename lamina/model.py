@@ -348,7 +348,6 @@ class Model(Named):
     @checked
     def fit(
         self,
-        # Long because it explains its options.
         train: AnyData,
         *,
         loss: Losses,

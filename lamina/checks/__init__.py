@@ -1,4 +1,8 @@
-"""Checks of the arguments of public classes and functions, before their code runs."""
+"""Checks of the arguments of public classes and functions, before their code runs.
+
+Comes in: a caller's value and the annotation of its parameter. Leaves: the value in plain form, or
+an error that says what was expected. Nothing here knows a tensor. Read `kinds.py` first.
+"""
 
 from lamina.checks.calls import Called as Called
 from lamina.checks.calls import Interface as Interface

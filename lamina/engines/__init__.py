@@ -1,4 +1,8 @@
-"""Engines: devices that compile and run programs. Only an engine's folder uses its driver."""
+"""Engines: devices that compile and run programs. Only an engine's folder uses its driver.
+
+Comes in: a program, and arrays of the host. Leaves: a running program and its results. Engines know
+neither ops nor layers. Read `engine.py` first, then `interpreter/`.
+"""
 
 from lamina.engines.cpu.target import CPU
 

@@ -1,4 +1,8 @@
-"""Graphs of tensors and ops: the user's computation, before the compiler decides anything."""
+"""Graphs of tensors and ops: the user's computation, before the compiler decides anything.
+
+Comes in: records of ops, and operands. Leaves: immutable graphs. Nothing here knows a single op, a
+layer or an engine. Read `tensor.py` first, then `apply.py`.
+"""
 
 from lamina.checks.origin import Origin as Origin
 from lamina.checks.origin import current_origin as current_origin

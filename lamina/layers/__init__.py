@@ -1,4 +1,8 @@
-"""Layers: frozen records of hyper-parameters that build graphs of ops; one family a file."""
+"""Layers: frozen records of hyper-parameters that build graphs of ops; one family a file.
+
+Comes in: tensors, and a scope that gives parameters. Leaves: tensors. Layers use ops and other
+layers only. Read `linear.py` first, then `layer.py` and `scope.py`.
+"""
 
 from lamina.base.lazy import loaded_when_used
 

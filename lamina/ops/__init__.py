@@ -1,6 +1,7 @@
 """Ops: mathematical operations. One record per op: shape rule, gradient, reference, lowering rule.
 
-`ALL` is the table of records, from which tests are generated.
+Comes in: tensors and checked attributes. Leaves: tensors; for the compiler, steps of a program.
+`ALL` is the table of records, from which tests are generated. Read `elementwise.py` first.
 """
 
 from lamina.base.lazy import loaded_when_used

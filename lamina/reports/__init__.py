@@ -1,4 +1,7 @@
-"""Tables and pictures: plain values in, text or a picture file out; no networks."""
+"""Tables and pictures: plain values in, text or a picture file out; no networks.
+
+Read `tables.py` first.
+"""
 
 from lamina.base.lazy import loaded_when_used
 

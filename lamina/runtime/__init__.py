@@ -1,7 +1,8 @@
 """Running compiled programs: where compiler and engine meet.
 
-`Parameters` owns the values of a model on an engine. `Inference` runs forward passes with them.
-`compile_for_batch` compiles the graph of one batch. Training is in `lamina.training`.
+Comes in: graphs of one batch, and the caller's arrays. Leaves: results, and parameters in the
+memory of an engine. `Parameters` owns the values of a model; `Inference` runs forward passes with
+them; `compile_for_batch` compiles. Training is in `lamina.training`. Read `compiled.py` first.
 """
 
 from lamina.runtime.compiled import compile_for_batch as compile_for_batch

@@ -1,4 +1,9 @@
-"""Training: losses, optimizers, learning-rate schedules, metrics, clipping, and the fit loop."""
+"""The fit: batches, epochs, evaluation, checkpoints, callbacks, history.
+
+Comes in: a model's parameters, data, and the `TrainingOptions` of `lamina.learning`, whose packages
+users find here too. Leaves: changed parameters, a history, files. Read `fit.py` first, then
+`training.py`.
+"""
 
 from lamina.base.lazy import loaded_when_used
 

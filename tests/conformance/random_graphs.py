@@ -2,8 +2,6 @@
 
 Every tensor is computed while the graph grows, so that numbers stay finite and of moderate size
 and errors are not enlarged beyond what the comparison allows for.
-
-Long because the generator is one class: each kind of op draws from the same pool.
 """
 
 from __future__ import annotations

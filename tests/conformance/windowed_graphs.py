@@ -95,10 +95,7 @@ class WindowedGraph:
         return self._leaves.add(self._generator.integers(0, high, shape).astype(dtype))
 
     def _image(self, shape: tuple[int, ...]) -> Tensor:
-        """[batch, channels, ...] as a result of one of the ops before it in a network.
-
-        Long because it is a table: a function for each kind of op.
-        """
+        """[batch, channels, ...] as a result of one of the ops before it in a network."""
         batch, channels, *extents = shape
         rank = len(shape)
 

@@ -138,10 +138,7 @@ def _convert(operation: str, element: str) -> Write:
 
 
 def cases_of(lanes: int) -> list[Case]:
-    """The cases of scalars, if lanes is 0, or of vectors.
-
-    Long because it is a table: an entry for each instruction of a builder.
-    """
+    """The cases of scalars, if lanes is 0, or of vectors."""
     found: list[Case] = []
 
     def add(name: str, operands: Sequence[str], write: Write, meaning: Callable[..., Any]) -> None:

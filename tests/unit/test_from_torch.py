@@ -62,7 +62,7 @@ OTHERS: dict[str, tuple[Callable[[], lm.Network], str]] = {
 
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_ready_networks_have_the_names_and_shapes_of_torchvision(name: str) -> None:
-    record = TORCHVISION[name]().variables(lm.shapes.float32)
+    record = TORCHVISION[name]().variables(lm.base.shapes.float32)
     found = {
         one.name.replace("running_variance", "running_var"): list(one.tensor.shape)
         for one in (*record.parameters.values(), *record.states.values())
@@ -74,7 +74,7 @@ def test_ready_networks_have_the_names_and_shapes_of_torchvision(name: str) -> N
 @pytest.mark.parametrize("name", OTHERS)
 def test_ready_networks_have_stated_names(name: str) -> None:
     make, expected = OTHERS[name]
-    record = make().variables(lm.shapes.float32)
+    record = make().variables(lm.base.shapes.float32)
     assert [
         key
         for key in record.layers

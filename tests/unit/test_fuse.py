@@ -562,7 +562,7 @@ def test_a_scatter_of_single_values_becomes_a_where() -> None:
 
 def test_a_scatter_along_more_positions_than_uint8_can_count() -> None:
     values = leaf("v", "input", (2, 1), float64)
-    indices = leaf("i", "input", (2, 1), lm.shapes.uint8)
+    indices = leaf("i", "input", (2, 1), lm.base.shapes.uint8)
     graph = Graph((), (("y", ops.scatter_along_axis(values, indices, 300, 1)),))
     feeds = {"v": np.array([[1.0], [2.0]]), "i": np.array([[4], [255]], np.uint8)}
     found, expected = evaluate(simplify(graph), feeds)[0]["y"], evaluate(graph, feeds)[0]["y"]

@@ -38,14 +38,14 @@ def test_these_packages_load_their_names_when_they_are_used() -> None:
         "lamina.cli",
         "lamina.data",
         "lamina.layers",
+        "lamina.learning.losses",
+        "lamina.learning.metrics",
+        "lamina.learning.optimizers",
         "lamina.networks",
         "lamina.ops",
         "lamina.reports",
         "lamina.training",
         "lamina.training.callbacks",
-        "lamina.learning.losses",
-        "lamina.learning.metrics",
-        "lamina.learning.optimizers",
     ]
 
 
@@ -132,7 +132,7 @@ def test_an_unknown_name_cannot_be_imported() -> None:
 
 
 def test_modules_can_be_reached_through_their_packages() -> None:
-    code = "import lamina as lm; print(lm.training.losses.Loss.__name__, lm.shapes.float32)"
+    code = "import lamina as lm; print(lm.training.losses.Loss.__name__, lm.base.shapes.float32)"
     assert printed(code) == "Loss f32"
 
 

@@ -182,6 +182,6 @@ def test_a_mask_is_bool_and_the_rest_are_floats_of_one_type() -> None:
     for name in ("factors", "bias"):
         with pytest.raises(DTypeError, match=f"the {name} must be f32"):
             ops.attention(q, k, v, **{name: np.ones((6,))})
-    integers = operands(QUERIES, KEYS, KEYS, dtype=lm.shapes.int64)
+    integers = operands(QUERIES, KEYS, KEYS, dtype=lm.base.shapes.int64)
     with pytest.raises(DTypeError, match="queries, keys and values must be of one float dtype"):
         ops.attention(*integers)

@@ -130,7 +130,6 @@ def test_lamb_updates_zero_parameters_and_does_nothing_without_a_gradient() -> N
 
 
 def _torch_cases() -> list[tuple[optimizers.Optimizer, str, dict[str, Any]]]:
-    # Long because it is a table: a row for each optimizer and its options.
     o = optimizers
     return [
         (o.SGD(), "SGD", {}),

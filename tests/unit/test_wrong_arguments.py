@@ -4,8 +4,6 @@ The table below has a valid call of each public callable, and the values of `VAL
 parameter takes. For all other values the call must raise a `LaminaError` that names the parameter
 or the callable; no other error, and no silent acceptance. Results of accepted calls are used. A
 public callable without a row, or a parameter without values, is a failure.
-
-Long because it is one table, which is read and extended as a whole.
 """
 
 from __future__ import annotations
