@@ -308,7 +308,7 @@ def coded(
     for column in (*columns, *(() if own is None else (own,))):
         if column.kind == "word" and column.name not in wanted:
             values = table[column.name]
-            doubt_words(column.name, values, is_target=column is own, decimal=decimal or ".")
+            doubt_words(column.name, values, is_target=column is own, decimal=decimal)
     with errors_at("Coding"):
         return _dataset(Coding(columns, own, words, delimiter, decimal), table)
 

@@ -193,14 +193,14 @@ def recognised(name: str, values: Array) -> Array:
     return of_cells(name, cells, "date", where) if is_date else values
 
 
-def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str) -> None:
+def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str | None) -> None:
     """Warns of a column of words that look like numbers or dates, or nearly all of which differ.
 
     Args:
         name: of the column.
         values: its words; None where one is missing.
         is_target: whether words are classes, not features.
-        decimal: the mark of decimals in the other columns.
+        decimal: the mark of decimals in the other columns; None if they do not show it.
     """
     counts = Counter(word for word in cast(list[Any], values.tolist()) if word)
     total, doubt = counts.total(), None
@@ -210,8 +210,11 @@ def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str) -> N
         fitting = [word for word in counts if pattern.fullmatch(word)]
         example = next((word for word in fitting if not is_number(word, decimal)), None)
         if example and sum(counts[word] for word in fitting) >= _NEARLY_ALL * total:
-            right = how.replace(".", decimal)
-            doubt = example, f"look like {kind}", f"convert them to {kind}, {right}"
+            right = how.replace(".", decimal or ".")
+            remedy = f"convert them to {kind}, {right}"
+            if decimal is None and all(is_number(example, mark) for mark in ".,"):
+                remedy += ", or say of a file what marks decimals, decimal='.' or decimal=','"
+            doubt = example, f"look like {kind}", remedy
             break
     else:
         if len(values) >= _FEW_ROWS and len(counts) > len(values) / 2:
@@ -229,6 +232,8 @@ def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str) -> N
         )
 
 
+# Marks between thousands beside point and comma, some of them spaces that break no line.
+_SPACES = "' \xa0\u2009\u202f"
 # Texts that are no numbers or dates here, but in other notations, and how they are written here.
 _LOOKS = (
     (
@@ -238,7 +243,9 @@ _LOOKS = (
     ),
     (
         "numbers",
-        re.compile(r"[-+]?[$€£]? ?(\d{1,3}([.,' ]\d{3})+|\d+)([.,]\d+)?( ?[%$€£])?", re.ASCII),
+        re.compile(
+            rf"[-+]?[$€£]? ?(\d{{1,3}}([.,{_SPACES}]\d{{3}})+|\d+)([.,]\d+)?( ?[%$€£])?", re.ASCII
+        ),
         "1200.5",
     ),
 )
@@ -266,7 +273,7 @@ def of_cells(
     cells: Sequence[str],
     kind: str | None,
     where: Callable[[int], str],
-    decimal: str = ".",
+    decimal: str | None = None,
 ) -> Array:
     """The values of a column of text.
 
@@ -278,7 +285,7 @@ def of_cells(
         cells: its texts, without spaces around them.
         kind: one of `KINDS`; a word is any cell that is not empty. None finds it.
         where: describes the position of a cell, `"in line 3"`.
-        decimal: the decimal mark.
+        decimal: as for `number_in`.
 
     Raises:
         DataError: if cells are not of the kind, or nearly all are numbers or dates, but not all.
@@ -311,7 +318,7 @@ def _found_kind(
     cells: Sequence[str],
     counts: Counter[str],
     where: Callable[[int], str],
-    decimal: str = ".",
+    decimal: str | None = None,
 ) -> str:
     """The kind of the cells that are not missing, of which there are so many of each."""
     total = counts.total()
@@ -333,7 +340,7 @@ def _found_kind(
 
 
 def _no_kind(
-    name: str, kind: str, cells: Sequence[str], where: Callable[[int], str], decimal: str
+    name: str, kind: str, cells: Sequence[str], where: Callable[[int], str], decimal: str | None
 ) -> DataError:
     found, marks = _FOUND[decimal][kind], " with decimal commas" * (decimal == ",")
     return DataError(
@@ -356,66 +363,95 @@ def _quoted(name: str) -> str:
     return name if name.isidentifier() else repr(name)
 
 
-def is_number(text: str, decimal: str = ".") -> bool:
-    """Whether a cell is a number with this decimal mark, or NaN or an infinity."""
-    if decimal == ",":
-        if "." in text:
-            return False
-        text = text.replace(",", ".")
+def number_in(text: str, decimal: str | None = None) -> float:
+    """The number in a cell; NaN and infinities are some.
+
+    Args:
+        text: without spaces around it.
+        decimal: the decimal mark; None is the point, without marks between thousands.
+
+    Raises:
+        ValueError: if it is no number.
+    """
+    # Numbers for Python, but not in tables: 1_000, and digits of other scripts.
+    if decimal is not None and _GROUPED[decimal].fullmatch(text):
+        text = "".join(one for one in text if one in _SIGNED_DIGITS or one == decimal)
+    elif "_" in text or not text.isascii() or (decimal == "," and "." in text):
+        raise ValueError(text)
+    return float(text.replace(",", ".") if decimal == "," else text)
+
+
+_SIGNED_DIGITS = "+-0123456789"
+# Numbers with marks between thousands, by the decimal mark: 1,200.5 and 1.200,5; 1 200 and 1'200.
+_GROUPED = {
+    mark: re.compile(
+        rf"[-+]?[1-9]\d{{0,2}}([{other}{_SPACES}])\d{{3}}(\1\d{{3}})*([{mark}]\d+)?", re.ASCII
+    )
+    for mark, other in (".,", ",.")
+}
+_MAY_BE_GROUPED = re.compile(rf",|[{_SPACES}]\d{{3}}|\.\d{{3}}\.", re.ASCII)
+
+
+def is_number(text: str, decimal: str | None = None) -> bool:
+    """Whether a cell is a number with this decimal mark; the arguments of `number_in`."""
     try:
-        float(text)
+        number_in(text, decimal)
     except ValueError:
         return False
-    # Numbers for Python, but not in tables: 1_000, and digits of other scripts.
-    return "_" not in text and text.isascii()
-
-
-def _with_comma(text: str) -> float:
-    return float(text.replace(",", "."))
+    return True
 
 
 def decimal_mark(columns: Mapping[str, Sequence[str]]) -> str | None:
-    """The decimal mark of the numbers in a table; None if they have none.
+    """The decimal mark of the numbers in a table; None if they do not show it.
 
-    It is the comma, if nearly all cells of a column are numbers with it, and one of them has it
-    elsewhere than before three digits, which may be thousands: 1,200. Otherwise it is the point.
+    A mark is shown by a column, if nearly all its cells are numbers with it, and one of them is a
+    number with no other mark: `1,5`, `1.234,5` and `1.234.567` show the comma. `1,200` and `1.200`
+    show nothing, because the mark may be one between thousands. A table with only such points has
+    decimal points.
 
     Args:
         columns: the cells by the names of the columns that may be of numbers.
 
     Raises:
-        DataError: if another column has the point likewise.
+        DataError: if columns show both marks, or either may be the decimal mark.
     """
-    commas = _first_with(",", columns)
-    if commas is None:
+    texts = "\n".join("\n".join(cells) for cells in columns.values())
+    if not _MAY_BE_GROUPED.search(texts):
         points = (c for cells in columns.values() for c in cells if "." in c and is_number(c))
         return "." if any(points) else None
-    points = _first_with(".", columns)
-    if points is None:
-        return ","
-    raise DataError(
-        "the table has decimal commas and decimal points",
-        facts=(("commas", commas), ("points", points)),
-        advice="Say what marks decimals: decimal=',' or decimal='.', or --decimal on the command "
-        "line. Numbers with the other mark are words then.",
-    )
+    shown = {mark: _first_with(mark, columns, sure=True) for mark in ".,"}
+    if not any(shown.values()):
+        shown = {mark: _first_with(mark, columns, sure=False) for mark in ".,"}
+        if not shown["."]:
+            return None
+    if all(shown.values()):
+        raise DataError(
+            "the table has decimal commas and decimal points",
+            facts=(("commas", shown[","] or ""), ("points", shown["."] or "")),
+            advice="Say what marks decimals: decimal=',' or decimal='.', or --decimal on the "
+            "command line. Numbers with the other mark are words then, unless it is one between "
+            "thousands.",
+        )
+    return "." if shown["."] else ","
 
 
-def _first_with(mark: str, columns: Mapping[str, Sequence[str]]) -> str | None:
-    """The first number with a decimal mark, and its column, as text."""
+def _first_with(mark: str, columns: Mapping[str, Sequence[str]], *, sure: bool) -> str | None:
+    """The first number with a decimal mark, and its column, as text.
+
+    Args:
+        mark: of decimals.
+        columns: the cells by names.
+        sure: whether only numbers count that have no other decimal mark.
+    """
+    other = "," if mark == "." else "."
     for name, cells in columns.items():
-        if not any(mark in cell for cell in cells):
-            continue
         counts = Counter(cell for cell in cells if cell not in GAPS)
         numbers = [cell for cell in counts if is_number(cell, mark)]
-        example = next((c for c in numbers if mark in c and not _THOUSANDS.fullmatch(c)), None)
+        chosen = (c for c in numbers if (not is_number(c, other) if sure else mark in c))
+        example = next(chosen, None)
         if example and sum(counts[cell] for cell in numbers) >= _NEARLY_ALL * counts.total():
             return f"{example!r} in the column {name!r}"
     return None
-
-
-# A number that may be a whole one with a mark between thousands.
-_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}[.,]\d{3}", re.ASCII)
 
 
 def doubt_index(name: str, values: Array) -> None:
@@ -470,10 +506,15 @@ class _Found:
 
 _DATES = _Found(_is_date, np.datetime64, "NaT", "datetime64[us]")
 # By decimal marks.
-_FOUND = {
-    ".": {"number": _Found(is_number, float, "nan", "float64"), "date": _DATES},
-    ",": {
-        "number": _Found(partial(is_number, decimal=","), _with_comma, "nan", "float64"),
+_FOUND: dict[str | None, dict[str, _Found]] = {
+    decimal: {
+        "number": _Found(
+            partial(is_number, decimal=decimal),
+            partial(number_in, decimal=decimal),
+            "nan",
+            "float64",
+        ),
         "date": _DATES,
-    },
+    }
+    for decimal in (None, ".", ",")
 }

@@ -318,7 +318,7 @@ def read_columns(
         DataError, FileFormatError: as `read_table`.
     """
     with reading_table(path):
-        texts = read_texts(path, delimiters)
+        texts = read_texts(path, delimiters, decimal)
         wanted = {name: kinds.get(name, other) for name in texts.columns}
         if decimal is None:
             texts_of_numbers = {
@@ -328,7 +328,7 @@ def read_columns(
             }
             decimal = decimal_mark(texts_of_numbers)
         columns = {
-            name: of_cells(name, cells, wanted[name], texts.where, decimal or ".")
+            name: of_cells(name, cells, wanted[name], texts.where, decimal)
             for name, cells in texts.columns.items()
         }
         return FileColumns(columns, texts.delimiter, decimal)

@@ -19,11 +19,13 @@ from lamina.base.shapes import Array
 from lamina.data.columns import GAPS, LARGEST, doubt_index, is_number, require_float32
 from lamina.data.untrusted import reading
 from lamina.errors import DataError, FileFormatError
+from lamina.graph import warn
 
 # Where several divide all rows alike, the first does: commas are the most usual within cells.
 DELIMITERS = "\t;|,"
-# The delimiter is found in so many characters.
+# The delimiter is found in so many characters, and delimiters at the end in so many rows.
 _SAMPLE = 1 << 20
+_FIRST_ROWS = 1000
 _LEAST = {1: "one column", 2: "two columns"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 # Excel writes such a line before the header.
@@ -36,7 +38,10 @@ _QUOTES = {
     ),
     "expected after": (
         "text follows the closing quote of a cell",
-        'Double a quote that is part of a cell: "5"" pipe". Or the cell before is not closed.',
+        (
+            'Double a quote that is part of a cell: "5"" pipe". Remove spaces after a closing '
+            "quote. Or the cell before is not closed."
+        ),
     ),
     "field larger": (
         "a cell is longer than is usual",
@@ -103,19 +108,20 @@ def read_numbers(path: Path) -> Array:
         return _read_numbers(path, _read_layout(path)).astype(np.float32)
 
 
-def read_texts(path: Path, delimiters: str = DELIMITERS) -> Texts:
+def read_texts(path: Path, delimiters: str = DELIMITERS, decimal: str | None = None) -> Texts:
     """The entries of a table.
 
     Args:
         path: the file, UTF-8.
         delimiters: one of them is between the cells of a row.
+        decimal: the decimal mark, if it is known.
 
     Raises:
         DataError: if there are no rows.
         FileFormatError: if a row has another number of columns than the first, or its quotes are
             wrong.
     """
-    layout = _read_layout(path, delimiters=delimiters)
+    layout = _read_layout(path, delimiters=delimiters, decimal=decimal)
     columns: list[list[str]] = [[] for _ in layout.names]
     lines: list[int] = []
     for line, row in _rows(path, layout):
@@ -166,11 +172,13 @@ class _Layout:
         delimiter: between the columns.
         names: of the columns; numbers from 0 without a header.
         skip: the number of lines before the first row: comments, blank lines, the header.
+        is_ended: whether rows end with a delimiter, as if they had an empty cell more.
     """
 
     delimiter: str
     names: tuple[str, ...]
     skip: int
+    is_ended: bool
 
     @property
     def count(self) -> int:
@@ -178,13 +186,28 @@ class _Layout:
         return len(self.names)
 
 
-def _read_layout(path: Path, least: int = 1, delimiters: str = DELIMITERS) -> _Layout:
+def _read_layout(
+    path: Path, least: int = 1, delimiters: str = DELIMITERS, decimal: str | None = None
+) -> _Layout:
     """The layout of a file with at least so many columns."""
     with _opened(path) as file:
-        delimiter = _delimiter_of(file.read(_SAMPLE), delimiters)
+        delimiter = _delimiter_of(file.read(_SAMPLE), delimiters, decimal)
     with _opened(path) as file:
         before, line, row, comment = _first_row(file, delimiter)
-    if len(row) < least:
+    names, numbers = row or [""], sum(map(_is_numeric, row))
+    if row and len(comment) == len(row) and (numbers or not comment[0].startswith("# ")):
+        # NumPy writes headers as comments. Others may begin with the name "#" or "#id".
+        names, line = [comment[0].removeprefix("# "), *comment[1:]], before
+    elif numbers and all(_is_numeric(cell) or cell in GAPS for cell in row):
+        names, line = None, before
+    with _opened(path) as file:
+        rows = islice(_records(islice(file, line, None), delimiter, line), _FIRST_ROWS)
+        is_ended = _are_ended([cells for _, cells in rows if any(map(str.strip, cells))], names)
+    if names is None:
+        names = list(map(str, range(len(row) - is_ended)))
+    elif is_ended and not names[-1]:
+        names = names[:-1]
+    if len(names) < least:
         raise FileFormatError(
             "the first line is not a row of a table",
             facts=(
@@ -192,17 +215,12 @@ def _read_layout(path: Path, least: int = 1, delimiters: str = DELIMITERS) -> _L
                     "expected",
                     f"{_LEAST[least]} or more, divided by commas, semicolons, tabs or bars",
                 ),
-                ("found", repr("".join(row)[:60])),
+                ("found", repr(delimiter.join(row)[:60])),
             ),
             advice="Check that this is the right file, and that it begins with the header or data. "
-            "Cells may also be divided by another character: load(path, delimiter=' ').",
+            "Cells may also be divided by another character: load(path, delimiter=' '). "
+            "lm.data.read_table(path) reads a file of one column.",
         )
-    names, numbers = row, sum(map(_is_numeric, row))
-    if len(comment) == len(row) and (numbers or not comment[0].startswith("# ")):
-        # NumPy writes headers as comments. Others may begin with the name "#" or "#id".
-        names, line = [comment[0].removeprefix("# "), *comment[1:]], before
-    elif numbers and all(_is_numeric(cell) or cell in GAPS for cell in row):
-        return _Layout(delimiter, tuple(map(str, range(len(row)))), before)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         numbered = [str(number) for number, name in enumerate(names) if name == twice]
@@ -211,28 +229,59 @@ def _read_layout(path: Path, least: int = 1, delimiters: str = DELIMITERS) -> _L
             facts=(("expected", "a name for each column"), ("found", _columns_text(numbered))),
             advice="Give each column its own name in the first line.",
         )
-    return _Layout(delimiter, tuple(names), line)
+    return _Layout(delimiter, tuple(names), line, is_ended)
+
+
+def _are_ended(rows: Sequence[Sequence[str]], names: Sequence[str] | None) -> bool:
+    """Whether the first rows, or the header, end with a delimiter: their last cell is no column.
+
+    Args:
+        rows: that are not empty.
+        names: in the header, if there is one.
+    """
+    if names is not None and names[-1]:
+        return bool(rows) and all(
+            len(row) == len(names) + 1 and not row[-1].strip() for row in rows
+        )
+    rows = rows if names is None else [row for row in rows if len(row) != len(names) - 1]
+    return all(len(row) > 1 and not row[-1].strip() for row in rows)
 
 
 def _is_numeric(cell: str) -> bool:
     """Whether a cell is a number with either decimal mark."""
-    return is_number(cell) or is_number(cell, ",")
+    return is_number(cell, ".") or is_number(cell, ",")
 
 
-def _delimiter_of(sample: str, delimiters: str) -> str:
-    """The one of some delimiters that divides the most rows into as many cells as the first one."""
+def _delimiter_of(sample: str, delimiters: str, decimal: str | None) -> str:
+    """The one of some delimiters that divides the most rows into as many cells as the first one.
+
+    The commas of a single column of numbers divide nothing. If each row may be such a number or two
+    numbers, it is two numbers, with a warning, unless the decimal mark is known.
+    """
     if len(delimiters) == 1:
         return delimiters
     if declared := _SEPARATOR.match(sample):
         return declared[1]
+    lines = [line.strip() for line in sample.splitlines()[: -1 if len(sample) == _SAMPLE else None]]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    rows = [] if decimal == "." else _single_column(lines)
+    is_surely_single = decimal == "," or len(rows) < len(lines)
+    if rows and (is_surely_single or any("," not in row for row in rows[:-1])):
+        return ";"
+    if rows and "," in rows[-1]:
+        warn(
+            f"each line has two whole numbers, or one with a decimal comma, such as {rows[0]!r}. "
+            "It is read as two columns. If it is one, read it so: "
+            "table = lm.data.read_table(path, decimal=','); otherwise say delimiter=','."
+        )
     shares: dict[str, float] = {}
     for mark in delimiters:
         counts: list[int] = []
         try:
-            for row in csv.reader(StringIO(sample, newline=""), delimiter=mark, strict=True):
+            for _, row in _records(StringIO(sample, newline=""), mark):
                 if any(map(str.strip, row)) and (counts or not row[0].lstrip().startswith("#")):
                     counts.append(len(row))
-        except csv.Error:  # another delimiter, or a fault that `_records` finds again
+        except FileFormatError:  # another delimiter, or a fault that is found again
             counts.append(0)
         if len(sample) == _SAMPLE and len(counts) > 1:
             counts.pop()  # its row may be longer
@@ -240,6 +289,17 @@ def _delimiter_of(sample: str, delimiters: str) -> str:
         shares[mark] = counts.count(first) / len(counts) if first > 1 else 0.0
     best = max(shares.values())
     return next(mark for mark in delimiters if shares[mark] == best) if best else ","
+
+
+def _single_column(lines: Sequence[str]) -> Sequence[str]:
+    """The lines after a header, if they may be numbers of which some have decimal commas."""
+    has_header = bool(lines) and not _is_numeric(lines[0])
+    rows = lines[has_header:]
+    has_commas = any("," in row for row in rows)
+    is_single = has_commas and all(is_number(row, ",") or row in GAPS for row in rows)
+    if has_header and len(next(csv.reader(lines[:1]))) > 1:
+        return []
+    return rows if is_single else []
 
 
 def _first_row(file: Iterable[str], delimiter: str) -> tuple[int, int, list[str], list[str]]:
@@ -270,14 +330,18 @@ def _rows(path: Path, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
     with _opened(path) as file:
         lines = islice(file, layout.skip, None)
         for line, row in _records(lines, layout.delimiter, layout.skip):
+            if layout.is_ended and len(row) == layout.count + 1 and not row[-1].strip():
+                row.pop()
             if len(row) == layout.count:
                 yield line, row
             elif len(row) > 1 or row[0].strip():
                 raise FileFormatError(
                     f"line {line} has another number of columns than the first",
                     facts=(("expected", str(layout.count)), ("found", str(len(row)))),
-                    advice="Correct that line; a truncated file ends in such a line. If another "
-                    "character divides the cells, say so: delimiter=';', or --delimiter ';'.",
+                    advice="Correct that line; a truncated file ends in such a line. A cell that "
+                    "contains the delimiter needs quotes. If another character divides the cells, "
+                    "or commas mark decimals, say so to lm.data.load or lm.data.read_table: "
+                    "delimiter=' ', decimal=','; on the command line --delimiter, --decimal.",
                 )
 
 
@@ -291,7 +355,8 @@ def _records(
         delimiter: between the cells.
         before: the number of lines before these.
     """
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    skips = delimiter != " "  # a space before a quote is none of the cell
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=skips)
     end = before
     try:
         for row in reader:
@@ -344,24 +409,17 @@ def _read_numbers(path: Path, layout: _Layout) -> Array:
     Raises:
         NotNumbers: if an entry is missing or a word.
     """
-    try:
-        with _opened(path) as file:
-            lines = islice(file, layout.skip, None)
-            rows = [line for line in lines if line.strip(" \r\n")]
-        if not rows:
-            raise _no_rows()
-        if any('"' in row for row in rows):
-            _require_numbers(path, layout)  # NumPy ignores quotes that are not closed
-        table = np.loadtxt(
-            rows, np.float64, comments=None, delimiter=layout.delimiter, quotechar='"', ndmin=2
-        )
-    except UnicodeDecodeError:
-        raise
-    except ValueError:
-        _require_numbers(path, layout)
-        raise
-    if table.shape[1] != layout.count or np.isnan(table).any():
-        _require_numbers(path, layout)
+    with _opened(path) as file:
+        lines = islice(file, layout.skip, None)
+        rows = [line for line in lines if line.strip(" \r\n")]
+    if not rows:
+        raise _no_rows()
+    # NumPy ignores quotes that are not closed.
+    table = (
+        None if layout.is_ended or any('"' in row for row in rows) else _read_plain(rows, layout)
+    )
+    if table is None:
+        table = _read_rows(path, layout)
     if np.abs(table).max() > LARGEST:
         texts = read_texts(path, layout.delimiter)
         for name, column in zip(layout.names, table.T, strict=True):
@@ -369,12 +427,22 @@ def _read_numbers(path: Path, layout: _Layout) -> Array:
     return table
 
 
-def _require_numbers(path: Path, layout: _Layout) -> None:
-    """Reads the table again, line by line, to find the fault.
+def _read_plain(rows: Sequence[str], layout: _Layout) -> Array | None:
+    """The numbers of rows without quotes; None if they have a fault."""
+    try:
+        table = np.loadtxt(rows, np.float64, comments=None, delimiter=layout.delimiter, ndmin=2)
+    except ValueError:
+        return None
+    return None if table.shape[1] != layout.count or np.isnan(table).any() else table
+
+
+def _read_rows(path: Path, layout: _Layout) -> Array:
+    """All numbers of a table, row by row.
 
     Raises:
-        NotNumbers, FileFormatError: for the first.
+        NotNumbers, FileFormatError: for the first fault.
     """
+    rows: list[list[float]] = []
     for line, row in _rows(path, layout):
         for name, field in zip(layout.names, row, strict=True):
             cell = field.strip()
@@ -383,6 +451,8 @@ def _require_numbers(path: Path, layout: _Layout) -> None:
                     f"the column {name!r} has an entry that is not a number",
                     facts=(("expected", "numbers"), ("found", f"{cell!r} in line {line}")),
                 )
+        rows.append([float(cell) for cell in row])
+    return np.array(rows)
 
 
 def _no_rows() -> DataError:

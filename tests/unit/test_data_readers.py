@@ -342,6 +342,7 @@ class TestCsv:
             ("1,2\n\n3,4\n5\n", "line 4 has another number of columns than the first", "1"),
             ("a,b\n1,2,3\n", "line 2 has another number of columns than the first", "3"),
             ("hello\n", "the first line is not a row of a table", "'hello'"),
+            ("\n\n", "the first line is not a row of a table", "''"),
         ],
     )
     def test_a_fault_is_named_with_its_position(
