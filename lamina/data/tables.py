@@ -264,7 +264,7 @@ def _delimiter_of(sample: str, delimiters: str, decimal: str | None) -> str:
         return declared[1]
     lines = [line.strip() for line in sample.splitlines()[: -1 if len(sample) == _SAMPLE else None]]
     lines = [line for line in lines if line and not line.startswith("#")]
-    rows = [] if decimal == "." else _single_column(lines)
+    rows: Sequence[str] = () if decimal == "." else _single_column(lines)
     is_surely_single = decimal == "," or len(rows) < len(lines)
     if rows and (is_surely_single or any("," not in row for row in rows[:-1])):
         return ";"
@@ -298,8 +298,8 @@ def _single_column(lines: Sequence[str]) -> Sequence[str]:
     has_commas = any("," in row for row in rows)
     is_single = has_commas and all(is_number(row, ",") or row in GAPS for row in rows)
     if has_header and len(next(csv.reader(lines[:1]))) > 1:
-        return []
-    return rows if is_single else []
+        return ()
+    return rows if is_single else ()
 
 
 def _first_row(file: Iterable[str], delimiter: str) -> tuple[int, int, list[str], list[str]]:

@@ -81,7 +81,7 @@ def trace(
             leaves.append(leaf(f"input{number}", "input", tensor.shape, input_dtypes[number]))
             tracer.new[tensor] = ops.cast(leaves[-1], dtype_in_model(tensor, dtype))
     results = tracer.built(outputs, names)
-    record.index_limits += _limits_of_ops(results, record.index_limits)
+    record.index_limits += limits_of_ops(results, record.index_limits)
     record.activations = [tracer.new.get(one, one) for one in record.activations]
     return Trace(tuple(leaves), results, record)
 
@@ -330,12 +330,20 @@ class _Tracer:
                 self.new[tensor] = rebuild(tensor, changed)
 
 
-def _limits_of_ops(results: Sequence[Tensor], known: Sequence[IndexLimit]) -> list[IndexLimit]:
-    """The ranges of indices that ops expect, where no layer has declared one."""
+def limits_of_ops(
+    results: Sequence[Tensor], known: Sequence[IndexLimit], known_tensors: Sequence[Tensor] = ()
+) -> list[IndexLimit]:
+    """The ranges of indices that ops expect, where no layer has declared one.
+
+    Args:
+        results: of the ops.
+        known: the ranges that layers have declared.
+        known_tensors: ops before these do not count.
+    """
     limited = {(limit.indices, limit.count) for limit in known}
     advice = "Indices do not count from the end; ops.clip brings them inside."
     found: list[IndexLimit] = []
-    for node in topological(results):
+    for node in topological(results, known_tensors):
         if node.op.indices is not None:
             indices, extent = node.op.indices(node)
             # The extent of an axis that depends on the batch is not known here.

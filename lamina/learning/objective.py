@@ -13,7 +13,6 @@ from lamina.base.shapes import DType, Size, float32, shape_text
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import Origin, Tensor, described, labelled, leaf, warn
 from lamina.layers.partners import partners
-from lamina.layers.tracing import Trace
 from lamina.learning.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
 from lamina.learning.protocols import Loss, Metric, Spec, check_loss, check_metrics, check_outputs
 from lamina.learning.weighting import ClassWeights, called, takes_weights, weights_of_classes
@@ -56,6 +55,7 @@ class Objective:
         kept: the outputs that have a row for each example, and are not summed.
         targets: for each term the numbers of its targets.
         checks: of the values of targets, by losses and metrics.
+        index_limits: the ranges of indices that ops and layers in them expect.
     """
 
     leaves: tuple[Tensor, ...]
@@ -66,6 +66,7 @@ class Objective:
     kept: frozenset[str]
     targets: tuple[tuple[int, ...], ...]
     checks: tuple[TargetCheck, ...]
+    index_limits: tuple[IndexLimit, ...]
 
 
 def default_specs(
@@ -150,6 +151,9 @@ def objective(
     everything = [_cast(one, dtype) for one in leaves]
     measured = _measured(metrics, trace, names, terms, compared, everything, weighted)
     found, kept, of_metrics = measured
+    results = [*(share.loss for share in shares), *(tensor for _, tensor in found)]
+    building = BUILDING.get()
+    limits = [] if building is None else building.index_limits
     return Objective(
         (*leaves, *weight_leaves),
         added([share.loss for share in shares]),
@@ -159,6 +163,7 @@ def objective(
         kept,
         tuple(compared),
         (*checks, *of_metrics),
+        (*limits, *limits_of_ops(results, limits, trace.outputs)),
     )
 
 

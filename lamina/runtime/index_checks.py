@@ -27,7 +27,7 @@ class IndexCheck:
     Attributes:
         limit: the range.
         source: the leaf of the input in the graph.
-        number: of the input among the network's inputs.
+        number: of the input among the inputs, or of the target among the targets.
         label: the input in errors, `"input 0"` or `"input 'words'"`.
     """
 
@@ -37,7 +37,7 @@ class IndexCheck:
     label: str
 
     def values(self, arrays: Sequence[Array]) -> Array:
-        """The indices, from the arrays of the network's inputs."""
+        """The indices, from the arrays of the inputs, or of the targets."""
         array = arrays[self.number]
         if self.limit.indices is self.source or not len(array):
             return array
@@ -46,7 +46,9 @@ class IndexCheck:
         return evaluate(bind_batch(graph, len(array)), feeds)[0]["indices"]
 
 
-def index_checks(limits: Sequence[IndexLimit], labels: Sequence[str]) -> tuple[IndexCheck, ...]:
+def index_checks(
+    limits: Sequence[IndexLimit], labels: Sequence[str], kind: str = "input"
+) -> tuple[IndexCheck, ...]:
     """The limits of indices that are elements of an input, rather than computed.
 
     Slices, reshapes and casts of an input are its elements too.
@@ -54,16 +56,18 @@ def index_checks(limits: Sequence[IndexLimit], labels: Sequence[str]) -> tuple[I
     Args:
         limits: of all indices in a graph.
         labels: of the inputs, for errors.
+        kind: `"input"`, or `"target"` for elements of targets.
     """
     found: list[IndexCheck] = []
     for limit in limits:
         source, *applied = topological([limit.indices])
-        elements = source.op is LEAF and source.attributes["role"] == "input"
+        is_input = source.op is LEAF and source.attributes["role"] == "input"
+        elements = is_input and source.attributes["name"].startswith(kind)
         for node in applied:
             moved = isinstance(node.op.lowering, Movement) or node.op is CAST
             elements = elements and moved and len(node.operands) == 1
         if elements:
-            number = int(source.attributes["name"].removeprefix("input"))
+            number = int(source.attributes["name"].removeprefix(kind))
             found.append(IndexCheck(limit, source, number, labels[number]))
     return tuple(found)
 

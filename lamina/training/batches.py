@@ -16,6 +16,7 @@ from lamina.data import Dataset
 from lamina.data.arrays import rounded, to_array
 from lamina.data.background import Plan, Reader
 from lamina.data.conversion import convert
+from lamina.data.fields import as_tuple
 from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
 from lamina.errors import DataError, DefinitionError, DTypeError, InternalError, ReleasedError
@@ -28,7 +29,7 @@ from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for
 from lamina.runtime.data_sets import Examples as Examples
 from lamina.runtime.data_sets import uploaded
 from lamina.runtime.feeds import Feed
-from lamina.runtime.index_checks import check_indices
+from lamina.runtime.index_checks import check_indices, index_checks
 from lamina.runtime.parameters import Parameters, release_all
 from lamina.runtime.streaming import Streamed
 from lamina.step.derive import BatchGraph
@@ -238,7 +239,7 @@ class BatchRunner(Named):
             arrays.append(array)
         check_batch(arrays, specs, names)
         check_indices(self._parameters.index_checks, arrays)
-        for positions, check in self._target_checks():
+        for positions, check in self._target_checks:
             given = tuple([arrays[len(self._wanted_inputs) + one] for one in positions])
             check(given[0] if len(given) == 1 else given)
         for number in range(len(self._arrays.weights)):
@@ -274,10 +275,17 @@ class BatchRunner(Named):
             arrays.append(array.astype(dtype.numpy) if array.dtype.kind in "iub" else array)
         return arrays
 
+    @cached_property
     def _target_checks(self) -> Sequence[TargetCheck]:
         """The checks of target values, with the numbers of the targets that each takes."""
         objective = self._graph.objective
-        return () if objective is None else objective.checks
+        if objective is None:
+            return ()
+        labels = self._labels[len(self._wanted_inputs) :]
+        limited = index_checks(objective.index_limits, labels, "target")
+        numbers = tuple(range(len(self._arrays.targets)))
+        of_indices = (numbers, lambda given: check_indices(limited, as_tuple(given)))
+        return (*objective.checks, *[of_indices] * bool(limited))
 
     @contextmanager
     def uploaded(self, dataset: Dataset) -> Generator[Examples]:

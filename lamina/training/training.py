@@ -308,7 +308,7 @@ class Training(BatchRunner):
         size = self.batch_size
         arrays = (np.ndarray, bind(x, size), x_dtype.numpy)
         targets = (np.ndarray, bind(y, size), y_dtype.numpy)
-        return (*arrays, *targets), [check for _, check in self._target_checks()]
+        return (*arrays, *targets), [check for _, check in self._target_checks]
 
     @checked
     def run(

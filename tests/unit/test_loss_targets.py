@@ -9,7 +9,7 @@ import pytest
 from error_texts import error_text
 from random_arrays import normal
 
-from lamina import Adam, Model, Sequential
+from lamina import Adam, FunctionMetric, Model, Sequential, ops
 from lamina import layers as lm
 from lamina.base.shapes import BATCH, as_dtype, int64
 from lamina.errors import DataError, DefinitionError, ShapeError
@@ -126,3 +126,50 @@ def test_signs_as_targets_are_converted() -> None:
         text = error_text(DataError, lambda loss=loss: loss.check_target(signs * 1.0, (BATCH,)))
         assert "convert -1 and 1 by (y + 1) / 2." in text
         loss.check_target((signs + 1) / 2, (BATCH,))
+
+
+def _by_layer(prediction: Any, target: Any) -> Any:
+    return ops.mean((prediction - lm.OneHot(3)(target)) ** 2)
+
+
+def _by_op(prediction: Any, target: Any) -> Any:
+    chosen = ops.take_along_axis(prediction, ops.expand_dims(ops.cast(target, "int64"), 1), 1)
+    return -ops.mean(chosen)
+
+
+def _by_row(prediction: Any, target: Any) -> Any:
+    return ops.mean(prediction[:, 0] * ops.take(np.ones(3, "float32"), target, 0))
+
+
+@pytest.mark.parametrize("function", [_by_layer, _by_op, _by_row])
+@pytest.mark.parametrize("as_metric", [False, True])
+@pytest.mark.parametrize("wrong", [3, -1])
+def test_targets_that_index_in_a_function_of_the_user_are_checked(
+    function: Any, as_metric: bool, wrong: int
+) -> None:
+    """Programs clamp indices: the function would compare with another class."""
+    how: dict[str, Any] = {"loss": losses.CrossEntropy(ignore_index=wrong)}
+    how |= {"metrics": [FunctionMetric(function)]} if as_metric else {"loss": function}
+    model, x = Model(Sequential(lm.Input(2), lm.Linear(3)), seed=0), normal(4, 2)
+    before = model.parameters()
+    calls = [
+        lambda y: model.evaluate((x, y), **how),
+        lambda y: model.fit((x, y), optimizer=Adam(), epochs=1, **how),
+        lambda y: model.fit([(x, y)], optimizer=Adam(), epochs=1, **how),
+    ]
+    for call in calls:
+        text = error_text(DataError, lambda call=call: call(np.array([0, 2, wrong, 1])))
+        assert "indices out of range" in text
+        assert f"expected  0..2\n  found     {wrong} at example 2 of target 0" in text
+    for name, value in model.parameters().items():
+        np.testing.assert_array_equal(value, before[name])
+    for call in calls:
+        call(np.array([0, 2, 2, 1]))
+
+
+def test_computed_indices_of_targets_are_not_checked() -> None:
+    def loss(prediction: Any, target: Any) -> Any:
+        return _by_op(prediction, ops.clip(target, 0, 2))
+
+    model = Model(Sequential(lm.Input(2), lm.Linear(3)), seed=0)
+    assert np.isfinite(model.evaluate((normal(2, 2), np.array([5, -5])), loss)["loss"])
