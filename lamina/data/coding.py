@@ -85,6 +85,8 @@ class Coding:
         columns: the columns of the inputs; others of a table are ignored. None for pictures.
         target: the column of the targets, if any.
         words: how words are coded: `"one-hot"` or `"index"`.
+        indices_first: whether the input of indices is before the input of numbers, as in a part of
+            a model whose inputs are in this order.
         delimiter, decimal: the marks between cells and in numbers, if the table was in a file, and
             if a number has any; further files are read so. Another delimiter is found too.
     """
@@ -92,6 +94,7 @@ class Coding:
     columns: tuple[Column, ...]
     target: Column | None
     words: Words
+    indices_first: bool = False
     delimiter: Delimiter = field(default=None, compare=False)
     decimal: Decimal = field(default=None, compare=False)
 
@@ -113,7 +116,7 @@ class Coding:
         texts = [f"lm.Input({len(self.features)}): {_some(self.features)}"] * bool(self.features)
         if self.words == "index" and indices:
             texts.append(f"lm.Input({len(indices)}, dtype='int64'): {_some(indices)}")
-        return f"The table needs {'; and '.join(texts)}."
+        return f"The table needs {'; and '.join(texts[:: -1 if self.indices_first else 1])}."
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -198,8 +201,9 @@ def _difference(coding: Coding, other: Coding) -> tuple[str, str] | None:
     names, others = ([column.name for column in one.columns] for one in (coding, other))
     if names != others:
         return _first_difference("columns", names, others)
-    if coding.words != other.words:
-        return f"words={coding.words!r}", f"words={other.words!r}"
+    for name in ("words", "indices_first"):
+        if (own := getattr(coding, name)) != (found := getattr(other, name)):
+            return f"{name}={own!r}", f"{name}={found!r}"
     pairs = list(zip(coding.columns, other.columns, strict=True))
     if coding.target is not None and other.target is not None:
         pairs.append((coding.target, other.target))
@@ -310,7 +314,8 @@ def coded(
             values = table[column.name]
             doubt_words(column.name, values, is_target=column is own, decimal=decimal)
     with errors_at("Coding"):
-        return _dataset(Coding(columns, own, words, delimiter, decimal), table)
+        marks = {"delimiter": delimiter, "decimal": decimal}
+        return _dataset(Coding(columns, own, words, **marks), table)
 
 
 def _dataset(coding: Coding, table: Mapping[str, Array]) -> Dataset:
@@ -349,7 +354,7 @@ def _inputs(coding: Coding, table: Mapping[str, Array]) -> Arrays:
     if features:
         arrays.append(np.stack(features, axis=1).astype(np.float32))
     if indices:
-        arrays.append(np.stack(indices, axis=1))
+        arrays.insert(0 if coding.indices_first else 1, np.stack(indices, axis=1))
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
@@ -543,13 +548,14 @@ def targets_of(column: Column, values: Array) -> Array:
 def coding_of_inputs(coding: Coding, numbers: Sequence[int | None]) -> Coding | None:
     """The coding of some of the arrays that `Coding.inputs` returns, by their numbers.
 
-    None if it does not code them, or not in this order.
+    None if it does not code them all.
     """
     indices = [c for c in coding.columns if c.kind == "word" and coding.words == "index"]
     floats = [column for column in coding.columns if column not in indices]
-    arrays = dict(enumerate(filter(None, (floats, indices))))
-    known = [number for number in numbers if number is not None and number in arrays]
-    if len(known) < len(numbers) or known != sorted(set(known)):
+    pair = (indices, floats) if coding.indices_first else (floats, indices)
+    arrays = dict(enumerate(filter(None, pair)))
+    known = [arrays[number] for number in dict.fromkeys(numbers) if number in arrays]
+    if len(known) < len(numbers):
         return None
-    kept = [column for number in known for column in arrays[number]]
-    return replace(coding, columns=tuple(c for c in coding.columns if c in kept))
+    kept = tuple(column for column in coding.columns if any(column in one for one in known))
+    return replace(coding, columns=kept, indices_first=len(known) > 1 and known[0] is indices)

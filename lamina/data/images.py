@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,6 +32,7 @@ _CONVERSIONS = {
     "RGB": "RGB",
     "RGBA": "RGB",
 }
+_NUMBER = re.compile(r"[-+]?\d{1,300}([.,]\d+)?", re.ASCII)
 # Folders of systems and programs, which hold copies and caches. Hidden ones begin with a point.
 _CACHES = frozenset(
     ("__MACOSX", "__pycache__", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information")
@@ -96,10 +99,10 @@ def _visible(folder: Path) -> list[Path]:
     return [one for one in entries if not one.name.startswith(".") and one.name not in _CACHES]
 
 
-def _rank(folder: Path) -> tuple[bool, int, str]:
+def _rank(folder: Path) -> tuple[bool, float, str]:
     """The order of subfolders: numbers, then words."""
-    is_number = folder.name.isascii() and folder.name.isdecimal()
-    return not is_number, int(folder.name) if is_number else 0, folder.name
+    number = float(folder.name.replace(",", ".")) if _NUMBER.fullmatch(folder.name) else math.inf
+    return number == math.inf, number, folder.name
 
 
 def _pictures_in(folder: Path) -> list[Path]:

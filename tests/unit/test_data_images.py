@@ -109,9 +109,12 @@ def test_hidden_empty_and_cache_folders_are_no_classes(tmp_path: Path) -> None:
 
 
 def test_numbered_folders_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for name in ("10", "2", "1", "x", "02"):
+    for name in ("10", "2", "1", "x", "02", "-1", "-2", "1.5", "0,5", "+3", "1_0", "nan"):
         save(tmp_path / name / "1.png")
-    assert load(tmp_path).coding.classes == ("1", "02", "2", "10", "x")
+    assert load(tmp_path).coding.classes == (
+        *("-2", "-1", "0,5", "1", "1.5", "02", "2", "+3", "10"),
+        *("1_0", "nan", "x"),
+    )
 
 
 def test_pictures_in_folders_of_a_class_are_not_left_out(tmp_path: Path) -> None:

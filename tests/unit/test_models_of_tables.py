@@ -124,8 +124,7 @@ def test_a_part_has_the_coding_of_its_own_inputs() -> None:
     towns = model.part(lm.Network(words, embedded))
     assert [column.name for column in towns.coding.columns] == ["town"]
     assert towns.predict({"town": ["Ulm"]}).shape == (1, 4)
-    # The inputs of others are not coded: in another order, or inner ones.
-    assert model.part(lm.Network([words, numbers], scores)).coding is None
+    # Inner inputs are not coded.
     inner = lm.Sequential(lm.Input(4), body)
     assert model.part(inner).coding is None
     # A part that is trained on a table of its own does not change the coding of the whole.
@@ -135,6 +134,26 @@ def test_a_part_has_the_coding_of_its_own_inputs() -> None:
     assert part.coding == other.coding
     assert model.coding == data.coding
     assert model.part(lm.Network([numbers, words], hidden + embedded)).coding == data.coding
+
+
+def test_a_part_takes_tables_in_the_order_of_its_own_inputs(tmp_path: Path) -> None:
+    table = {"size": [30, 52], "town": ["Ulm", "Bonn"], "age": [3, 4], "y": [1.5, 2]}
+    data = from_frame(table, "y", words="index")
+    numbers, words = lm.Input(2), lm.Input(1, dtype="int64")
+    scores = lm.Linear(1)(lm.concat([numbers, lm.Reshape(4)(lm.Embedding(3, 4)(words))]))
+    model = lm.Model(lm.Network([numbers, words], scores))
+    model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.001), progress=False)
+    swapped = model.part(lm.Network([words, numbers], scores))
+    swapped.save(tmp_path / "part")
+    again = swapped.part(lm.Network([numbers, words], scores))
+    for part in (swapped, lm.load(tmp_path / "part"), again):
+        np.testing.assert_array_equal(part.predict(table), model.predict(table))
+        own = part.coding.dataset(table)
+        assert part.evaluate(own, lm.MSE()) == model.evaluate(data, lm.MSE())
+    assert again.coding == data.coding
+    with pytest.raises(DataError) as caught:
+        swapped.predict(data)
+    assert "expected  indices_first=True" in str(caught.value)
 
 
 def test_columns_by_name_without_a_coding_are_refused() -> None:
