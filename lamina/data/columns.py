@@ -232,7 +232,7 @@ def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str | Non
         )
 
 
-# Marks between thousands beside point and comma, some of them spaces that break no line.
+# Marks between thousands besides point and comma, some of them spaces that break no line.
 _SPACES = "' \xa0\u2009\u202f"
 # Texts that are no numbers or dates here, but in other notations, and how they are written here.
 _LOOKS = (
