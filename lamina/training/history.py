@@ -7,7 +7,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
+
+import numpy as np
 
 from lamina import reports
 from lamina.base.shapes import Array
@@ -27,7 +29,8 @@ class History(Named, metaclass=Called):
     Values measured on the validation data have names that begin with `validation_`. Training
     values are averages over the epoch, while the model was changing. Before the end of the first
     epoch the names give empty lists. Unknown names raise UnknownNameError, which is a KeyError.
-    `list(history)` are the names, `len(history)` the number of epochs.
+    `list(history)` are the names, `len(history)` the number of epochs. A metric with a number for
+    each class has a name for each: `history["f1[0]"]`. One with a matrix has none.
 
     Attributes:
         values: name -> one value for each epoch.
@@ -51,7 +54,7 @@ class History(Named, metaclass=Called):
                 f"nothing named {name!r} was measured",
                 facts=(("expected", ", ".join(known)), ("found", repr(name))),
                 where="history",
-                advice=_advice(name, known),
+                advice=_advice(name, known, self.measured),
             )
         return self.values.get(name, [])
 
@@ -69,16 +72,12 @@ class History(Named, metaclass=Called):
         return len(self.seconds)
 
     def add(self, row: Annotated[Mapping[str, Any], Instance(Mapping)], seconds: float) -> None:
-        """Appends one epoch; values that are not single numbers are omitted.
+        """Appends one epoch. A row of numbers has a name for each, `f1[0]`; matrices are omitted.
 
         A name that is measured in some epochs only, after a resume for example, is NaN in the
         others.
         """
-        numbers = {
-            name: v if isinstance(v, int) else float(v)
-            for name, v in row.items()
-            if isinstance(v, float | int)
-        }
+        numbers = numbers_in(row)
         for name in numbers:
             self.values.setdefault(name, [math.nan] * len(self))
         for name, values in self.values.items():
@@ -102,6 +101,18 @@ class History(Named, metaclass=Called):
         return table_text(("epoch", *self.values), rows, align="r")
 
 
+def numbers_in(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an epoch by name; of a row of them each by its position, `f1[0]`."""
+    found: dict[str, float] = {}
+    for name, value in row.items():
+        if isinstance(value, float | int):
+            found[name] = value if isinstance(value, int) else float(value)
+        elif isinstance(value, np.ndarray) and value.ndim == 1:
+            listed = cast(list[float], cast(Array, value).tolist())
+            found |= {f"{name}[{number}]": one for number, one in enumerate(listed)}
+    return found
+
+
 # Names of measured values in other frameworks.
 _ELSEWHERE = {
     "acc": "accuracy",
@@ -113,10 +124,14 @@ _ELSEWHERE = {
 }
 
 
-def _advice(name: object, known: Sequence[str]) -> str:
+def _advice(name: object, known: Sequence[str], measured: Sequence[str]) -> str:
     """What an unknown name is called here, or how to measure more."""
     if not isinstance(name, str):
         return f"Give a name first: history['loss'][{name!r}]."
+    if f"{name}[0]" in known:
+        return f"It has a number for each class: history['{name}[0]']."
+    if name in measured:
+        return "It is a matrix: model.evaluate(data, loss, metrics) gives it."
     from lamina.elsewhere.near import nearest  # only errors need it
 
     bare = re.sub("^(val|valid|validation|test)_", "", name)

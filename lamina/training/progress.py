@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
 from lamina.reports import measured_text
+from lamina.training.history import numbers_in
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -77,9 +78,8 @@ class Bar:
 
 
 def _numbers(row: Mapping[str, object]) -> str:
-    """`loss 0.1234  accuracy 0.9600`; values that are not single numbers are omitted."""
-    numbers = {name: v for name, v in row.items() if isinstance(v, float | int)}
-    return measured_text(numbers)
+    """`loss 0.1234  accuracy 0.9600`; matrices are omitted."""
+    return measured_text(numbers_in(row))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated
 
 from lamina.checks.kinds import Kind, Misfit, Operands, OrNone, Word
@@ -34,7 +35,8 @@ def require_measured(fit: RunningFit, monitor: str, best: str | None, where: str
         DefinitionError: if it does not, or nobody says which values are better.
     """
     measured = dict.fromkeys((*fit.history.measured, *fit.history))
-    if monitor not in measured:
+    # How many numbers a row has is known after an epoch.
+    if _without_position(monitor) not in measured:
         ours = monitor.replace("val_", VALIDATION, 1)
         raise DefinitionError(
             f"nothing named {monitor!r} is measured",
@@ -46,7 +48,7 @@ def require_measured(fit: RunningFit, monitor: str, best: str | None, where: str
             if ours.startswith(VALIDATION)
             else "",
         )
-    if best is None and fit.smaller_is_better.get(monitor) is None:
+    if best is None and fit.smaller_is_better.get(_without_position(monitor)) is None:
         raise DefinitionError(
             f"nothing says whether small or large values of {monitor!r} are better",
             facts=(("expected", 'best="min" or best="max"'), ("found", "None")),
@@ -62,15 +64,23 @@ def last_value(fit: RunningFit, monitor: str, best: str | None, where: str) -> f
         DefinitionError: if it is not in the history, as a matrix is not.
     """
     if monitor not in fit.history:
+        first = f"{_without_position(monitor)}[0]"
         raise DefinitionError(
             f"{monitor!r} is no number, so no epoch is the best one",
             facts=(("expected", ", ".join(fit.history)), ("found", repr(monitor))),
             where=where,
-            advice="Monitor the loss, or a metric with one number.",
+            advice=f"It has a number for each class: monitor {first!r}, or a mean over the classes."
+            if first in fit.history
+            else "Monitor the loss, or a metric with one number.",
         )
     value = fit.history[monitor][-1]
     # NaN and infinity are never better.
     if not math.isfinite(value):
         return math.inf
-    smaller = fit.smaller_is_better.get(monitor) if best is None else best == SMALLEST
-    return value if smaller else -value
+    says = fit.smaller_is_better.get(_without_position(monitor))
+    return value if (says if best is None else best == SMALLEST) else -value
+
+
+def _without_position(monitor: str) -> str:
+    """The name of the measure: `"f1"` of `"f1[0]"`, a number of a row."""
+    return re.sub(r"\[\d+\]$", "", monitor, flags=re.ASCII)
