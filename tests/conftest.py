@@ -57,9 +57,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="run one in N of the conformance tests that take an engine and of the tests that are "
-        "marked as sampled (default: all with --engine; else one in 32, and one in 128 of those "
-        "that are sampled or on OpenCL, where drivers take a quarter of a second to compile each)",
+        help="run one in N of the conformance tests that take an engine, of tests/processes, and "
+        "of the tests that are marked as sampled (default: all with --engine; else one in 32, and "
+        "one in 128 of those that are sampled or on OpenCL, where drivers take a quarter of a "
+        "second to compile each)",
     )
     parser.addoption(
         "--part",
@@ -189,7 +190,8 @@ def _share_of(item: pytest.Item, config: pytest.Config) -> int:
     takes_long = engine.startswith("opencl") or item.get_closest_marker("sampled")
     # Comparisons of layers with PyTorch on each engine take a while; trajectories always run.
     compared = engine and chosen and item.get_closest_marker("torch")
-    if not takes_long and not compared and not (engine and "conformance" in item.path.parts):
+    in_part = "processes" in item.path.parts or (engine and "conformance" in item.path.parts)
+    if not takes_long and not compared and not in_part:
         return 1
     if chosen or config.getoption("--engine"):
         return chosen or 1

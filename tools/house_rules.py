@@ -26,7 +26,7 @@ LAYERS = "lamina/layers"
 PAGES = ("README.md", "CONTRIBUTING.md", "docs", "benchmarks/README.md")
 TABLES = ("tools/mutations", "pyproject.toml", ".pre-commit-config.yaml", ".ci/run")
 # These quote retired words.
-EXEMPT = ("tools/house_rules.py", "tests/unit/test_house_rules.py")
+EXEMPT = ("tools/house_rules.py", "tests/processes/test_house_rules.py")
 
 MANY_LINES, MOST_LAYER_LINES = 500, 40
 
@@ -162,7 +162,7 @@ WORDS = (
     Retired(
         "sharing",
         "work stealing, splitting",
-        within=(_CPU, _SIMD, "docs/cpu.md", "tests/unit/test_cpu"),
+        within=(_CPU, _SIMD, "docs/cpu.md", "tests/unit/test_cpu", "tests/processes"),
     ),
     Retired("dear(er|est)?", "expensive"),
     Retired("beside", "next to, besides"),

@@ -23,7 +23,7 @@ from cases import CASES, RECORDED, torch_trajectory
 from mixed import RECIPES, SEEDS, torch_deviation
 from mixed import RECORDED as DEVIATIONS
 from texts import FOLDER, TEXTS
-from workloads import CHECKSUMS, FIGURES, VECTORS, WORKLOADS, checksum, figures
+from workloads import BITS, FIGURES, SCHEDULES, VECTORS, WORKLOADS, bits, figures, schedules
 
 
 def record_trajectories() -> None:
@@ -59,10 +59,14 @@ def record_texts() -> None:
 
 
 def record_workloads() -> None:
-    """Writes the costs of the workloads' programs, and the checksums of their LLVM IR."""
-    CHECKSUMS.write_text("".join(f"{checksum(w, v)}\n" for w in WORKLOADS for v in VECTORS))
+    """Writes costs and schedules of the workloads' programs, and the bits of their results.
+
+    The processor needs all the vectors of `VECTORS`.
+    """
     FIGURES.write_text("".join(f"{figures(w)}\n" for w in WORKLOADS))
-    print(CHECKSUMS, FIGURES, sep="\n")
+    SCHEDULES.write_text("\n\n".join(schedules(w) for w in WORKLOADS) + "\n")
+    BITS.write_text("".join(f"{bits(w, v)}\n" for w in WORKLOADS for v in VECTORS))
+    print(FIGURES, SCHEDULES, BITS, sep="\n")
 
 
 if __name__ == "__main__":

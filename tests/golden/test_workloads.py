@@ -1,4 +1,4 @@
-"""The costs and the LLVM IR of the workloads are as recorded.
+"""Costs, schedules and results of the workloads are as recorded.
 
 After an intended change: `python tests/golden/record.py workloads`, and read the difference.
 """
@@ -6,7 +6,8 @@ After an intended change: `python tests/golden/record.py workloads`, and read th
 from __future__ import annotations
 
 import pytest
-from workloads import CHECKSUMS, FIGURES, VECTORS, WORKLOADS, checksum, figures
+from workloads import BITS, FIGURES, SCHEDULES, VECTORS, WORKLOADS, bits, figures, runs_here
+from workloads import schedules as schedules_of
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -15,7 +16,23 @@ def test_program_costs_equal_the_recorded_ones(workload: str) -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_llvm_text_has_the_recorded_checksum(workload: str) -> None:
-    recorded = CHECKSUMS.read_text().splitlines()
-    for vectors in VECTORS:
-        assert checksum(workload, vectors) in recorded
+def test_schedules_equal_the_recorded_ones(workload: str) -> None:
+    (recorded,) = [
+        text
+        for text in SCHEDULES.read_text().strip().split("\n\n")
+        if text.startswith(f"{workload} ")
+    ]
+    assert schedules_of(workload) == recorded
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize(
+    "vectors",
+    ["widest", *(pytest.param(one, marks=pytest.mark.sampled) for one in VECTORS)],
+)
+def test_results_have_the_recorded_bits(workload: str, vectors: str) -> None:
+    if vectors == "widest":
+        vectors = next((one for one in VECTORS if runs_here(one) is not None), "none")
+    if vectors not in VECTORS or runs_here(vectors) is None:
+        pytest.skip(f"this processor has no {vectors}")
+    assert bits(workload, vectors) in BITS.read_text().splitlines()

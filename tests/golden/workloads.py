@@ -1,36 +1,59 @@
-"""The programs of the workloads: their costs, and checksums of their LLVM IR.
+"""What the workloads are compiled to: costs and schedules of their programs, and bits of results.
 
-The costs are the steps of a program, their operations and bytes, and its arena. The IR has a
-checksum for each vector extension. It is written for a made-up processor, so that it is the same on
-every machine. The checksum ignores names of functions, tables, values and blocks.
+The costs are the steps of a program, their operations and bytes, and its arena. Schedules are those
+of the cpu engine for a made-up processor, so that they are the same on every machine. Results are
+the bits of outputs and parameters after some training steps of smaller networks with the same
+layers, for a processor that has the instructions of this one and the sizes of the made-up one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
-from lamina.engines.cpu.native_program import write_program
-from lamina.engines.cpu.processor import HostProcessor
+import numpy as np
+
+from lamina.base.shapes import Array
+from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.simd.decide.program import decide
 from lamina.program.cost import cost_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-from lamina.workloads import WORKLOADS
+from lamina.workloads import WORKLOADS, Ready, Runner, Workload
 
-FIGURES = Path(__file__).parent / "workload_figures.txt"
-CHECKSUMS = Path(__file__).parent / "workload_checksums.txt"
+FOLDER = Path(__file__).parent
+FIGURES = FOLDER / "workload_figures.txt"
+SCHEDULES = FOLDER / "workload_schedules.txt"
+BITS = FOLDER / "workload_bits.txt"
 VECTORS: Mapping[str, tuple[int, int, bool]] = {
     "avx512": (64, 32, True),
     "avx2": (32, 16, True),
     "sse2": (16, 16, False),
 }
+# Two threads, and caches of a common size.
+_SIZES = {
+    "level1_bytes": 48 << 10,
+    "level2_bytes": 1 << 20,
+    "level3_bytes": 32 << 20,
+    "threads": 2,
+    "registers_at_once": 4,
+    "winograd_saving": 0.0,
+    "bfloat16_pairs": False,
+    "bfloat16_tiles": False,
+}
 
 
 def processor(vectors: str) -> HostProcessor:
-    """A processor with two threads and caches of a common size."""
+    """The made-up processor."""
     vector_bytes, registers, fused = VECTORS[vectors]
     return HostProcessor(
         name="x86-64",
@@ -44,14 +67,7 @@ def processor(vectors: str) -> HostProcessor:
         emulated=False,
         refusal="",
         fused=fused,
-        bfloat16_pairs=False,
-        bfloat16_tiles=False,
-        level1_bytes=48 << 10,
-        level2_bytes=1 << 20,
-        level3_bytes=32 << 20,
-        threads=2,
-        registers_at_once=4,
-        winograd_saving=0.0,
+        **_SIZES,
     )
 
 
@@ -78,32 +94,93 @@ def figures(workload: str) -> str:
     )
 
 
-def checksum(workload: str, vectors: str) -> str:
-    """A line: a checksum of the program's LLVM IR."""
-    text = _without_names(write_program(program_of(workload), processor(vectors)).text)
-    return f"{workload} {vectors}: {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+def schedules(workload: str, vectors: str = "avx512") -> str:
+    """A paragraph: the schedules of the steps; each is printed once, with the steps that have it.
 
-
-def _without_names(text: str) -> str:
-    """The text with functions, tables, and the values and blocks of each function numbered.
-
-    The numbers follow the order of first use. Names of intrinsics stay.
+    Numbers of other steps are relative: "fused after step -2".
     """
-    functions: dict[str, str] = {}
-    return "\ndefine".join(_numbered(one, functions) for one in text.split("\ndefine"))
+    schedule = decide(program_of(workload), processor(vectors))
+    steps: defaultdict[str, list[int]] = defaultdict(list)
+    for number in range(len(program_of(workload).steps)):
+        text = schedule.text(number).removeprefix(f"{number}: ")
+        text = re.sub(
+            r"(?<= step )\d+", lambda other, n=number: f"{int(other[0]) - n:+d}", text
+        ).replace(" step +0", " it")
+        steps[re.sub(r"\n *", "\n  ", text)].append(number)
+    rows = (f"{', '.join(map(str, numbers))}: {text}" for text, numbers in steps.items())
+    return "\n".join((f"{workload} with {vectors}", *rows))
 
 
-def _numbered(text: str, functions: dict[str, str]) -> str:
-    """The text of one function; `functions` has the numbers of those before."""
-    values: dict[str, str] = {}
+# Results ------------------------------------------------------------------------------------------
 
-    def number(name: re.Match[str]) -> str:
-        kind = name[0][0]
-        if name[0].startswith("@llvm."):
-            return name[0]
-        if kind == "@":
-            return functions.setdefault(name[0], f"@{len(functions)}")
-        value = name[0] if kind == "%" else f"%{name[0]}"
-        return values.setdefault(value, f"%{len(values)}")
+_SMALL_OPTIONS: dict[str, dict[str, Any]] = {
+    "resnet": {"input": (3, 16, 16), "width": 8},
+    "mobilenet_v2": {"input": (3, 32, 32), "width": 0.25},
+    "transformer_encoder": {
+        "vocabulary": 32,
+        "length": 16,
+        "features": 32,
+        "heads": 4,
+        "layers": 2,
+        "hidden": 80,
+    },
+}
 
-    return re.sub(r"[@%][\w.]+|^\w+(?=:$)", number, text, flags=re.MULTILINE)
+
+def small(workload: Workload) -> Workload:
+    """The workload with fewer examples and features, of odd numbers too."""
+
+    def fewer(value: Any) -> Any:
+        return value // 4 if isinstance(value, int) and value > 16 else value
+
+    network = workload.architecture
+    if isinstance(network, Ready):
+        network = replace(network, options=network.options | _SMALL_OPTIONS[network.function])
+    else:
+        sizes = ("features", "channels")
+        layers = tuple(
+            replace(one, **{f.name: fewer(getattr(one, f.name)) for f in found})
+            if (found := [f for f in fields(one) if f.name in sizes])
+            else one
+            for one in network.layers
+        )
+        first = network.input_shape
+        shape = (fewer(first[0]),) if len(first) == 1 else first
+        network = replace(network, input_shape=shape, layers=layers)
+    batch = min(workload.batch, 6)
+    return replace(workload, architecture=network, batch=batch, examples=workload.examples and 30)
+
+
+@cache
+def runs_here(vectors: str) -> HostProcessor | None:
+    """This machine's processor with the sizes of the made-up one; None without these vectors."""
+    from lamina.errors import EngineError
+
+    with mock.patch.dict(os.environ, LAMINA_VECTORS=vectors):
+        try:
+            return replace(host(), **_SIZES)
+        except EngineError:
+            return None
+
+
+def bits(workload: str, vectors: str) -> str:
+    """A line: checksums of outputs and parameters, and the mean of the outputs, to be read."""
+    engine, one = CpuEngine(), small(WORKLOADS[workload])
+    processor = runs_here(vectors)
+    assert processor is not None
+    engine.processor = processor
+    with mock.patch("lamina.model.open_engine", return_value=engine):
+        runner = Runner(one)
+        if one.loss is not None:
+            runner.run(3)
+        outputs, parameters = runner.outputs(), runner.parameters()
+        runner.release()
+    mean = np.mean(outputs, dtype="float64")
+    return (
+        f"{workload} {vectors}: outputs {_checksum(outputs)} with the mean {mean:.9g}, "
+        f"parameters {_checksum(*parameters.values())}"
+    )
+
+
+def _checksum(*arrays: Array) -> str:
+    return hashlib.sha256(b"".join(one.tobytes() for one in arrays)).hexdigest()[:16]

@@ -1,9 +1,12 @@
 """Every public call with wrong values for each of its parameters.
 
 The table below has a valid call of each public callable, and the values of `VALUES` that each
-parameter takes. For all other values the call must raise a `LaminaError` that names the parameter
-or the callable; no other error, and no silent acceptance. Results of accepted calls are used. A
-public callable without a row, or a parameter without values, is a failure.
+parameter takes. A public callable without a row, or a parameter without values, is a failure. Each
+value is read once by each kind: it takes the values that the parameters of this kind take.
+
+In wider runs (`--share`) all calls are made. For all other values a call must raise a `LaminaError`
+that names the parameter or the callable; no other error, and no silent acceptance. Results of
+accepted calls are used.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import float32
+from lamina.checks.calls import _kinds_of, _kinds_of_class
+from lamina.checks.kinds import Kind, Misfit
 from lamina.errors import EngineError, InternalError, LaminaError
 from lamina.learning.protocols import TrainingOptions
 from lamina.step.derive import default_targets, training_graph
@@ -1461,6 +1466,58 @@ def calls_to_test() -> list[str]:
     ]
 
 
+# Parameters that have no kind: the call checks them, as they depend on other arguments, on the
+# user's classes, or are tensors and arrays.
+WITHOUT_KIND = """
+    after arrays before callbacks ceil clip default dilation dtype factors frame frozen function
+    init inputs layers loss losses metrics name named network optimizer options others outputs
+    patterns precision prediction regularizer size stride target targets unknown value values
+    weights x y"""
+# Parameters of which the call accepts less than their kind.
+CHECKED_FURTHER = """
+    activation boundaries class_weights data dataset memory output_padding rates scale schedules
+    source stages state_dict target targets train validation"""
+
+
+def kinds_of(name: str) -> dict[str, Kind]:
+    one = PUBLIC[name]
+    if isinstance(one, type):
+        return {n: kind.of_class(one) for n, kind in _kinds_of_class(one).items()}
+    return _kinds_of(inspect.unwrap(one.__func__ if isinstance(one, classmethod) else one))
+
+
+def reads(kind: Kind, value: object) -> bool:
+    try:
+        kind.read(value)
+    except (Misfit, LaminaError):
+        return False
+    return True
+
+
+def test_every_parameter_has_a_kind_that_reads_what_it_accepts() -> None:
+    without: set[str] = set()
+    by_kind: dict[str, tuple[Kind, dict[str, Accepted]]] = {}
+    for name in calls_to_test():
+        kinds = kinds_of(name)
+        for parameter in parameters_of(name):
+            accepted = ROWS[name].accepts.get(parameter, USUAL.get(parameter))
+            assert accepted is not None, f"nothing is said about {parameter} of {name}"
+            if parameter in kinds:
+                kind = kinds[parameter]
+                by_kind.setdefault(repr(kind), (kind, {}))[1][f"{name}.{parameter}"] = accepted
+            else:
+                without.add(parameter)
+    assert without == set(WITHOUT_KIND.split())
+    for kind, parameters in by_kind.values():
+        read = frozenset(one for one, value in VALUES.items() if reads(kind, value))
+        for parameter, accepted in parameters.items():
+            assert accepted <= read, f"{kind} refuses a right value of {parameter}"
+        names = {one.rpartition(".")[2] for one in parameters}
+        if names.isdisjoint(CHECKED_FURTHER.split()):
+            assert frozenset[str]().union(*parameters.values()) == read, (kind, parameters)
+
+
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")  # of arrays in float64
 @pytest.mark.parametrize("name", calls_to_test())
 def test_wrong_values_are_refused_clearly_and_right_ones_used(
