@@ -6,8 +6,8 @@ that a query attends to: [batch, keys], for sequences of different lengths, (que
 [batch, queries, keys], or [batch, heads, queries, keys]. (PyTorch's `key_padding_mask` is true for
 the other keys.) A mask of floats is added to the scores: (queries, keys), [batch, queries, keys]
 after as many sequences as the layer takes, or [batch, heads, queries, keys]. Any extent of four may
-be 1. A query without any key gets zeros. Keys that a bool mask leaves out for all queries have no
-influence, also if they are NaN.
+be 1. A query without any key gets zeros. Keys that a mask of each sequence leaves out for all
+queries, with false or -infinity, have no influence, also if they are NaN.
 """
 
 from __future__ import annotations
@@ -433,8 +433,9 @@ def _without_padding(x: Tensor, masks: Sequence[Tensor]) -> Tensor:
     the weights be.
     """
     for mask in masks:
-        if mask.dtype == bool_ and (mask.shape[0], mask.shape[-1]) == x.shape[:2]:
-            read = ops.any(mask, range(1, mask.rank - 1)) if mask.rank > 2 else mask
+        if (mask.shape[0], mask.shape[-1]) == x.shape[:2]:
+            read = mask if mask.dtype == bool_ else ops.greater(mask, -math.inf)
+            read = ops.any(read, range(1, mask.rank - 1)) if mask.rank > 2 else read
             x = ops.where(ops.expand_dims(read, 2), x, 0)
     return x
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 
@@ -95,7 +96,7 @@ def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
 
 
 def _build(node: Tensor, target: Target) -> Tensor:
-    given = attention_arguments(node.operands, node.attributes)
+    given = attention_arguments(node.operands, node.attributes).without_hidden()
     return weighted_means(given, given.blocks_for(target))
 
 
@@ -117,7 +118,8 @@ def _operand_gradient(
     node: Tensor, upstream: Tensor, result: Tensor, others: tuple[Tensor, ...], blocks: int
 ) -> Tensor:
     """The gradient of one operand; the gradients of all operands share most of their graphs."""
-    found = gradients_of(attention_arguments(others, node.attributes), result, upstream, blocks)
+    given = attention_arguments(others, node.attributes).without_hidden()
+    found = gradients_of(given, result, upstream, blocks)
     floats = [number for number, x in enumerate(others) if x.dtype.is_float]
     return found[floats.index(node.attributes["operand"])]
 
@@ -166,6 +168,18 @@ def _powers(
     return powers, np.where(total == 0, 1, total), factors
 
 
+def _without_hidden(
+    queries: Array, keys: Array, values: Array, others: tuple[Array, ...], biased: bool
+) -> tuple[Array, Array, Array]:
+    """Zeros for keys to which no query attends, and for queries that attend to no key."""
+    floats = [x for x in others if x.dtype != np.bool_]
+    masks = [x for x in others if x.dtype == np.bool_] + [x > -np.inf for x in floats[:biased]]
+    pairs: Any = reduce(np.logical_and, masks, np.ones((1, 1, 1, 1), bool))
+    asks, seen = (pairs.any(axis)[..., None] for axis in (3, 2))
+    zero = queries.dtype.type(0)
+    return np.where(asks, queries, zero), np.where(seen, keys, zero), np.where(seen, values, zero)
+
+
 def _rounding(products: DType | None) -> Callable[[Array], Array]:
     """The function that rounds weights and gradients of scores."""
     if products is None:
@@ -190,6 +204,7 @@ def _reference(
     biased: bool = False,
     tf32: bool = False,
 ) -> Array:
+    queries, keys, values = _without_hidden(queries, keys, values, others, biased)
     powers, total, factors = _powers(
         queries, keys, others, causal=causal, scale=scale, biased=biased, tf32=tf32
     )
@@ -213,6 +228,7 @@ def _gradient_reference(
     tf32: bool = False,
 ) -> Array:
     rounded, product = _rounding(products), partial(_product, tf32=tf32)
+    queries, keys, values = _without_hidden(queries, keys, values, others, biased)
     powers, total, factors = _powers(
         queries, keys, others, causal=causal, scale=scale, biased=biased, tf32=tf32
     )
@@ -362,8 +378,9 @@ def attention(
         values: [batch, heads, keys, features of the result].
         mask: bool that broadcasts to [batch, heads, queries, keys], such as (queries, keys): true
             where a query may attend to a key. Three axes are heads, queries and keys;
-            `mask[:, None]` makes four of [batch, queries, keys]. The weight of another key is 0,
-            so NaN or infinity in it gives NaN; `lm.MultiHeadAttention` replaces it by zeros.
+            `mask[:, None]` makes four of [batch, queries, keys]. Keys to which no query attends
+            have no influence, and queries that attend to no key, also if they are NaN. A key of
+            some queries has the weight 0 for the others: NaN or infinity in it gives NaN.
         causal: whether query i attends to keys 0 to i only.
         scale: by default 1 / sqrt(features).
         factors: the weights are multiplied by these, such as the mask of a dropout; they broadcast

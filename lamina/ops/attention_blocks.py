@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Dim, DType, bool_
 from lamina.graph import Attributes, Tensor, apply
 from lamina.ops import reduce
 from lamina.ops.broadcast import sum_to
-from lamina.ops.comparison import equal, greater_equal, logical_and, where
+from lamina.ops.comparison import equal, greater, greater_equal, logical_and, where
 from lamina.ops.conversion import recomputed, round_to_tf32, rounded
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import exp, log, reciprocal
@@ -65,6 +66,25 @@ class AttentionArguments:
     def rounded(self, x: Tensor) -> Tensor:
         """Computed weights, or gradients of scores, as they are multiplied."""
         return x if self.products is None else rounded(x, self.products)
+
+    def without_hidden(self) -> AttentionArguments:
+        """Zeros for the keys to which no query attends, and the queries that attend to no key.
+
+        Their weights are 0, but 0 times NaN is NaN, in results and in gradients.
+        """
+        pairs = self.mask
+        if self.bias is not None:
+            finite = greater(self.bias, -math.inf)
+            pairs = finite if pairs is None else logical_and(pairs, finite)
+        if pairs is None:
+            return self
+        asks, seen = (expand_dims(reduce.any(pairs, axis), 3) for axis in (3, 2))
+        return replace(
+            self,
+            queries=where(asks, self.queries, 0),
+            keys=where(seen, self.keys, 0),
+            values=where(seen, self.values, 0),
+        )
 
     def blocks_for(self, target: Target) -> int:
         """The number of blocks: the user's, or the best one for the target.

@@ -69,6 +69,27 @@ def test_a_bias_of_minus_infinity_is_a_mask() -> None:
         same(found, ops.attention(q, k, v, allowed), (q, k, v))
 
 
+@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_what_a_mask_hides_has_no_influence(blocks: int, engine: str) -> None:
+    # Key 3 is hidden from all queries, by the mask or by the bias, and query 2 sees no key.
+    allowed = np.ones((5, 7), bool)
+    allowed[2], allowed[:, 3] = False, False
+    minus = np.where(allowed, 0.5, -np.inf).astype("float32")
+    x = [lm.Input(2, n, 3) for n in (5, 7, 7)]
+    results: list[lm.Tensor] = []
+    for masks in ({"mask": allowed}, {"bias": minus}, {"mask": allowed[2:3], "bias": minus}):
+        y = ops.attention(*x, **masks, causal=len(masks) == 2, blocks=blocks)
+        results += [y, *lm.gradients(ops.sum(y * y), x)]
+    model = lm.Model(lm.Network(x, results), engine=engine, seed=0)
+    generator = np.random.default_rng(0)
+    q, k, v = (generator.normal(size=(1, 2, n, 3)).astype("float32") for n in (5, 7, 7))
+    expected = model.predict((q, k, v))
+    q[:, :, 2], k[:, :, 3], v[:, :, 3] = np.nan, np.inf, -np.inf
+    for one, other in zip(model.predict((q, k, v)), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_heads_of_queries_share_keys_and_values_in_groups() -> None:
     q, k, v = operands((2, 6, 5, 3), (2, 2, 7, 3), (2, 3, 7, 5))
     each = [ops.take(x, np.repeat(np.arange(n), 6 // n), 1) for x, n in ((k, 2), (v, 3))]
