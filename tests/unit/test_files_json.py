@@ -42,18 +42,24 @@ def with_part(value: Any, keys: Keys, new: Any) -> Any:
     return copy
 
 
-def changes(data: Any) -> Iterator[tuple[Keys, Any]]:
-    """The data with a value of each other type for each of its parts."""
-    for keys, old in parts_of(data):
-        for new in ({"a": 1}, [[None]], "x", -0.5, True):
-            if type(new) is not type(old):
-                yield keys, with_part(data, keys, new)
+def changes(data: Any, every: bool) -> Iterator[tuple[Keys, Any]]:
+    """The data with a value of another type for each of its parts, or of every other type."""
+    for number, (keys, old) in enumerate(parts_of(data)):
+        values = ({"a": 1}, [[None]], "x", -0.5, True)
+        others = [new for new in values if type(new) is not type(old)]
+        for new in others if every else [others[number % len(others)]]:
+            yield keys, with_part(data, keys, new)
 
 
-def faults(source: Path, entry: str, data: Any, use: Callable[[Path], object]) -> list[str]:
+EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.sampled)])
+
+
+def faults(
+    source: Path, entry: str, data: Any, every: bool, use: Callable[[Path], object]
+) -> list[str]:
     """Exceptions of other kinds, and errors that do not name the file, of all changes."""
     found, path = list[str](), source.with_name("changed")
-    for keys, changed in changes(data):
+    for keys, changed in changes(data, every):
         text = json.dumps(changed)
         forge(path, lambda metadata, *_, text=text: metadata.update({entry: text}), source)
         try:
@@ -76,14 +82,15 @@ def table_model(path: Path) -> Any:
     return json.loads(metadata_of(path)["coding"])
 
 
-def test_the_coding_of_a_table(tmp_path: Path) -> None:
+@EVERY
+def test_the_coding_of_a_table(every: bool, tmp_path: Path) -> None:
     coding = table_model(tmp_path / "model")
     rows = {name: values for name, values in FRAME.items() if name != "y"}
 
     def use(path: Path) -> None:
         lm.load(path, engine="interpreter").predict(rows)
 
-    assert not faults(tmp_path / "model", "coding", coding, use)
+    assert not faults(tmp_path / "model", "coding", coding, every, use)
 
 
 def test_the_error_names_the_part(tmp_path: Path) -> None:
@@ -124,7 +131,10 @@ def resumed(path: Path, **how: Any) -> None:
     model.fit(Stateful(), **FIT, checkpoint=path, resume=True, callbacks=callbacks, **how)
 
 
-def test_the_notes_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@EVERY
+def test_the_notes_of_a_checkpoint(
+    every: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "checkpoint"
     monkeypatch.setattr(training, "PIECE_SECONDS", 0.0)  # each training step is a piece
     with failing(5):
@@ -132,7 +142,7 @@ def test_the_notes_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     notes = json.loads(metadata_of(path)["notes"])
     assert notes.keys() >= {"epoch", "position", "callbacks", "batch_size"}
     assert list(notes["position"]["state"]) == ["base64"]
-    wrong = faults(path, "notes", notes, lambda changed: resumed(changed, epochs=2))
+    wrong = faults(path, "notes", notes, every, lambda changed: resumed(changed, epochs=2))
     assert not wrong, "\n".join(wrong)
 
 
