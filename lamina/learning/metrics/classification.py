@@ -17,6 +17,7 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import origin_text
 from lamina.learning.metrics.metric import (
+    ByThreshold,
     Metric,
     OfClasses,
     class_numbers,
@@ -55,11 +56,6 @@ class Accuracy(OfClasses):
         'accuracy'
     """
 
-    smaller_is_better: ClassVar[bool | None] = False
-
-    _: KW_ONLY
-    ignore_index: int | None = None
-
     @property
     def name(self) -> str:
         """`"accuracy"`."""
@@ -74,7 +70,7 @@ class Accuracy(OfClasses):
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
-        wanted, kept = labels(self, prediction, target, self.ignore_index)
+        wanted, kept = labels(self, prediction, target)
         correct = ops.equal(ops.argmax(prediction, 1), wanted)
         return counted(correct, prediction, target, weights, kept)
 
@@ -156,11 +152,7 @@ class TopK(OfClasses):
         'top_5'
     """
 
-    smaller_is_better: ClassVar[bool | None] = False
-
     k: Count = 5
-    _: KW_ONLY
-    ignore_index: int | None = None
 
     @property
     def name(self) -> str:
@@ -174,7 +166,7 @@ class TopK(OfClasses):
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
-        classes, kept = labels(self, prediction, target, self.ignore_index)
+        classes, kept = labels(self, prediction, target)
         wanted = ops.expand_dims(classes, 1)
         numbers = class_numbers(self, prediction)
         own = ops.equal(wanted, numbers)
@@ -191,20 +183,16 @@ class TopK(OfClasses):
 
 
 @frozen_dataclass
-class _ByClass(OfClasses):
+class _ByClass(ByThreshold):
     """The base of metrics from true positives, predictions and targets, counted for each class.
 
     With `multilabel` or the average `"binary"` each number is compared with a threshold, on its
     own; otherwise the class with the highest score is compared with the right one.
     """
 
-    smaller_is_better: ClassVar[bool | None] = False
-
     _: KW_ONLY
     average: Average = "macro"
     multilabel: bool = False
-    logits: bool = False
-    ignore_index: int | None = None
 
     of_one_number: ClassVar[str] = 'average="binary", for raw scores with logits=True'
     of_labels: ClassVar[str] = "multilabel=True, for raw scores with logits=True"
@@ -238,14 +226,14 @@ class _ByClass(OfClasses):
         axes = (0, *range(2, prediction.rank))
         if self._on_its_own:
             marks = same_shape(self, prediction, target)
-            wanted, found = marks > 0.5, prediction > (0.0 if self.logits else 0.5)
-            own = element_weights(marks, weights, kept_labels(target, self.ignore_index))
+            wanted, found = marks > 0.5, prediction > self._threshold
+            own = element_weights(marks, weights, kept_labels(self, target))
             own = None if own is None else aligned(own, prediction, origin_text(self))
             unclear = unknown(prediction, target, prediction.rank)
             axes = axes if self.multilabel else tuple(range(prediction.rank))
         else:
             numbers = class_numbers(self, prediction)
-            classes, kept = labels(self, prediction, target, self.ignore_index)
+            classes, kept = labels(self, prediction, target)
             wanted = ops.equal(ops.expand_dims(classes, 1), numbers)
             found = ops.equal(ops.expand_dims(ops.argmax(prediction, 1), 1), numbers)
             own = element_weights(ops.cast(classes, prediction.dtype), weights, kept)
@@ -258,12 +246,9 @@ class _ByClass(OfClasses):
             sums[name] = ops.sum(one if own is None else weighted(one, own), axes)
         return sums
 
-    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
-        """With a threshold: of raw scores without `logits`, and of probabilities with it."""
-        del target
-        if not self._on_its_own:
-            return ""
-        return doubt_by_threshold(prediction, loss, logits=self.logits, writing="logits=True")
+    def _is_by_threshold(self, prediction: Any, target: Any) -> bool:
+        del prediction, target
+        return self._on_its_own
 
     def result(self, sums: Mapping[str, Array]) -> float | Array:
         """From 0 to 1; 0 where the divisor is 0, and NaN without examples."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +14,9 @@ from lamina.base.shapes import Array
 from lamina.graph import Tensor
 from lamina.layers.checks import origin_text
 from lamina.learning.metrics.metric import (
-    Metric,
+    ByThreshold,
     OfClasses,
     class_count,
-    doubt_by_threshold,
     element_weights,
     labels,
     unknown,
@@ -27,15 +25,11 @@ from lamina.learning.weighting import aligned, weighted
 
 
 def confusion(
-    metric: Metric,
-    prediction: Tensor,
-    target: Tensor,
-    weights: Tensor | None,
-    ignored: int | None = None,
+    metric: OfClasses, prediction: Tensor, target: Tensor, weights: Tensor | None
 ) -> Tensor:
     """The weights of examples by actual class (row) and predicted class (column)."""
     classes = class_count(metric, prediction)
-    wanted, kept = labels(metric, prediction, target, ignored)
+    wanted, kept = labels(metric, prediction, target)
     actual = ops.one_hot(wanted, classes, prediction.dtype)
     found = ops.one_hot(ops.argmax(prediction, 1), classes, prediction.dtype)
     unclear = unknown(prediction, target, wanted.rank)
@@ -68,8 +62,7 @@ class ConfusionMatrix(OfClasses):
         'confusion_matrix'
     """
 
-    _: KW_ONLY
-    ignore_index: int | None = None
+    smaller_is_better: ClassVar[bool | None] = None  # a matrix
 
     @property
     def name(self) -> str:
@@ -82,7 +75,7 @@ class ConfusionMatrix(OfClasses):
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """`counts` [classes, classes], of examples with weights `weights`; errors as for all."""
-        matrix = confusion(self, prediction, target, weights, self.ignore_index)
+        matrix = confusion(self, prediction, target, weights)
         return {"counts" if weights is None else "weights": matrix}
 
     def result(self, sums: Mapping[str, Array]) -> Array:
@@ -93,39 +86,30 @@ class ConfusionMatrix(OfClasses):
 
 
 @frozen_dataclass
-class _OfConfusion(OfClasses):
+class _OfConfusion(ByThreshold):
     """The base of metrics from a confusion matrix.
 
     Predictions in the shape of the targets, with one number for each example, are those of two
     classes, by a threshold.
     """
 
-    smaller_is_better: ClassVar[bool | None] = False
-
-    _: KW_ONLY
-    logits: bool = False
-    ignore_index: int | None = None
-
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """`counts` [classes, classes]; ShapeError and DTypeError as for all metrics."""
-        if _is_single(prediction, target):
+        if self._is_by_threshold(prediction, target):
             columns = [ops.reshape(one, (-1,)) for one in (prediction, target)]
-            positive = ops.cast(columns[0] > (0.0 if self.logits else 0.5), prediction.dtype)
+            positive = ops.cast(columns[0] > self._threshold, prediction.dtype)
             positive = positive + unknown(columns[0], columns[1], 1)
             ignored = self.ignore_index
             prediction = ops.stack([1.0 - positive, positive], 1)
             target = ops.cast(columns[1] > 0.5, "int64")
             if ignored is not None:
                 target = ops.where(ops.equal(columns[1], ignored), ignored, target)
-        return {"counts": confusion(self, prediction, target, weights, self.ignore_index)}
+        return {"counts": confusion(self, prediction, target, weights)}
 
-    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
-        """Of one number for each example: of raw scores without `logits`, of probabilities with."""
-        if not _is_single(prediction, target):
-            return ""
-        return doubt_by_threshold(prediction, loss, logits=self.logits, writing="logits=True")
+    def _is_by_threshold(self, prediction: Any, target: Any) -> bool:
+        return target.shape == prediction.shape and prediction.shape[1:] in ((), (1,))
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """From the whole matrix."""
@@ -134,11 +118,6 @@ class _OfConfusion(OfClasses):
     @abstractmethod
     def _of_matrix(self, counts: Array) -> float:
         """The metric, from a matrix of floats: actual classes are rows, predicted ones columns."""
-
-
-def _is_single(prediction: Tensor, target: Tensor) -> bool:
-    """Whether there is one number for each example: 0 or 1, by a threshold."""
-    return target.shape == prediction.shape and prediction.shape[1:] in ((), (1,))
 
 
 @frozen_dataclass

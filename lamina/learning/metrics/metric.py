@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import numpy as np
 
 from lamina import ops
+from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, Shape, int64, shape_text
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
@@ -83,7 +85,22 @@ class Metric(Sourced, ABC):
     of_one_number: ClassVar[str] = "targets in the shape of the prediction: y[..., None]"
 
 
-class OfClasses(Metric):
+@frozen_dataclass
+class OfTargets(Metric):
+    """The base of metrics of class numbers or labels, of which one may not count.
+
+    Attributes:
+        ignore_index: the targets that do not count, or None.
+    """
+
+    smaller_is_better: ClassVar[bool | None] = False
+
+    _: KW_ONLY
+    ignore_index: int | None = None
+
+
+@frozen_dataclass
+class OfClasses(OfTargets):
     """The base of metrics that compare the class with the highest score with one right class."""
 
     # What measures several labels of an example at once, for errors.
@@ -99,6 +116,32 @@ class OfClasses(Metric):
                     "lm.ops.equal(lm.ops.argmax(y, 1), lm.ops.argmax(t, 1))), name='agreement')."
                 )
             check_one_class(self, array, advice)
+
+
+@frozen_dataclass
+class ByThreshold(OfClasses):
+    """The base of metrics of classes that may compare single numbers with a threshold.
+
+    Attributes:
+        logits: whether the threshold is 0, for raw scores, or 0.5.
+    """
+
+    _: KW_ONLY
+    logits: bool = False
+
+    @property
+    def _threshold(self) -> float:
+        return 0.0 if self.logits else 0.5
+
+    @abstractmethod
+    def _is_by_threshold(self, prediction: Any, target: Any) -> bool:
+        """Whether these numbers are compared with it."""
+
+    def doubt(self, prediction: Any, target: Any, loss: object) -> str:
+        """With a threshold: of raw scores without `logits`, and of probabilities with it."""
+        if not self._is_by_threshold(prediction, target):
+            return ""
+        return doubt_by_threshold(prediction, loss, logits=self.logits, writing="logits=True")
 
 
 PROBABILITIES = "probabilities"
@@ -172,8 +215,9 @@ def full_weights(metric: Metric, values: Tensor, weights: Tensor | None) -> Tens
     return ops.broadcast_to(aligned(weights, values, origin_text(metric)), values.shape)
 
 
-def kept_labels(labels: Tensor, ignored: int | None) -> Tensor | None:
+def kept_labels(metric: OfTargets, labels: Tensor) -> Tensor | None:
     """Where class numbers are not the ignored one; None if none is."""
+    ignored = metric.ignore_index
     return None if ignored is None else ops.not_equal(labels, ignored)
 
 
@@ -224,9 +268,7 @@ def class_numbers(metric: Metric, prediction: Tensor) -> Tensor:
     return ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
 
 
-def labels(
-    metric: Metric, prediction: Tensor, target: Tensor, ignored: int | None
-) -> tuple[Tensor, Tensor | None]:
+def labels(metric: OfTargets, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
     """Class numbers, int64, in the prediction's shape without the classes, and which count.
 
     The latter is None if all do. Of shares, the class is the largest; zeros do not count.
@@ -235,7 +277,7 @@ def labels(
     expected = prediction.shape[:1] + prediction.shape[2:]
     if target.shape == prediction.shape:
         numbers, some = ops.argmax(target, 1), ops.not_equal(ops.max(target, 1), 0)
-        kept = kept_labels(numbers, ignored)
+        kept = kept_labels(metric, numbers)
         return numbers, some if kept is None else ops.logical_and(some, kept)
     if target.shape != expected:
         raise unfit(metric, prediction, target, expected, int64)
@@ -247,7 +289,7 @@ def labels(
             advice="Convert the targets: y.astype('int64').",
         )
     numbers = ops.cast(target, "int64")
-    return numbers, kept_labels(numbers, ignored)
+    return numbers, kept_labels(metric, numbers)
 
 
 def same_shape(metric: Metric, prediction: Tensor, target: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from lamina.graph import Tensor
 from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.metrics.metric import (
     PROBABILITIES,
-    Metric,
     OfClasses,
+    OfTargets,
     class_numbers,
     doubt_by_threshold,
     element_weights,
@@ -32,7 +32,7 @@ from lamina.learning.weighting import weighted, weighted_sum
 
 
 @frozen_dataclass
-class CalibrationError(Metric):
+class CalibrationError(OfTargets):
     """How far confidence is from accuracy: the mean difference of the two, over bins of confidence.
 
     From Guo et al.: On calibration of modern neural networks (2017), "ECE". The confidence is the
@@ -61,7 +61,6 @@ class CalibrationError(Metric):
     bins: Count = 15
     norm: Literal["mean", "square", "max"] = "mean"
     logits: bool = False
-    ignore_index: int | None = None
 
     smaller_is_better: ClassVar[bool | None] = True
 
@@ -77,9 +76,9 @@ class CalibrationError(Metric):
         if target.shape == prediction.shape:
             confidence = ops.sigmoid(prediction) if self.logits else prediction
             correct = same_shape(self, prediction, target)
-            kept = kept_labels(target, self.ignore_index)
+            kept = kept_labels(self, target)
         else:
-            wanted, kept = labels(self, prediction, target, self.ignore_index)
+            wanted, kept = labels(self, prediction, target)
             probabilities = ops.softmax(prediction, 1) if self.logits else prediction
             confidence = ops.max(probabilities, 1)
             correct = ops.cast(ops.equal(ops.argmax(prediction, 1), wanted), prediction.dtype)
@@ -140,9 +139,6 @@ class Perplexity(OfClasses):
         'perplexity'
     """
 
-    _: KW_ONLY
-    ignore_index: int | None = None
-
     smaller_is_better: ClassVar[bool | None] = True
 
     @property
@@ -157,7 +153,7 @@ class Perplexity(OfClasses):
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """`sum` of cross-entropies and `count`; ShapeError and DTypeError as for all metrics."""
-        wanted, kept = labels(self, prediction, target, self.ignore_index)
+        wanted, kept = labels(self, prediction, target)
         numbers = class_numbers(self, prediction)
         hit = ops.equal(ops.expand_dims(wanted, 1), numbers)
         each = -ops.sum(ops.where(hit, ops.log_softmax(prediction, 1), 0.0), 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from lamina.graph import Tensor
 from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.metrics.metric import (
     PROBABILITIES,
-    Metric,
+    OfTargets,
     element_weights,
     full_weights,
     kept_labels,
@@ -31,14 +31,13 @@ from lamina.learning.metrics.metric import (
 Averages = Literal["macro", "micro", "weighted", "none"]
 
 
-class _Ranking(Metric):
+@frozen_dataclass
+class _Ranking(OfTargets):
     """The base of metrics from scores and targets of all examples, for each class or label."""
 
-    smaller_is_better: ClassVar[bool | None] = False
-
-    average: Averages
-    logits: bool
-    ignore_index: int | None
+    _: KW_ONLY
+    average: Averages = "macro"
+    logits: bool = False
 
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
@@ -49,9 +48,9 @@ class _Ranking(Metric):
         """
         if target.shape == prediction.shape:
             counted = wanted = same_shape(self, prediction, target)
-            kept = kept_labels(target, self.ignore_index)
+            kept = kept_labels(self, target)
         else:
-            classes, kept = labels(self, prediction, target, self.ignore_index)
+            classes, kept = labels(self, prediction, target)
             prediction = ops.softmax(prediction, 1) if self.logits else prediction
             counted = wanted = ops.cast(classes, prediction.dtype)
         rows = {"scores": prediction, "targets": wanted}
@@ -161,11 +160,6 @@ class AUROC(_Ranking):
         'auroc'
     """
 
-    _: KW_ONLY
-    average: Averages = "macro"
-    logits: bool = False
-    ignore_index: int | None = None
-
     @property
     def name(self) -> str:
         """`"auroc"`."""
@@ -201,11 +195,6 @@ class AveragePrecision(_Ranking):
         >>> lm.AveragePrecision().name
         'average_precision'
     """
-
-    _: KW_ONLY
-    average: Averages = "macro"
-    logits: bool = False
-    ignore_index: int | None = None
 
     @property
     def name(self) -> str:
