@@ -314,8 +314,8 @@ def coded(
             values = table[column.name]
             doubt_words(column.name, values, is_target=column is own, decimal=decimal)
     with errors_at("Coding"):
-        marks = {"delimiter": delimiter, "decimal": decimal}
-        return _dataset(Coding(columns, own, words, **marks), table)
+        coding = Coding(columns, own, words, delimiter=delimiter, decimal=decimal)
+        return _dataset(coding, table)
 
 
 def _dataset(coding: Coding, table: Mapping[str, Array]) -> Dataset:

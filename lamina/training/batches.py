@@ -284,8 +284,11 @@ class BatchRunner(Named):
         labels = self._labels[len(self._wanted_inputs) :]
         limited = index_checks(objective.index_limits, labels, "target")
         numbers = tuple(range(len(self._arrays.targets)))
-        of_indices = (numbers, lambda given: check_indices(limited, as_tuple(given)))
-        return (*objective.checks, *[of_indices] * bool(limited))
+
+        def check(given: Any) -> None:
+            check_indices(limited, as_tuple(given))
+
+        return (*objective.checks, *[(numbers, check)] * bool(limited))
 
     @contextmanager
     def uploaded(self, dataset: Dataset) -> Generator[Examples]:
