@@ -16,7 +16,6 @@ other types, are not checked here; the function checks them.
 from __future__ import annotations
 
 import inspect
-import itertools
 import os
 import sys
 import types
@@ -86,21 +85,9 @@ class Called(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The signature of `__init__`, which editors show for a call of the class.
-
-        Options of the class are before options of its bases.
-        """
+        """The signature of `__init__`, which editors show for a call of the class."""
         whole = inspect.signature(cls.__init__)
-        order = [name for owner in cls.__mro__ for name in vars(owner).get("__annotations__", ())]
-
-        def rank(one: inspect.Parameter) -> int:
-            is_option = one.kind == one.KEYWORD_ONLY and one.name in order
-            return order.index(one.name) if is_option else -1
-
-        without_self = list(whole.parameters.values())[1:]
-        kinds = itertools.groupby(without_self, lambda one: one.kind)
-        ranked = [one for _, group in kinds for one in sorted(group, key=rank)]
-        return whole.replace(parameters=ranked)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
