@@ -602,6 +602,6 @@ Count = Annotated[int, Whole(1)]
 Depth = Annotated[int, Whole(1, 10_000)]
 Positive = Annotated[float, Number("(0, inf)")]
 NotNegative = Annotated[float, Number("[0, inf)")]
-# From 0 to below 1: the dropout of a recurrence, the decay of an average.
+# From 0 to below 1: the decay of an average.
 Fraction = Annotated[float, Number("[0, 1)")]
 Probability = Annotated[float, Number("[0, 1]")]

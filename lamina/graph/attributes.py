@@ -62,7 +62,7 @@ class Element(Kind):
         found = value if isinstance(value, bool) else as_number(value)
         if found is not None and not dtype.is_float:
             # The number must not be rounded or truncated.
-            held: int = converted(np.asarray(found, float), dtype.numpy).item()
+            held: int = converted(np.asarray(found), dtype.numpy).item()
             found = held if held == found else None
         if found is None:
             raise Misfit(f"a number that {dtype.name} holds")

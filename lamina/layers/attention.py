@@ -22,12 +22,12 @@ import numpy as np
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import bool_, shape_text, static
-from lamina.checks.kinds import Count, Fraction, NotNegative, Positive
+from lamina.checks.kinds import Count, NotNegative, Positive, Probability
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.activation import GELU
 from lamina.layers.checks import EMBEDDING, origin_text, require_float
-from lamina.layers.dropout import Dropout
+from lamina.layers.dropout import Dropout, dropout_factors
 from lamina.layers.init import XavierUniform, Zeros
 from lamina.layers.layer import Layer
 from lamina.layers.linear import Linear
@@ -71,7 +71,7 @@ class MultiHeadAttention(Layer):
 
     Raises:
         DefinitionError: if heads or features are not whole numbers above zero, or dropout is not
-            a probability below 1.
+            a probability.
         ShapeError: when applied to other shapes, or if the heads do not divide the features.
         DTypeError: when applied to integers, or to a mask of one number for each key.
 
@@ -84,7 +84,7 @@ class MultiHeadAttention(Layer):
     heads: Count
     _: KW_ONLY
     features: Count | None = None
-    dropout: Fraction = 0.0
+    dropout: Probability = 0.0
     bias: bool = True
     causal: bool = False
     key_heads: Count | None = None
@@ -107,8 +107,8 @@ class MultiHeadAttention(Layer):
         q, k, v = _projected(self, scope, sources, features)
         given: dict[str, Any] = {**_masks_of_weights(masks, q, k), "causal": self.causal}
         if scope.training and self.dropout:
-            weights_shape, stay = (*q.shape[:3], k.shape[2]), 1.0 - self.dropout
-            given["factors"] = scope.bernoulli(weights_shape, stay) * (1.0 / stay)
+            weights_shape = (*q.shape[:3], k.shape[2])
+            given["factors"] = dropout_factors(scope, weights_shape, self.dropout)
         means = ops.transpose(ops.attention(q, k, v, **given), (0, 2, 1, 3))
         (size,) = static(v.shape[3:])
         joined = ops.reshape(means, (*sources[0].shape[:2], size * self.heads))
@@ -233,7 +233,7 @@ class TransformerEncoderBlock(Layer):
     heads: Count
     _: KW_ONLY
     hidden: Count
-    dropout: Fraction = 0.1
+    dropout: Probability = 0.1
     activation: Activation = "relu"
     norm_first: bool = False
     causal: bool = False
@@ -293,7 +293,7 @@ class TransformerDecoderBlock(Layer):
     heads: Count
     _: KW_ONLY
     hidden: Count
-    dropout: Fraction = 0.1
+    dropout: Probability = 0.1
     activation: Activation = "relu"
     norm_first: bool = False
     causal: bool = True

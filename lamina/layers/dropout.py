@@ -230,7 +230,10 @@ def _dropped(scope: Scope, x: Tensor, mask_shape: Shape, probability: float) -> 
     """X times a random mask of 0 and 1 / (1 - probability), broadcast from `mask_shape`."""
     if not scope.training or probability == 0:
         return x
+    return x * dropout_factors(scope, mask_shape, probability)
+
+
+def dropout_factors(scope: Scope, shape: Shape, probability: float) -> Tensor:
+    """A random mask of 0 and 1 / (1 - probability); zeros for the probability 1."""
     stay = 1.0 - probability
-    if not stay:
-        return x * 0.0
-    return x * (scope.bernoulli(mask_shape, stay) * (1.0 / stay))
+    return scope.bernoulli(shape, stay) * (1.0 / stay if stay else 0.0)

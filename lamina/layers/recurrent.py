@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import int64, static
-from lamina.checks.kinds import Count, Depth, Fraction
+from lamina.checks.kinds import Count, Depth, Probability
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.cells import (
@@ -27,6 +27,7 @@ from lamina.layers.cells import (
     simple_cell,
 )
 from lamina.layers.checks import EMBEDDING, require_float
+from lamina.layers.dropout import dropout_factors
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
@@ -39,7 +40,7 @@ class _Recurrent(Layer, ABC):
     layers: Depth = 1
     bidirectional: bool = False
     returns: Literal["all", "last", "states"] = "all"
-    dropout: Fraction = 0.0
+    dropout: Probability = 0.0
     bias: bool = True
     truncate: Count | None = None
     weight_init: InitializerOption = None
@@ -72,8 +73,7 @@ class _Recurrent(Layer, ABC):
         final: list[Tensors] = []
         for layer in range(self.layers):
             if layer and self.dropout and scope.training:
-                stay = 1.0 - self.dropout
-                x = x * (scope.bernoulli(x.shape, stay) * (1.0 / stay))
+                x = x * dropout_factors(scope, x.shape, self.dropout)
             outputs: list[Tensor] = []
             for reverse in (False, True) if self.bidirectional else (False,):
                 suffix = f"_l{layer}{'_reverse' if reverse else ''}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from lamina.base.shapes import static
 from lamina.checks import checked
-from lamina.checks.kinds import Count, Fraction, Number
+from lamina.checks.kinds import Count, Number, Probability
 from lamina.graph import Tensor
 from lamina.layers import BatchNorm, Conv2d, Dropout, GlobalAvgPool, Hardtanh, Input, Linear
 from lamina.layers.init import KaimingUniform, Normal
@@ -30,7 +30,7 @@ def mobilenet_v2(
     classes: Count = 1000,
     width: Annotated[float, Number("(0, 1000]")] = 1.0,
     input: ShapeOfImages = (3, 224, 224),
-    dropout: Fraction = 0.2,
+    dropout: Probability = 0.2,
 ) -> Network:
     """Inverted residual blocks: 1x1 expansion, depthwise convolution, 1x1 projection.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lamina.checks import checked
-from lamina.checks.kinds import Count, Depth, Fraction
+from lamina.checks.kinds import Count, Depth, Probability
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
 from lamina.layers import LSTM, Embedding, Input, Linear
@@ -20,7 +20,7 @@ def lstm_classifier(
     layers: Depth = 1,
     bidirectional: bool = True,
     lengths: bool = False,
-    dropout: Fraction = 0.0,
+    dropout: Probability = 0.0,
 ) -> Network:
     """Long short-term memory along a sequence, and a linear layer on its last state.
 

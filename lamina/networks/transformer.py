@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lamina import ops
 from lamina.checks import checked
-from lamina.checks.kinds import Count, Depth, Fraction
+from lamina.checks.kinds import Count, Depth, Probability
 from lamina.layers import (
     Embedding,
     Input,
@@ -26,7 +26,7 @@ def transformer_encoder(
     hidden: Count = 1024,
     classes: Count | None = None,
     causal: bool = False,
-    dropout: Fraction = 0.1,
+    dropout: Probability = 0.1,
 ) -> Network:
     """Transformer encoder blocks over a sequence of tokens.
 

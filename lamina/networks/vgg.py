@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lamina.checks import checked
-from lamina.checks.kinds import Count, Either, Fraction, Row, Whole
+from lamina.checks.kinds import Count, Either, Probability, Row, Whole
 from lamina.errors import DefinitionError
 from lamina.graph import source_line
 from lamina.layers import BatchNorm, Conv2d, Dropout, Flatten, Input, Layer, Linear, MaxPool2d, ReLU
@@ -28,7 +28,7 @@ def vgg(
     input: ShapeOfImages = (3, 224, 224),
     hidden: Widths = (4096, 4096),
     batch_norm: bool = False,
-    dropout: Fraction = 0.5,
+    dropout: Probability = 0.5,
 ) -> Network:
     """Stages of 3x3 convolutions, each stage followed by pooling; then linear layers.
 

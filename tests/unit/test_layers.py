@@ -178,6 +178,30 @@ def test_a_probability_of_one_drops_everything(layer: type[Layer]) -> None:
     np.testing.assert_array_equal(slope, np.zeros_like(x))
 
 
+@pytest.mark.parametrize(
+    ("layer", "learns"),
+    [
+        *((cls(3, layers=2, dropout=1), "_l1") for cls in (lm.RNN, lm.LSTM, lm.GRU)),
+        (lm.MultiHeadAttention(2, dropout=1), "output.bias"),
+        (lm.TransformerEncoderBlock(2, hidden=4, dropout=1), "norm."),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_nothing_before_a_dropout_of_one_learns(layer: Layer, learns: str) -> None:
+    net = lamina.Sequential(lm.Input(5, 4), layer)
+    model = lamina.Model(net, engine="interpreter", seed=0)
+    before = model.parameters()
+    x = normal64(3, 5, 4).astype("float32")
+    shape = model.predict(x).shape
+    how = {"loss": lamina.MSE(), "optimizer": lamina.SGD(0.1), "batch_size": 3}
+    with model.training(**how) as training:
+        assert math.isfinite(training.step(x, normal64(*shape).astype("float32")))
+    after = model.parameters()
+    changed = [name for name in before if not np.array_equal(before[name], after[name])]
+    assert changed
+    assert all(learns in name for name in changed)
+
+
 @pytest.mark.parametrize("probability", [-0.1, 1.5, math.nan, "half"])
 def test_dropout_needs_a_probability(probability: float) -> None:
     with pytest.raises(DefinitionError) as error:

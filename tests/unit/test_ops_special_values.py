@@ -487,6 +487,24 @@ def test_remainders_and_whole_quotients_of_floats_fit_together() -> None:
     assert value(ops.floor_divide, x, y).tolist() == [2.0, -3.0, 1e20 // -3.0, 0.0]
 
 
+def test_bounds_and_fills_near_the_limits_of_int64_are_exact() -> None:
+    x = np.array([[0, 2**63 - 1, 2**53 + 1, -(2**63)]])
+    for number in (2**53 + 1, 2**63 - 2, 1 - 2**63):
+        full = np.full((2, 2), number)
+        pairs: list[tuple[Array, Array]] = [
+            (value(lambda x, n=number: ops.clip(x, n), x), np.maximum(x, number)),
+            (value(lambda x, n=number: ops.clip(x, high=n), x), np.minimum(x, number)),
+            (
+                value(lambda x, n=number: ops.pad(x, 1, value=n), x),
+                np.pad(x, 1, constant_values=number),
+            ),
+            (value(lambda x, n=number: ops.full((2, 2), n, "int64") + ops.sum(x) * 0, x), full),
+            (value(lambda x, n=number: ops.where(x > n, n, x), x), np.where(x > number, number, x)),
+        ]
+        for found, expected in pairs:
+            np.testing.assert_array_equal(found, expected, strict=True)
+
+
 def test_dtypes_that_do_not_fit() -> None:
     with pytest.raises(DTypeError, match="float32 and float64 are mixed"):
         tensor(float32) + tensor(float64)

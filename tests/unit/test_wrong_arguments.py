@@ -145,7 +145,7 @@ USUAL: dict[str, Accepted] = {
     "deviation": NOT_NEGATIVE,
     "dilation": COUNT | some("[1, 2]"),
     "drop_last": FLAG,
-    "dropout": FRACTION,
+    "dropout": UNIT,
     "dtype": NOTHING,
     "engine": NOTHING,
     "epsilon": NOT_NEGATIVE,
