@@ -23,7 +23,7 @@ from lamina.graph import warn
 
 # Where several divide all rows alike, the first does: commas are the most usual within cells.
 DELIMITERS = "\t;|,"
-# The delimiter is found in so many characters, and delimiters at the end in so many rows.
+# The delimiter is found in so many characters, and empty cells at the end in so many rows.
 _SAMPLE = 1 << 20
 _FIRST_ROWS = 1000
 _LEAST = {1: "one column", 2: "two columns"}
@@ -172,13 +172,11 @@ class _Layout:
         delimiter: between the columns.
         names: of the columns; numbers from 0 without a header.
         skip: the number of lines before the first row: comments, blank lines, the header.
-        is_ended: whether rows end with a delimiter, as if they had an empty cell more.
     """
 
     delimiter: str
     names: tuple[str, ...]
     skip: int
-    is_ended: bool
 
     @property
     def count(self) -> int:
@@ -202,11 +200,9 @@ def _read_layout(
         names, line = None, before
     with _opened(path) as file:
         rows = islice(_records(islice(file, line, None), delimiter, line), _FIRST_ROWS)
-        is_ended = _are_ended([cells for _, cells in rows if any(map(str.strip, cells))], names)
-    if names is None:
-        names = list(map(str, range(len(row) - is_ended)))
-    elif is_ended and not names[-1]:
-        names = names[:-1]
+        used = max(map(_without_end, [names or [], *(cells for _, cells in rows)]))
+    # Cells at the end of all rows that have neither names nor values are no columns.
+    names = (names or list(map(str, range(len(row)))))[:used]
     if len(names) < least:
         raise FileFormatError(
             "the first line is not a row of a table",
@@ -229,22 +225,12 @@ def _read_layout(
             facts=(("expected", "a name for each column"), ("found", _columns_text(numbered))),
             advice="Give each column its own name in the first line.",
         )
-    return _Layout(delimiter, tuple(names), line, is_ended)
+    return _Layout(delimiter, tuple(names), line)
 
 
-def _are_ended(rows: Sequence[Sequence[str]], names: Sequence[str] | None) -> bool:
-    """Whether the first rows, or the header, end with a delimiter: their last cell is no column.
-
-    Args:
-        rows: that are not empty.
-        names: in the header, if there is one.
-    """
-    if names is not None and names[-1]:
-        return bool(rows) and all(
-            len(row) == len(names) + 1 and not row[-1].strip() for row in rows
-        )
-    rows = rows if names is None else [row for row in rows if len(row) != len(names) - 1]
-    return all(len(row) > 1 and not row[-1].strip() for row in rows)
+def _without_end(cells: Sequence[str]) -> int:
+    """The number of cells without the empty ones at the end."""
+    return max((number for number, cell in enumerate(cells, 1) if cell.strip()), default=0)
 
 
 def _is_numeric(cell: str) -> bool:
@@ -330,8 +316,8 @@ def _rows(path: Path, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
     with _opened(path) as file:
         lines = islice(file, layout.skip, None)
         for line, row in _records(lines, layout.delimiter, layout.skip):
-            if layout.is_ended and len(row) == layout.count + 1 and not row[-1].strip():
-                row.pop()
+            if len(row) > layout.count:
+                del row[max(layout.count, _without_end(row)) :]
             if len(row) == layout.count:
                 yield line, row
             elif len(row) > 1 or row[0].strip():
@@ -356,6 +342,8 @@ def _records(
         before: the number of lines before these.
     """
     skips = delimiter != " "  # a space before a quote is none of the cell
+    if not skips:  # several spaces may align columns
+        lines = (line if '"' in line else re.sub(" +", " ", line).strip(" ") for line in lines)
     reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=skips)
     end = before
     try:
@@ -415,9 +403,7 @@ def _read_numbers(path: Path, layout: _Layout) -> Array:
     if not rows:
         raise _no_rows()
     # NumPy ignores quotes that are not closed.
-    table = (
-        None if layout.is_ended or any('"' in row for row in rows) else _read_plain(rows, layout)
-    )
+    table = None if any('"' in row for row in rows) else _read_plain(rows, layout)
     if table is None:
         table = _read_rows(path, layout)
     if np.abs(table).max() > LARGEST:

@@ -57,7 +57,7 @@ def table(folder: Path, text: str) -> Path:
         # Rows that end with a delimiter, and spaces before quotes.
         ("a;b;y\n1,5;2;0;\n2,5;;1;\n", ("a", "b"), [[1.5, 2], [2.5, 7]]),
         ("a;b;y;\n1,5;2;0;\n2,5;3;1;\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
-        ("a;b;y;\n1,5;2;0\n2,5;3;1\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
+        ("a;b;y;;\n1,5;2;0\n2,5;3;1;;;\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
         ("1,5;2;0;\n2,5;3;1;\n", ("0", "1"), [[1.5, 2], [2.5, 3]]),
         ('"a", "b, c", "y"\n"1,5", "2", 0\n"2,5", "3", 1\n', ("a", "b, c"), [[1.5, 2], [2.5, 3]]),
     ],
@@ -102,6 +102,24 @@ def test_commas_in_a_single_column_of_numbers_are_decimal(
 ) -> None:
     columns = read_table(table(tmp_path, text), **options)
     assert {name: values.tolist() for name, values in columns.items()} == expected
+
+
+def test_an_unnamed_last_column_with_a_value_stays(tmp_path: Path) -> None:
+    columns = read_table(table(tmp_path, "a;b;\n1;2;\n3;4;5\n"))
+    np.testing.assert_array_equal(columns[""], [np.nan, 5])
+    assert list(read_table(table(tmp_path, "1;;\n3;;4\n"))) == ["0", "1", "2"]
+    # All of its values are missing, but it has a name.
+    assert list(read_table(table(tmp_path, "a;b;c\n1;2;\n"), kinds={"c": "word"})) == [*"abc"]
+
+
+def test_several_spaces_align_columns(tmp_path: Path) -> None:
+    path = table(tmp_path, "  a  b \n  1  2 \n 10 20 \n")
+    columns = read_table(path, delimiter=" ")
+    assert {name: values.tolist() for name, values in columns.items()} == {
+        "a": [1, 10],
+        "b": [2, 20],
+    }
+    assert load(path, delimiter=" ").inputs.tolist() == [[1], [10]]
 
 
 def test_lines_that_are_one_number_or_two_warn(tmp_path: Path) -> None:
