@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, final
@@ -62,6 +64,7 @@ class Opened:
         position: where a stream begins, from `Epochs.position`; None for the beginning.
         done: the epochs that are done, and the training steps of the next one.
         keeps_states: whether notes have the state of the source, if it has one.
+        seconds: in which the first batch of a stream must be there.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class Opened:
         done: tuple[int, int] = (0, 0),
         *,
         keeps_states: bool = False,
+        seconds: float = math.inf,
     ) -> None:
         self.data = data
+        self._seconds, self._ends_at = seconds, time.monotonic() + seconds
         # The epochs and the training steps that are read; None if their number is not known.
         self.to_read: tuple[int | None, int | None] = epochs, None
         self._reader: Reader | None = None
@@ -92,9 +97,23 @@ class Opened:
         """The data set, or the first batch of the stream.
 
         Raises:
+            DataError: if it is not there within the limit.
             BaseException: that the source has raised.
         """
-        return self.data if isinstance(self.data, Dataset) else self.reader.sample()
+        if isinstance(self.data, Dataset):
+            return self.data
+        sample = self.reader.sample_unless(lambda: time.monotonic() >= self._ends_at)
+        if sample is None:
+            raise DataError(
+                "the stream has given no batch, and the time of the fit is over",
+                facts=(
+                    ("expected", f"a first batch within {self._seconds:g} seconds"),
+                    ("found", "none"),
+                ),
+                where="fit",
+                advice="Find out why the source waits, or give lm.callbacks.TimeLimit more time.",
+            )
+        return sample
 
     @property
     def reader(self) -> Reader:

@@ -127,7 +127,8 @@ class Fit:
         keeps_states = self.checkpoint is not None
         order = self.seed if self.shuffle else None
         where = self.epochs, begun.position, begun.done
-        with Opened(self.train, order, *where, keeps_states=keeps_states) as opened:
+        waits: Any = {"keeps_states": keeps_states, "seconds": hooks.waits_at_most}
+        with Opened(self.train, order, *where, **waits) as opened:
             size = begun.batch_size or opened.batch_size(self.batch_size)
             how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
             with (

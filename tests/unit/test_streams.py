@@ -18,7 +18,7 @@ from fit_cases import fit, network, same
 from stream_cases import BATCH, TEST, TRAIN, batches_of, fault, trained
 
 import lamina as lm
-from lamina.data import Dataset, Stream
+from lamina.data import Dataset, Stream, background
 from lamina.data.background import Plan, Reader
 from lamina.data.positions import WindowOrder
 from lamina.engines.gpu.engine import GpuEngine
@@ -554,6 +554,24 @@ def test_a_source_that_blocks_keeps_no_fit(
     assert len(history) == (blocked == "second validation")
     assert 0 < sum(waited) <= 5
     assert time.perf_counter() - started < 30
+
+
+def test_a_time_limit_holds_for_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def source() -> Iterator[Any]:
+        released.wait(60)
+        yield from batches_of(TRAIN, BATCH)()
+
+    monkeypatch.setattr(background, "_PATIENCE_SECONDS", 0.1)
+    text = fault(source, DataError, callbacks=[lm.callbacks.TimeLimit(0.2)])
+    released.set()
+    assert text == (
+        "in fit: the stream has given no batch, and the time of the fit is over\n"
+        "  expected  a first batch within 0.2 seconds\n"
+        "  found     none\n"
+        "  Find out why the source waits, or give lm.callbacks.TimeLimit more time."
+    )
 
 
 def test_a_loss_that_is_not_finite_names_the_example() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -98,6 +99,8 @@ class Callback(metaclass=Called):
 
     Attributes:
         changes_rate: whether a hook sets `fit.rate`. Then the history has the rate of each epoch.
+        waits_at_most: the seconds in which the first batch of a stream must be there, without
+            which the fit cannot begin.
         state_kinds: kinds of the values in its state, which are checked before `restore`.
 
     Raises:
@@ -120,6 +123,11 @@ class Callback(metaclass=Called):
 
     changes_rate: ClassVar[bool] = False
     state_kinds: ClassVar[Mapping[str, Kind]] = {}
+
+    @property
+    def waits_at_most(self) -> float:
+        """No limit."""
+        return math.inf
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, cast, final
@@ -75,6 +76,11 @@ class Hooks:
     def changes_rate(self) -> bool:
         """Whether one of them sets the learning rate."""
         return any(one.changes_rate for one in self._objects)
+
+    @property
+    def waits_at_most(self) -> float:
+        """The least of their limits for the first batch of a stream, in seconds."""
+        return min((one.waits_at_most for one in self._objects), default=math.inf)
 
     def restore(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Continues from the states of a checkpoint; those without one begin anew."""

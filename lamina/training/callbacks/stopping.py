@@ -188,7 +188,8 @@ class TimeLimit(Callback):
     """Ends the fit after some seconds, between two training steps, as Ctrl-C does.
 
     The seconds count from the begin of the fit, anew if it is resumed. The limit holds while the
-    fit waits for a stream, too, except for its first batch.
+    fit waits for a stream, too. A fit cannot begin without the first batch of a stream: if it is
+    not there after as many seconds, `fit` raises DataError.
 
     Args:
         seconds: of the fit, without compilation.
@@ -200,6 +201,11 @@ class TimeLimit(Callback):
     """
 
     seconds: Annotated[float, Number("(0, inf)")]
+
+    @property
+    def waits_at_most(self) -> float:
+        """The same limit."""
+        return self.seconds
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Starts the clock."""
