@@ -9,7 +9,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.program.index import Axis, Index, axes_of
 from lamina.program.program import Buffer
-from lamina.program.scalar import CONVERSIONS, Apply, Load, Scalar, postorder
+from lamina.program.scalar import CONVERSIONS, Apply, Load, Scalar, postorder, varying
 from lamina.program.steps import (
     Contraction,
     Reduce,
@@ -65,9 +65,10 @@ def cost_of(step: Step, buffers: Mapping[str, Buffer], repeated: Axis | None = N
         axes = (*iterations, *own)
         points = size_of([axis.extent for axis in axes])
         scalars = [*values, *(store.value for store in stores)]
+        at_points = set(varying(*scalars))
         for scalar in postorder(*scalars):
             if isinstance(scalar, Apply):
-                operations += points * _operations(scalar)
+                operations += (points if scalar in at_points else 1) * _operations(scalar)
             elif isinstance(scalar, Load):
                 touch(read, scalar, axes)
         operations += points * combining

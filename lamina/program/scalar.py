@@ -381,6 +381,25 @@ def indices(*roots: Scalar) -> Iterator[Index]:
         yield from indices_of(scalar)
 
 
+def varying(*roots: Scalar) -> Iterator[Scalar]:
+    """Every distinct scalar within the roots that may differ between points, operands first.
+
+    The others follow from constants and from elements at constant indices, such as the numbers of
+    an optimizer: code computes them once, before its loops.
+    """
+    same: set[Scalar] = set()
+    for scalar in postorder(*roots):
+        if isinstance(scalar, Apply):
+            is_same = same.issuperset(scalar.operands)
+        else:
+            is_same = not isinstance(scalar, Local)
+            is_same = is_same and not any(index.terms for index in indices_of(scalar))
+        if is_same:
+            same.add(scalar)
+        else:
+            yield scalar
+
+
 def unconverted(scalar: Scalar) -> Scalar:
     """The scalar inside all conversions."""
     while isinstance(scalar, Apply) and scalar.primitive in CONVERSIONS:

@@ -32,6 +32,7 @@ from lamina.engines.simd.decide.schedule import (
     PREPACKED,
     FusedSum,
     GemmSchedule,
+    LoopSchedule,
     WindowSchedule,
 )
 from lamina.engines.simd.decide.windows import (
@@ -43,7 +44,9 @@ from lamina.engines.simd.decide.windows import (
     readings,
 )
 from lamina.engines.simd.decide.work import Slices
+from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
+from lamina.program.cost import cost_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
@@ -238,6 +241,34 @@ def test_weights_are_packed_in_memory_order() -> None:
     (packed,) = (one for one in prepackings if number in one.users)
     assert packed.packed.packing.in_memory_order
     assert "in the order of memory" in str(packed)
+
+
+@pytest.mark.parametrize("registers", [4, 1])
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_numbers_that_are_inputs_change_no_loop(vector_bytes: int, registers: int) -> None:
+    processor = replace(PROCESSOR, vector_bytes=vector_bytes, registers_at_once=registers)
+
+    def planned(*, as_inputs: bool) -> tuple[list[tuple[Any, ...]], int]:
+        leaves = Leaves()
+
+        def number(value: float) -> Any:
+            return -leaves.add(np.float32(value)) if as_inputs else value
+
+        found: list[Tensor] = []
+        for shape in ((40, 2), (10, 40), (2, 2), (300, 1), (5, 7)):
+            extents = (shape, shape, (1, shape[1]), (shape[0], 1))
+            w, m, row, column = (leaves.add(np.ones(one, "float32")) for one in extents)
+            mean = m * number(0.9) + (w * number(0.5) + row * column)
+            found += [mean, w - mean * number(0.01)]
+        program = compile_graph(leaves.graph(found), batch=1, name="test", target=DEFAULT_TARGET)
+        loops = [one for one in decide(program, processor).steps if isinstance(one, LoopSchedule)]
+        nests = [(n.order, n.lane, n.lanes, n.style) for loop in loops for n in loop.nests]
+        return nests, sum(cost_of(step, program.buffers).operations for step in program.steps)
+
+    inputs, constants = planned(as_inputs=True), planned(as_inputs=False)
+    assert inputs[0] == constants[0]
+    # Each of the three numbers of five loops is negated, once.
+    assert inputs[1] == constants[1] + 15
 
 
 def test_more_workers_are_used_for_more_work_only() -> None:

@@ -20,7 +20,7 @@ from lamina.engines.simd.decide.split_reductions import BLOCKS, long_reductions,
 from lamina.engines.simd.decide.vectors import lanes_for, widened
 from lamina.engines.simd.processor import Processor
 from lamina.program.index import Axis, Index
-from lamina.program.scalar import Apply, Load, Scalar, indices_of, postorder
+from lamina.program.scalar import Apply, Load, Scalar, indices_of, postorder, varying
 from lamina.program.steps import (
     Loop,
     Reduce,
@@ -220,7 +220,8 @@ def _cycles(loop: Loop, vectors: Vectors) -> float:
         if isinstance(stage, Sort):
             run, merges = runs_of_sort(stage.axis.extent)
             iterations *= run + _CYCLES_OF_MERGE * merges
-        cycles += iterations * _cost_of_point(stage, lane, vectors)
+        once, at_point = _costs(stage, lane, vectors)
+        cycles += once + iterations * at_point
         if across and isinstance(stage, Reduce):
             cycles += outer * _COMBINING_LANES
     return cycles
@@ -234,18 +235,26 @@ def _iterations(axis: Axis, lanes: int) -> float:
     return -(-axis.extent // lanes) * registers
 
 
-def _cost_of_point(stage: Stage, lane: Axis | None, vectors: Vectors) -> float:
-    cost, lanes = 0.5, vectors.lanes
-    for scalar in postorder(*stage_values(stage)):
+def _costs(stage: Stage, lane: Axis | None, vectors: Vectors) -> tuple[float, float]:
+    """The costs of what is computed once, before the loops, and of each point."""
+    once, cost, lanes = 0.0, 0.5, vectors.lanes
+    values = stage_values(stage)
+    at_points = set(varying(*values))
+    for scalar in postorder(*values):
+        operation = 0.0
         if isinstance(scalar, Apply):
-            cost += _EXPENSIVE_OPERATION if scalar.primitive in EXPENSIVE else _SIMPLE_OPERATION
+            is_expensive = scalar.primitive in EXPENSIVE
+            operation = _EXPENSIVE_OPERATION if is_expensive else _SIMPLE_OPERATION
         elif isinstance(scalar, Load):
-            access = _cost_of_access(scalar.index, lane, lanes)
+            operation = _cost_of_access(scalar.index, lane, lanes)
             if _is_unrolled(stage) and not any(_moves(scalar, axis) for axis in vectors.within):
-                access /= max(size_of([axis.extent for axis in vectors.within]), 1)
-            cost += access
+                operation /= max(size_of([axis.extent for axis in vectors.within]), 1)
+        if scalar in at_points:
+            cost += operation
+        else:
+            once += operation
     indices = [store.index for store in stage_stores(stage)]
-    return cost + sum(_cost_of_access(index, lane, lanes) for index in indices)
+    return once, cost + sum(_cost_of_access(index, lane, lanes) for index in indices)
 
 
 def _cost_of_access(index: Index, lane: Axis | None, lanes: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lamina.engines.simd.processor import Processor
-from lamina.program.scalar import CONVERSIONS, Apply, Scalar, postorder
+from lamina.program.scalar import CONVERSIONS, Apply, Scalar, varying
 from lamina.program.target import EXPENSIVE
 
 # The most operations of a short expression.
@@ -37,7 +37,7 @@ def are_wide(values: Iterable[Scalar], processor: Processor) -> bool:
     # store.
     operations = [
         scalar
-        for scalar in postorder(*values)
+        for scalar in varying(*values)
         if isinstance(scalar, Apply) and scalar.primitive not in CONVERSIONS
     ]
     expensive = any(scalar.primitive in EXPENSIVE for scalar in operations)
