@@ -19,9 +19,20 @@ from lamina.codegen.llvm import Module, typed
 from lamina.codegen.values import I64, POINTER, constant
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native import scheduler, waiting
-from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, SHARED, Kernel, Phase
+from lamina.engines.cpu.native.jobs import (
+    DONE,
+    ELAPSED,
+    FIRST_RUN,
+    KERNEL_PARAMETERS,
+    RUN,
+    SHARED,
+    WINDOW_TICKS,
+    Kernel,
+    Phase,
+)
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run import thread_pool as pools
+from lamina.engines.cpu.run.thread_choice import ThreadChoice
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.simd.decide.slices import slices
 
@@ -125,6 +136,18 @@ def test_helpers_sleep_after_a_reset_of_the_cycle_counter(calm_pool: ThreadPool)
     counting.check()
 
 
+def test_helpers_are_not_kept_awake_if_another_thread_needs_their_core(
+    calm_pool: ThreadPool,
+) -> None:
+    calm_pool.stay_awake(reading())
+    slot = scheduler.SLOTS + scheduler.SLOT_BYTES + scheduler.BUSY_SINCE
+    calm_pool._memory[slot : slot + 8].view(np.int64)[:] = reading()
+    calm_pool._words[scheduler.BUSY_TICKS // 8] = int(1000 * pools.ticks_per_second())
+    counting = Counting(2)
+    counting.run(calm_pool)
+    falls_asleep(calm_pool)
+
+
 def falls_asleep(pool: ThreadPool) -> None:
     """Waits until the helper sleeps."""
     end = time.monotonic() + 20.0
@@ -139,12 +162,29 @@ def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch: pytest.Monkey
     job = Counting(2, 20).job
     choice = job._choice
     assert choice is not None
-    trials = 0
-    for _ in range(2000):
+    monkeypatch.setattr(ThreadChoice, "record", lambda choice, ticks, runs: None)
+    for choice.alone, choice.trial in ((False, False), (False, True), (True, False)):
         job.run()
-        trials += job._runs_until_choice == choice.runs and choice.trial and choice.alone
-    assert trials > 0
-    assert len(asked) == trials
+    assert not asked
+    choice.alone = choice.trial = True
+    job.run()
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_no_run_begins_after_the_end_of_the_window(
+    alone: bool, own_pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "pool", lambda: own_pool)
+    counting = Counting(2, 20)
+    words = counting.job._words
+    counting.job.set_runs(np.zeros((5, 1), np.int64), (), ())
+    for window, runs in ((1, 1), (int(1000 * pools.ticks_per_second()), 5), (0, 5)):
+        words[WINDOW_TICKS], words[FIRST_RUN], words[ELAPSED], words[DONE] = window, 0, 0, 0
+        counting.job._start(alone=alone)
+        assert words[RUN] == words[DONE] == runs
+        assert words[ELAPSED] > 0
+    counting.check(11)
 
 
 def test_jobs_of_different_numbers_of_threads_share_the_pool(own_pool: ThreadPool) -> None:

@@ -20,12 +20,23 @@ def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[f
     """Runs for some time; returns the mean time of a run and the share of runs made alone."""
     passed, runs, alone = 0.0, 0, 0
     while passed < seconds:
-        count = choice.runs
-        spent = sum(machine(passed, choice.alone) for _ in range(count))
+        spent, count = 0.0, 0
+        while spent * SECOND < choice.window:
+            spent, count = spent + machine(passed + spent, choice.alone), count + 1
         passed, runs = passed + spent, runs + count
         alone += count * choice.alone
-        choice.record(int(spent * SECOND))
+        choice.record(int(spent * SECOND), count)
     return passed / runs, alone / runs
+
+
+def busy_machine(generator: random.Random, together: float, alone: float) -> Machine:
+    """Another process takes a core for 4 milliseconds after as much work of each thread."""
+
+    def machine(_: float, is_alone: bool) -> float:
+        seconds, threads = (alone, 1) if is_alone else (together, 2)
+        return seconds + 0.004 * (generator.random() < threads * seconds / 0.004)
+
+    return machine
 
 
 @pytest.mark.parametrize(("together", "alone"), [(20e-6, 30e-6), (30e-6, 20e-6), (7e-4, 12e-4)])
@@ -77,6 +88,24 @@ def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again() -> None:
     assert share < 0.2
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_waits_of_the_past_do_not_keep_a_choice_that_has_become_slow(seed: int) -> None:
+    """Other processes go, and spinning threads of another library in this process come."""
+    choice = ThreadChoice(SECOND)
+    simulated(choice, lambda _, is_alone: 33e-6 if is_alone else 20e-6, 0.5)
+    simulated(choice, busy_machine(random.Random(seed), 20e-6, 33e-6), 1.0)
+    mean, _ = simulated(choice, lambda _, is_alone: 33e-6 if is_alone else 100e-6, 0.1)
+    assert mean < 1.3 * 33e-6
+
+
+@pytest.mark.parametrize("together", [100e-6, 4e-3])
+def test_helpers_that_find_no_core_cost_little_from_the_first_runs_on(together: float) -> None:
+    choice = ThreadChoice(SECOND)
+    choice.record(int(together * SECOND), 1)
+    mean, _ = simulated(choice, lambda _, is_alone: 10e-6 if is_alone else together, 0.1)
+    assert mean < 1.1 * 10e-6
+
+
 def test_one_thread_is_never_tried_for_long_jobs() -> None:
     def machine(passed: float, is_alone: bool) -> float:
         assert not is_alone
@@ -108,18 +137,19 @@ def test_a_reset_counter_and_a_stopped_process_change_nothing(reading: int, runs
 
     choice = ThreadChoice(SECOND)
     for _ in range(runs):
-        choice.record(int(choice.runs * machine(0.0, choice.alone) * SECOND))
-    choice.record(reading)
+        choice.record(int(20 * machine(0.0, choice.alone) * SECOND), 20)
+    choice.record(reading, 20)
     mean, _ = simulated(choice, machine, 1.0)
     assert mean < 1.05 * 20e-6
 
 
 def test_runs_that_try_one_thread_are_marked_as_trials() -> None:
     choice = ThreadChoice(SECOND)
+    simulated(choice, lambda _, is_alone: 20e-6 if is_alone else 10e-6, 0.01)
     tried = 0
     for _ in range(1000):
         if choice.trial and choice.alone:
             tried += 1
-        choice.record(int((20e-6 if choice.alone else 10e-6) * choice.runs * SECOND))
+        choice.record(int((20e-6 if choice.alone else 10e-6) * 50 * SECOND), 50)
         assert choice.trial or not choice.alone
     assert tried > 0

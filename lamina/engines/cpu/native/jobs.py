@@ -22,8 +22,11 @@ KERNEL_PARAMETERS = (("section", POINTER), ("thread", I64), ("first", I64), ("la
 KERNELS, PHASES, CHUNK_COUNTS, PHASE_COUNT, JOB_THREADS, ITERATION, TICKS = range(7)
 PHASE_BEFORE_RUN, FIRST_RUN, RUNS, ALONE, ROWS, BATCH = range(7, 13)
 INPUTS, INPUT_LIST, OUTPUTS, OUTPUT_LIST = range(13, 17)
-PHASE, RUN, PHASE_START_TICKS, ELAPSED = range(17, 21)
-JOB_WORDS = 21
+PHASE, RUN, PHASE_START_TICKS = range(17, 20)
+# A window of runs, if its WINDOW_TICKS are not 0: the ticks and runs so far, and the reading of the
+# counter after which it is over. Then no further run begins.
+WINDOW_TICKS, ELAPSED, DONE, WINDOW_END = range(20, 24)
+JOB_WORDS = 24
 # The words of a kernel and of a phase.
 FUNCTION, SECTION, ITEMS, CHUNK_ITEMS, SLICE_COUNT, FIRST_SLOT = range(6)
 KERNEL_WORDS = 6

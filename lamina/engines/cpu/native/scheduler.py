@@ -23,6 +23,7 @@ from lamina.engines.cpu.native.clock import emit_ticks
 from lamina.engines.cpu.native.jobs import (
     ALONE,
     CHUNK_COUNTS,
+    DONE,
     ELAPSED,
     FIRST_RUN,
     ITERATION,
@@ -36,6 +37,8 @@ from lamina.engines.cpu.native.jobs import (
     RUNS,
     SHARED,
     TICKS,
+    WINDOW_END,
+    WINDOW_TICKS,
     ZERO,
     emit_jobs,
     phase_of,
@@ -54,7 +57,7 @@ from lamina.engines.simd.decide.slices import MOST_CHUNKS
 
 # Spins before sleep: some 50 microseconds for the thread that runs a job, and four times as long
 # for helpers, so that they are awake if the next job comes soon. While helpers are kept awake,
-# spins are not counted.
+# spins are not counted, unless another thread may need the core.
 OWNER_SPINS, HELPER_SPINS, SPINS_WHEN_BUSY = 2000, 8000, 100
 # A thread that has not yielded for this many periods has done something other than running jobs.
 _IDLE_PERIODS = 8
@@ -81,8 +84,8 @@ MOST_THREADS = 1024
 def emit_scheduler(waiting: Waiting) -> Module:
     """The module that exports the functions of EXPORTED.
 
-    `run_job(state, job)` runs a job, alone or together with helpers; `help(state, thread)` makes
-    the calling thread a helper, until `leave(state, threads)` dismisses all of them.
+    `run_job(state, job)` does runs of a job, alone or together with helpers; `help(state, thread)`
+    makes the calling thread a helper, until `leave(state, threads)` dismisses all of them.
     `gather(job, thread, first, last)` is the kernel that copies the examples of a run;
     `read_ticks(address)` reads the processor's counter.
     """
@@ -179,6 +182,7 @@ def _emit_advance(module: Module, machine: str) -> None:
     """
     code = module.function("advance", (_STATE, _JOB, _THREAD))
     state, job, thread = code.parameters
+    last = code.allocate(1, "i64")
     alone = code.compare("ne", word_of(code, job, ALONE), ZERO)
     count = word_of(code, job, PHASE_COUNT)
     with code.forever() as after:
@@ -197,7 +201,13 @@ def _emit_advance(module: Module, machine: str) -> None:
             run = code.add(word_of(code, job, RUN), ONE)
             set_word(code, job, RUN, run)
             set_word(code, job, PHASE, word_of(code, job, PHASE_BEFORE_RUN))
-            finished = code.compare("eq", run, word_of(code, job, RUNS))
+            code.store(word_of(code, job, RUNS), last)
+            with code.when(code.compare("ne", word_of(code, job, WINDOW_TICKS), ZERO)):
+                late = code.compare(
+                    "sge", emit_ticks(code, machine), word_of(code, job, WINDOW_END)
+                )
+                code.store(code.select(late, run, code.load(last, I64)), last)
+            finished = code.compare("eq", run, code.load(last, I64))
             with code.when(code.binary("and", finished, _not(code, alone))):
                 _store_atomic(code, ONE, _byte(code, state, FINISHED), "release")
                 generation = _byte(code, state, GENERATION)
@@ -299,7 +309,6 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     state, thread, seen, spins = code.parameters
     generation, calls = _byte(code, state, GENERATION), _byte(code, state, CALLS)
     awake_since = _byte(code, state, AWAKE_SINCE)
-    awake_ticks = code.load(_byte(code, state, AWAKE_TICKS), I64)
     busy_ticks = code.load(_byte(code, state, BUSY_TICKS), I64)
     slot = _slot(code, state, thread)
     signal, asleep = _byte(code, slot, SIGNAL), _byte(code, slot, ASLEEP)
@@ -308,7 +317,9 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     code.store(emit_ticks(code, waiting.machine), before)
     code.store(spins, left)
     since = code.subtract(code.load(before, I64), code.load(busy_since, I64))
-    with code.when(code.compare("ult", since, busy_ticks)):
+    busy = code.compare("ult", since, busy_ticks)
+    awake_ticks = code.select(busy, ZERO, code.load(_byte(code, state, AWAKE_TICKS), I64))
+    with code.when(busy):
         few = constant(SPINS_WHEN_BUSY, I64)
         code.store(code.minimum(spins, few), left)
     with code.forever() as after:
@@ -365,13 +376,15 @@ def _emit_join(module: Module, machine: str) -> None:
 
 
 def _emit_run_job(module: Module, machine: str) -> None:
-    """`run_job(state, job)`: runs a job and returns when it is complete."""
+    """`run_job(state, job)`: does the runs of a job, and returns after the last of the window."""
     code = module.function("run_job", (_STATE, _JOB), internal=False)
     state, job = code.parameters
     started = emit_ticks(code, machine)
     set_word(code, job, PHASE, word_of(code, job, PHASE_BEFORE_RUN))
     set_word(code, job, RUN, word_of(code, job, FIRST_RUN))
     set_word(code, job, PHASE_START_TICKS, started)
+    left = code.subtract(word_of(code, job, WINDOW_TICKS), word_of(code, job, ELAPSED))
+    set_word(code, job, WINDOW_END, code.add(started, left))
     # In a forked child, the word may hold the iteration of a run that the parent continues.
     code.store(ZERO, word_of(code, job, ITERATION, POINTER))
     shared = code.compare("eq", word_of(code, job, ALONE), ZERO)
@@ -393,6 +406,8 @@ def _emit_run_job(module: Module, machine: str) -> None:
         code.call_void("join", state, ZERO, end, spins)
     spent = code.subtract(emit_ticks(code, machine), started)
     set_word(code, job, ELAPSED, code.add(word_of(code, job, ELAPSED), spent))
+    runs = code.subtract(word_of(code, job, RUN), word_of(code, job, FIRST_RUN))
+    set_word(code, job, DONE, code.add(word_of(code, job, DONE), runs))
     code.finish()
 
 

@@ -101,8 +101,8 @@ class Job:
         words[jobs.RUNS] = 1
         words[jobs.PHASE_BEFORE_RUN] = _AFTER_GATHER
         self._choice = ThreadChoice(ticks_per_second()) if threads > 1 and not timed else None
-        # Runs until the number of threads is chosen again.
-        self._runs_until_choice = 1
+        if self._choice is not None:
+            words[jobs.WINDOW_TICKS] = self._choice.window
         self._kept: Sequence[Array] = ()
 
     def _count_chunks(self, phase: int, kernels: Sequence[Kernel]) -> None:
@@ -161,23 +161,14 @@ class Job:
         if self._choice is None:
             self._start(alone=self.threads == 1)
             return
-        # Less than 1 if Ctrl-C came before the last choice was made.
-        self._runs_until_choice = max(self._runs_until_choice, 1)
-        if self.runs == 1:
+        words = self._words
+        while True:
             self._start(alone=self._choice.alone)
-            self._runs_until_choice -= 1
-            if not self._runs_until_choice:
+            if words.item(jobs.ELAPSED) >= words.item(jobs.WINDOW_TICKS):
                 self._choose(self._choice)
-            return
-        words, done = self._words, 0
-        while done < self.runs:
-            following = min(self._runs_until_choice, self.runs - done)
-            words[jobs.FIRST_RUN], words[jobs.RUNS] = done, done + following
-            self._start(alone=self._choice.alone)
-            done += following
-            self._runs_until_choice -= following
-            if not self._runs_until_choice:
-                self._choose(self._choice)
+            if (done := words.item(jobs.RUN)) >= self.runs:
+                return
+            words[jobs.FIRST_RUN] = done
 
     def bound(self) -> Callable[[], None]:
         """`run` as a function that is called quickly, as long as the runs stay the same."""
@@ -195,9 +186,9 @@ class Job:
     def _choose(self, choice: ThreadChoice) -> None:
         words = self._words
         elapsed = int(words[jobs.ELAPSED])
-        choice.record(elapsed)
-        words[jobs.ELAPSED] = 0
-        self._runs_until_choice = choice.runs
+        choice.record(elapsed, int(words[jobs.DONE]))
+        words[jobs.ELAPSED] = words[jobs.DONE] = 0
+        words[jobs.WINDOW_TICKS] = choice.window
         if choice.trial and choice.alone:
             pool().stay_awake(int(words[jobs.PHASE_START_TICKS]) + elapsed)
 
