@@ -356,9 +356,7 @@ class Cyclic(Schedule):
         cycle = self.steps * 2.0
         finished = ops.floor((step + 0.5) / cycle)
         position = (step - finished * cycle) / self.steps
-        height = 1.0 - ops.abs(position - 1.0)
-        if self.factor != 1:
-            height = height * ops.pow(self.factor, finished)
+        height = (1.0 - ops.abs(position - 1.0)) * ops.pow(self.factor, finished)
         return height * (self.rate - self.least) + self.least
 
 

@@ -139,6 +139,11 @@ def test_another_number_is_the_same_program(record: Any, field: str) -> None:
     assert values(one) != values(other)
 
 
+def test_cycles_of_equal_height_are_the_same_program_as_others() -> None:
+    one, other = (schedules.Cyclic(0.1, 5, factor=factor) for factor in (1, 0.9))
+    assert checksum(step_of(one)) == checksum(step_of(other))
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
