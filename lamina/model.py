@@ -204,6 +204,9 @@ class Model(Named):
     def predict(self, inputs: Any, *others: Never, **options: Never) -> Any:
         """The outputs for any number of examples, computed in batches.
 
+        Each new number of examples in a batch compiles a program, of which the last sixteen are
+        kept. For calls with changing numbers, `predictor` has one program and pads.
+
         Args:
             inputs: an array, batch first; for several inputs a tuple of arrays, or a dict by their
                 names, `{"image": a, "age": b}`; a `Dataset`, or a stream of batches (see

@@ -84,7 +84,7 @@ def compile(
     outputs: Tensor | Sequence[Tensor],
     engine: str = DEFAULT_ENGINE,
 ) -> Function:
-    """A graph of ops, compiled to a function of arrays.
+    """A graph of ops, compiled to a function of arrays, anew for each batch size.
 
     Args:
         inputs: one or several tensors made by `lamina.Input`.

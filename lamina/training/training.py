@@ -226,6 +226,8 @@ class Training(BatchRunner):
     def step(self, x: Any, y: Any = None, weights: Any = None) -> DeferredLoss:
         """One training step on a batch of at most `batch_size` examples.
 
+        Each new number of examples compiles a program, of which the last sixteen are kept.
+
         Args:
             x: inputs, batch first; for several inputs a tuple of arrays, or a dict by their names.
             y: targets; for several outputs a tuple, or a dict by their names; None for a loss
