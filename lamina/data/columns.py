@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -373,12 +372,19 @@ def number_in(text: str, decimal: str | None = None) -> float:
     Raises:
         ValueError: if it is no number.
     """
+    plain = text
+    if decimal == ",":
+        plain = "" if "." in text else text.replace(",", ".")
     # Numbers for Python, but not in tables: 1_000, and digits of other scripts.
-    if decimal is not None and _GROUPED[decimal].fullmatch(text):
-        text = "".join(one for one in text if one in _SIGNED_DIGITS or one == decimal)
-    elif "_" in text or not text.isascii() or (decimal == "," and "." in text):
+    if "_" not in text and text.isascii():
+        try:
+            return float(plain)
+        except ValueError:
+            pass
+    if decimal is None or not _GROUPED[decimal].fullmatch(text):
         raise ValueError(text)
-    return float(text.replace(",", ".") if decimal == "," else text)
+    kept = [one for one in text if one in _SIGNED_DIGITS or one == decimal]
+    return float("".join(kept).replace(",", "."))
 
 
 _SIGNED_DIGITS = "+-0123456789"
@@ -445,12 +451,14 @@ def _first_with(mark: str, columns: Mapping[str, Sequence[str]], *, sure: bool) 
     """
     other = "," if mark == "." else "."
     for name, cells in columns.items():
-        counts = Counter(cell for cell in cells if cell not in GAPS)
-        numbers = [cell for cell in counts if is_number(cell, mark)]
-        chosen = (c for c in numbers if (not is_number(c, other) if sure else mark in c))
+        marked = (cell for cell in cells if mark in cell or (sure and cell.count(other) > 1))
+        chosen = (c for c in marked if is_number(c, mark) and not (sure and is_number(c, other)))
         example = next(chosen, None)
-        if example and sum(counts[cell] for cell in numbers) >= _NEARLY_ALL * counts.total():
-            return f"{example!r} in the column {name!r}"
+        if example is not None:
+            counts = Counter(cell for cell in cells if cell not in GAPS)
+            fitting = sum(count for cell, count in counts.items() if is_number(cell, mark))
+            if fitting >= _NEARLY_ALL * counts.total():
+                return f"{example!r} in the column {name!r}"
     return None
 
 
@@ -509,8 +517,8 @@ _DATES = _Found(_is_date, np.datetime64, "NaT", "datetime64[us]")
 _FOUND: dict[str | None, dict[str, _Found]] = {
     decimal: {
         "number": _Found(
-            partial(is_number, decimal=decimal),
-            partial(number_in, decimal=decimal),
+            lambda text, decimal=decimal: is_number(text, decimal),
+            lambda text, decimal=decimal: number_in(text, decimal),
             "nan",
             "float64",
         ),
