@@ -10,6 +10,10 @@ All derive from `LaminaError`. This is the layout of a message:
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
 
 class LaminaError(Exception):
     """The base of all errors raised by Lamina.
@@ -113,3 +117,59 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
         f"{purpose} needs the package {package}, which is not installed",
         advice=f'Install it with: pip install "lamina[{extra}]"',
     )
+
+
+class UnknownAttribute(AttributeError):
+    """An attribute that a module or the objects of a class do not have.
+
+    Its text, with advice, is made when it is read, because `hasattr` reads none.
+    """
+
+    def __init__(self, owner: type | ModuleType, name: str) -> None:
+        # Without `obj`, as Python would then add a proposal of its own.
+        super().__init__(name=name)
+        self._owner = owner
+
+    def __reduce__(self) -> tuple[type[AttributeError], tuple[str]]:
+        return AttributeError, (str(self),)
+
+    def __str__(self) -> str:
+        from lamina.foreign import unknown_attribute  # only errors need it
+
+        return unknown_attribute(self._owner, str(self.name))
+
+
+# Tracebacks show the name that everybody knows.
+UnknownAttribute.__name__ = UnknownAttribute.__qualname__ = "AttributeError"
+UnknownAttribute.__module__ = "builtins"
+
+
+class Named:
+    """The base of classes whose unknown attributes get advice: `model.summary`.
+
+    Attributes that exist are found before this method is called.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # otherwise type checkers would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("__") and any(name in vars(c) for c in type(self).__mro__):
+                # A property that exists raised an AttributeError: the same one again.
+                return object.__getattribute__(self, name)
+            raise UnknownAttribute(type(self), name)
+
+
+class _NamedModule(ModuleType):
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UnknownAttribute(self, name)
+
+
+def names_known(module: str) -> None:
+    """Gives advice for unknown names of a module.
+
+    Args:
+        module: its `__name__`.
+    """
+    sys.modules[module].__class__ = _NamedModule

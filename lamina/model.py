@@ -25,9 +25,8 @@ from lamina.data import Dataset, Stream, as_dataset
 from lamina.data.arrays import rounded_parameters
 from lamina.data.dataset import Data
 from lamina.data.stream import AnyData, as_data, as_inputs, as_training_data, whole_of
-from lamina.elsewhere import Named
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
-from lamina.errors import DefinitionError
+from lamina.errors import DefinitionError, Named
 from lamina.files.model_file import ModelFile, read_arrays, read_model, write_model
 from lamina.files.weights import (
     NamedArrays,

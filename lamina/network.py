@@ -9,9 +9,8 @@ from typing import Annotated, Any, cast, final
 
 from lamina.base.lazy import loading
 from lamina.base.shapes import DType, float32, shape_text, size_of, static
-from lamina.checks import checked
+from lamina.checks import advice_on_object, checked
 from lamina.checks.kinds import FloatType, Instance, Kind, Operands
-from lamina.elsewhere import Named, advice_on_object
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
 from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
@@ -19,6 +18,7 @@ from lamina.errors import (
     DefinitionError,
     EngineError,
     LargestBlockError,
+    Named,
     ShapeError,
     UnknownNameError,
 )

@@ -141,23 +141,10 @@ class _Lazy(ModuleType):
             except ModuleNotFoundError as error:
                 if error.name != whole:
                     raise
-        raise _unknown(self, name)
+        from lamina.errors import UnknownAttribute  # only errors need it
+
+        raise UnknownAttribute(self, name)
 
 
 def _is_hidden(name: str, value: object) -> bool:
     return isinstance(value, ModuleType) or value is loaded_when_used or name == "_homes"
-
-
-def _unknown(module: ModuleType, name: str) -> AttributeError:
-    """The error for a name that a package does not have."""
-    problem = f"module {module.__name__!r} has no attribute {name!r}"
-    if not name.startswith("_"):
-        # Only errors need these.
-        from lamina.elsewhere import advice_for
-        from lamina.elsewhere.near import nearest
-
-        advice = advice_for((module.__name__,), name)
-        near = "" if advice else nearest(name, dir(module))
-        problem += f". Did you mean {near!r}?" if near else advice
-    # Without `obj=module`, as Python would then add its own proposal.
-    return AttributeError(problem, name=name)

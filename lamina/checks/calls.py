@@ -23,7 +23,18 @@ from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from types import FunctionType
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import numpy as np
 
@@ -44,8 +55,10 @@ from lamina.checks.kinds import (
     shown,
 )
 from lamina.checks.origin import Origin, located, source_line
-from lamina.checks.spellings import ELSEWHERE, INSTEAD, PAIR, PAIRS
 from lamina.errors import DefinitionError, LaminaError
+
+if TYPE_CHECKING:
+    from lamina.foreign.calls import Callee
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -181,8 +194,10 @@ class Interface:
                 by_position = [*map(self._read, self.positional, values)]
                 by_name = {name: self._read(name, value) for name, value in options.items()}
             except DefinitionError as error:
-                if self.owner is not None and not error.advice:
-                    error.advice = self._translation(values, options)
+                if not error.advice:
+                    from lamina.foreign.calls import advice_on_call  # only errors need it
+
+                    error.advice = advice_on_call(self._callee(), values, options)
                 raise
             return function(*by_position, **by_name)
         misfit = self.misfit(values, options)
@@ -250,6 +265,9 @@ class Interface:
         self, problem: str, values: Sequence[Any], options: Mapping[str, Any]
     ) -> DefinitionError:
         """The error for a wrong number or wrong names of arguments."""
+        from lamina.foreign import spelling  # only errors need these
+        from lamina.foreign.calls import advice_on_call, advice_on_option
+
         empty = inspect.Parameter.empty
         method = not _OWNERS.isdisjoint(self.signature.parameters)
         parameters = [
@@ -259,69 +277,55 @@ class Interface:
         ]
         bare = self.signature.replace(parameters=parameters, return_annotation=empty)
         facts = (("expected", f"{self.name}{bare}"),)
-        accepted = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, _ANY)]
+        callee = self._callee()
         takes_any = any(one.kind == _ANY for one in parameters)
-        unknown = next((one for one in options if one not in accepted and not takes_any), "")
+        unknown = next((one for one in options if one not in callee.accepted and not takes_any), "")
         advice = ""
         if unknown:
             problem = f"there is no option {unknown!r}"
             facts += (("found", f"{unknown}={shown(options[unknown])}"),)
-            advice = self._advice(unknown, accepted, values, options)
+            advice = advice_on_option(callee, unknown, values, options)
         elif not problem.startswith("missing"):
             positional = values[1:] if method else values
             by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
             lacking = next((n for n in by_name if n not in options and n != "name"), "")
-            pair = not PAIRS.isdisjoint(accepted) and len(positional) > 1
-            if pair and all(map(_is_data, positional[:2])):
-                advice = PAIR
-            elif problem.startswith("too many positional"):
+            if len(positional) > 1 and all(map(_is_data, positional[:2])):
+                advice = spelling([f"({option})" for option in callee.accepted], "targets")
+            if not advice and problem.startswith("too many positional"):
                 if self.owner is not None:
-                    from lamina.checks.foreign import call_text  # only errors need it
-
-                    facts += (("found", call_text(self.name, values, options)),)
-                    advice = self._translation(values, options)
+                    facts += (("found", self._text(values, options)),)
+                advice = advice_on_call(callee, values, options)
                 if len(positional) > 1 and all(isinstance(one, int) for one in positional[1:]):
-                    advice = advice or _AS_TUPLE.get(self.name, "")
+                    advice = advice or spelling([f"{self.name}()"], "2,3")
                 if lacking and not advice:
                     advice = f"Give it by name: {lacking}=..."
         where = str(Origin(self.name, source_line()))
         return DefinitionError(problem, facts=facts, where=where, advice=advice)
 
-    def _translation(self, values: Sequence[Any], options: Mapping[str, Any]) -> str:
-        """The advice for a call in another framework's spelling; "" if it is in none."""
-        from lamina.checks.foreign import advice_for  # only errors need it
+    def _callee(self) -> Callee:
+        """This interface, as advice on its calls sees it."""
+        from lamina.foreign.calls import Callee  # only errors need it
 
-        named = tuple(self.signature.parameters)
-        whole = (self.name, self.kinds, self.positional, named, self._required)
-        return advice_for(*whole, values, options)
+        several = (inspect.Parameter.VAR_POSITIONAL, _ANY)
+        parameters = self.signature.parameters.values()
+        named = (one.name for one in parameters if one.kind not in several)
+        accepted = tuple(name for name in named if name not in _OWNERS)
 
-    def _advice(
-        self,
-        unknown: str,
-        accepted: Sequence[str],
-        values: Sequence[Any],
-        options: Mapping[str, Any],
-    ) -> str:
-        """The advice for an unknown option.
+        def accepts(option: str, value: Any) -> bool:
+            try:
+                if option in self.kinds:
+                    self.kinds[option].read(value)
+            except (Misfit, LaminaError):
+                return False
+            return option in accepted
 
-        The first that there is: its name in Lamina and the whole call, a replacement, an option
-        with a similar name.
-        """
-        ours = [option for option in accepted if unknown in ELSEWHERE.get(option, "").split()]
-        from lamina.checks.foreign import has_other_value  # only errors need it
+        whole = (self.name, self.owner, accepted, self.positional, self._required)
+        return Callee(*whole, accepts, self._text)
 
-        renamed = bool(ours) and not has_other_value(self.name, unknown)
-        names = f"Here it is called {' and '.join(ours)}." * renamed
-        whole = self._translation(values, options) if self.owner is not None else ""
-        if names or whole:
-            return " ".join(filter(None, (names, whole)))
-        for words, fits, advice in INSTEAD:
-            if unknown in words.split() and fits(self, accepted):
-                return advice
-        from lamina.elsewhere.near import nearest  # only errors need it
-
-        near = nearest(unknown, accepted)
-        return f"Did you mean {near}?" if near else ""
+    def _text(self, values: Sequence[Any], options: Mapping[str, Any]) -> str:
+        """A call as text."""
+        texts = [*map(_shown, values), *(f"{name}={_shown(v)}" for name, v in options.items())]
+        return f"{self.name}({', '.join(texts)})"
 
 
 def _plain(value: Any) -> Any:
@@ -414,18 +418,13 @@ _SIMPLE: dict[Any, Kind] = {bool: Flag(), int: Whole(), float: Number(), str: Te
 _ANY = inspect.Parameter.VAR_KEYWORD
 # Methods that Lamina calls with checked arguments; `check_target` runs in every training step.
 _INNER = {"forward", "check_target"}
-# Advice where numbers are given one by one.
-_AS_TUPLE = {
-    "reshape": "Give the shape as one tuple: x.reshape((2, 3)).",
-    **{
-        name: f"Give the sizes as one tuple: {name}((3, 4))."
-        for name in ("AdaptiveAvgPool", "AdaptiveMaxPool")
-    },
-    "transpose": "Give all axes as one tuple: x.transpose((0, 2, 1)).",
-}
 # The first parameter of methods.
 _OWNERS = {"self", "cls"}
 
 
 def _is_data(value: object) -> bool:
     return isinstance(value, list | dict) or hasattr(value, "__array__")
+
+
+def _shown(value: Any) -> str:
+    return "x" if hasattr(value, "rank") else shown(value)

@@ -334,15 +334,17 @@ class ModelType(Kind):
         except DTypeError:
             found = None
         if found is None or not found.is_float:
-            from lamina.checks.precisions import precision_advice  # only errors need it
+            from lamina.foreign import meant  # only errors need it
 
+            text = str(value).rpartition(".")[2].lower().replace("_", "-")
+            near = meant("dtype=", text, (*_FLOATS, *self.mixed), 0.75)
             raise DTypeError(
                 "the parameters of a model are floating-point numbers",
                 facts=(
                     ("expected", ", ".join((*_FLOATS, *self.mixed))),
                     ("found", getattr(value, "name", str(value))),
                 ),
-                advice=precision_advice(str(value), (*_FLOATS, *self.mixed)),
+                advice=f"Write dtype={near!r}." * bool(near),
             )
         return found
 

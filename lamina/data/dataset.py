@@ -35,8 +35,7 @@ from lamina.data.fields import (
     of_each,
     type_text,
 )
-from lamina.elsewhere import Named
-from lamina.errors import DataError
+from lamina.errors import DataError, Named
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox_in_64_bits
 
 Floats = Annotated[DTypeLike, ElementType(("float",))]

@@ -96,36 +96,14 @@ def open_engine(name: str) -> Engine:
     return _KINDS[kind].open(name)
 
 
-# Names of engines elsewhere.
-_ELSEWHERE = {
-    "cpu": "host native llvm x86 x86_64 arm64",
-    "interpreter": "numpy python reference",
-    "opencl": "cl rocm hip xpu vulkan pocl",
-    "cuda": "nvidia cudnn cu",
-}
-
-
-# Names elsewhere that no single engine has: what to do.
-_SEVERAL = {
-    "gpu": "An Nvidia GPU is 'cuda', and any GPU with a driver of OpenCL 'opencl'. ",
-    "mps": "There is no engine for Metal; 'cpu' runs everywhere, 'opencl' where it has a driver. ",
-}
-_SEVERAL["metal"] = _SEVERAL["mps"]
-
-
 def _meant(name: str) -> str:
     """The beginning of the advice for a name that no engine has; "" if none is similar."""
     kind, _, device = name.lower().partition(":")
-    if kind in _SEVERAL:
-        return _SEVERAL[kind]
-    for known, others in _ELSEWHERE.items():
-        if kind in others.split():
-            kind = known
-    from lamina.elsewhere.near import nearest  # only errors need it
+    from lamina.foreign import meant  # only errors need it
 
-    near = nearest(kind, _KINDS)
-    if not near:
-        return ""
+    near = meant("engine=", kind, _KINDS)
+    if near not in _KINDS:
+        return f"{near} " if near else ""
     return did_you_mean(f"{near}:{device}" if _KINDS[near].may_have(device) else near)
 
 

@@ -18,8 +18,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, Dim, DType, Shape, shape_text
 from lamina.checks.kinds import Instance, Kind, Row
 from lamina.checks.origin import Origin, current_origin, source_line
-from lamina.elsewhere import Named, advice_for
-from lamina.errors import LaminaError, ShapeError
+from lamina.errors import LaminaError, Named, ShapeError
 from lamina.graph.methods import OPERATORS, Methods
 from lamina.graph.samples import Sample
 
@@ -73,10 +72,10 @@ class Op:
 
     def __reduce__(self) -> tuple[Callable[[str, str], Op], tuple[str, str]]:
         # Ops are compared by identity: a copied or unpickled op is the registered op of this name.
-        # Importing the module of its shape rule registers it. For leaves, lamina.ops is imported,
-        # because that also registers the operators.
-        module = self.infer.__module__
-        return _op_named, (self.name, "lamina.ops" if module == __name__ else module)
+        # Importing the module of its shape rule registers it. For leaves, that of an operator is
+        # imported, because that registers all operators.
+        is_leaf = self.infer.__module__.startswith("lamina.graph.")
+        return _op_named, (self.name, (OPERATORS["add"] if is_leaf else self.infer).__module__)
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
@@ -162,11 +161,11 @@ class Tensor(Methods, Named):
                 advice=f"It makes a tensor: array = array {symbol} tensor.",
             )
         if not name or method != "__call__" or options:
-            raise _no_numbers(function.__name__)
+            raise _no_function(function.__name__)
         return OPERATORS[name](*values)
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
-        raise _no_numbers(function.__name__)
+        raise _no_function(function.__name__)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise _no_numbers("array")
@@ -184,11 +183,11 @@ class Tensor(Methods, Named):
         is_power = name == "pow" and not isinstance(values[0], cls)
         if hasattr(function, "__objclass__") or is_power:
             return NotImplemented
-        advice = advice_for(("lamina.ops",), name).removeprefix(". ")
-        known = not advice and hasattr(import_module("lamina.ops"), name)
+        from lamina.foreign import function_here, sentence  # only errors need them
+
         raise LaminaError(
             f"{name}() of PyTorch does not take a tensor of Lamina",
-            advice=f"Here it is lm.ops.{name}." if known else advice or _IN_OPS,
+            advice=sentence(function_here(name)) or f"{_IN_OPS}.",
         )
 
     def __float__(self) -> NoReturn:
@@ -407,33 +406,21 @@ _SYMBOLS = {
     "matmul": "@",
 }
 
-# NumPy's names of functions that have other names here.
-_RENAMED = {
-    **_UFUNCS,
-    "absolute": "abs",
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
-    "concatenate": "concat",
-    "invert": "bitwise_not",
-    "negative": "neg",
-    "var": "variance",
-}
+_IN_OPS = "Calculate with tensors by the functions in lm.ops"
 
 
-_IN_OPS = "Calculate with tensors by the functions in lm.ops."
+def _no_function(name: str) -> LaminaError:
+    """The error for a function of NumPy that Lamina may have for tensors."""
+    from lamina.foreign import function_here  # only errors need it
+
+    call = function_here(name).partition("(")[0]
+    return _no_numbers(name, f": {call}" if call.startswith("lm.ops.") else "")
 
 
-def _no_numbers(function: str) -> LaminaError:
+def _no_numbers(function: str, more: str = "") -> LaminaError:
     """The error for a function that needs the elements of a tensor."""
-    advice = "Calculate with tensors by the functions in lm.ops"
-    ours = _RENAMED.get(function, function)
     return LaminaError(
         f"{function}() needs numbers, but a tensor holds no data yet",
         where=source_line(),
-        advice=f"{advice}: lm.ops.{ours}." if ours in OPS else f"{advice}.",
+        advice=f"{_IN_OPS}{more}.",
     )

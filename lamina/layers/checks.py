@@ -6,8 +6,7 @@ from typing import Any, Self
 
 from lamina.base.shapes import normalise_axis
 from lamina.checks import Called
-from lamina.elsewhere import Named
-from lamina.errors import DTypeError, ShapeError
+from lamina.errors import DTypeError, Named, ShapeError
 from lamina.graph import Origin, Tensor, described, source_line
 
 

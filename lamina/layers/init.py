@@ -24,8 +24,7 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, int64, shape_text, size_of
 from lamina.checks.kinds import NotNegative, Positive, Row, Whole
-from lamina.elsewhere import names_known
-from lamina.errors import DefinitionError
+from lamina.errors import DefinitionError, names_known
 from lamina.graph import Graph, constant, evaluate
 from lamina.layers.checks import Sourced, origin_text
 from lamina.program.philox import philox_in_64_bits

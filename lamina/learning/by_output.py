@@ -10,8 +10,8 @@ from typing import Any, cast, final
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
+from lamina.checks import advice_on_object, is_foreign_function
 from lamina.checks.kinds import Misfit, Number
-from lamina.elsewhere import advice_on_object, is_function_elsewhere
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import Sourced, origin_text
@@ -363,7 +363,7 @@ def as_metrics(metrics: Any) -> tuple[Metric, ...]:
 
 def _as_metric(metric: Any) -> Any:
     given = metric
-    if is_function_elsewhere(metric):
+    if is_foreign_function(metric):
         advice = (
             "It takes numbers: give it the results of model.predict. A metric is made of lm.ops."
         )

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Protocol, cast
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType, Shape, as_whole
+from lamina.checks import advice_on_object
 from lamina.checks.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
-from lamina.elsewhere import advice_on_object
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 
@@ -277,11 +277,11 @@ def wrong_argument(
         found: the value; of a class, the advice is to make an object of it.
         advice: for any other value than a class or an object of another framework.
     """
-    elsewhere = advice_on_object(found)
-    if elsewhere:
+    foreign = advice_on_object(found)
+    if foreign:
         # Its `repr` may have many lines.
         cls = found if isinstance(found, type) else type(found)
-        text, advice = f"{cls.__module__}.{cls.__qualname__}", elsewhere
+        text, advice = f"{cls.__module__}.{cls.__qualname__}", foreign
     else:
         text = repr(found)
         if isinstance(found, type):

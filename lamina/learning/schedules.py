@@ -20,8 +20,7 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import float64
 from lamina.checks.kinds import AnyOf, Count, Function, NotNegative, Number, Positive, Row, Whole
-from lamina.elsewhere import names_known
-from lamina.errors import DefinitionError
+from lamina.errors import DefinitionError, names_known
 from lamina.graph import Graph, Tensor, evaluate, leaf, of_numbers
 from lamina.layers.checks import Sourced, origin_text
 

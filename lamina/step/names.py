@@ -169,7 +169,7 @@ def _without_names(names: Names, given: Mapping[Any, Any]) -> DataError:
 
 
 def _unknown(names: Names, given: Mapping[Any, Any], name: object) -> DataError:
-    from lamina.elsewhere.near import nearest  # only errors need it
+    from lamina.foreign import nearest  # only errors need it
 
     known = [*dict.fromkeys([*cast(tuple[str, ...], names.each), *names.ignored])]
     close = nearest(str(name), [one for one in known if one not in given])

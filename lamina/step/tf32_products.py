@@ -7,6 +7,7 @@ backwards. A contraction reads a rounded operand through its view, so no rounded
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, final
 
 from lamina import ops
@@ -20,12 +21,6 @@ from lamina.step.rounding import PRODUCTS
 
 # The precisions of products of float32.
 FLOAT32, TF32 = "float32", "tf32"
-
-# The names of `torch.set_float32_matmul_precision`, and others.
-_ELSEWHERE = {
-    **dict.fromkeys(("highest", "float32", "fp32", "single", "ieee"), FLOAT32),
-    **dict.fromkeys(("high", "tf32", "tensorfloat32", "tfloat32", "default"), TF32),
-}
 
 
 @final
@@ -42,23 +37,11 @@ class ProductPrecision(Kind):
 
 def _advice(value: object) -> str:
     """How to write a precision of products that is written otherwise elsewhere."""
-    if value is True:
-        return f"To allow TF32, write {{name}}={TF32!r}."
-    if value is False:
-        return f"For products in true float32 write {{name}}={FLOAT32!r}."
-    text = (
-        str(getattr(value, "__name__", value))
-        .rpartition(".")[2]
-        .lower()
-        .replace("_", "")
-        .replace("-", "")
-    )
-    if text in _ELSEWHERE:
-        return f"Write {{name}}={_ELSEWHERE[text]!r}."
-    if text in ("medium", "bf16", "bfloat16", "float16", "float64", "mixed"):
-        kind = "mixed-bfloat16" if text in ("medium", "bf16") else text
-        return f"That is a dtype: write dtype={kind!r}."
-    return ""
+    from lamina.foreign import spelling  # only errors need it
+
+    text = str(getattr(value, "__name__", value)).rpartition(".")[2]
+    ours = spelling(["precision="], re.sub("[-_]", "", text).lower())
+    return ours if ours.endswith(".") or not ours else f"Write {{name}}={ours!r}."
 
 
 Products = Annotated[str, ProductPrecision()]

@@ -17,9 +17,15 @@ from lamina.data.arrays import rounded, to_array
 from lamina.data.background import Plan, Reader
 from lamina.data.conversion import convert
 from lamina.data.fields import as_tuple
-from lamina.elsewhere import Named
 from lamina.engines.engine import Memory
-from lamina.errors import DataError, DefinitionError, DTypeError, InternalError, ReleasedError
+from lamina.errors import (
+    DataError,
+    DefinitionError,
+    DTypeError,
+    InternalError,
+    Named,
+    ReleasedError,
+)
 from lamina.learning.by_output import LossTerm
 from lamina.learning.objective import TERMS, Objective, TargetCheck
 from lamina.learning.protocols import Loss, Spec

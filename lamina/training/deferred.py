@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.elsewhere import Named
+from lamina.errors import Named
 from lamina.runtime.compiled import CompiledProgram
 
 if TYPE_CHECKING:

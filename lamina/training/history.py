@@ -15,8 +15,7 @@ from lamina import reports
 from lamina.base.shapes import Array
 from lamina.checks import Called
 from lamina.checks.kinds import Instance
-from lamina.elsewhere import Named
-from lamina.errors import UnknownNameError
+from lamina.errors import Named, UnknownNameError
 from lamina.reports import table_text, value_text
 
 VALIDATION = "validation_"
@@ -113,17 +112,6 @@ def numbers_in(row: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-# Names of measured values in other frameworks.
-_ELSEWHERE = {
-    "acc": "accuracy",
-    "binary_accuracy": "accuracy",
-    "categorical_accuracy": "accuracy",
-    "mae": "mean_absolute_error",
-    "mse": "mean_squared_error",
-    "sparse_categorical_accuracy": "accuracy",
-}
-
-
 def _advice(name: object, known: Sequence[str], measured: Sequence[str]) -> str:
     """What an unknown name is called here, or how to measure more."""
     if not isinstance(name, str):
@@ -132,13 +120,14 @@ def _advice(name: object, known: Sequence[str], measured: Sequence[str]) -> str:
         return f"It has a number for each class: history['{name}[0]']."
     if name in measured:
         return "It is a matrix: model.evaluate(data, loss, metrics) gives it."
-    from lamina.elsewhere.near import nearest  # only errors need it
+    from lamina.foreign import nearest, spelling  # only errors need it
 
     bare = re.sub("^(val|valid|validation|test)_", "", name)
-    ours = VALIDATION * (bare != name) + _ELSEWHERE.get(bare, bare)
+    here = spelling(["history"], bare) or bare
+    ours = VALIDATION * (bare != name) + here
     if ours != name and ours in known:
         return f"Here it is called {ours!r}."
-    if bare != name and _ELSEWHERE.get(bare, bare) in known:
+    if bare != name and here in known:
         return f"Without validation data there is none: fit(validation=...) measures {ours!r}."
     near = nearest(name, known)
     if near:

@@ -1,12 +1,15 @@
-"""The public names of PyTorch and Keras 3, and of Lamina's classes that neither has."""
+"""The public names of PyTorch and Keras 3, and what names of theirs are called here."""
 
 from __future__ import annotations
 
-# Classes of Lamina that neither framework has, so that there is no call to compare.
-OWN = """
-TiedLinear GaussianSample LearnedPositions SinusoidalPositions ByOutput FunctionMetric Quantile
-AUROC AveragePrecision CalibrationError CohenKappa MatthewsCorrelation Perplexity
-"""
+from lamina.foreign import rows
+
+# By the module or class that lacks the names.
+TABLES = {
+    where: {name: found[0] for name, found in names.items()}
+    for where, names in rows().items()
+    if where.partition(".")[0] == "lamina" or (where[0].isupper() and where.isidentifier())
+}
 
 TORCH_MODULES = """
 AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveLogSoftmaxWithLoss AdaptiveMaxPool1d

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.elsewhere.tables import TABLES
 from lamina.errors import DefinitionError
 
 LINES = Path(__file__).with_name("foreign_calls.txt").read_text().splitlines()
@@ -52,7 +51,7 @@ def known(name: str, package: str = "lamina") -> bool:
     """Whether a name has a row or an entry that says what it is called here."""
     prefix = {"lamina.layers.init": "init.", "lamina.learning.schedules": "schedules."}
     begins = prefix.get(package, "") + name + "("
-    return any(row[1].startswith(begins) for row in ROWS) or name in TABLES[package]
+    return any(row[1].startswith(begins) for row in ROWS) or name in data.TABLES[package]
 
 
 # These names have one meaning everywhere.
@@ -79,24 +78,52 @@ def test_every_name_of_the_frameworks_has_a_row(names: str, package: str) -> Non
     assert lacking == []
 
 
-def test_every_class_of_lamina_has_a_row() -> None:
-    own = {n: getattr(lm, n) for n in dir(lm)}
-    own |= {f"init.{n}": getattr(lm.init, n) for n in lm.init.__dict__ if n[0] != "_"}
-    own |= {
-        f"schedules.{n}": getattr(lm.schedules, n) for n in lm.schedules.__dict__ if n[0] != "_"
+def test_every_class_with_another_name_there_has_a_row() -> None:
+    recorded = [names for key, names in vars(data).items() if key.startswith(("TORCH", "KERAS"))]
+    there = {*" ".join(recorded).split()}
+    pattern = r"lm\.((?:init\.|schedules\.)?\w+)\(.*\)"
+    classes = {
+        found[1]
+        for names in data.TABLES.values()
+        for name, text in names.items()
+        if name in there and (found := re.fullmatch(pattern, text))
     }
-    called_here = {row[1].split("(")[0] for row in ROWS} | set(data.OWN.split())
-    lacking = [
-        name
-        for name, one in own.items()
-        if dataclasses.is_dataclass(one)
-        and isinstance(one, type)
-        and not inspect.isabstract(one)
-        and issubclass(one, lm.layers.layer.Sourced)
-        and one.__name__ == name.split(".")[-1]
-        and name not in called_here
-    ]
-    assert lacking == []
+    called_here = {row[1].split("(")[0] for row in ROWS}
+    assert sorted(classes - called_here - SAME) == []
+
+
+CLASSES = {
+    f"{prefix}{name}": one
+    for prefix, package in (("", lm), ("init.", lm.init), ("schedules.", lm.schedules))
+    for name in dir(package)
+    if isinstance(one := getattr(package, name), type)
+    and issubclass(one, lm.layers.layer.Sourced)
+    and dataclasses.is_dataclass(one)
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("betas", (0.9, 0.99)),
+        ("etas", (0.5, 1.2)),
+        ("normalized_shape", (2, 2)),
+        ("num_parameters", 2),
+        ("return_sequences", True),
+        ("size_average", False),
+        ("translate", (0.1, 0.1)),
+    ],
+)
+def test_a_call_in_advice_is_one_that_lamina_takes(option: str, value: Any) -> None:
+    for name, one in CLASSES.items():
+        parameters = inspect.signature(one).parameters.values()
+        given = {p.name: 2 for p in parameters if p.default is p.empty}
+        with pytest.raises(DefinitionError) as error:
+            one(**given, **{option: value})
+        found = re.search(r"Write (\w+)(\(.*?\))(\.|: |, or )", error.value.advice)
+        if found and "..." not in found[2]:
+            assert found[1] == name.rpartition(".")[2]
+            eval(f"one{found[2]}", {"one": one})
 
 
 @pytest.mark.torch
@@ -132,7 +159,7 @@ def test_the_page_shows_calls_that_are_accepted() -> None:
 
 
 def test_names_on_the_page_are_refused_or_known() -> None:
-    names = set(TABLES["lamina"]) | {row[1].split("(")[0] for row in ROWS}
+    names = set(data.TABLES["lamina"]) | {row[1].split("(")[0] for row in ROWS}
     there = [
         name
         for row in rows_of_the_page()

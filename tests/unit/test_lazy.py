@@ -152,11 +152,14 @@ import lamina as lm
 import lamina.ops
 from lamina.graph import OPS
 relu, layer = OPS["relu"], lm.Linear(2)(lm.Input(3))
-print(pickle.dumps((relu, lm.Input(3))).hex(), pickle.dumps(layer).hex())
+pickled = ((relu, lm.Input(3)), layer, lm.Input(3))
+print(*(pickle.dumps(one).hex() for one in pickled))
 """
-    pair, layer = printed(code).split()
+    pair, layer, leaf = printed(code).split()
     load = f"import pickle; op, x = pickle.loads(bytes.fromhex('{pair}')); print(op, (x + 1).op)"
     assert printed(load) == "Op(relu) Op(add)"
+    load = f"import pickle; print((pickle.loads(bytes.fromhex('{leaf}')) + 1).op)"
+    assert printed(load) == "Op(add)"
     assert printed(f"import pickle; print(pickle.loads(bytes.fromhex('{layer}')).op)") == (
         "Op(layer)"
     )

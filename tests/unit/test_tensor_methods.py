@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foreign_names import TABLES
 
 import lamina as lm
-from lamina.elsewhere.tables import TABLES
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import LEAF, methods
 

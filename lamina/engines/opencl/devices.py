@@ -55,7 +55,7 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
 
 def _nearest(wanted: str, rows: Sequence[Device]) -> str:
     """The name of a usable device that is similar to a wanted number or text; "" for none."""
-    from lamina.elsewhere.near import nearest  # only errors need it
+    from lamina.foreign import nearest  # only errors need it
 
     usable = [row for row in rows if not row.problem]
     if wanted.isdecimal() and usable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import re
 import time
 from collections.abc import Mapping
 from types import FunctionType
@@ -185,11 +186,9 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
     if name in _HOOKS:
         _check_parameters(cls, name, method)
         return
-    # Only errors need these.
-    from lamina.elsewhere.hooks import hook_here
-    from lamina.elsewhere.near import nearest
+    from lamina.foreign import meant  # only errors need it
 
-    ours = hook_here(name) or nearest(name, _HOOKS, _LIKENESS)
+    ours = meant("hook", _event(name), _HOOKS, _LIKENESS)
     # In a class that has Lamina's hook too, it is the user's own method.
     own = cls.__mro__[: cls.__mro__.index(Callback)]
     if not ours or any(ours in vars(one) for one in own):
@@ -201,6 +200,33 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
         where=str(Origin(cls.__name__, source_line())),
         advice=f"Here it is called {ours}." if known else ours,
     )
+
+
+# Hooks of events in other frameworks, in any tense: `on_train_epoch_end`, `after_batch`.
+_EVENT = re.compile(
+    r"(?P<prefix>before_|after_|on_)?"
+    r"(?P<phase>train(ing)?_|val(idat(e|ion))?_|test_|predict(ion)?_)?"
+    r"(?P<event>fit|train(ing)?|epoch|batch|iteration|steps?|val(idat(e|ion))?|test|predict(ion)?)"
+    r"(_(?P<moment>begin|began|start|end|finish|complete|done)(s|d|ed|es)?)?"
+)
+
+
+def _event(name: str) -> str:
+    """The event of a hook of another framework, `"epoch-end"`; other names as they are."""
+    match = _EVENT.fullmatch(name)
+    if match is None:
+        return name
+    prefix, phase, event, moment = match.group("prefix", "phase", "event", "moment")
+    if moment is None and prefix in (None, "on_"):
+        return name
+    moment = "begin" if prefix == "before_" or moment in ("begin", "began", "start") else "end"
+    kind: str = phase or event
+    is_step = event.startswith(("batch", "iteration", "step"))
+    if kind.startswith("predict"):
+        return "in-prediction"
+    if kind.startswith(("val", "test")):
+        return f"validation-{'step' if is_step else moment}"
+    return f"{'step' if is_step else 'epoch' if event == 'epoch' else 'fit'}-{moment}"
 
 
 def _check_parameters(cls: type[Callback], name: str, method: FunctionType) -> None:

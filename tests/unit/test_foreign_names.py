@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foreign_names import TABLES
 
 import lamina as lm
-from lamina.elsewhere.tables import TABLES
 from lamina.errors import DefinitionError, LaminaError
 from lamina.learning.metrics import Metric
 from lamina.learning.schedules import Schedule
@@ -282,17 +282,17 @@ def test_operators_of_pytorchs_arrays_make_tensors() -> None:
         assert made.shape == x.shape
 
 
-def test_the_tables_are_loaded_by_errors_only() -> None:
+def test_the_names_are_loaded_by_errors_only() -> None:
     code = """
 import sys
 from lamina import *
 Model(Sequential(Input(3), Linear(2)), engine="interpreter").fit
-print("lamina.elsewhere.tables" in sys.modules)
+print("lamina.foreign" in sys.modules)
 try:
     Linear(3).weight
 except AttributeError as error:
-    print("lamina.elsewhere.tables" in sys.modules, str(error) != "")
-print("lamina.elsewhere.tables" in sys.modules)
+    print("lamina.foreign" in sys.modules, str(error) != "")
+print("lamina.foreign" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False", "True", "True"]

@@ -1,0 +1,131 @@
+"""What names of PyTorch, Keras, NumPy and scikit-learn are called here, for the advice of errors.
+
+`names.txt` has the names. It is read when the first error needs it: whoever is about to raise an
+error imports this package then.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# Below it, `Trainer` resembles `Linear`, and `KFold` resembles `Focal`.
+_LIKENESS = 0.7
+
+
+@cache
+def rows() -> dict[str, dict[str, list[str]]]:
+    """Lamina's spellings in the order of `names.txt`, by where a name is used and by the name."""
+    table: dict[str, dict[str, list[str]]] = {}
+    heading = ""
+    for line in Path(__file__).with_name("names.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            heading = line[1:-1]
+        elif line and not line.startswith("#"):
+            where, names, here = [heading, *line.split(" | ")][-3:]
+            several = [names] if names.startswith("(") else names.split()
+            for owner, name in itertools.product(where.split(), several):
+                entries = table.setdefault(owner, {}).setdefault(name, [])
+                entries.append(here.replace("{}", name))
+    return table
+
+
+def spellings(where: str, name: str) -> list[str]:
+    """Every spelling of a name here."""
+    return rows().get(where, {}).get(name, [])
+
+
+def spelling(where: Iterable[str], name: str) -> str:
+    """A name's spelling here, or sentences that end with a full stop; "" if it is not known.
+
+    Args:
+        where: the owners in `names.txt` that may list it; the first that does counts.
+        name: in another framework.
+    """
+    return next((found[0] for owner in where if (found := spellings(owner, name))), "")
+
+
+def sentence(here: str) -> str:
+    """A spelling as advice."""
+    return here if here.endswith(".") or not here else f"Here it is {here}."
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:
+    """The known name that is most like another one; "" if none is like it.
+
+    Case and underscores do not count, so that `Relu` resembles `ReLU` more than `Recall`.
+
+    Args:
+        name: the misspelt name.
+        known: the names that exist.
+        likeness: the least ratio of equal letters, as difflib counts it.
+    """
+    folded: dict[str, str] = {}
+    for one in known:
+        folded.setdefault(_folded(one), one)
+    return next((folded[x] for x in get_close_matches(_folded(name), folded, 1, likeness)), "")
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def meant(where: str, name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:
+    """The spelling of a foreign name here, or the nearest known name; "" for none."""
+    return spelling((where,), name) or nearest(name, known, likeness)
+
+
+def unknown_attribute(owner: type | ModuleType, name: str) -> str:
+    """The text of the error for an attribute that a module or the objects of a class lack."""
+    is_module = isinstance(owner, ModuleType)
+    kind = f"module {owner.__name__!r}" if is_module else f"{owner.__name__!r} object"
+    problem = f"{kind} has no attribute {name!r}"
+    if name.startswith("_"):
+        return problem
+    owners = [owner.__name__] if is_module else [base.__name__ for base in owner.__mro__]
+    here = spelling(owners, name) or (_function(name) if "Tensor" in owners else "")
+    near = "" if here or not hasattr(owner, "__all__") else nearest(name, dir(owner))
+    advice = f"Did you mean {near!r}?" if near else sentence(here)
+    return f"{problem}. {advice}" if advice else problem
+
+
+def function_here(name: str) -> str:
+    """The function of tensors that PyTorch or NumPy calls by this name; "" for none."""
+    return spelling(["lamina.ops"], name) or f"lm.ops.{name}" * (_op(name) is not None)
+
+
+def _function(name: str) -> str:
+    """The call of the function of tensors of this name."""
+    function = _op(name)
+    if function is None:
+        return function_here(name)
+    parameters = [*inspect.signature(function).parameters.values()]
+    names = [p.name for n, p in enumerate(parameters) if n == 0 or p.default is p.empty]
+    called = {"left": "x", "right": "y"}
+    return f"lm.ops.{name}({', '.join(called.get(one, one) for one in names)})"
+
+
+def _op(name: str) -> Callable[..., Any] | None:
+    """The function in `lamina.ops`, which whoever has a tensor has loaded."""
+    function = getattr(sys.modules.get("lamina.ops"), name, None)
+    return function if callable(function) else None
+
+
+def class_here(names: Iterable[str]) -> str:
+    """What a class of another framework is called here, as advice; "" if nobody knows.
+
+    Args:
+        names: of the class and its bases.
+    """
+    for name in names:
+        here = spelling(["lamina"], name)
+        if here or hasattr(sys.modules["lamina"], name):
+            return sentence(here or f"lm.{name}")
+    return ""
