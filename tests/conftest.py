@@ -90,14 +90,15 @@ def pytest_configure(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: for an unknown engine or part.
     """
-    # PoCL, which has a cache of its own, may still write to it at the end.
-    folder = tempfile.TemporaryDirectory(prefix="lamina-cache-", ignore_cleanup_errors=True)
-    os.environ["LAMINA_CACHE"] = folder.name
+    if not hasattr(config, "workerinput"):  # the processes of xdist share it
+        # PoCL, which has a cache of its own, may still write to it at the end.
+        folder = tempfile.TemporaryDirectory(prefix="lamina-cache-", ignore_cleanup_errors=True)
+        os.environ["LAMINA_CACHE"] = folder.name
+        kept = config.getoption("--pocl-cache")
+        os.environ["POCL_CACHE_DIR"] = str(Path(kept or folder.name, "pocl").resolve())
+        config.add_cleanup(folder.cleanup)
     # Schedules, and with them the rounding of results, do not depend on times.
     os.environ["LAMINA_TUNE"] = "0"
-    kept = config.getoption("--pocl-cache")
-    os.environ["POCL_CACHE_DIR"] = str(Path(kept or folder.name, "pocl").resolve())
-    config.add_cleanup(folder.cleanup)
     engine, share, part = (config.getoption(f"--{name}") for name in ("engine", "share", "part"))
     if share < 0 or part < 0 or (share and part >= share):
         raise pytest.UsageError(f"--share {share} --part {part}: there are parts 0 to N - 1 of N")
@@ -133,6 +134,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the tests that are not in the share of `--share`, or not in the sample."""
     part = config.getoption("--part")
+    for item in items:
+        if "opencl_name" in getattr(item, "fixturenames", ()):  # drivers take long to compile
+            item.add_marker("sampled")
     sampled: set[str] = set()
 
     def is_chosen(item: pytest.Item) -> bool:

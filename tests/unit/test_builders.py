@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,35 +94,17 @@ def by_c99(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
     return results(raw, SCALARS)
 
 
-def _check(case: Case, found: Mapping[str, Array]) -> None:
-    np.testing.assert_array_equal(found[case.name], case.expected)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_instructions_in_llvm_equal_numpy(case: Case, by_llvm: Mapping[str, Array]) -> None:
-    _check(case, by_llvm)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_instructions_in_opencl_equal_numpy(case: Case, by_opencl: Mapping[str, Array]) -> None:
-    _check(case, by_opencl)
-
-
-@pytest.mark.parametrize("case", SCALARS, ids=lambda case: case.name)
-def test_instructions_in_c99_equal_numpy(case: Case, by_c99: Mapping[str, Array]) -> None:
-    _check(case, by_c99)
-
-
-def test_structures_in_llvm_give_the_expected_results(by_llvm: Mapping[str, Array]) -> None:
-    np.testing.assert_array_equal(by_llvm["structures"], structures_of(CASES))
-
-
-def test_structures_in_opencl_give_the_expected_results(by_opencl: Mapping[str, Array]) -> None:
-    np.testing.assert_array_equal(by_opencl["structures"], structures_of(CASES))
-
-
-def test_structures_in_c99_give_the_expected_results(by_c99: Mapping[str, Array]) -> None:
-    np.testing.assert_array_equal(by_c99["structures"], structures_of(SCALARS))
+@pytest.mark.parametrize(
+    ("language", "cases"),
+    [("llvm", CASES), pytest.param("opencl", CASES, marks=pytest.mark.sampled), ("c99", SCALARS)],
+)
+def test_instructions_equal_numpy_and_structures_give_the_expected_results(
+    language: str, cases: Sequence[Case], request: pytest.FixtureRequest
+) -> None:
+    found = request.getfixturevalue(f"by_{language}")
+    for case in cases:
+        np.testing.assert_array_equal(found[case.name], case.expected, case.name)
+    np.testing.assert_array_equal(found["structures"], structures_of(cases))
 
 
 @pytest.mark.parametrize(

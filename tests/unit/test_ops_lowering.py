@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples_of_ops import for_each_op
 
 from lamina import ops
 from lamina.base.shapes import Array, as_dtype, converted, float32, int64, static
@@ -204,7 +205,7 @@ def cases(*kinds: type) -> list[Any]:
 APPROXIMATED = ("asin", "acos", "atan", "asinh", "acosh", "atanh")
 
 
-@pytest.mark.parametrize(("op", "sample"), cases(Elementwise, Movement, Generator))
+@for_each_op(cases(Elementwise, Movement, Generator))
 def test_scalar_equals_the_reference(op: Op, sample: Sample) -> None:
     feeds = sample_feeds(sample)
     y = apply(op, *leaves(feeds), **sample.attributes)
@@ -214,7 +215,7 @@ def test_scalar_equals_the_reference(op: Op, sample: Sample) -> None:
     np.testing.assert_allclose(lowered_value(y, feeds), expected, rtol=error)
 
 
-@pytest.mark.parametrize(("op", "sample"), cases(Scattering))
+@for_each_op(cases(Scattering))
 def test_scatter_destination_equals_the_reference(op: Op, sample: Sample) -> None:
     feeds = sample_feeds(sample)
     values, indices = leaves(feeds)

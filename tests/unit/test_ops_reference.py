@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness import CASES, DIFFERENTIABLE, values_of
+from samples_of_ops import for_each_op
 
 from lamina import ops
 from lamina.base.shapes import Array, as_dtype, float32, float64
@@ -72,7 +73,7 @@ def check_gradient(tensor: Tensor, leaves: list[Tensor], arrays: list[Array]) ->
         assert actual == pytest.approx(expected, abs=2e-7 * scale, rel=1e-5)
 
 
-@pytest.mark.parametrize(("op", "sample"), CASES)
+@for_each_op(CASES)
 def test_reference_has_the_inferred_shape_and_dtype(op: Op, sample: Sample) -> None:
     arrays = values_of(sample, float32)
     node = apply(op, *leaves_of(arrays), **sample.attributes)
@@ -82,10 +83,7 @@ def test_reference_has_the_inferred_shape_and_dtype(op: Op, sample: Sample) -> N
     assert result.dtype == node.dtype.numpy
 
 
-@pytest.mark.parametrize(
-    ("op", "sample"),
-    [case for case in CASES if isinstance(case.values[0].lowering, Decomposition)],
-)
+@for_each_op(case for case in CASES if isinstance(case.values[0].lowering, Decomposition))
 def test_decomposition_equals_the_reference(op: Op, sample: Sample) -> None:
     arrays = values_of(sample, float32)
     leaves = leaves_of(arrays)
@@ -96,14 +94,14 @@ def test_decomposition_equals_the_reference(op: Op, sample: Sample) -> None:
     np.testing.assert_allclose(value_of(built, leaves, arrays), expected, rtol=2e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("op", "sample"), DIFFERENTIABLE)
+@for_each_op(DIFFERENTIABLE)
 def test_gradient_agrees_with_finite_differences(op: Op, sample: Sample) -> None:
     arrays = values_of(sample, float64)
     leaves = leaves_of(arrays)
     check_gradient(apply(op, *leaves, **sample.attributes), leaves, arrays)
 
 
-@pytest.mark.parametrize(("op", "sample"), SMOOTH)
+@for_each_op(SMOOTH)
 def test_gradient_of_the_gradient_agrees_with_finite_differences(op: Op, sample: Sample) -> None:
     arrays = values_of(sample, float64)
     leaves = leaves_of(arrays)

@@ -1,0 +1,38 @@
+"""Tests with all samples of an op in one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from lamina.graph import Op, Sample
+
+Check = Callable[[Op, Sample], None]
+
+
+def for_each_op(cases: Iterable[Any]) -> Callable[[Check], Callable[[str], None]]:
+    """A test for each op; a failure names the sample.
+
+    Args:
+        cases: a `pytest.param(op, sample, id=...)` for each sample.
+    """
+    samples: defaultdict[str, list[Any]] = defaultdict(list)
+    for case in cases:
+        samples[case.values[0].name].append(case)
+
+    def decorate(check: Check) -> Callable[[str], None]:
+        @pytest.mark.parametrize("name", samples)
+        def test(name: str) -> None:
+            for case in samples[name]:
+                try:
+                    check(*case.values)
+                except Exception as error:
+                    error.add_note(f"with the sample {case.id}")
+                    raise
+
+        return test
+
+    return decorate
