@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -11,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from benchmark_modules import BENCHMARKS, modules
 from test_examples import write_idx_folder
 
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
 from lamina.workloads import LATENCIES, PRODUCTS, WORKLOADS
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # Answers like a worker; it takes very long for the workload mlp, and fails for lenet.
 FAKE = """
 import json, os, sys, time
@@ -36,20 +35,7 @@ FAKE_COLD = "import json, os\nprint('a line of a library')\nprint(json.dumps(dic
 
 @pytest.fixture(scope="module")
 def loaded() -> Generator[dict[str, ModuleType]]:
-    """The modules; `harness` is also the name of a module of the conformance tests."""
-    if not BENCHMARKS.exists():
-        pytest.skip("the benchmarks are not in this copy")
-    with pytest.MonkeyPatch.context() as patch:
-        modules: dict[str, ModuleType] = {}
-        for name in ("harness", "run", "cold_start", "accuracy"):
-            path = BENCHMARKS / f"{name}.py"
-            specification = importlib.util.spec_from_file_location(name, path)
-            assert specification is not None
-            assert specification.loader is not None
-            modules[name] = importlib.util.module_from_spec(specification)
-            patch.setitem(sys.modules, name, modules[name])
-            specification.loader.exec_module(modules[name])
-        yield modules
+    yield from modules(("harness", "run", "cold_start", "accuracy"))
 
 
 @pytest.fixture

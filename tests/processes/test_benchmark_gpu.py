@@ -12,32 +12,17 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from benchmark_modules import BENCHMARKS, GPU, modules
 
 from lamina.engines.discovery import devices
 from lamina.workloads import PRODUCTS, SEEDS, WORKLOADS, Runner, Stack
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 COMMAND = BENCHMARKS / "gpu.py"
 
 
 @pytest.fixture(scope="module")
 def loaded() -> Generator[dict[str, ModuleType]]:
-    """The modules; `harness` is also the name of a module of the conformance tests."""
-    if not BENCHMARKS.exists():
-        pytest.skip("the benchmarks are not in this copy")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", list(sys.path))
-        modules: dict[str, ModuleType] = {}
-        files = {"gpu_device": "peers", "gpu_workloads": "peers", "harness": "", "run": ""}
-        for name, folder in (files | {"gpu": ""}).items():
-            path = BENCHMARKS / folder / f"{name}.py"
-            specification = importlib.util.spec_from_file_location(name, path)
-            assert specification is not None
-            assert specification.loader is not None
-            modules[name] = importlib.util.module_from_spec(specification)
-            patch.setitem(sys.modules, name, modules[name])
-            specification.loader.exec_module(modules[name])
-        yield modules
+    yield from modules(GPU)
 
 
 @pytest.fixture

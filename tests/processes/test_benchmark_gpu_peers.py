@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import stat
 import sys
@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmark_modules import GPU, modules
 
 import lamina as lm
 from lamina.workloads import Ready, Runner
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 # A double of CuPy: arrays of NumPy in a class of their own, which refuse to be mixed with those of
 # NumPy, as CuPy does.
@@ -99,22 +98,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def loaded() -> Generator[dict[str, ModuleType]]:
-    """The modules; `harness` is also the name of a module of the conformance tests."""
-    if not BENCHMARKS.exists():
-        pytest.skip("the benchmarks are not in this copy")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [*sys.path, str(BENCHMARKS / "peers")])
-        modules: dict[str, ModuleType] = {}
-        files = {"gpu_device": "peers", "gpu_workloads": "peers", "harness": "", "run": ""}
-        for name, folder in (files | {"gpu": ""}).items():
-            path = BENCHMARKS / folder / f"{name}.py"
-            specification = importlib.util.spec_from_file_location(name, path)
-            assert specification is not None
-            assert specification.loader is not None
-            modules[name] = importlib.util.module_from_spec(specification)
-            patch.setitem(sys.modules, name, modules[name])
-            specification.loader.exec_module(modules[name])
-        yield modules
+    yield from modules(GPU)
 
 
 # The command --------------------------------------------------------------------------------------

@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from torch_comparison import Case, compare_second_derivatives, compare_with_pytorch, option_sets
+from torch_comparison import Case, comparisons, option_sets
 
 import lamina as lm
-from lamina.base.shapes import DType, float32, float64
-from lamina.engines.engine import Engine
 from lamina.layers.layer import Layer
 
 pytestmark = pytest.mark.torch
@@ -311,18 +309,8 @@ CASES = [
     *_shapes(),
     *_images(),
 ]
-
-
-@pytest.mark.parametrize("dtype", [float64, float32], ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
-    compare_with_pytorch(case, dtype, engine)
-
-
 # PyTorch has no second derivative of bags with weights.
 TWICE = [case for case in CASES if not case.name.startswith("EmbeddingBag-weighted")]
-
-
-@pytest.mark.parametrize("case", TWICE, ids=str)
-def test_second_derivatives_agree_with_pytorch(case: Case) -> None:
-    compare_second_derivatives(case)
+test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(
+    CASES, TWICE
+)

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch_comparison import Case, compare_second_derivatives, compare_with_pytorch, option_sets
+from torch_comparison import Case, comparisons, option_sets
 
 import lamina as lm
-from lamina.base.shapes import DType, float32, float64
-from lamina.engines.engine import Engine
 
 pytestmark = pytest.mark.torch
 
@@ -330,64 +328,22 @@ _BLOCK_OPTIONS = {
 }
 
 
-def _encoder_blocks() -> Iterator[Case]:
-    for o in option_sets(5, 2, **_BLOCK_OPTIONS):
+def _blocks(kind: str, seed: int) -> Iterator[Case]:
+    """Blocks of a kind, `"Encoder"` or `"Decoder"`."""
+    decodes = kind == "Decoder"
+    for o in option_sets(5, seed, **_BLOCK_OPTIONS):
 
         def module(nn: Any, torch: Any, o: Any = o) -> Any:
-            layer = nn.TransformerEncoderLayer(
-                8,
-                o["heads"],
-                o["hidden"],
-                0.0,
-                o["activation"],
-                1e-5,
-                True,
-                o["norm_first"],
+            layer = getattr(nn, f"Transformer{kind}Layer")(
+                *(8, o["heads"], o["hidden"], 0.0, o["activation"], 1e-5, True, o["norm_first"]),
                 bias=o["bias"],
             )
 
-            def forward(call: Any, x: Any, *masks: Any) -> Any:
+            def encoded(call: Any, x: Any, *masks: Any) -> Any:
                 hidden = _later(torch, x, x) if o["causal"] else None
                 return call(x, hidden, ~masks[0] if masks else None)
 
-            return _Attending(layer, _ENCODER_NAMES, forward, torch)
-
-        yield Case(
-            f"TransformerEncoderBlock-{o}",
-            lambda o=o: lm.TransformerEncoderBlock(
-                o["heads"],
-                hidden=o["hidden"],
-                dropout=0.0,
-                activation=o["activation"],
-                norm_first=o["norm_first"],
-                causal=o["causal"],
-                bias=o["bias"],
-            ),
-            module,
-            [(3, 6, 8)],
-            masks=[(3, 6)] if o["masked"] else [],
-            weights=_OF_ATTENTION,
-            cancelling=True,
-        )
-
-
-def _decoder_blocks() -> Iterator[Case]:
-    for o in option_sets(5, 3, **_BLOCK_OPTIONS):
-
-        def module(nn: Any, torch: Any, o: Any = o) -> Any:
-            layer = nn.TransformerDecoderLayer(
-                8,
-                o["heads"],
-                o["hidden"],
-                0.0,
-                o["activation"],
-                1e-5,
-                True,
-                o["norm_first"],
-                bias=o["bias"],
-            )
-
-            def forward(call: Any, x: Any, memory: Any, *masks: Any) -> Any:
+            def decoded(call: Any, x: Any, memory: Any, *masks: Any) -> Any:
                 of_memory, own = (~mask for mask in masks) if masks else (None, None)
                 return call(
                     *(x, memory),
@@ -396,22 +352,17 @@ def _decoder_blocks() -> Iterator[Case]:
                     memory_key_padding_mask=of_memory,
                 )
 
-            return _Attending(layer, _DECODER_NAMES, forward, torch)
+            names, forward = (_DECODER_NAMES, decoded) if decodes else (_ENCODER_NAMES, encoded)
+            return _Attending(layer, names, forward, torch)
 
+        options = {name: value for name, value in o.items() if name not in ("heads", "masked")}
+        block = getattr(lm, f"Transformer{kind}Block")
         yield Case(
-            f"TransformerDecoderBlock-{o}",
-            lambda o=o: lm.TransformerDecoderBlock(
-                o["heads"],
-                hidden=o["hidden"],
-                dropout=0.0,
-                activation=o["activation"],
-                norm_first=o["norm_first"],
-                causal=o["causal"],
-                bias=o["bias"],
-            ),
+            f"Transformer{kind}Block-{o}",
+            lambda o=o, options=options, block=block: block(o["heads"], dropout=0.0, **options),
             module,
-            [(3, 5, 8), (3, 4, 8)],
-            masks=[(3, 4), (3, 5)] if o["masked"] else [],
+            [(3, 5, 8), (3, 4, 8)] if decodes else [(3, 6, 8)],
+            masks=([(3, 4), (3, 5)] if decodes else [(3, 6)]) if o["masked"] else [],
             weights=_OF_ATTENTION,
             cancelling=True,
         )
@@ -422,17 +373,7 @@ CASES = [
     *_grouped(),
     *_added(),
     *_weights(),
-    *_encoder_blocks(),
-    *_decoder_blocks(),
+    *_blocks("Encoder", 2),
+    *_blocks("Decoder", 3),
 ]
-
-
-@pytest.mark.parametrize("dtype", [float64, float32], ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
-    compare_with_pytorch(case, dtype, engine)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_second_derivatives_agree_with_pytorch(case: Case) -> None:
-    compare_second_derivatives(case)
+test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(CASES)

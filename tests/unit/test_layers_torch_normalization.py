@@ -12,8 +12,7 @@ from torch_comparison import (
     Mine,
     Theirs,
     Values,
-    compare_second_derivatives,
-    compare_with_pytorch,
+    comparisons,
     inputs_of,
     network_of,
     normal,
@@ -22,7 +21,7 @@ from torch_comparison import (
 )
 
 import lamina as lm
-from lamina.base.shapes import DType, float32, float64
+from lamina.base.shapes import float32, float64
 from lamina.engines.engine import Engine
 
 pytestmark = pytest.mark.torch
@@ -177,17 +176,7 @@ CASES = [
     *_layer_norms(),
     *_group_norms(),
 ]
-
-
-@pytest.mark.parametrize("dtype", [float64, float32], ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
-    compare_with_pytorch(case, dtype, engine)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_second_derivatives_agree_with_pytorch(case: Case) -> None:
-    compare_second_derivatives(case)
+test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(CASES)
 
 
 @pytest.mark.parametrize("mean", [0.0, 30.0, 1000.0])

@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 from torch_comparison import (
     Case,
-    compare_second_derivatives,
-    compare_with_pytorch,
+    comparisons,
     option_sets,
     pytorch,
 )
 
 import lamina as lm
-from lamina.base.shapes import DType, float32, float64
-from lamina.engines.engine import Engine
 
 pytestmark = pytest.mark.torch
 
@@ -371,17 +368,7 @@ CASES = [
     *_norm_pools(),
     *_whole_pools(),
 ]
-
-
-@pytest.mark.parametrize("dtype", [float64, float32], ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_layer_agrees_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
-    compare_with_pytorch(case, dtype, engine)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_second_derivatives_agree_with_pytorch(case: Case) -> None:
-    compare_second_derivatives(case)
+test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(CASES)
 
 
 def test_indices_of_windows_are_those_of_pytorch() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, DType, float64, static
+from lamina.base.shapes import Array, DType, float32, float64, static
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
@@ -81,6 +81,28 @@ def option_sets(count: int, seed: int = 0, /, **choices: Sequence[Any]) -> Itera
         if chosen not in seen:
             seen.add(chosen)
             yield {name: choices[name][i] for name, i in zip(choices, chosen, strict=True)}
+
+
+def comparisons(
+    cases: Sequence[Case], twice: Sequence[Case] | None = None
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The tests of a table: values and gradients on each engine, second derivatives.
+
+    Args:
+        cases: the table.
+        twice: those with second derivatives in PyTorch; all by default.
+    """
+
+    @pytest.mark.parametrize("dtype", [float64, float32], ids=str)
+    @pytest.mark.parametrize("case", cases, ids=str)
+    def layer(case: Case, dtype: DType, engine: Engine) -> None:
+        compare_with_pytorch(case, dtype, engine)
+
+    @pytest.mark.parametrize("case", cases if twice is None else twice, ids=str)
+    def derivatives(case: Case) -> None:
+        compare_second_derivatives(case)
+
+    return layer, derivatives
 
 
 def compare_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
