@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from zlib import crc32
 
 import pytest
+from targets import TARGETS, use_costs_of
 
 import lamina as lm
 from cuda_machine.engine import machine_without_gpu
@@ -227,6 +228,14 @@ def _machine_faults(item: pytest.Item) -> Generator[None]:
         raise
     for fault in double.recover() if double is not None else ():
         raise fault
+
+
+@pytest.fixture(autouse=True)
+def costs_of_the_target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test with a `target` of `conformance/targets.py` compiles with its costs."""
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and (target := callspec.params.get("target")) in TARGETS:
+        use_costs_of(target, monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -6,15 +6,11 @@ from typing import final
 
 from lamina.graph import Graph, Tensor, rebuild, rewrite
 from lamina.ops.lowering_rules import Decomposition
-from lamina.program.target import Target
 
 
-def expand(graph: Graph, target: Target) -> Graph:
-    """The graph without decomposable ops, applied recursively to the replacements.
-
-    Of several decompositions the cheapest on the target is taken.
-    """
-    return rewrite(graph, _Expansion(target).rule)
+def expand(graph: Graph) -> Graph:
+    """The graph without decomposable ops, applied recursively to the replacements."""
+    return rewrite(graph, _Expansion().rule)
 
 
 @final
@@ -24,8 +20,7 @@ class _Expansion:
     It is a class, because nested functions that call each other form reference cycles.
     """
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self) -> None:
         self._expanded_tensors: dict[Tensor, Tensor] = {}
 
     def rule(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
@@ -37,7 +32,7 @@ class _Expansion:
         node = rebuild(node, operands)
         lowering = node.op.lowering
         if isinstance(lowering, Decomposition):
-            return self._expanded(lowering.build(node, self._target))
+            return self._expanded(lowering.build(node))
         return node
 
     def _expanded(self, node: Tensor) -> Tensor:

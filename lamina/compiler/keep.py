@@ -17,7 +17,6 @@ from lamina.compiler.fusion.signature import exact
 from lamina.graph import Graph, Tensor, apply, leaf, rebuild, rewrite, topological
 from lamina.ops.lowering_rules import Contracting, Decomposition, Repeating, is_expensive, loop_key
 from lamina.ops.slicing import SLICE, slice_axis
-from lamina.program.target import Target
 
 # Ops that decompose into a contraction and movements.
 PRODUCTS = (
@@ -26,7 +25,7 @@ PRODUCTS = (
 )
 
 
-def keep(graph: Graph, target: Target) -> Graph:
+def keep(graph: Graph) -> Graph:
     """The graph in which loops read tensors that earlier loops have kept."""
     loops: dict[object, _Loop] = {}
     for node in graph.nodes():
@@ -34,7 +33,7 @@ def keep(graph: Graph, target: Target) -> Graph:
             loops[loop_key(node)] = _Loop(node, len(loops))
     if len(loops) < 2:
         return graph
-    _choose_kept(loops, target)
+    _choose_kept(loops)
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         if isinstance(node.op.lowering, Repeating):
@@ -97,7 +96,7 @@ class _Loop:
         self.sources: dict[Tensor, tuple[_Loop, Tensor]] = {}
         self._rebuilt: _RebuiltLoop | None = None
 
-    def worth_keeping(self, target: Target) -> set[Tensor]:
+    def worth_keeping(self) -> set[Tensor]:
         """The tensors that are cheaper to keep for each iteration than to compute again.
 
         Two kinds are not kept: tensors that depend on constants alone, which are the same in every
@@ -110,12 +109,13 @@ class _Loop:
             if not varying.isdisjoint(x.operands):
                 varying.add(x)
         products = {x for x in self.tensors if _is_product(x)}
-        functions = {x for x in self.tensors if is_expensive(x, target)} - products
+        functions = {x for x in self.tensors if is_expensive(x)} - products
         largest = max((_size(x) for x in (*varying_inputs, *(products & varying))), default=0)
         kept = {x for x in functions if x in varying and _size(x) <= largest}
         results = {tensor for _, tensor in self.body.outputs}
         kept |= functions & results
-        return kept | (products & (varying | results)) if target.keeps_products else kept
+        # A product would otherwise read all of its operands again.
+        return kept | (products & (varying | results))
 
     def needed_tensors(self) -> set[Tensor]:
         """The tensors that an iteration computes or reads.
@@ -240,7 +240,7 @@ def _size(tensor: Tensor) -> int:
 # Equal tensors ------------------------------------------------------------------------------------
 
 
-def _choose_kept(loops: Mapping[object, _Loop], target: Target) -> None:
+def _choose_kept(loops: Mapping[object, _Loop]) -> None:
     """Sets the tensors that each loop keeps and reads.
 
     The first loop that computes an expensive tensor keeps it, if a later loop needs it.
@@ -254,7 +254,7 @@ def _choose_kept(loops: Mapping[object, _Loop], target: Target) -> None:
         results = [tensor for _, tensor in loop.body.outputs]
         for tensor in (*results, *loop.tensors):
             first.setdefault(number_of[tensor], (loop, tensor))
-        expensive |= {number_of[tensor] for tensor in loop.worth_keeping(target)} - earlier
+        expensive |= {number_of[tensor] for tensor in loop.worth_keeping()} - earlier
         available = expensive & earlier
         loop.sources = {x: first[n] for x, n in number_of.items() if n in available}
         needed = loop.needed_tensors().union(results)

@@ -7,7 +7,6 @@ tensors that it made are type-checked; at the end the program is checked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from lamina.base.garbage import without_collections
 from lamina.compiler.buffers import Buffers, readable_name
@@ -42,7 +41,7 @@ def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Pro
     """
     graph = bind_batch(graph, batch)
     verify(graph)
-    graph = optimised(graph, target, graph)
+    graph = optimised(graph, graph)
     fused = fuse(graph, target)
     verify(fused.graph, graph)
     program = assemble(fused, name, target)
@@ -50,19 +49,18 @@ def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Pro
     return program
 
 
-def optimised(graph: Graph, target: Target, checked: Graph | None = None) -> Graph:
+def optimised(graph: Graph, checked: Graph | None = None) -> Graph:
     """The graph after the passes that come before fusion.
 
     Args:
         graph: what is compiled.
-        target: the costs of the device.
         checked: a graph whose tensors are type-checked already; only tensors that a pass makes are
             checked.
     """
     passes: list[Callable[[Graph], Graph]] = [
         widen,
-        partial(keep, target=target),
-        partial(expand, target=target),
+        keep,
+        expand,
         simplify,
         sink_transposes,
         simplify,

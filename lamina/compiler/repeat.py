@@ -98,7 +98,7 @@ class _Loop:
 def lower_repeating(
     group: Group,
     buffers: Buffers,
-    optimised: Callable[[Graph, Target], Graph],
+    optimised: Callable[[Graph], Graph],
     target: Target,
     first_number: int,
 ) -> RepeatedSteps:
@@ -112,10 +112,10 @@ def lower_repeating(
         first_number: the number of the first step, with which its name begins.
     """
     loop = _Loop(group)
-    body = optimised(unroll(keep(loop.body, target)), target)
+    body = optimised(unroll(keep(loop.body)))
     while any(isinstance(node.op.lowering, Repeating) for node in body.nodes()):
         # An op was expanded to a recurrence.
-        body = optimised(unroll(body), target)
+        body = optimised(unroll(body))
     graph = _with_distinct_results(body)
     stacks: dict[int, str] = {}
     for number, (_, tensor) in zip(loop.outputs, graph.outputs, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lamina.base.shapes import size_of, static
 from lamina.compiler.expand import expand
-from lamina.engines import DEFAULT_TARGET
 from lamina.errors import LaminaError
 from lamina.graph import Graph, Tensor, bind_batch
 from lamina.ops.lowering_rules import (
@@ -36,7 +35,7 @@ def _counted(graph: Graph) -> dict[str, int]:
         path = "/".join(node.origin.path.split("/")[:2])
         counts[path] = counts.get(path, 0) + count
 
-    for node in expand(graph, DEFAULT_TARGET).nodes():
+    for node in expand(graph).nodes():
         lowering = node.op.lowering
         if isinstance(lowering, Repeating):
             loops.setdefault(loop_key(node), []).append(node)

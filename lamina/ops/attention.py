@@ -25,7 +25,6 @@ from lamina.ops.broadcast import broadcast_to
 from lamina.ops.differentiate import gradients_of_built
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import expand_dims, reshape
-from lamina.program.target import Target
 from lamina.program.tf32 import rounded_to_tf32
 
 # Shapes -------------------------------------------------------------------------------------------
@@ -95,9 +94,9 @@ def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
 # The ops ------------------------------------------------------------------------------------------
 
 
-def _build(node: Tensor, target: Target) -> Tensor:
+def _build(node: Tensor) -> Tensor:
     given = attention_arguments(node.operands, node.attributes).without_hidden()
-    return weighted_means(given, given.blocks_for(target))
+    return weighted_means(given, given.block_count)
 
 
 def _gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -108,10 +107,10 @@ def _gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     return tuple(of_operand(n) if x.dtype.is_float else None for n, x in enumerate(result.operands))
 
 
-def _gradient_build(node: Tensor, target: Target) -> Tensor:
+def _gradient_build(node: Tensor) -> Tensor:
     upstream, result, *others = node.operands
     given = attention_arguments(tuple(others), node.attributes)
-    return _operand_gradient(node, upstream, result, tuple(others), given.blocks_for(target))
+    return _operand_gradient(node, upstream, result, tuple(others), given.block_count)
 
 
 def _operand_gradient(

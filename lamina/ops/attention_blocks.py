@@ -26,7 +26,10 @@ from lamina.ops.joining import concat
 from lamina.ops.linalg import EINSUM
 from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.slicing import pad, slice_axis
-from lamina.program.target import Target
+
+# The queries in a block, unless that makes too many blocks. Only the weights of one block are in
+# memory at a time, and fit in the caches; each block is a few steps, a barrier after each.
+BLOCK_QUERIES, MOST_BLOCKS = 128, 8
 
 
 @frozen_dataclass
@@ -40,7 +43,7 @@ class AttentionArguments:
         factors: the weights are multiplied by these; None if there are none.
         causal: whether query i attends to keys 0 to i only.
         scale: factor of the products of queries and keys.
-        requested_blocks: the number of blocks that the user chose; None for the target's.
+        requested_blocks: the number of blocks that the user chose; None for the best one.
         products: the dtype to which weights and gradients of scores are rounded before they are
             multiplied; None: they are not rounded.
         tf32: whether the operands of all products are rounded to TF32.
@@ -86,17 +89,18 @@ class AttentionArguments:
             values=where(seen, self.values, 0),
         )
 
-    def blocks_for(self, target: Target) -> int:
-        """The number of blocks: the user's, or the best one for the target.
+    @property
+    def block_count(self) -> int:
+        """The number of blocks: the user's, or the best one.
 
         Causal attention has at least two blocks: the first then omits half of the keys.
         """
         if self.requested_blocks is not None:
             return self.requested_blocks
         length = self.queries.shape[2]
-        wanted = length // target.attention_block_queries if isinstance(length, int) else 0
+        wanted = length // BLOCK_QUERIES if isinstance(length, int) else 0
         least = 2 if self.causal and wanted else 1
-        return max(least, min(wanted, target.attention_most_blocks))
+        return max(least, min(wanted, MOST_BLOCKS))
 
 
 def attention_arguments(operands: tuple[Tensor, ...], attributes: Attributes) -> AttentionArguments:

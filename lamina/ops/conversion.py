@@ -127,7 +127,7 @@ ROUNDED = Op(
     elementwise_rule("rounded", ("float",), None),
     _rounded_gradient,
     _rounded_reference,
-    Decomposition(lambda node, _: cast(cast(node.operands[0], node.attributes["to"]), node.dtype)),
+    Decomposition(lambda node: cast(cast(node.operands[0], node.attributes["to"]), node.dtype)),
     (
         Sample(((3, 5),), {"to": bfloat16}, differentiable=False),
         Sample(((2, 1, 4),), {"to": float16}, differentiable=False),

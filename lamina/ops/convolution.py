@@ -22,11 +22,10 @@ from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, desc
 from lamina.graph.attributes import Fields, Many, whole
 from lamina.ops.arguments import as_tensor, each_of, pairs_of
 from lamina.ops.conversion import numeric
-from lamina.ops.convolution_layouts import Axes, Pairs
+from lamina.ops.convolution_layouts import Axes, Layout, Pairs
 from lamina.ops.linalg import check_dtypes
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.windows import LARGEST_WINDOW
-from lamina.program.target import Target
 
 # Forward ------------------------------------------------------------------------------------------
 
@@ -78,10 +77,10 @@ def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[S
     return (x.shape[0], axes.outputs, *counts), x.dtype
 
 
-def _conv_build(node: Tensor, target: Target) -> Tensor:
+def _conv_build(node: Tensor) -> Tensor:
     x, weight = node.operands
-    layout = Axes(weight.shape, node.attributes).layout(target)
-    return layout.applied(layout.windows_of(x), weight, target, "c")
+    layout = Layout(Axes(weight.shape, node.attributes))
+    return layout.applied(layout.windows_of(x), weight, "c")
 
 
 def _conv_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -233,12 +232,10 @@ def _infer_conv_transpose(
     return (y.shape[0], axes.inputs * axes.groups, *extents), y.dtype
 
 
-def _conv_transpose_build(node: Tensor, target: Target) -> Tensor:
+def _conv_transpose_build(node: Tensor) -> Tensor:
     y, weight = node.operands
-    layout = Axes(weight.shape, node.attributes).layout(target)
-    return layout.applied(
-        layout.transposed_windows_of(y, node.attributes["extents"]), weight, target, "o"
-    )
+    layout = Layout(Axes(weight.shape, node.attributes))
+    return layout.applied(layout.transposed_windows_of(y, node.attributes["extents"]), weight, "o")
 
 
 def _conv_transpose_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -346,10 +343,10 @@ def _infer_weight_gradient(
     return shape, original.dtype
 
 
-def _weight_gradient_build(node: Tensor, target: Target) -> Tensor:
+def _weight_gradient_build(node: Tensor) -> Tensor:
     original, convolved = node.operands
-    layout = Axes(node.shape, node.attributes).layout(target)
-    return layout.weight_gradient(original, convolved, target)
+    layout = Layout(Axes(node.shape, node.attributes))
+    return layout.weight_gradient(original, convolved)
 
 
 def _weight_gradient_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:

@@ -1,13 +1,12 @@
-"""The layouts in which convolutions are computed: channels last or first, windows as views.
+"""The layout in which convolutions are computed: channels last, windows as views.
 
 Neither windows nor padding are stored: a convolution and both of its gradients are implicit GEMMs,
-contractions over windows. The contraction of a depthwise convolution would have M = N = 1, so it is
-a loop over windows.
+contractions over windows. The contraction of a depthwise convolution would have M = N = 1 and fill
+no tile of registers, so it is a loop over windows.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import final
 
@@ -17,7 +16,6 @@ from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.linalg import contract
 from lamina.ops.movement import reshape, transpose
 from lamina.ops.windows import Slope, Window, shear, windows
-from lamina.program.target import Target
 
 Pairs = tuple[tuple[int, int], ...]
 Labels = tuple[str, ...]
@@ -58,14 +56,6 @@ class Axes:
         """Whether each channel has its own kernel."""
         return self.groups > 1 and self.inputs == 1 and self.outputs == self.groups
 
-    def is_loop(self, target: Target) -> bool:
-        """Whether it is a loop on the target."""
-        return self.is_depthwise and target.depthwise_loops
-
-    def layout(self, target: Target) -> Layout:
-        """The layout in which it is computed on a target."""
-        return _ChannelsLast(self) if target.channels_last else _ChannelsFirst(self)
-
     def labels(self, *names: str) -> Labels:
         """The labels; without `"g"` if there is one group."""
         return tuple(name for name in names if name != "g" or self.groups > 1)
@@ -78,99 +68,19 @@ class Axes:
         return reshape(weight, (self.groups, group_outputs, self.inputs, *self.sizes))
 
 
-class Layout(ABC):
-    """An order of axes in which a convolution is computed."""
+@final
+class Layout:
+    """[batch, positions..., elements..., group, channel]: channels are contiguous.
+
+    So vectors of channels are full for any window.
+    """
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
         self.weight_labels = axes.labels("g", "o", "c", *axes.elements)
 
-    @abstractmethod
     def arranged(self, x: Tensor) -> Tensor:
         """The tensor in this order; with an axis of groups if there are several."""
-
-    @abstractmethod
-    def restored(self, x: Tensor) -> Tensor:
-        """The inverse of `arranged`: [batch, channels, positions...]."""
-
-    @abstractmethod
-    def labels(self, channel: str) -> Labels:
-        """The labels of an arranged tensor whose channels have this label."""
-
-    @abstractmethod
-    def window_labels(self, channel: str) -> Labels:
-        """The labels of the windows of such a tensor."""
-
-    @abstractmethod
-    def windows_of(self, x: Tensor) -> Tensor:
-        """The windows of the original tensor."""
-
-    @abstractmethod
-    def transposed_windows_of(self, y: Tensor, extents: Sequence[int]) -> Tensor:
-        """The windows of the transposed convolution (col2im), over positions of the original.
-
-        For each position of the original tensor and each kernel element it has an element of y: the
-        one whose window has that kernel element at that position.
-        """
-
-    @abstractmethod
-    def _by_channel(self, windowed: Tensor, weight: Tensor) -> Tensor:
-        """The depthwise convolution: for each channel the sum over its window."""
-
-    @abstractmethod
-    def _weight_by_channel(self, windowed: Tensor, arranged: Tensor) -> Tensor:
-        """Its weight gradient: for each channel the sum over positions of window times y."""
-
-    @property
-    @abstractmethod
-    def _weight_order(self) -> Labels:
-        """The labels of the weight gradient in the order in which it is computed."""
-
-    def applied(self, windowed: Tensor, weight: Tensor, target: Target, given: str) -> Tensor:
-        """The contraction of windows with a weight: [batch, channels, positions...].
-
-        Args:
-            windowed: from `windows_of` or `transposed_windows_of`.
-            weight: of the convolution.
-            target: the target.
-            given: the label of the windows' channels, `"c"` or `"o"`; the result has the other one.
-        """
-        if self.axes.is_loop(target):
-            return self.restored(self._by_channel(windowed, weight))
-        left, output = self.window_labels(given), self.labels("o" if given == "c" else "c")
-        own = self.axes.grouped(weight)
-        return self.restored(contract(windowed, own, left, self.weight_labels, output))
-
-    def weight_gradient(self, original: Tensor, convolved: Tensor, target: Target) -> Tensor:
-        """The sum over all positions of window times upstream, in the shape of the weight."""
-        windowed, arranged = self.windows_of(original), self.arranged(convolved)
-        if self.axes.is_loop(target):
-            return self._weight_by_channel(windowed, arranged)
-        left, right, output = self.window_labels("c"), self.labels("o"), self._weight_order
-        gradient = contract(windowed, arranged, left, right, output)
-        order = [output.index(label) for label in self.weight_labels]
-        return reshape(transpose(gradient, order), self.axes.weight_shape)
-
-    def _transposed_along(self, arranged: Tensor, first: int, extents: Sequence[int]) -> Tensor:
-        """The windows of the transposed convolution, kernel elements after all other axes."""
-        axes = self.axes
-        ones = (1,) * axes.rank
-        shape = arranged.shape
-        repeated = broadcast_to(reshape(arranged, (*shape, *ones)), (*shape, *axes.sizes))
-        slopes = [
-            Slope(first + n, arranged.rank + n, extent, 1, -dilation, low, stride)
-            for n, (extent, stride, dilation, (low, _)) in enumerate(
-                zip(extents, axes.strides, axes.dilations, axes.padding, strict=True)
-            )
-        ]
-        return shear(repeated, slopes)
-
-
-@final
-class _ChannelsLast(Layout):
-    """[batch, positions..., elements..., group, channel]: channels are contiguous."""
-
-    def arranged(self, x: Tensor) -> Tensor:
         moved = transpose(x, [0, *range(2, x.rank), 1])
         if self.axes.groups == 1:
             return moved
@@ -178,25 +88,34 @@ class _ChannelsLast(Layout):
         return reshape(moved, (*moved.shape[:-1], self.axes.groups, channels // self.axes.groups))
 
     def restored(self, x: Tensor) -> Tensor:
+        """The inverse of `arranged`: [batch, channels, positions...]."""
         if self.axes.groups > 1:
             channels = self.axes.groups * static(x.shape[-1:])[0]
             x = reshape(x, (*x.shape[:-2], channels))
         return transpose(x, [0, x.rank - 1, *range(1, x.rank - 1)])
 
     def labels(self, channel: str) -> Labels:
+        """The labels of an arranged tensor whose channels have this label."""
         return self.axes.labels("b", *self.axes.positions, "g", channel)
 
     def window_labels(self, channel: str) -> Labels:
+        """The labels of the windows of such a tensor."""
         return self.axes.labels("b", *self.axes.positions, *self.axes.elements, "g", channel)
 
     def windows_of(self, x: Tensor) -> Tensor:
+        """The windows of the original tensor."""
         arranged = self.arranged(x)
         windowed = windows(arranged, range(1, 1 + self.axes.rank), self.axes.along)
         return self._channels_last(windowed, arranged.rank)
 
     def transposed_windows_of(self, y: Tensor, extents: Sequence[int]) -> Tensor:
+        """The windows of the transposed convolution (col2im), over positions of the original.
+
+        For each position of the original tensor and each kernel element it has an element of y: the
+        one whose window has that kernel element at that position.
+        """
         arranged = self.arranged(y)
-        return self._channels_last(self._transposed_along(arranged, 1, extents), arranged.rank)
+        return self._channels_last(self._transposed_along(arranged, extents), arranged.rank)
 
     def _channels_last(self, windowed: Tensor, rank: int) -> Tensor:
         """Moves the channels after the kernel elements, which are the last axes."""
@@ -205,12 +124,14 @@ class _ChannelsLast(Layout):
         return transpose(windowed, order)
 
     def _by_channel(self, windowed: Tensor, weight: Tensor) -> Tensor:
+        """The depthwise convolution: for each channel the sum over its window."""
         axes = self.axes
         last = transpose(axes.grouped(weight), [*range(3, 3 + axes.rank), 0, 1, 2])
         products = windowed * reshape(last, (*axes.sizes, axes.groups, 1))
         return sum_axes(products, tuple(range(1 + axes.rank, 1 + 2 * axes.rank)))
 
     def _weight_by_channel(self, windowed: Tensor, arranged: Tensor) -> Tensor:
+        """Its weight gradient: for each channel the sum over positions of window times y."""
         rank, ones = self.axes.rank, (1,) * self.axes.rank
         shape = (*arranged.shape[: 1 + rank], *ones, *arranged.shape[-2:])
         summed = sum_axes(windowed * reshape(arranged, shape), tuple(range(1 + rank)))
@@ -219,56 +140,43 @@ class _ChannelsLast(Layout):
 
     @property
     def _weight_order(self) -> Labels:
+        """The labels of the weight gradient in the order in which it is computed."""
         return self.axes.labels("g", *self.axes.elements, "c", "o")
 
+    def applied(self, windowed: Tensor, weight: Tensor, given: str) -> Tensor:
+        """The contraction of windows with a weight: [batch, channels, positions...].
 
-@final
-class _ChannelsFirst(Layout):
-    """[batch, group, channel, positions..., elements...], as the user's tensors."""
+        Args:
+            windowed: from `windows_of` or `transposed_windows_of`.
+            weight: of the convolution.
+            given: the label of the windows' channels, `"c"` or `"o"`; the result has the other one.
+        """
+        if self.axes.is_depthwise:
+            return self.restored(self._by_channel(windowed, weight))
+        left, output = self.window_labels(given), self.labels("o" if given == "c" else "c")
+        own = self.axes.grouped(weight)
+        return self.restored(contract(windowed, own, left, self.weight_labels, output))
 
-    def arranged(self, x: Tensor) -> Tensor:
-        if self.axes.groups == 1:
-            return x
-        (channels,) = static(x.shape[1:2])
-        each = channels // self.axes.groups
-        return reshape(x, (x.shape[0], self.axes.groups, each, *x.shape[2:]))
+    def weight_gradient(self, original: Tensor, convolved: Tensor) -> Tensor:
+        """The sum over all positions of window times upstream, in the shape of the weight."""
+        windowed, arranged = self.windows_of(original), self.arranged(convolved)
+        if self.axes.is_depthwise:
+            return self._weight_by_channel(windowed, arranged)
+        left, right, output = self.window_labels("c"), self.labels("o"), self._weight_order
+        gradient = contract(windowed, arranged, left, right, output)
+        order = [output.index(label) for label in self.weight_labels]
+        return reshape(transpose(gradient, order), self.axes.weight_shape)
 
-    def restored(self, x: Tensor) -> Tensor:
-        if self.axes.groups == 1:
-            return x
-        channels = self.axes.groups * static(x.shape[2:3])[0]
-        return reshape(x, (x.shape[0], channels, *x.shape[3:]))
-
-    def labels(self, channel: str) -> Labels:
-        return self.axes.labels("b", "g", channel, *self.axes.positions)
-
-    def window_labels(self, channel: str) -> Labels:
-        return (*self.labels(channel), *self.axes.elements)
-
-    def windows_of(self, x: Tensor) -> Tensor:
-        arranged = self.arranged(x)
-        return windows(arranged, range(self._first, arranged.rank), self.axes.along)
-
-    def transposed_windows_of(self, y: Tensor, extents: Sequence[int]) -> Tensor:
-        return self._transposed_along(self.arranged(y), self._first, extents)
-
-    @property
-    def _first(self) -> int:
-        """The first axis of positions."""
-        return 2 if self.axes.groups == 1 else 3
-
-    def _by_channel(self, windowed: Tensor, weight: Tensor) -> Tensor:
+    def _transposed_along(self, arranged: Tensor, extents: Sequence[int]) -> Tensor:
+        """The windows of the transposed convolution, kernel elements after all other axes."""
         axes = self.axes
-        shape = (axes.groups, 1, *(1,) * axes.rank, *axes.sizes)
-        last = range(windowed.rank - axes.rank, windowed.rank)
-        return sum_axes(windowed * reshape(weight, shape), tuple(last))
-
-    def _weight_by_channel(self, windowed: Tensor, arranged: Tensor) -> Tensor:
-        axes = self.axes
-        products = windowed * reshape(arranged, (*arranged.shape, *(1,) * axes.rank))
-        summed = sum_axes(products, (0, *range(self._first, self._first + axes.rank)))
-        return reshape(summed, axes.weight_shape)
-
-    @property
-    def _weight_order(self) -> Labels:
-        return self.weight_labels
+        ones = (1,) * axes.rank
+        shape = arranged.shape
+        repeated = broadcast_to(reshape(arranged, (*shape, *ones)), (*shape, *axes.sizes))
+        slopes = [
+            Slope(1 + n, arranged.rank + n, extent, 1, -dilation, low, stride)
+            for n, (extent, stride, dilation, (low, _)) in enumerate(
+                zip(extents, axes.strides, axes.dilations, axes.padding, strict=True)
+            )
+        ]
+        return shear(repeated, slopes)

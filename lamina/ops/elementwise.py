@@ -301,7 +301,7 @@ GELU = Op(
     elementwise_rule("gelu", FLOAT, None),
     _gelu_gradient,
     _gelu_reference,
-    Decomposition(lambda node, _: _gelu_of(node.operands[0], node.attributes["approximate"])),
+    Decomposition(lambda node: _gelu_of(node.operands[0], node.attributes["approximate"])),
     Samples(
         lambda: [
             replace(sample, attributes={"approximate": approximate})

@@ -39,7 +39,6 @@ from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.recurrence import recurrence
 from lamina.ops.reduce import argmax, prod
 from lamina.ops.reduce import sum as sum_along
-from lamina.program.target import Target
 
 # Shapes and masks ---------------------------------------------------------------------------------
 
@@ -119,7 +118,7 @@ def _infer_cholesky(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape,
     return x.shape, x.dtype
 
 
-def _cholesky_build(node: Tensor, _: Target) -> Tensor:
+def _cholesky_build(node: Tensor) -> Tensor:
     """Right-looking: each iteration takes a column, and subtracts its outer product."""
     (x,) = node.operands
     (n,) = static(x.shape[-1:])
@@ -208,7 +207,7 @@ def _infer_triangular(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shap
     return right.shape, right.dtype
 
 
-def _triangular_build(node: Tensor, _: Target) -> Tensor:
+def _triangular_build(node: Tensor) -> Tensor:
     """Substitution: each iteration finds a row, and subtracts its part of all others."""
     matrix, right = node.operands
     lower: bool = node.attributes["lower"]
@@ -381,7 +380,7 @@ def _infer_solve(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DT
     return right.shape, right.dtype
 
 
-def _solve_build(node: Tensor, _: Target) -> Tensor:
+def _solve_build(node: Tensor) -> Tensor:
     if 0 in node.shape:
         return broadcast_to(constant(0, node.dtype), node.shape)
     upper, right, _numbers = _eliminated(*node.operands)
@@ -511,7 +510,7 @@ def _determinant_op(
     def own_reference(x: Array) -> Array:
         return reference(*_pivots_reference(x))
 
-    build = Decomposition(lambda node, _: found(*_pivots(*node.operands)))
+    build = Decomposition(lambda node: found(*_pivots(*node.operands)))
     return Op(name, infer, gradient, own_reference, build, samples)
 
 

@@ -36,7 +36,6 @@ from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import flip, reshape, transpose
 from lamina.ops.reduce import require_float
 from lamina.ops.slicing import pad
-from lamina.program.target import Target
 
 Norm = Literal["backward", "ortho", "forward"]
 _NORM = Word(("backward", "ortho", "forward"))
@@ -127,7 +126,7 @@ def _convolved(x: Tensor, *, inverse: bool) -> Tensor:
     return _times(_transformed(product, inverse=True)[:, :count], chirp)
 
 
-def _build(node: Tensor, _: Target) -> Tensor:
+def _build(node: Tensor) -> Tensor:
     (x,) = node.operands
     flat = reshape(x, (-1, x.shape[-2], 2))
     return reshape(_transformed(flat, inverse=node.attributes["inverse"]), x.shape)

@@ -34,7 +34,6 @@ from lamina.ops.lowering_rules import (
 from lamina.ops.movement import expand_dims, squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
-from lamina.program.target import Target
 
 
 def _offsets(extents: Sequence[Dim]) -> list[Dim]:
@@ -154,7 +153,7 @@ def _stack_reference(*parts: Array, axis: int) -> Array:
     return np.stack(parts, axis)
 
 
-def _stack_build(node: Tensor, _: Target) -> Tensor:
+def _stack_build(node: Tensor) -> Tensor:
     axis: int = node.attributes["axis"]
     return concat([expand_dims(x, axis) for x in node.operands], axis)
 

@@ -32,7 +32,6 @@ from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering_rules import Contracting, Decomposition
 from lamina.ops.movement import reshape, transpose
-from lamina.program.target import Target
 
 Labels = tuple[str, ...]
 
@@ -254,7 +253,7 @@ def _product_op(
             _product(left, above, second, right.tensor.shape),
         )
 
-    def build(node: Tensor, _: Target) -> Tensor:
+    def build(node: Tensor) -> Tensor:
         first, second, output = labels_of(node.operands, node.attributes)
         left, right = _Labelled(node.operands[0], first), _Labelled(node.operands[1], second)
         return _product(left, right, output, node.shape)
@@ -458,7 +457,7 @@ def _infer_single(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
     return tuple(extents[label] for label in output), x.dtype
 
 
-def _single_build(node: Tensor, _: Target) -> Tensor:
+def _single_build(node: Tensor) -> Tensor:
     (x,) = node.operands
     labels, output = _parsed(node.attributes["spec"], node.operands)
     summed = tuple(axis for axis, label in enumerate(labels) if label not in output)

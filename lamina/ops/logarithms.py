@@ -80,7 +80,7 @@ LOGADDEXP = Op(
     elementwise_rule("logaddexp", FLOAT, None),
     _logaddexp_gradient,
     np.logaddexp,
-    Decomposition(lambda node, _: _logaddexp_of(*node.operands)),
+    Decomposition(lambda node: _logaddexp_of(*node.operands)),
     elementwise_samples(2, WIDE),
     operands=2,
 )

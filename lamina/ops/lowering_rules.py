@@ -28,7 +28,7 @@ from lamina.program.scalar import (
     postorder,
     unconverted,
 )
-from lamina.program.target import Target
+from lamina.program.target import cost_of
 
 Coordinates = tuple[Index, ...]
 # A function of an operand's number and of coordinates in that operand. It returns the scalar there.
@@ -209,21 +209,21 @@ class Decomposition(LoweringRule):
     """The op is replaced by a graph of other ops.
 
     Attributes:
-        build: a function of the node and the target. It returns an equal tensor, made of other ops
-            on the node's operands: the cheapest variant on the target.
+        build: a function of the node. It returns an equal tensor, made of other ops on the node's
+            operands.
     """
 
-    build: Callable[[Tensor, Target], Tensor]
+    build: Callable[[Tensor], Tensor]
 
 
-def is_expensive(node: Tensor, target: Target) -> bool:
+def is_expensive(node: Tensor) -> bool:
     """Whether the op applies a primitive that costs more than storing and loading its result."""
     lowering = node.op.lowering
     if not isinstance(lowering, Elementwise):
         return False
     probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     scalar = lowering.scalar(node, probes)
-    return any(isinstance(p, Apply) and target.cost_of(p.primitive) > 1 for p in postorder(scalar))
+    return any(isinstance(p, Apply) and cost_of(p.primitive) > 1 for p in postorder(scalar))
 
 
 def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) -> Scalar:

@@ -23,7 +23,6 @@ from lamina.ops.movement import reshape
 from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest
 from lamina.ops.windows import WINDOW, Window, fold, windows, windows_of
-from lamina.program.target import Target
 
 # Windows slide along the last axes of a tensor; the attribute `along` has one for each.
 
@@ -70,7 +69,7 @@ def _max_windows(x: Tensor, attributes: Attributes) -> Tensor:
     return windows(x, _axes(x, attributes), _along(attributes), -math.inf)
 
 
-def _window_max_build(node: Tensor, _: Target) -> Tensor:
+def _window_max_build(node: Tensor) -> Tensor:
     (x,) = node.operands
     windowed = _max_windows(x, node.attributes)
     return largest(windowed, range(x.rank, windowed.rank))

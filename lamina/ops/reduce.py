@@ -53,7 +53,6 @@ from lamina.ops.creation import arange, full
 from lamina.ops.elementwise import sqrt
 from lamina.ops.lowering_rules import Decomposition, Reduction
 from lamina.ops.movement import expand_dims, reshape, transpose
-from lamina.program.target import Target
 
 Axes = int | Sequence[int] | None
 
@@ -113,7 +112,7 @@ def _count_reference(x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
     return np.asarray(size_of([x.shape[axis] for axis in axes]), dtype.numpy)
 
 
-def _count_build(node: Tensor, _: Target) -> Tensor:
+def _count_build(node: Tensor) -> Tensor:
     extents = static(tuple(node.operands[0].shape[axis] for axis in axes_attribute(node)))
     return constant(size_of(extents), node.dtype)
 
@@ -164,7 +163,7 @@ def require_float(x: Tensor) -> None:
         )
 
 
-def _mean_build(node: Tensor, _: Target) -> Tensor:
+def _mean_build(node: Tensor) -> Tensor:
     (x,) = node.operands
     axes = axes_attribute(node)
     return sum_axes(x, axes) / element_count(x, axes, x.dtype)
@@ -207,7 +206,7 @@ def _variance_divisor(x: Tensor, axes: tuple[int, ...], correction: float) -> Te
     return element_count(x, axes, x.dtype) - correction
 
 
-def _variance_build(node: Tensor, _: Target) -> Tensor:
+def _variance_build(node: Tensor) -> Tensor:
     (x,) = node.operands
     axes = axes_attribute(node)
     deviation = x - mean(x, axes, keepdims=True)

@@ -29,14 +29,13 @@ from lamina.ops.reduce import (
 )
 from lamina.ops.reduce import max as largest
 from lamina.ops.reduce import sum as total
-from lamina.program.target import Target
 
 
 def _finite_or_zero(x: Tensor) -> Tensor:
     return where(abs(x) < math.inf, x, 0)
 
 
-def _logsumexp_build(node: Tensor, _: Target) -> Tensor:
+def _logsumexp_build(node: Tensor) -> Tensor:
     (x,) = node.operands
     axes = axes_attribute(node)
     # An infinite maximum must not be subtracted: infinity - infinity is NaN.
@@ -98,7 +97,7 @@ def _below_largest(x: Tensor, axis: int) -> Tensor:
     return x - largest(x, axis, keepdims=True)
 
 
-def _softmax_build(node: Tensor, _: Target) -> Tensor:
+def _softmax_build(node: Tensor) -> Tensor:
     (x,) = node.operands
     axis: int = node.attributes["axis"]
     powers = exp(_below_largest(x, axis))
@@ -143,7 +142,7 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     return x if x.shape[axis] == 0 else apply(SOFTMAX, x, axis=axis)
 
 
-def _log_softmax_build(node: Tensor, _: Target) -> Tensor:
+def _log_softmax_build(node: Tensor) -> Tensor:
     (x,) = node.operands
     axis: int = node.attributes["axis"]
     shifted = _below_largest(x, axis)

@@ -27,7 +27,6 @@ from lamina.ops.reduce import min as smallest
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Apply, Literal, Scalar
 from lamina.program.sort_keys import sort_key
-from lamina.program.target import Target
 
 # order --------------------------------------------------------------------------------------------
 
@@ -158,7 +157,7 @@ def _selected(x: Tensor, count: int, axis: int, descending: bool) -> Tensor:
     return cast(bitwise_and(concat(found, axis), 2**_LOW_BITS - 1), int32)
 
 
-def _build_first(node: Tensor, target: Target) -> Tensor:
+def _build_first(node: Tensor) -> Tensor:
     (x,) = node.operands
     count, axis = node.attributes["count"], node.attributes["axis"]
     descending = node.attributes["descending"]

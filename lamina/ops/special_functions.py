@@ -71,7 +71,7 @@ def _formula(formula: Callable[..., Tensor]) -> tuple[Callable[..., Array], Deco
         graph = Graph((given,), (("y", formula(given, **attributes)),))
         return evaluate(graph, {"x": x})[0]["y"]
 
-    return reference, Decomposition(lambda node, _: formula(*node.operands, **node.attributes))
+    return reference, Decomposition(lambda node: formula(*node.operands, **node.attributes))
 
 
 def _sine_and_cosine(x: Tensor) -> tuple[Tensor, Tensor]:

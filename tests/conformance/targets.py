@@ -1,45 +1,37 @@
-"""Targets whose costs lead to other decisions than the default target's."""
+"""Targets and costs that lead to other decisions than the default target's."""
 
 from __future__ import annotations
 
+import pytest
+
 from lamina.program.target import Target
 
-# Everything is computed again, no depthwise convolution is a loop, and channels come first.
+# Everything is computed again.
 RECOMPUTING = Target(
     name="recomputing",
-    simple_cost=0.001,
-    primitive_costs={},
     launch_bytes=2.0**20,
-    packing_bytes=0.0,
-    cached_ratio=2,
     narrow_positions=True,
-    keeps_products=False,
-    channels_last=False,
-    depthwise_loops=False,
-    attention_block_queries=2,
-    attention_most_blocks=3,
     scatter="sorted",
     alignment_bytes=128,
     largest_block_bytes=1 << 16,
 )
-
 # Every tensor with several users is stored.
-STORING = Target(
-    name="storing",
-    simple_cost=1.5,
-    primitive_costs={},
-    launch_bytes=0.0,
-    packing_bytes=4.0,
-    cached_ratio=1 << 20,
-    narrow_positions=False,
-    keeps_products=True,
-    channels_last=True,
-    depthwise_loops=True,
-    attention_block_queries=1,
-    attention_most_blocks=5,
-    scatter="in order",
-    alignment_bytes=1,
-    largest_block_bytes=None,
-)
+STORING = Target("storing", launch_bytes=0.0, narrow_positions=False, scatter="in order")
 
 TARGETS = (RECOMPUTING, STORING)
+
+# The costs that belong to them: for each target, the values of constants of the compiler.
+_COSTS = {
+    "program.target.SIMPLE_COST": (0.001, 1.5),
+    "program.target.EXPENSIVE_COST": (0.001, 1.5),
+    "compiler.fusion.costs._PACKING_BYTES": (0.0, 4.0),
+    "compiler.fusion.expressions._CACHED_RATIO": (2, 1 << 20),
+    "ops.attention_blocks.BLOCK_QUERIES": (2, 1),
+    "ops.attention_blocks.MOST_BLOCKS": (3, 5),
+}
+
+
+def use_costs_of(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles with the costs of one of these targets from now on."""
+    for name, values in _COSTS.items():
+        monkeypatch.setattr(f"lamina.{name}", values[TARGETS.index(target)])

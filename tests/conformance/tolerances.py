@@ -34,7 +34,6 @@ from lamina.base.shapes import Array, converted, size_of, static
 from lamina.compiler.expand import expand
 from lamina.compiler.unroll import unroll
 from lamina.compiler.widen import widen
-from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, evaluate
 from lamina.ops.lowering_rules import (
     Contracting,
@@ -97,9 +96,9 @@ def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = Fal
     outputs: Values = {}
     leaves = dict(feeds)
     # Iterations of recurrences contain ops that stand for others, too, also for recurrences.
-    simple = expand(widen(graph), DEFAULT_TARGET)
+    simple = expand(widen(graph))
     while any(isinstance(node.op.lowering, Repeating) for node in simple.nodes()):
-        simple = expand(unroll(simple), DEFAULT_TARGET)
+        simple = expand(unroll(simple))
     is_coarse = any(n.dtype.is_half or n.op.name == "round_to_tf32" for n in simple.nodes())
     enlarged = ENLARGED_COARSE if is_coarse else ENLARGED
     found, current = dict[str, _Repeated](), {name: [value] for name, value in feeds.items()}

@@ -15,7 +15,6 @@ from lamina import ops
 from lamina.base.shapes import Array, DType, bool_, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.cpu.target import CPU
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Graph, evaluate, leaf
 from lamina.ops.attention_blocks import attention_arguments
@@ -102,7 +101,7 @@ def same(found: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -
     feeds: dict[str, Array] = {
         x.attributes["name"]: generator.normal(size=x.shape).astype("float32") for x in leaves
     }
-    built = found.op.lowering.build(found, DEFAULT_TARGET)
+    built = found.op.lowering.build(found)
     graph = Graph(leaves, (("found", built), ("expected", expected)))
     values, _ = evaluate(graph, feeds)
     np.testing.assert_allclose(values["found"], values["expected"], rtol=2e-5, atol=2e-6)
@@ -112,7 +111,7 @@ def test_long_sequences_are_split_into_a_few_blocks_on_the_cpu() -> None:
     def blocks_of(length: int, causal: bool = False) -> int:
         given = operands(*[(1, 1, length, 4)] * 3)
         node = ops.attention(*given, causal=causal)
-        return attention_arguments(node.operands, node.attributes).blocks_for(CPU)
+        return attention_arguments(node.operands, node.attributes).block_count
 
     counts = [blocks_of(length) for length in (1, 128, 255, 256, 512, 1024, 100_000)]
     assert counts == [1, 1, 1, 2, 4, 8, 8]

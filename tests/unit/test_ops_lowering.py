@@ -11,7 +11,6 @@ from samples_of_ops import for_each_op
 
 from lamina import ops
 from lamina.base.shapes import Array, as_dtype, converted, float32, int64, static
-from lamina.engines import DEFAULT_TARGET
 from lamina.graph import CONSTANT, LEAF, OPS, Graph, Op, Sample, Tensor, apply, evaluate, leaf
 from lamina.ops.lowering_rules import (
     Coordinates,
@@ -302,4 +301,4 @@ def test_decompositions_end_in_other_ops() -> None:
         if isinstance(op.lowering, Decomposition):
             sample = op.samples[0]
             node = apply(op, *leaves(sample_feeds(sample)), **sample.attributes)
-            assert op.lowering.build(node, DEFAULT_TARGET).op is not op
+            assert op.lowering.build(node).op is not op

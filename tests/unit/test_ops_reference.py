@@ -13,7 +13,6 @@ from samples_of_ops import for_each_op
 
 from lamina import ops
 from lamina.base.shapes import Array, as_dtype, float32, float64
-from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verify
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Decomposition
@@ -88,7 +87,7 @@ def test_decomposition_equals_the_reference(op: Op, sample: Sample) -> None:
     arrays = values_of(sample, float32)
     leaves = leaves_of(arrays)
     node = apply(op, *leaves, **sample.attributes)
-    built = op.lowering.build(node, DEFAULT_TARGET)
+    built = op.lowering.build(node)
     assert (built.shape, built.dtype) == (node.shape, node.dtype)
     expected = value_of(node, leaves, arrays)
     np.testing.assert_allclose(value_of(built, leaves, arrays), expected, rtol=2e-5, atol=1e-5)

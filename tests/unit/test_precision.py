@@ -23,7 +23,6 @@ from lamina.base.shapes import (
     uint8,
 )
 from lamina.compiler.expand import expand
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.engine import Device
 from lamina.errors import EngineError
@@ -330,7 +329,7 @@ def test_every_op_that_adds_up_products_is_in_the_table() -> None:
             for n, (shape, dtype) in enumerate(zip(sample.shapes, dtypes, strict=True))
         ]
         graph = Graph(tuple(operands), (("y", apply(op, *operands, **sample.attributes)),))
-        expanded = expand(graph, DEFAULT_TARGET)
+        expanded = expand(graph)
         if any(isinstance(node.op.lowering, Contracting) for node in expanded.nodes()):
             assert op.name in (*PRODUCTS, *WIDE)
     assert set(PRODUCTS) <= {op.name for op in ops.ALL}

@@ -134,7 +134,7 @@ def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
 
 def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
     """Casts of anchors to fewer bytes, if storing them costs less than casting again."""
-    operations = Operations(context.target)
+    operations = Operations()
     found: Anchors = {}
     for node in context.nodes:
         if node.op.name == "cast" and context.users[node]:
@@ -159,7 +159,7 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
                 is_packed=not node.dtype.is_half,
                 operations=operations.of(node),
             )
-            if cost.storing_cost(context.target) < cost.recomputing_cost():
+            if cost.storing_cost() < cost.recomputing_cost():
                 found[node] = None
     return anchors | found
 

@@ -21,6 +21,7 @@ from lamina.graph import Tensor
 from lamina.ops.joining import CONCAT
 from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement, read_operands
 from lamina.program.scalar import Local, Scalar
+from lamina.program.target import Target
 
 # More coordinates at which one step reads a tensor are not counted.
 _MOST_COORDINATES = 16
@@ -43,7 +44,7 @@ def read_at_several_coordinates(context: PassContext, anchors: Anchors) -> Ancho
     may be cheap to compute.
     """
     found = dict(anchors)
-    operations = Operations(context.target)
+    operations = Operations()
     reads = _Reads()
     evaluations: dict[Tensor, int] = {}
     for node in reversed(context.nodes):
@@ -52,14 +53,14 @@ def read_at_several_coordinates(context: PassContext, anchors: Anchors) -> Ancho
         count = 0 if node in found or not _may_be_stored(node, operations) else reads.count(node)
         if node.op is CONCAT and reads.coordinates(node) >= _MOST_JOINED:
             found[node] = None
-        elif count and _is_worth_storing(node, count, found, operations):
+        elif count and _is_worth_storing(node, count, found, operations, context.target):
             found[node] = None
             evaluations[node] = count
         reads.propagate(node, node in found)
     for node in context.nodes:
         if node in evaluations:
             del found[node]
-            if _is_worth_storing(node, evaluations[node], found, operations):
+            if _is_worth_storing(node, evaluations[node], found, operations, context.target):
                 found[node] = None
     return found
 
@@ -70,10 +71,10 @@ def _may_be_stored(node: Tensor, operations: Operations) -> bool:
 
 
 def _is_worth_storing(
-    node: Tensor, evaluations: int, anchors: Anchors, operations: Operations
+    node: Tensor, evaluations: int, anchors: Anchors, operations: Operations, target: Target
 ) -> bool:
     expression = expression_of(node, anchors)
-    if expression.is_rounded_leaf or expression.is_generated(node, operations.target):
+    if expression.is_rounded_leaf or expression.is_generated(node):
         return False
     rereading = Rereading(
         elements=size_of(static(node.shape)),
@@ -83,7 +84,7 @@ def _is_worth_storing(
         operations=_operations(node, expression, operations),
         reads_only_leaves=all(is_leaf(one) for one in expression.sources),
     )
-    return rereading.storing_cost(operations.target) < rereading.recomputing_cost()
+    return rereading.storing_cost(target) < rereading.recomputing_cost()
 
 
 def _operations(node: Tensor, expression: Expression, operations: Operations) -> float:

@@ -28,6 +28,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement
+from lamina.program import target as costs
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Local, postorder
 from lamina.program.target import Target
@@ -37,6 +38,9 @@ from lamina.program.target import Target
 UNIT_BYTES = 4.0
 
 
+# The cost, in bytes, of packing a value narrower than a float when it is written, or of unpacking
+# it when it is read.
+_PACKING_BYTES = 1.0
 # The simple primitives of a gather: its index is limited at both ends, and its element is loaded.
 _GATHER = 3
 
@@ -51,14 +55,9 @@ def is_packed(dtype: DType) -> bool:
 
 @final
 class Operations:
-    """The cost of computing tensors once more, for one element each.
+    """The cost of computing tensors once more, for one element each."""
 
-    Args:
-        target: holds the costs of primitives.
-    """
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self) -> None:
         self._known: dict[Tensor, float] = {}
 
     def of(self, node: Tensor) -> float:
@@ -70,7 +69,7 @@ class Operations:
     def with_gathers(self, node: Tensor) -> float:
         """The same, and what reading an element at a computed index costs."""
         gathers = isinstance(node.op.lowering, Movement) and node.op.indices is not None
-        return self.of(node) + gathers * _GATHER * self.target.simple_cost * UNIT_BYTES
+        return self.of(node) + gathers * _GATHER * costs.SIMPLE_COST * UNIT_BYTES
 
     def _counted(self, node: Tensor) -> float:
         lowering = node.op.lowering
@@ -83,7 +82,7 @@ class Operations:
         else:
             return 0.0
         primitives = [one.primitive for one in postorder(scalar) if isinstance(one, Apply)]
-        return UNIT_BYTES * sum(map(self.target.cost_of, primitives))
+        return UNIT_BYTES * sum(map(costs.cost_of, primitives))
 
 
 @frozen_dataclass
@@ -117,7 +116,7 @@ class Sharing:
 
     def storing_cost(self, target: Target) -> float:
         """In bytes: the tensor is written once."""
-        packing = (1 + self.steps) * target.packing_bytes if self.is_packed else 0
+        packing = (1 + self.steps) * _PACKING_BYTES if self.is_packed else 0
         launch = target.launch_bytes if self.reads_only_leaves else 0
         return self.elements * (self.itemsize + packing) + launch
 
@@ -151,7 +150,7 @@ class Rereading:
 
     def storing_cost(self, target: Target) -> float:
         """In bytes: each element is computed once and written."""
-        packing = 2 * target.packing_bytes if self.is_packed else 0
+        packing = 2 * _PACKING_BYTES if self.is_packed else 0
         launch = target.launch_bytes if self.reads_only_leaves else 0
         return self.elements * (self.operations + self.itemsize + packing) + launch
 
@@ -185,9 +184,9 @@ class Narrowing:
     is_packed: bool
     operations: float
 
-    def storing_cost(self, target: Target) -> float:
+    def storing_cost(self) -> float:
         """In bytes: the narrow tensor is written once and read by each step."""
-        packing = target.packing_bytes if self.is_packed else 0
+        packing = _PACKING_BYTES if self.is_packed else 0
         return self.elements * (1 + self.steps) * (self.narrow + packing)
 
     def recomputing_cost(self) -> float:

@@ -9,12 +9,15 @@ from lamina.compiler.fusion.anchors import Anchors
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Movement, read_operands
 from lamina.ops.movement import RESHAPE
-from lamina.program.target import Target
 
 # The levels that an op with deep index expressions adds to an expression. Such ops are gathers,
 # whose index is loaded, and reshapes, whose coordinates depend on all axes. Without this bound,
 # each op in a chain of reshapes and transposes would double the size of an index.
 GATHER_DEPTH, RESHAPE_DEPTH = 20, 12
+
+# An operand costs nothing to read if the tensors computed from it are larger by at least this
+# factor: it stays in a cache.
+_CACHED_RATIO = 64
 
 
 @frozen_dataclass
@@ -40,14 +43,14 @@ class Expression:
         moved = all(one in casts or isinstance(one.op.lowering, Movement) for one in computed)
         return moved and any(one.dtype.is_half for one in casts) and all(map(is_leaf, self.sources))
 
-    def large_sources(self, node: Tensor, target: Target) -> list[Tensor]:
+    def large_sources(self, node: Tensor) -> list[Tensor]:
         """The sources that do not stay in a cache while the tensor is computed."""
-        cached_size = max(size_of(static(node.shape)) // target.cached_ratio, 1)
+        cached_size = max(size_of(static(node.shape)) // _CACHED_RATIO, 1)
         return [one for one in self.sources if size_of(static(one.shape)) > cached_size]
 
-    def is_generated(self, node: Tensor, target: Target) -> bool:
+    def is_generated(self, node: Tensor) -> bool:
         """Whether it is computed from almost nothing. Generated tensors must not take memory."""
-        return size_of(static(node.shape)) > 1 and not self.large_sources(node, target)
+        return size_of(static(node.shape)) > 1 and not self.large_sources(node)
 
 
 def expression_of(node: Tensor, anchors: Anchors) -> Expression:

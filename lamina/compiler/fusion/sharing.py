@@ -17,6 +17,7 @@ from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.graph import Tensor
 from lamina.ops.conversion import ROUND_TO_TF32
 from lamina.ops.lowering_rules import Elementwise, Movement
+from lamina.program.target import Target
 
 # Movements that read no element twice, though their results may be larger than their operands.
 _READ_ONCE = ("concat", "pad", "shear")
@@ -30,7 +31,7 @@ def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
     """
     found = dict(anchors)
     demand = _Demand(context, anchors)
-    operations = Operations(context.target)
+    operations = Operations()
     depth: dict[Tensor, int] = {}
     for node in context.nodes:
         depth[node] = 0
@@ -40,7 +41,7 @@ def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
         depth[node] = own_depth(node) + below
         too_deep = depth[node] > DEEPEST_EXPRESSION // 2
         is_worth = node.op is not ROUND_TO_TF32 and _is_worth_storing(
-            node, demand, found, operations
+            node, demand, found, operations, context.target
         )
         if too_deep or is_worth:
             found[node] = None
@@ -49,16 +50,16 @@ def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
 
 
 def _is_worth_storing(
-    node: Tensor, demand: _Demand, anchors: Anchors, operations: Operations
+    node: Tensor, demand: _Demand, anchors: Anchors, operations: Operations, target: Target
 ) -> bool:
-    size, target = size_of(static(node.shape)), operations.target
+    size = size_of(static(node.shape))
     steps, times = demand.of(node)
     if times <= 1 or not size:
         return False
     expression = expression_of(node, anchors)
-    if expression.is_rounded_leaf or expression.is_generated(node, target):
+    if expression.is_rounded_leaf or expression.is_generated(node):
         return False
-    read = [one.dtype.itemsize for one in expression.large_sources(node, target)]
+    read = [one.dtype.itemsize for one in expression.large_sources(node)]
     sharing = Sharing(
         elements=size,
         itemsize=node.dtype.itemsize,

@@ -20,8 +20,8 @@ from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import FusedSum, Schedule, StepSchedule
 from lamina.engines.simd.emit.kernels import write_kernels
 from lamina.engines.simd.processor import Processor
-from lamina.engines.simd.target import processor_target
 from lamina.program.program import Program
+from lamina.program.target import Target
 
 # A launch takes about as long as moving so many bytes.
 _LAUNCH_BYTES = 2.0**16
@@ -74,9 +74,11 @@ class ProcessorFamily:
         )
         self.key = repr(("processor", traits, words))
         self.sources = SOURCES
-        self.target = processor_target(
+        self.target = Target(
             engine,
             launch_bytes=_LAUNCH_BYTES,
+            narrow_positions=False,
+            scatter="in order",
             alignment_bytes=traits.alignment_bytes,
             largest_block_bytes=traits.largest_block_bytes,
         )
