@@ -23,9 +23,9 @@ EXPENSIVE = frozenset(
 )
 
 
-# Costs are for one element of a tensor, in units of a float that is stored and loaded again. A
-# value that costs more than 1 is computed once and stored; another one may be computed for each
-# use. Four simple primitives take as long as a store and a load in the caches.
+# Costs of one element of a tensor; storing a float and loading it again costs 1. A value that costs
+# more is computed once and stored; another one may be computed for each use. Four simple
+# primitives take as long as a store and a load in the caches.
 SIMPLE_COST, EXPENSIVE_COST = 0.25, 2.5
 
 
