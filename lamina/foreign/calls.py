@@ -63,7 +63,9 @@ def advice_on_call(callee: Callee, values: Sequence[Any], options: Mapping[str, 
         return ""
     here = f"{callee.name}()"
     meanings = {name: found[0] for name, found in rows().get(here, {}).items() if name[0] == "("}
-    signatures = [*meanings, f"([{' '.join(callee.accepted)}])"]
+    # PyTorch's optimizers, written without the parameters, come last.
+    without = [f"({one.removeprefix('(params ')}" for one in meanings if one.startswith("(params ")]
+    signatures = [*meanings, f"([{' '.join(callee.accepted)}])", *without]
     found: dict[str, str] = {}
     for signature in signatures:
         try:
