@@ -24,18 +24,19 @@ Carried = tuple[Value, ...]
 Bound = Value | int
 
 
-def blocks_of(iterations: int, terms: int = 1) -> list[int]:
+def blocks_of(iterations: int, terms: int = 1, block: int = BLOCK) -> list[int]:
     """The iterations in a block of each level, the innermost level first; none for short sums.
 
     Args:
         iterations: of the loop.
         terms: the terms that an iteration adds.
+        block: the terms of a block.
     """
     sizes: list[int] = []
-    size = max(BLOCK // terms, 1)
-    while size * 2 < iterations and iterations * terms > 2 * BLOCK:
+    size = max(block // terms, 1)
+    while size * 2 < iterations and iterations * terms > 2 * block:
         sizes.append(size)
-        size *= BLOCK
+        size *= block
     return sizes
 
 
@@ -79,6 +80,33 @@ class BlockedLoop:
             end = code.minimum(code.add(opened.index, points.position(step)), opened.stop)
             of_block = self.write(inner, opened.index, end, size, self.begin(opened.carried))
             return code.end_loop(opened, self.merged(opened.carried, of_block))
+
+
+def write_sums(
+    points: Points[Builder],
+    blocks: Sequence[int],
+    most: int,
+    zeros: Sequence[Value],
+    loop: Callable[[Bound, Bound, int, Carried], Carried],
+    step: int = 1,
+) -> Carried:
+    """Writes a loop of sums that begin at zero, and gives them.
+
+    Args:
+        points: the current point of a nest.
+        blocks: the sizes, from `blocks_of`.
+        most: the iterations.
+        zeros: the sums before the loop.
+        loop: as in `BlockedLoop`.
+        step: of the loop.
+    """
+
+    def merged(carried: Carried, block: Carried) -> Carried:
+        return tuple(map(points.code.add, carried, block))
+
+    start = tuple(zeros)
+    blocked = BlockedLoop(points, step, lambda _: start, merged, loop)
+    return blocked.write(blocks, 0, most * step, most, start)
 
 
 def write_running(

@@ -11,6 +11,7 @@ from typing import final
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
+from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import BasicBlock
 from lamina.codegen.c import Module
 from lamina.codegen.matrix import with_single_axes
@@ -111,9 +112,15 @@ class _Tile:
                 for total, (one, other) in zip(totals, pairs, strict=True)
             ]
         axis, *rest = k_axes
-        with self._points.loop(axis, totals) as opened:
-            received = self._over(rest, ms, ns, opened.carried)
-            return self._code.end_loop(opened, received)
+
+        def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
+            with self._points.loop(axis, received, start, stop, most) as opened:
+                received = tuple(self._over(rest, ms, ns, opened.carried))
+                return self._code.end_loop(opened, received)
+
+        terms = size_of([one.extent for one in rest])
+        blocks = blocks_of(axis.extent, terms) if self._step.dtype.is_float else []
+        return write_sums(self._points, blocks, axis.extent, totals, loop)
 
     def _read(self, view: Scalar, axis: Axis, indices: Sequence[Value]) -> list[Value]:
         """The view's value at the current k, for each index along an axis."""

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import final
 
+from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
 from lamina.codegen.values import FLOAT, Value, constant
 from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
 from lamina.engines.gpu.products import half_of
 from lamina.engines.gpu.schedule import WARP, MatrixLoad, MatrixSchedule, TileLoad
-from lamina.engines.gpu.tile_operands import Batch, Side, loop_over_tiles, write_in_tiles
+from lamina.engines.gpu.tile_operands import Batch, Side, write_in_tiles, write_over_tiles
 from lamina.engines.gpu.tile_results import TileResults
 from lamina.engines.gpu.work_item import ItemPoints, StepSignature
 from lamina.errors import InternalError
@@ -129,7 +130,8 @@ class _Matrices:
                 if is_asynchronous:
                     code.call_void(self._words.committed)
             following = Axis("following", self._stretch.extent)
-            with loop_over_tiles(points, self._stretch, totals) as opened:
+
+            def body(opened: OpenLoop) -> Sequence[Value]:
                 if is_asynchronous:
                     code.call_void(self._words.awaited.format(number=stages - 2))
                 # The tile is there for all items, and they are done with the one before.
@@ -145,7 +147,9 @@ class _Matrices:
                 for one, values in zip(operands, read, strict=True):
                     if values is not None:
                         one.keep(values, code.multiply(target, points.position(one.size)))
-                found = code.end_loop(opened, received)
+                return received
+
+            found = write_over_tiles(points, self._stretch, self._schedule.tile_k, totals, body)
             if is_asynchronous:
                 # Copies must end before their group does.
                 code.call_void(self._words.awaited.format(number=0))

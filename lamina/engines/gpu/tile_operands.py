@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import final
 
 from lamina.base.records import frozen_dataclass
+from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
 from lamina.codegen.halves import to_float
@@ -33,6 +34,8 @@ from lamina.program.steps import Contraction
 _SECTOR = 8
 # The rows of a matrix that instructions on matrices read together.
 ROWS = 8
+# A long K of a work group is summed in blocks of so many products.
+_BLOCK = 4096
 # Writes the kernel of a contraction over single axes, whose groups count tiles of batch, m and n.
 WriteTile = Callable[[ItemPoints, Contraction, Sequence[Axis], Axis], None]
 
@@ -73,18 +76,36 @@ def write_in_tiles(
     return math.prod(axis.extent for axis in groups) * schedule.group
 
 
-@contextmanager
-def loop_over_tiles(
-    points: ItemPoints, stretch: Axis, totals: Sequence[Value]
-) -> Generator[OpenLoop]:
-    """A loop over the stretches of K; close it with `code.end_loop` inside.
+def write_over_tiles(
+    points: ItemPoints,
+    stretch: Axis,
+    tile_k: int,
+    zeros: Sequence[Value],
+    body: Callable[[OpenLoop], Sequence[Value]],
+) -> Sequence[Value]:
+    """Writes the loop over the stretches of K, and gives its sums.
 
-    Unrolled, its long body would take more registers than there are.
+    Unrolled, its long body would take more registers than there are. A long K is summed in blocks:
+    then a work item keeps its sums twice.
+
+    Args:
+        points: the kernel.
+        stretch: counts the stretches.
+        tile_k: the extent of a stretch.
+        zeros: the sums before the loop.
+        body: gives the sums after a stretch.
     """
-    bounds = points.position(0), points.position(stretch.extent)
-    opened = points.code.begin_loop(*bounds, 1, totals, most=stretch.extent, rolled=True)
-    with points.bound(stretch, opened.index, before=opened.before):
-        yield opened
+    code = points.code
+
+    def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
+        bounds = points.loop_bound(start), points.loop_bound(stop)
+        opened = code.begin_loop(*bounds, 1, received, most=most, rolled=True)
+        with points.bound(stretch, opened.index, before=opened.before):
+            return code.end_loop(opened, body(opened))
+
+    is_float = zeros[0].type.is_float
+    blocks = blocks_of(stretch.extent, tile_k, _BLOCK) if is_float else []
+    return write_sums(points, blocks, stretch.extent, zeros, loop)
 
 
 @frozen_dataclass

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import final
 
+from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Function, Module
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
@@ -20,8 +21,8 @@ from lamina.engines.gpu.tile_operands import (
     Batch,
     Side,
     TileOperand,
-    loop_over_tiles,
     write_in_tiles,
+    write_over_tiles,
 )
 from lamina.engines.gpu.tile_results import TileResults
 from lamina.engines.gpu.work_item import ItemPoints, StepSignature
@@ -97,15 +98,17 @@ class _Tiles:
         self, operands: Sequence[TileOperand], totals: Sequence[Value]
     ) -> Sequence[Value]:
         code = self._code
-        with loop_over_tiles(self._points, self._stretch, totals) as opened:
+
+        def body(opened: OpenLoop) -> Sequence[Value]:
             loaded = [one.loaded(axis_index(self._stretch)) for one in operands]
             # All items are done with the previous tile.
             code.barrier()
             for one, values in zip(operands, loaded, strict=True):
                 one.keep(values, None)
             code.barrier()
-            received = self._products(operands, (None, None), opened.carried)
-            return code.end_loop(opened, received)
+            return self._products(operands, (None, None), opened.carried)
+
+        return write_over_tiles(self._points, self._stretch, self._tiled.tile_k, totals, body)
 
     def _two_buffers(
         self, operands: Sequence[TileOperand], totals: Sequence[Value]
@@ -116,7 +119,8 @@ class _Tiles:
             one.keep(one.loaded(Index()), None)
         code.barrier()
         following = Axis("following", self._stretch.extent)
-        with loop_over_tiles(points, self._stretch, totals) as opened:
+
+        def body(opened: OpenLoop) -> Sequence[Value]:
             odd = code.binary("and", opened.index, points.position(1))
             halves = [code.multiply(odd, points.position(one.size)) for one in operands]
             # After the last tile it is read once more, and not used.
@@ -128,7 +132,9 @@ class _Tiles:
             for one, values, half in zip(operands, loaded, halves, strict=True):
                 one.keep(values, code.subtract(points.position(one.size), half))
             code.barrier()
-            return code.end_loop(opened, received)
+            return received
+
+        return write_over_tiles(points, self._stretch, self._tiled.tile_k, totals, body)
 
     def _products(
         self,

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import final
 
 from lamina.base.shapes import size_of
-from lamina.codegen.blocks import BlockedLoop, Bound, Carried, blocks_of
+from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.c import Module
 from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
@@ -103,7 +103,6 @@ class _Tree:
         ]
         vectors = Axis("k_inside", self._k.extent // tree.lanes)
         rounds = Axis("k_share", -(-vectors.extent // tree.items))
-        fresh = tuple(totals)
 
         def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
             with points.loop(rounds, received, start, stop, most) as opened, ExitStack() as inner:
@@ -119,12 +118,8 @@ class _Tree:
                 inner.close()
                 return code.end_loop(opened, added)
 
-        def merged(carried: Carried, block: Carried) -> Carried:
-            return tuple(map(code.add, carried, block))
-
         blocks = blocks_of(rounds.extent) if self._step.dtype.is_float else []
-        blocked = BlockedLoop(points, 1, lambda _: fresh, merged, loop)
-        totals = blocked.write(blocks, 0, rounds.extent, rounds.extent, fresh)
+        totals = write_sums(points, blocks, rounds.extent, totals, loop)
         return [_across(total, self._points) for total in totals]
 
     def _block(self, bound: ExitStack) -> Index:

@@ -12,7 +12,7 @@ from lamina.engines.simd.decide.m_tiles import MTiles
 from lamina.engines.simd.decide.windows import Spread
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, offsets, over_tiles
-from lamina.engines.simd.emit.tiles import Tile, emit_tile
+from lamina.engines.simd.emit.tiles import Tile, call_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.program.index import Axis
 
@@ -101,7 +101,7 @@ class Col2im(WindowWriter):
                     to = address(
                         code, shifted, list(zip(firsts, steps, strict=True)), self._element
                     )
-                    code.call_void(emit_tile(self._context.module, tile), at, here, to)
+                    call_tile(code, tile, at, here, to)
                 code.end_loop(taps)
                 zeros = [constant(0, I64) for _ in lengths]
                 counts = [constant(one.m.extent, I64) for one in self._spreads]

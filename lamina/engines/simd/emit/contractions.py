@@ -40,11 +40,8 @@ from lamina.engines.simd.emit.packing import (
     write_left_along_k,
     write_pack_left,
 )
-from lamina.engines.simd.emit.tiles import Dots, Tile, emit_dots, emit_tile
+from lamina.engines.simd.emit.tiles import Dots, Tile, call_tile, emit_dots
 from lamina.program.steps import Contraction, reads_of, writes_of
-
-# The most products that a tile adds up before it adds them to its sums.
-MOST_TERMS = 2048
 
 
 def emit_contraction(
@@ -279,25 +276,20 @@ class _Gemm:
             kernel = emit_amx_tile(self._context.module, tile)
             code.call_void(kernel, left, one.right, sums, one.memory, count)
         else:
-            for first in range(0, len(one.chunk), MOST_TERMS):
-                tile = Tile(
-                    tuple(m * m_stride for m in range(tile_m)),
-                    tuple(m * one.panel.width for m in range(tile_m)),
-                    one.panel.vectors,
-                    one.panel.lanes,
-                    one.panel.last_lanes,
-                    self._of_sums,
-                    ((0, k_stride),),
-                    one.right_stride,
-                    fresh=fresh and not first,
-                    prefetch=self._schedule.prefetch,
-                    paired=matrix.paired,
-                )
-                kernel = emit_tile(self._context.module, tile)
-                at = code.offset(left, first * k_stride, tile.of_left)
-                right = code.offset(one.right, first * one.right_stride, tile.operand)
-                count = constant(min(MOST_TERMS, len(one.chunk) - first), I64)
-                code.call_void(kernel, at, right, sums, count)
+            tile = Tile(
+                tuple(m * m_stride for m in range(tile_m)),
+                tuple(m * one.panel.width for m in range(tile_m)),
+                one.panel.vectors,
+                one.panel.lanes,
+                one.panel.last_lanes,
+                self._of_sums,
+                ((0, k_stride),),
+                one.right_stride,
+                fresh=fresh,
+                prefetch=self._schedule.prefetch,
+                paired=matrix.paired,
+            )
+            call_tile(code, tile, left, one.right, sums, len(one.chunk))
         if one.chunk.stop == self._schedule.k_steps:
             batch = points.axis(matrix.batch)
             operands = (one.table, sums, batch, m_start, constant(tile_m, I64), one.n_start)

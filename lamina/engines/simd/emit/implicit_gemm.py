@@ -17,7 +17,7 @@ from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.amx import AmxTile, begin_tiles, emit_amx_tile, end_tiles
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, offsets, over_pieces, over_tiles
-from lamina.engines.simd.emit.tiles import Tile, emit_tile
+from lamina.engines.simd.emit.tiles import Tile, call_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 
 
@@ -177,7 +177,7 @@ class ImplicitGemm(WindowWriter):
                 fresh=True,
                 paired=self._windowed.paired,
             )
-            code.call_void(emit_tile(self._context.module, tile), left, at.right, at.sums)
+            call_tile(code, tile, left, at.right, at.sums)
         counts = [constant(1, I64)] * (len(firsts) - 2)
         counts += [constant(size[0], I64)] * (len(firsts) > 1)
         counts.append(constant(size[1], I64))

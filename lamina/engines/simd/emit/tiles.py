@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
-from lamina.codegen.blocks import BLOCK, BlockedLoop, Bound, Carried, blocks_of
+from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.points import Points
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.simd.processor import LINE_BYTES
+
+# The most products that a tile adds up before it adds them to its sums.
+MOST_TERMS = 2048
+# With fewer products it begins with the sums, which saves an addition.
+_FEW_TERMS = 32
 
 
 @frozen_dataclass
@@ -75,7 +81,7 @@ class Tile:
     def is_long(self) -> bool:
         """Whether so many products are added up that they should not begin with the sums."""
         extents = [extent for extent, _ in self.loops]
-        return 0 in extents or size_of(extents) >= BLOCK
+        return 0 in extents or size_of(extents) >= _FEW_TERMS
 
     def vector(self, number: int) -> Type:
         """The type of one of the vectors of sums."""
@@ -160,12 +166,9 @@ class _DotKernel:
             opened = code.begin_loop(start, stop, lanes, received, most=most)
             return code.end_loop(opened, self.added(opened.index, lanes, opened.carried))
 
-        def merged(carried: Carried, block: Carried) -> Carried:
-            return tuple(map(code.add, carried, block))
-
-        blocked = BlockedLoop(Points(code, {}, {}), lanes, lambda _: totals, merged, loop)
         most = whole // lanes
-        return blocked.write(blocks_of(most), 0, whole, most, totals)
+        blocks = blocks_of(most, 2 if self.tile.paired else 1)
+        return write_sums(Points(code, {}, {}), blocks, most, totals, loop, lanes)
 
     def added(self, k_start: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
         """The sums with the products of `lanes` more k."""
@@ -209,6 +212,39 @@ def _sums_of_lanes(code: Builder, vectors: Sequence[Value]) -> Value:
         ]
         remaining //= 2
     return code.shuffle(current[0], None, range(count))
+
+
+def call_tile(
+    code: Builder, tile: Tile, left: Value, right: Value, sums: Value, iterations: int = 0
+) -> None:
+    """Calls the micro-kernel of a tile; a long K is added up in pieces.
+
+    Args:
+        code: of the caller.
+        tile: the tile.
+        left, right, sums: the addresses.
+        iterations: of the outermost loop; by default its extent, which then is a constant in the
+            micro-kernel.
+    """
+    (extent, left_step), *inner = tile.loops
+    k = size_of([one for one, _ in inner])
+    most = max(MOST_TERMS // (2 * k if tile.paired else k), 1)
+    iterations = iterations or extent
+    if extent > most:
+        tile = replace(tile, loops=((0, left_step), *inner))
+
+    counts = () if tile.loops[0][0] else (constant(min(most, iterations), I64),)
+    code.call_void(emit_tile(code.module, tile), left, right, sums, *counts)
+    if iterations > most:
+        kernel = emit_tile(code.module, replace(tile, fresh=False))
+        loop = code.begin_loop(most, iterations, most)
+        skipped = code.multiply(loop.index, constant(left_step, I64))
+        left = code.offset(left, skipped, tile.of_left)
+        skipped = code.multiply(loop.index, constant(k * tile.right_stride, I64))
+        right = code.offset(right, skipped, tile.operand)
+        count = code.subtract(constant(iterations, I64), loop.index)
+        code.call_void(kernel, left, right, sums, code.minimum(count, constant(most, I64)))
+        code.end_loop(loop)
 
 
 def emit_tile(module: Module, tile: Tile) -> str:

@@ -29,7 +29,7 @@ from lamina.engines.simd.emit.m_tiles import (
     start_of_piece,
 )
 from lamina.engines.simd.emit.packing import RightPanel
-from lamina.engines.simd.emit.tiles import Tile, emit_tile
+from lamina.engines.simd.emit.tiles import Tile, call_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import reads_of, writes_of
@@ -262,7 +262,7 @@ class WeightGradient(WindowWriter):
                 moves[split] = self._split_offset(code, firsts[split], block), 1
             at = address(code, left, moves, self._of_left)
             to = address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
-            code.call_void(emit_tile(self._context.module, tile), at, right, to)
+            call_tile(code, tile, at, right, to)
         code.finish()
 
     def _offsets_of_left(

@@ -21,7 +21,7 @@ from lamina.engines.simd.decide.windows import Windowed, filtering_of
 from lamina.engines.simd.decide.winograd import chunks_of
 from lamina.engines.simd.emit.context import Context, Points
 from lamina.engines.simd.emit.m_tiles import address
-from lamina.engines.simd.emit.tiles import Tile, emit_tile
+from lamina.engines.simd.emit.tiles import Tile, call_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.engines.simd.emit.winograd_transforms import emit_data_transform
 from lamina.engines.simd.processor import LINE_BYTES
@@ -193,13 +193,13 @@ class TransformedTiles(WindowWriter):
         loop = code.begin_loop(0, whole)
         at = address(code, left, [(loop.index, tile_m * stride)], self._element)
         to = address(code, sums, [(loop.index, tile_m * panel.width)], self._element)
-        code.call_void(emit_tile(self._context.module, tile), at, right, to)
+        call_tile(code, tile, at, right, to)
         code.end_loop(loop)
         if rest:
             at = code.offset(left, whole * tile_m * stride, self._element)
             to = code.offset(sums, whole * tile_m * panel.width, self._element)
             last = replace(tile, left=tile.left[:rest], sums=tile.sums[:rest])
-            code.call_void(emit_tile(self._context.module, last), at, right, to)
+            call_tile(code, last, at, right, to)
         code.end_loop(pairs)
 
 
