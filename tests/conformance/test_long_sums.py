@@ -6,6 +6,8 @@ Added to one running total, hundreds of thousands of terms lose three or four di
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Tensor
+from lamina.ops.differentiate import gradients
 
 VALUE = 0.1
 TOTAL = np.float64(np.float32(VALUE))
@@ -35,6 +38,41 @@ LONG_SUMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor], float, f
     "dot products": ((4, 200_000), lambda x: ops.matmul(x, x.T), 2e5 * TOTAL**2, SUM),
     "product": ((150_000, 8), lambda x: ops.matmul(x.T, x), 150_000 * TOTAL**2, PRODUCT),
 }
+
+
+def gradient_of_weights(x: Tensor, upstream: Tensor) -> Tensor:
+    """Of a convolution of images with windows of 3x3, or of one element."""
+    window = x.shape[-1] - upstream.shape[-1] + 1
+    weights = ops.full((upstream.shape[1], x.shape[1], window, window), 0.0)
+    y = ops.conv(x, weights, 1, 0, 1)
+    return gradients(ops.sum(y * upstream), [weights])[0]
+
+
+# Sums of products: the shapes of two arrays of equal numbers, and how many products are summed.
+# The numbers are such that the errors of a running total have one sign for a long time.
+FACTOR = 0.7
+LONG_PRODUCTS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Any, Any, int]] = {
+    "product": (lambda a, b: ops.matmul(a.T, b), (20_000, 8), (20_000, 4), 20_000),
+    "channels": (lambda x, w: ops.conv(x, w, 1, 0, 1), (1, 2500, 4, 4), (3, 2500, 3, 3), 22_500),
+    "windows": (gradient_of_weights, (50, 2, 22, 22), (50, 3, 20, 20), 20_000),
+    "points": (gradient_of_weights, (50, 4, 20, 20), (50, 3, 20, 20), 20_000),
+}
+
+# One in so many of an engine's schedules is tried: these have all kinds of kernels.
+ONE_IN = 4
+
+
+@pytest.mark.parametrize("name", LONG_PRODUCTS)
+def test_long_products_keep_their_digits_with_other_schedules(name: str, engine: Engine) -> None:
+    build, left, right, terms = LONG_PRODUCTS[name]
+    leaves = Leaves()
+    operands = [leaves.add(np.full(shape, FACTOR, "float32")) for shape in (left, right)]
+    graph = leaves.graph([build(*operands)])
+    program = compile_graph(graph, batch=1, name="test", target=engine.target)
+    for schedule in (None, *islice(engine.schedules(program), 0, None, ONE_IN)):
+        outputs, _ = run_program(program, engine, leaves.feeds, schedule=schedule)
+        exact = terms * np.float64(np.float32(FACTOR)) ** 2
+        np.testing.assert_allclose(outputs["y0"], exact, PRODUCT, err_msg=str(schedule))
 
 
 @pytest.mark.parametrize("name", LONG_SUMS)

@@ -7,17 +7,22 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from harness import Leaves, run_program
 from llvm_text import functions
 
 import lamina as lm
+from lamina import ops
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.compilation import compile_program
+from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.native_program import write_llvm, write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
@@ -26,6 +31,8 @@ from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import FusedSum, LoopSchedule
 from lamina.engines.simd.emit.kernels import KernelCall
 from lamina.engines.simd.emit.workspaces import Workspaces
+from lamina.graph import Tensor
+from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
@@ -323,25 +330,48 @@ def test_the_remainder_after_the_blocks_is_reduced_too(rest: int) -> None:
     assert combined == pytest.approx(np.log(np.exp(values.astype("float64")).sum()), rel=1e-6)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_blocks_do_not_depend_on_the_number_of_threads(threads: int) -> None:
-    script = f"""
-import os
-os.environ["LAMINA_THREADS"] = "{threads}"
-import numpy as np, lamina as lm
-x = lm.Input(100_003)
-f = lm.compile(inputs=[x], outputs=[lm.ops.sum(x), lm.ops.logsumexp(x)], engine="cpu")
-values = np.random.default_rng(0).normal(size=(2, 100_003)).astype("float32")
-print([float(result).hex() for result in f(values)])
-"""
-    found = [_printed(script), _printed(script.replace(f'"{threads}"', '"1"'))]
-    assert found[0] == found[1]
+def inputs_of(*shapes: tuple[int, ...]) -> Leaves:
+    generator, leaves = np.random.default_rng(0), Leaves()
+    for shape in shapes:
+        leaves.add(generator.normal(size=shape).astype("float32"))
+    return leaves
 
 
-def _printed(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def random_sum(kind: str, draw: Callable[[int, int], int]) -> tuple[Leaves, Tensor]:
+    """A sum of random extents; `draw` gives numbers from low to high."""
+    if kind == "reduction":
+        leaves = inputs_of((draw(1, 90), draw(1, 90), draw(1, 90)))
+        axes = tuple(axis for axis in range(3) if draw(0, 2)) or 1
+        reduce = (ops.sum, ops.variance, ops.logsumexp)[draw(0, 2)]
+        return leaves, reduce(leaves.tensors[0], axes)
+    if kind == "product":
+        k = draw(1, 10 ** draw(2, 4))
+        leaves = inputs_of((draw(1, 3), draw(1, 100), k), (k, draw(1, 100)))
+        return leaves, ops.matmul(*leaves.tensors)
+    images, inputs, outputs = draw(1, 50), draw(1, 48), draw(1, 48)
+    size, window = draw(3, 16), draw(1, 3)
+    positions = size - window + 1 + 2 * (window // 2)
+    shapes = (inputs, size, size), (outputs, positions, positions)
+    leaves = inputs_of(*((images, *shape) for shape in shapes))
+    x, upstream = leaves.tensors
+    weights = ops.full((outputs, inputs, window, window), 0.0)
+    y = ops.conv(x, weights, 1, window // 2, 1)
+    return leaves, gradients(ops.sum(y * upstream), [weights])[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", ["reduction", "product", "weight gradient"])
+def test_sums_do_not_depend_on_the_number_of_threads(kind: str, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    leaves, result = random_sum(kind, lambda low, high: int(generator.integers(low, high + 1)))
+    graph = leaves.graph([result])
+    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    found: set[bytes] = set()
+    for threads in (1, 2, 3, 4):
+        engine = CpuEngine()
+        engine.processor = replace(engine.processor, threads=threads)
+        found.add(run_program(program, engine, leaves.feeds)[0]["y0"].tobytes())
+    assert len(found) == 1
 
 
 # The cache ----------------------------------------------------------------------------------------
