@@ -226,12 +226,12 @@ def call_tile(
         iterations: of the outermost loop; by default its extent, which then is a constant in the
             micro-kernel.
     """
-    (extent, left_step), *inner = tile.loops
-    k = size_of([one for one, _ in inner])
+    (extent, left_step), *deeper = tile.loops
+    k = size_of([one for one, _ in deeper])
     most = max(MOST_TERMS // (2 * k if tile.paired else k), 1)
     iterations = iterations or extent
     if extent > most:
-        tile = replace(tile, loops=((0, left_step), *inner))
+        tile = replace(tile, loops=((0, left_step), *deeper))
 
     counts = () if tile.loops[0][0] else (constant(min(most, iterations), I64),)
     code.call_void(emit_tile(code.module, tile), left, right, sums, *counts)
