@@ -64,6 +64,13 @@ def _number(value: float, type: Type) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
+def _shuffled(left: Value, right: Value | None, picks: Sequence[int]) -> str:
+    """The instruction that takes lanes of left and right."""
+    mask = ", ".join(f"i32 {pick}" for pick in picks)
+    other = typed(undefined(left.type) if right is None else right)
+    return f"shufflevector {typed(left)}, {other}, <{len(picks)} x i32> <{mask}>"
+
+
 # LLVM's names of the instructions on tiles.
 _TILE_INSTRUCTIONS = {
     "configure": "ldtilecfg",
@@ -272,27 +279,42 @@ class Function(Instructions):
         end = self.block
         after = self.new_block()
         end.jump = f"br {typed(again)}, label %{loop.body.label}, label %{after.label}"
-        pairs = [(loop.index, loop.start, following)]
-        pairs += zip(loop.carried, loop.initial, carried, strict=True)
-        phis = [
-            f"{received.name} = phi {type_text(received.type)} "
-            f"[ {operand(initial)}, %{loop.entry.label} ], [ {operand(handed)}, %{end.label} ]"
-            for received, initial, handed in pairs
-        ]
-        loop.body.lines[:0] = phis
+        received = (loop.index, *loop.carried)
+        first, later = (loop.start, *loop.initial), (following, *carried)
+        self._receive(loop.body, received, (loop.entry, first), (end, later))
         if loop.guarded is None:
             return tuple(carried)
         loop.guarded.jump += f"%{after.label}"
-        results: list[Value] = []
-        for initial, handed in zip(loop.initial, carried, strict=True):
-            results.append(
-                self.instruction(
-                    f"phi {type_text(handed.type)} [ {operand(initial)}, %{loop.guarded.label} ], "
-                    f"[ {operand(handed)}, %{end.label} ]",
-                    handed.type,
-                )
-            )
-        return tuple(results)
+        results = tuple(Value(self._name("%v"), value.type) for value in carried)
+        self._receive(after, results, (loop.guarded, loop.initial), (end, carried))
+        return results
+
+    def _receive(
+        self,
+        block: BasicBlock,
+        received: Sequence[Value],
+        *sources: tuple[BasicBlock, Sequence[Value]],
+    ) -> None:
+        """Names the values with which a block begins, for each block from which it is entered.
+
+        Vectors are padded to a power of two of lanes. LLVM 22.1 passes others of several registers
+        from block to block lane by lane.
+        """
+        phis: list[str] = []
+        narrowed: list[str] = []
+        for value, *handed in zip(received, *(values for _, values in sources), strict=True):
+            lanes = value.type.lanes
+            wide = value
+            if lanes & (lanes - 1):
+                wide = Value(self._name("%w"), value.type.wide(1 << lanes.bit_length()))
+                narrowed.append(f"{value.name} = {_shuffled(wide, None, range(lanes))}")
+            operands: list[str] = []
+            for (source, _), one in zip(sources, handed, strict=True):
+                with self.at(source):
+                    padded = self.padded(one, wide.type.lanes, 0)
+                operands.append(f"[ {operand(padded)}, %{source.label} ]")
+            phis.append(f"{wide.name} = phi {type_text(wide.type)} {', '.join(operands)}")
+        block.lines[:0] = phis + narrowed
 
     def finish(self, value: Value | None = None) -> None:
         """Returns from the function."""
@@ -456,12 +478,7 @@ class Function(Instructions):
 
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
         """Lanes of left and right in any order; right's are numbered after left's."""
-        mask = ", ".join(f"i32 {pick}" for pick in picks)
-        other = typed(undefined(left.type) if right is None else right)
-        mask_text = f"<{len(picks)} x i32> <{mask}>"
-        return self.instruction(
-            f"shufflevector {typed(left)}, {other}, {mask_text}", left.type.wide(len(picks))
-        )
+        return self.instruction(_shuffled(left, right, picks), left.type.wide(len(picks)))
 
     def bits(self, lanes: Value, element: str) -> Value:
         """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""

@@ -28,8 +28,9 @@ from c99 import C99, library_of
 
 from lamina.base.shapes import Array
 from lamina.codegen import c, llvm
-from lamina.codegen.values import FLOAT, I32, POINTER, Type, constant, undefined
+from lamina.codegen.values import FLOAT, I32, I64, POINTER, Type, constant, undefined
 from lamina.codegen.words import OPENCL, Words
+from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
 from lamina.errors import InternalError
@@ -155,3 +156,19 @@ def test_loops_that_carry_floats_keep_their_order(type: Type, expected: list[str
     (start,) = [number for number, line in enumerate(lines) if line.startswith("for (")]
     assert [line for line in lines if line.startswith("#")] == expected
     assert lines[start - len(expected) : start] == expected
+
+
+def test_a_vector_of_several_registers_is_carried_whole() -> None:
+    def instructions(lanes: int) -> int:
+        type, module = Type("float", lanes), llvm.Module(fused=True)
+        code = module.function("sums", (("x", POINTER), ("n", I64), ("y", POINTER)), internal=False)
+        x, n, y = code.parameters
+        loop = code.begin_loop(constant(0, I64), n, 1, (constant(0, type),))
+        terms = code.load(code.offset(x, loop.index, "ptr"), type)
+        (total,) = code.end_loop(loop, (code.add(loop.carried[0], terms),))
+        code.store(total, y)
+        code.finish()
+        return listing(module.text(), host()).count("\n\t")
+
+    # Lane by lane it would be hundreds.
+    assert instructions(56) < 1.5 * instructions(64)
