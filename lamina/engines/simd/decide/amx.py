@@ -26,8 +26,10 @@ MUST_GAIN = 0.5
 
 def can_be_amx(windowed: Windowed, panels: Panels) -> bool:
     """Whether implicit GEMM can multiply in tile registers."""
-    channels = windowed.step.k[-1].extent
-    return windowed.paired and channels % (2 * AMX_STEPS) == 0 and panels.lanes == _EDGE
+    # Pairs are neighbours along K; other contractions may have no K.
+    if not windowed.paired or panels.lanes != _EDGE:
+        return False
+    return windowed.step.k[-1].extent % (2 * AMX_STEPS) == 0
 
 
 def amx_work(windowed: Windowed, panels: Panels, others: float) -> float | None:
