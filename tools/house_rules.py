@@ -24,7 +24,10 @@ ROOT = Path(__file__).parents[1]
 CODE = ("lamina", "tests", "benchmarks", "tools", "examples")
 LAYERS = "lamina/layers"
 PAGES = ("README.md", "CONTRIBUTING.md", "docs", "benchmarks/README.md")
-TABLES = ("tools/mutations", "pyproject.toml", ".pre-commit-config.yaml", ".ci/run")
+TABLES = (
+    *("tools/mutations", "pyproject.toml", ".pre-commit-config.yaml", ".ci/run"),
+    "lamina/foreign/names.txt",
+)
 # These quote retired words.
 EXEMPT = ("tools/house_rules.py", "tests/processes/test_house_rules.py")
 

@@ -143,14 +143,6 @@ def as_dtype(value: DTypeLike) -> DType:
     return _BY_NAME[name]
 
 
-# Names in PyTorch and C.
-_ALIASES = {"double": "float64", "float": "float32", "half": "float16", "long": "int64"} | {
-    "boolean": "bool",
-    "int": "int64",
-    "short": "int16",
-}
-
-
 _ON_KINDS = {"c": "Complex numbers are two arrays: array.real and array.imag."} | dict.fromkeys(
     "mM", "Make numbers of times first: array.astype('int64')."
 )
@@ -158,8 +150,10 @@ _ON_KINDS = {"c": "Complex numbers are two arrays: array.real and array.imag."} 
 
 def _advice_on_type(value: object, name: str) -> str:
     bare = name.removeprefix("torch.").removeprefix("tf.")
-    ours = bare if bare in PUBLIC_DTYPES else _ALIASES.get(bare, "")
-    if ours and not isinstance(value, np.dtype):
+    from lamina.foreign import spelling  # only errors need it
+
+    ours = bare if bare in PUBLIC_DTYPES else spelling(["element", "dtype="], bare)
+    if ours in PUBLIC_DTYPES and not isinstance(value, np.dtype):
         return f'Write "{ours}".'
     kind = value.kind if isinstance(value, np.dtype) else ""
     return _ON_KINDS.get(kind, "Convert the array first, for example with array.astype('float32').")

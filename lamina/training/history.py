@@ -120,6 +120,11 @@ def _advice(name: object, known: Sequence[str], measured: Sequence[str]) -> str:
         return f"It has a number for each class: history['{name}[0]']."
     if name in measured:
         return "It is a matrix: model.evaluate(data, loss, metrics) gives it."
+    return advice_on_measure(name, known)
+
+
+def advice_on_measure(name: str, known: Sequence[str]) -> str:
+    """What the name of a measured value is called here, or how to measure more."""
     from lamina.foreign import nearest, spelling  # only errors need it
 
     bare = re.sub("^(val|valid|validation|test)_", "", name)

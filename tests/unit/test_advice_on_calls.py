@@ -75,6 +75,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: lm.Input(4, dtype="long"), 'Write "int64".'),
     (lambda: lm.Input(4, dtype="torch.float32"), 'Write "float32".'),
+    (lambda: lm.Input(4, dtype="fp16"), 'Write "float16".'),
     (
         lambda: fit()["val_loss"],
         "Without validation data there is none: fit(validation=...) measures 'validation_loss'.",

@@ -109,8 +109,9 @@ def test_advice_for_other_callables_is_not_given(
     assert text_of(call, **options).splitlines()[-1].startswith("  found ")
 
 
-def test_every_name_from_other_frameworks_maps_to_an_existing_option() -> None:
-    packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops, lm.data, lm.callbacks)
+def test_every_name_from_other_frameworks_is_of_a_callable_and_maps_to_an_option() -> None:
+    losses = lm.training.losses
+    packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops, lm.data, lm.callbacks, losses)
     public = [getattr(package, name) for package in packages for name in dir(package)]
     public += [*vars(lm.Model).values(), *vars(lm.data.Dataset).values()]
     known = {"", *(name for one in public if callable(one) for name in names_of(one))}
@@ -121,6 +122,10 @@ def test_every_name_from_other_frameworks_maps_to_an_existing_option() -> None:
         for option in " ".join(found).split()
     }
     assert options <= known
+    callables = {f"{one.__qualname__}()" for one in public if callable(one)}
+    owners = set(rows()) - {"()"}
+    assert {owner for owner in owners if owner.endswith("()")} <= callables
+    assert {owner.strip("()") for owner in owners if owner.startswith("(")} <= known
 
 
 def names_of(one: Callable[..., Any]) -> list[str]:

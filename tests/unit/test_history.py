@@ -12,6 +12,7 @@ import pytest
 
 import lamina as lm
 from lamina.errors import DefinitionError, UnknownNameError
+from lamina.training.history import advice_on_measure
 
 X = np.linspace(-1, 1, 24, dtype="float32").reshape(6, 4)
 LABELS = np.arange(6) % 3
@@ -42,6 +43,11 @@ def test_an_unknown_name_lists_the_known_ones_and_says_what_it_is_called(
     known = "loss, accuracy, validation_loss, validation_accuracy"
     assert error.value.facts[0] == ("expected", known)
     assert error.value.advice == advice
+
+
+def test_the_name_of_a_metric_in_keras_is_that_of_its_class_here() -> None:
+    advice = advice_on_measure("val_mean_absolute_error", ["mae", "validation_mae"])
+    assert advice == "Here it is called 'validation_mae'."
 
 
 def test_an_unknown_name_is_refused_before_the_first_epoch_has_ended() -> None:

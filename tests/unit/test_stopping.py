@@ -103,10 +103,18 @@ def test_a_measure_that_is_not_there_is_named_before_the_training(tmp_path: Path
         assert seen.calls == ["fit fails: DefinitionError"]
 
 
-def test_the_name_of_a_measure_in_keras_is_named_here() -> None:
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("val_loss", "Here it is called 'validation_loss'."),
+        ("val_acc", "Here it is called 'validation_accuracy'."),
+        ("acuracy", "Did you mean 'accuracy'?"),
+    ],
+)
+def test_the_name_of_a_measure_in_keras_is_named_here(name: str, advice: str) -> None:
     with pytest.raises(DefinitionError) as caught:
-        fit([lm.callbacks.EarlyStopping("val_loss")])
-    assert caught.value.advice == "Here it is called 'validation_loss'."
+        fit([lm.callbacks.EarlyStopping(name)], metrics=[lm.Accuracy()])
+    assert caught.value.advice == advice
 
 
 PLATEAU = [5, 4, 4, 4, 4, 3.99999, 3, 3, 3, 3, 3, 2.9]

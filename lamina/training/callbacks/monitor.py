@@ -9,7 +9,7 @@ from typing import Annotated
 from lamina.checks.kinds import Kind, Misfit, Operands, OrNone, Word
 from lamina.errors import DefinitionError
 from lamina.training.callbacks.callback import RunningFit
-from lamina.training.history import VALIDATION
+from lamina.training.history import advice_on_measure
 
 SMALLEST = "min"
 
@@ -37,16 +37,11 @@ def require_measured(fit: RunningFit, monitor: str, best: str | None, where: str
     measured = dict.fromkeys((*fit.history.measured, *fit.history))
     # How many numbers a row has is known after an epoch.
     if _without_position(monitor) not in measured:
-        ours = monitor.replace("val_", VALIDATION, 1)
         raise DefinitionError(
             f"nothing named {monitor!r} is measured",
             facts=(("expected", ", ".join(measured)), ("found", repr(monitor))),
             where=where,
-            advice=f"Here it is called {ours!r}."
-            if ours in measured
-            else "fit(validation=..., metrics=[lm.Accuracy()]) measures more."
-            if ours.startswith(VALIDATION)
-            else "",
+            advice=advice_on_measure(monitor, [*measured]),
         )
     if best is None and fit.smaller_is_better.get(_without_position(monitor)) is None:
         raise DefinitionError(
