@@ -1,14 +1,15 @@
 """Options and fixtures of all tests.
 
-The conformance suite runs on every engine that works on the machine; `pytest tests/conformance
---engine=NAME` runs it on one: `cpu`, `opencl:1`, `cuda:0`. An engine is finished when it passes.
+Tests that take an engine run on the interpreter and on cpu; `pytest tests/conformance
+--engine=NAME` runs all of the conformance tests on one: `cpu`, `opencl:1`, `cuda:0`. An engine is
+finished when they pass.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
-import re
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 from zlib import crc32
 
 import pytest
+from harness import LACKS
 from targets import TARGETS, use_costs_of
 
 import lamina as lm
@@ -35,15 +37,22 @@ from lamina.step.derive import default_targets, training_graph
 from lamina.training import verification
 from lamina.training.interrupt import Interrupt
 
-# Refusals of devices that lack what a program needs.
-LACKS = (
-    "this device cannot compute with float64",
-    "this device ends the loops of a work item too early",
-)
-
-
 # After the name of an OpenCL device: its engine runs the kernels for GPUs.
 GPU_KERNELS = "+gpu"
+
+
+# Of the tests that are marked as sampled, and of tests/processes, one in so many runs by default.
+SAMPLED_PARTS = 64
+
+
+def _part(text: str) -> tuple[int, int]:
+    """K and N of the option `--part K/N`."""
+    number, count = (int(one) for one in text.split("/"))
+    if not 0 <= number < count:
+        raise argparse.ArgumentTypeError(
+            f"{text}: there are parts 0/{count} to {count - 1}/{count}"
+        )
+    return number, count
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,30 +60,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine",
         default="",
         metavar="NAME",
-        help="the engine that the conformance tests run on (default: every one that works here)",
-    )
-    parser.addoption(
-        "--share",
-        type=int,
-        default=0,
-        metavar="N",
-        help="run one in N of the conformance tests that take an engine, of tests/processes, and "
-        "of the tests that are marked as sampled (default: all with --engine; else one in 32, and "
-        "one in 128 of those that are sampled or on OpenCL, where drivers take a quarter of a "
-        "second to compile each)",
+        help="the engine that tests run on which take one (default: the interpreter, and cpu)",
     )
     parser.addoption(
         "--part",
-        type=int,
-        default=0,
-        metavar="K",
-        help="which of the N parts of these tests, from 0 on; each test is in one of them",
+        type=_part,
+        default=None,
+        metavar="K/N",
+        help="run part K of N, from 0/N on, of the tests that take an engine, of tests/processes, "
+        "and of the tests that are marked as sampled (default: all with --engine; else one in "
+        f"{SAMPLED_PARTS} of the last two)",
     )
     parser.addoption(
-        "--sample",
-        action="store_true",
-        help="run one case of each op, gradient and layer, and the tests of the engine itself: for "
-        "engines on which all conformance tests take hours; with --share N one in N of them",
+        "--case",
+        default="",
+        metavar="NAME",
+        help="run only this case of the tests that check many in one program; a failure names it",
     )
     parser.addoption(
         "--pocl-cache",
@@ -89,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Gives these tests, and processes that they start, a program cache of their own.
 
     Raises:
-        pytest.UsageError: for an unknown engine or part.
+        pytest.UsageError: for an unknown engine.
     """
     if not hasattr(config, "workerinput"):  # the processes of xdist share it
         # PoCL, which has a cache of its own, may still write to it at the end.
@@ -100,9 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
     # Schedules, and with them the rounding of results, do not depend on times.
     os.environ["LAMINA_TUNE"] = "0"
-    engine, share, part = (config.getoption(f"--{name}") for name in ("engine", "share", "part"))
-    if share < 0 or part < 0 or (share and part >= share):
-        raise pytest.UsageError(f"--share {share} --part {part}: there are parts 0 to N - 1 of N")
+    engine = config.getoption("--engine")
     if engine.partition(":")[0] == "cuda":
         machine_without_gpu()
     if engine:
@@ -121,86 +120,50 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests that take an engine run on the one from `--engine`, or on every one that works here."""
+    """Tests that take an engine run on the one from `--engine`, or on the interpreter and cpu."""
     if "engine_name" in metafunc.fixturenames:
-        wanted = str(metafunc.config.getoption("--engine"))
-        usable = [device.engine for device in devices() if not device.problem]
-        names: list[Any] = [wanted] if wanted else usable
-        if wanted.endswith(GPU_KERNELS) and "engine" not in metafunc.fixturenames:
+        chosen = str(metafunc.config.getoption("--engine"))
+        names: list[Any] = [chosen] if chosen else ["interpreter", "cpu"]
+        if chosen.endswith(GPU_KERNELS) and "engine" not in metafunc.fixturenames:
             skip = pytest.mark.skip(reason="opens its engine by name")
-            names = [pytest.param(wanted, marks=skip)]
+            names = [pytest.param(chosen, marks=skip)]
         metafunc.parametrize("engine_name", names, scope="session")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks the tests that take an engine, and those on OpenCL as sampled."""
+    if _engine_of(item):
+        item.add_marker("engine")
+    if "opencl_name" in getattr(item, "fixturenames", ()):  # drivers take long to compile
+        item.add_marker("sampled")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects the tests that are not in the share of `--share`, or not in the sample."""
-    part = config.getoption("--part")
+    """Deselects the tests that are not in the part of `--part`."""
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
     for item in items:
-        if "opencl_name" in getattr(item, "fixturenames", ()):  # drivers take long to compile
-            item.add_marker("sampled")
-    sampled: set[str] = set()
-
-    def is_chosen(item: pytest.Item) -> bool:
-        if config.getoption("--sample") and "conformance" in item.path.parts:
-            key = _sample_key(item)
-            is_first = bool(key) and key not in sampled
-            sampled.add(key)
-            wanted = config.getoption("--share")
-            return is_first and (not wanted or crc32(key.encode()) % wanted == part)
-        share = _share_of(item, config)
-        name = item.nodeid.replace(_engine_of(item), "")
-        return crc32(name.encode()) % share == part % share
-
-    chosen = [is_chosen(item) for item in items]
-    rows = list(zip(items, chosen, strict=True))
-    config.hook.pytest_deselected(items=[item for item, is_run in rows if not is_run])
-    items[:] = [item for item, is_run in rows if is_run]
+        (chosen if _is_in_part(item, config) else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = chosen
 
 
-# Of these tests, `--sample` runs the first case of each op or layer.
-_SAMPLED = (
-    "test_halves.py::test_a_training_step_in_mixed_precision",
-    "test_mixed_float64.py::test_products_round_their_operands",
-    "test_ops.py::test_gradient_equals_its_evaluation",
-    "test_ops.py::test_op_equals_its_reference",
-    "test_schedules.py::test_contraction_is_right_with_every_schedule",
-    "test_schedules.py::test_loops_are_right_with_every_schedule",
-    "test_tf32.py::test_a_layer_between_products",
-)
-# Of these, whose cases are random, it runs the first ones.
-_RANDOM, _RANDOM_CASES = "test_random_graphs.py", 12
-
-
-def _sample_key(item: pytest.Item) -> str:
-    """What the sample has one test of: an op, a layer, or the test itself; "" if it has none."""
-    function, _, case = item.nodeid.rpartition("/")[2].partition("[")
-    number = re.search(r"\d+", case)
-    is_early = number is not None and int(number[0]) < _RANDOM_CASES
-    if function.startswith("test_engine.py") or (function.startswith(_RANDOM) and is_early):
-        return item.nodeid
-    if function not in _SAMPLED:
-        return ""
-    return f"{function} {re.split(r'-[0-9]', case.rstrip(']'))[0]}"
+def _is_in_part(item: pytest.Item, config: pytest.Config) -> bool:
+    part = config.getoption("--part")
+    is_sampled = item.get_closest_marker("sampled") or "processes" in item.path.parts
+    if part is None:
+        part = (0, SAMPLED_PARTS if is_sampled and not config.getoption("--engine") else 1)
+    elif not is_sampled and not item.get_closest_marker("engine"):
+        return True
+    number, count = part
+    name = item.nodeid.replace(_engine_of(item), "")
+    return crc32(name.encode()) % count == number
 
 
 def _engine_of(item: pytest.Item) -> str:
     """The engine of a test; "" if it takes none."""
     parameters = getattr(item, "callspec", None)
     return str(parameters.params.get("engine_name", "")) if parameters is not None else ""
-
-
-def _share_of(item: pytest.Item, config: pytest.Config) -> int:
-    """N, where one in N of the tests of this kind is run."""
-    chosen, engine = config.getoption("--share"), _engine_of(item)
-    takes_long = engine.startswith("opencl") or item.get_closest_marker("sampled")
-    # Comparisons of layers with PyTorch on each engine take a while; trajectories always run.
-    compared = engine and chosen and item.get_closest_marker("torch")
-    in_part = "processes" in item.path.parts or (engine and "conformance" in item.path.parts)
-    if not takes_long and not compared and not in_part:
-        return 1
-    if chosen or config.getoption("--engine"):
-        return chosen or 1
-    return 128 if takes_long else 32
 
 
 @pytest.hookimpl(wrapper=True)
@@ -210,8 +173,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         with _machine_faults(item):
             yield
     except EngineError as error:
-        named = "engine_name" in getattr(item, "fixturenames", ())
-        if not named or error.problem not in LACKS:
+        if not item.get_closest_marker("engine") or error.problem not in LACKS:
             raise
         pytest.skip(error.problem)
 

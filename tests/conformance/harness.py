@@ -1,4 +1,8 @@
-"""Runs a graph on an engine and compares the results with the oracle, for conformance tests."""
+"""Runs graphs on an engine and compares the results with the oracle, for conformance tests.
+
+`check_cases` compiles many small graphs as one program, which takes a fraction of the time that a
+program for each would take. The tolerances are those of each graph alone.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tolerances import expected_of
+from tolerances import Expected, expected_of
 
 from lamina import ops
 from lamina.base.shapes import Array, DType, as_dtype
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
+from lamina.errors import EngineError
 from lamina.graph import Graph, Sample, Tensor, leaf, show
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
@@ -53,6 +58,9 @@ def run_program(
     return outputs, {name: memory.read() for name, memory in memories.items()}
 
 
+Schedules = Callable[[Program], Iterable[Any]]
+
+
 def check(
     graph: Graph,
     engine: Engine,
@@ -60,15 +68,16 @@ def check(
     runs: int = 1,
     *,
     exact: bool = False,
-    schedules: Callable[[Program], Iterable[Any]] = lambda _: (),
+    schedules: Schedules = lambda _: (),
+    expected: Expected | None = None,
 ) -> Program:
     """Compiles and runs a graph, compares all results with the oracle, and returns the program.
 
-    The tolerance is derived from the graph (`tolerances.py`); it is zero if numbers are so `exact`
-    that no sum of them is rounded. On failure the message shows the graph. It is run with the
-    schedules that the engine chooses, and with each of `schedules`.
+    The tolerance is derived from the graph (`tolerances.py`), unless results are `expected`; it is
+    zero if numbers are so `exact` that no sum of them is rounded. On failure the message shows the
+    graph. It is run with the schedules that the engine chooses, and with each of `schedules`.
     """
-    expected = expected_of(graph, feeds, runs, exact=exact)
+    expected = expected or expected_of(graph, feeds, runs, exact=exact)
     try:
         program = compile_graph(graph, batch=1, name="test", target=engine.target)
         kept = decode(encode(program))
@@ -85,6 +94,88 @@ def check(
         error.add_note(f"The graph:\n{show(graph)}")
         raise
     return program
+
+
+# (leaves) -> tensors: adds the leaves of a case, and returns its results.
+Build = Callable[["Leaves"], Sequence[Tensor]]
+
+# Refusals of devices that lack what a program needs.
+LACKS = (
+    "this device cannot compute with float64",
+    "this device ends the loops of a work item too early",
+)
+
+
+def check_cases(
+    cases: Iterable[tuple[str, Build]],
+    engine: Engine,
+    *,
+    exact: bool = False,
+    schedules: Schedules = lambda _: (),
+    only: str = "",
+) -> None:
+    """Checks the graphs of all cases in one program; an error names the case that fails.
+
+    Cases that the device cannot run are left out, unless it can run none.
+
+    Args:
+        cases: the name and the graph of each.
+        engine: runs them.
+        exact: whether no sum is rounded.
+        schedules: with which the program is run, too.
+        only: the name of the only case that is checked, "" for all.
+    """
+    chosen = [case for case in cases if only in ("", case[0])]
+    if not chosen:
+        pytest.skip(f"no case {only}")
+
+    def check_together(cases: list[tuple[str, Build]]) -> None:
+        leaves, graphs = Leaves(), list[Graph]()
+        for name, build in cases:
+            first = len(leaves.tensors)
+            results = build(leaves)
+            named = tuple((f"{name}/{number}", tensor) for number, tensor in enumerate(results))
+            graphs.append(Graph(tuple(leaves.tensors[first:]), named))
+        expected = Expected({}, {})
+        for graph in graphs:
+            feeds = {x.attributes["name"]: leaves.feeds[x.attributes["name"]] for x in graph.inputs}
+            expected |= expected_of(graph, feeds, exact=exact)
+        outputs = tuple(output for graph in graphs for output in graph.outputs)
+        graph = Graph(tuple(leaves.tensors), outputs)
+        check(graph, engine, leaves.feeds, schedules=schedules, expected=expected)
+
+    refused = _check_halves(chosen, check_together)
+    if len(refused) == len(chosen):
+        raise refused[0]
+
+
+def _check_halves(
+    cases: list[tuple[str, Build]], check_together: Callable[[list[tuple[str, Build]]], None]
+) -> list[EngineError]:
+    """Checks cases together; if that fails, each half of them, down to one case.
+
+    Returns:
+        The refusals of cases that the device cannot run.
+    """
+    try:
+        check_together(cases)
+        return []
+    except Exception as error:
+        problem = error
+    is_refusal = isinstance(problem, EngineError) and problem.problem in LACKS
+    if len(cases) == 1:
+        if is_refusal:
+            return [problem]
+        problem.add_note(f"This case fails alone, too: --case {cases[0][0]}")
+        raise problem
+    middle = len(cases) // 2
+    refused = _check_halves(cases[:middle], check_together)
+    refused += _check_halves(cases[middle:], check_together)
+    if not is_refusal:
+        names = ", ".join(name for name, _ in cases)
+        problem.add_note(f"Each half of these cases passes alone, together they fail: {names}")
+        raise problem
+    return refused
 
 
 def compare(name: str, found: Array, expected: Array, allowed: Array | float = 0.0) -> None:

@@ -368,7 +368,12 @@ def _sampled(
     )
 
 
-CASES = [
-    *(*_ordering(), *_indexing(), *_rearranging(), *_repeating(), *_norms()),
-    *(*_products(), *_matrices(), *_images()),
-]
+CASES: dict[str, list[Case]] = {
+    "ordering": [*_ordering()],
+    "indexing": [*_indexing()],
+    "rearranging": [*_rearranging(), *_repeating()],
+    "norms": [*_norms()],
+    "products": [*_products()],
+    "matrices": [*_matrices()],
+    "images": [*_images()],
+}

@@ -1,17 +1,21 @@
-"""Floats of 16 bits on the engine under test: casts have the oracle's bits, all ops take them."""
+"""Floats of 16 bits on the engine under test: casts have the oracle's bits, layers take them.
+
+`test_ops.py` tests that all ops take them.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import CASES, DIFFERENTIABLE, Leaves, check, compare, run_program, values_of
+from harness import Leaves, check, compare, run_program
 from layer_cases import LAYERS, alone, values_for
 from random_graphs import random_graph
 from test_mixed_float64 import differentiated
-from test_ops import weighted_gradients
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 import lamina as lm
@@ -19,7 +23,7 @@ from lamina import ops
 from lamina.base.shapes import Array, DType, as_dtype, bfloat16, converted, float16, float32, static
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
-from lamina.graph import LEAF, Op, Sample, apply, bind_batch, evaluate
+from lamina.graph import LEAF, Tensor, bind_batch, evaluate
 from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
 from lamina.step.derive import default_targets, training_graph
@@ -45,63 +49,56 @@ def between(half: DType) -> Array:
     return np.concatenate([numbers, middle, ends])
 
 
-def casts(array: Array, dtype: DType, engine: Engine) -> tuple[Array, Array]:
-    """The array as another dtype: found on the engine, and expected."""
+def check_casts(given: list[tuple[Array, DType]], engine: Engine) -> None:
+    """Each array is cast to its type with the bits of the oracle; NaN is any NaN."""
     leaves = Leaves()
-    graph = leaves.graph([ops.cast(leaves.add(array), dtype)])
+    graph = leaves.graph([ops.cast(leaves.add(array), dtype) for array, dtype in given])
     program = compile_graph(graph, batch=1, name="casts", target=engine.target)
     outputs, _ = run_program(program, engine, leaves.feeds)
     expected, _ = evaluate(graph, leaves.feeds)
-    return outputs["y0"], expected["y0"]
-
-
-def assert_same_bits(found: Array, expected: Array, given: Array) -> None:
-    """All bits are equal; NaN is any NaN."""
-    bits = f"u{found.itemsize}"
-    with np.errstate(all="ignore"):
-        same = (found != found) & (expected != expected)
-    same |= found.view(bits) == expected.view(bits)
-    assert same.all(), list(
-        zip(given[~same][:5], found[~same][:5], expected[~same][:5], strict=True)
-    )
+    for (array, dtype), (name, wanted) in zip(given, expected.items(), strict=True):
+        found = outputs[name]
+        with np.errstate(all="ignore"):
+            same = (found != found) & (wanted != wanted)
+        bits = f"u{found.itemsize}"
+        wrong = ~(same | (found.view(bits) == wanted.view(bits)))
+        rows = zip(array[wrong][:5], found[wrong][:5], wanted[wrong][:5], strict=True)
+        assert not wrong.any(), f"{array.dtype} to {dtype}: {[*rows]}"
 
 
 @HALVES
-@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "float16", "int32", "bool"])
-def test_every_number_of_16_bits_is_cast_exactly(half: DType, name: str, engine: Engine) -> None:
-    numbers = every_half(half)
-    found, expected = casts(numbers, as_dtype(name), engine)
-    assert_same_bits(found, expected, numbers)
+def test_every_number_of_16_bits_is_cast_exactly(half: DType, engine: Engine) -> None:
+    names = ("float32", "float64", "bfloat16", "float16", "int32", "bool")
+    check_casts([(every_half(half), as_dtype(name)) for name in names], engine)
 
 
 @HALVES
-@pytest.mark.parametrize("name", ["float32", "float64"])
-def test_floats_are_rounded_once_to_16_bits(half: DType, name: str, engine: Engine) -> None:
-    numbers = between(half)
-    with np.errstate(all="ignore"):
-        wide = numbers.astype(name)
-        wide = np.concatenate([np.nextafter(wide, -np.inf), wide, np.nextafter(wide, np.inf)])
-    wide = np.concatenate([wide, -wide])
-    found, expected = casts(wide, half, engine)
-    assert_same_bits(found, expected, wide)
+def test_floats_are_rounded_once_to_16_bits(half: DType, engine: Engine) -> None:
+    given: list[tuple[Array, DType]] = []
+    for name in ("float32", "float64"):
+        with np.errstate(all="ignore"):
+            wide = between(half).astype(name)
+            wide = np.concatenate([np.nextafter(wide, -np.inf), wide, np.nextafter(wide, np.inf)])
+        given.append((np.concatenate([wide, -wide]), half))
+    check_casts(given, engine)
 
 
 @HALVES
-@pytest.mark.parametrize("name", ["int32", "int64", "uint8", "bool"])
-def test_integers_are_rounded_once_to_16_bits(half: DType, name: str, engine: Engine) -> None:
-    dtype = as_dtype(name).numpy
-    limits = np.iinfo("u1" if name == "bool" else dtype)
-    near = [
-        (1 << power) + (1 << max(power - 8, 0)) * middle + offset
-        for power in range(limits.bits - 1)
-        for middle in (0, 1, 3)
-        for offset in (-1, 0, 1)
-    ]
-    every = [*range(-300, 300), *near, *(-one for one in near), limits.min, limits.max]
-    inside = [one for one in every if limits.min <= one <= limits.max]
-    numbers = np.array(inside, limits.dtype).astype(dtype)
-    found, expected = casts(numbers, half, engine)
-    assert_same_bits(found, expected, numbers)
+def test_integers_are_rounded_once_to_16_bits(half: DType, engine: Engine) -> None:
+    given: list[tuple[Array, DType]] = []
+    for name in ("int32", "int64", "uint8", "bool"):
+        dtype = as_dtype(name).numpy
+        limits = np.iinfo("u1" if name == "bool" else dtype)
+        near = [
+            (1 << power) + (1 << max(power - 8, 0)) * middle + offset
+            for power in range(limits.bits - 1)
+            for middle in (0, 1, 3)
+            for offset in (-1, 0, 1)
+        ]
+        every = [*range(-300, 300), *near, *(-one for one in near), limits.min, limits.max]
+        inside = [one for one in every if limits.min <= one <= limits.max]
+        given.append((np.array(inside, limits.dtype).astype(dtype), half))
+    check_casts(given, engine)
 
 
 @HALVES
@@ -117,34 +114,6 @@ def test_halves_are_moved_without_a_change(half: DType, engine: Engine) -> None:
         ops.take(x, leaves.add(np.array([5, 0, 253])), 0),
     ]
     check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
-
-
-# Ops ----------------------------------------------------------------------------------------------
-
-
-def takes_floats(case: Any) -> bool:
-    """Whether a sample has operands of the float type under test."""
-    _, sample = case.values
-    return bool(sample.shapes) and (not sample.dtypes or "float" in sample.dtypes)
-
-
-@HALVES
-@pytest.mark.parametrize(("op", "sample"), [*filter(takes_floats, CASES)])
-@pytest.mark.sampled
-def test_an_op_takes_halves(op: Op, sample: Sample, half: DType, engine: Engine) -> None:
-    leaves = Leaves()
-    operands = [leaves.add(array) for array in values_of(sample, half)]
-    check(leaves.graph([apply(op, *operands, **sample.attributes)]), engine, leaves.feeds)
-
-
-@HALVES
-@pytest.mark.parametrize(("op", "sample"), [*filter(takes_floats, DIFFERENTIABLE)])
-@pytest.mark.sampled
-def test_a_gradient_takes_halves(op: Op, sample: Sample, half: DType, engine: Engine) -> None:
-    leaves = Leaves()
-    operands = [leaves.add(array) for array in values_of(sample, half)]
-    result = apply(op, *operands, **sample.attributes)
-    check(leaves.graph(weighted_gradients(leaves, operands, result)), engine, leaves.feeds)
 
 
 # Layers -------------------------------------------------------------------------------------------
@@ -196,29 +165,39 @@ def test_a_random_graph_with_rounded_products(seed: int, half: DType, engine: En
     check(graph, engine, made.feeds, runs=2 if graph.updates else 1)
 
 
-@HALVES
-@pytest.mark.parametrize("seed", [seed for seed in SEEDS if seed % 5 != 4])
-@pytest.mark.sampled
-def test_windows_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
-    made = WindowedGraph(seed)
-    graph = with_rounded_products(made.graph, half)
+def rounded(graphs: type[WindowedGraph], seeds: Sequence[int], half: DType) -> Any:
+    """Cases of random graphs whose products are rounded; every fifth is float64, and left out."""
 
+    def build(seed: int, leaves: Leaves) -> list[Tensor]:
+        graph = with_rounded_products(graphs(seed, leaves).graph, half)
+        return [tensor for _, tensor in graph.outputs]
+
+    return [(str(seed), partial(build, seed)) for seed in seeds if seed % 5 != 4]
+
+
+@HALVES
+@pytest.mark.parametrize("first", SEEDS[::10])
+@pytest.mark.sampled
+def test_windows_with_rounded_products(
+    first: int, half: DType, engine: Engine, check_cases: Any
+) -> None:
     def schedule(program: Program) -> list[Any]:
         # One of them, as all take long. The unit tests of windows, pairs, AMX and GPUs run all
         # schedules of fewer products.
         found = [*engine.schedules(program)]
-        return random.Random(seed).sample(found, min(len(found), 1))
+        return random.Random(first).sample(found, min(len(found), 1))
 
-    check(graph, engine, made.feeds, schedules=schedule)
+    cases = rounded(WindowedGraph, range(first, first + 10), half)
+    check_cases(cases, engine, schedules=schedule)
 
 
 @HALVES
-@pytest.mark.parametrize("seed", [seed for seed in FILTERED_SEEDS if seed % 5 != 4])
+@pytest.mark.parametrize("first", FILTERED_SEEDS[::10])
 @pytest.mark.sampled
-def test_windows_of_3x3_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
-    made = FilteredGraph(seed)
-    graph = with_rounded_products(made.graph, half)
-    check(graph, engine, made.feeds)
+def test_windows_of_3x3_with_rounded_products(
+    first: int, half: DType, engine: Engine, check_cases: Any
+) -> None:
+    check_cases(rounded(FilteredGraph, range(first, first + 10), half), engine)
 
 
 NETWORKS: dict[str, tuple[lm.Network, int]] = {

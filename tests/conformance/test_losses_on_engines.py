@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import Leaves, check
+from harness import Leaves
 from loss_limits import LIMITS
 
 import lamina as lm
@@ -116,27 +117,29 @@ def test_a_loss_of_16_bits_is_computed_in_float32(name: str, half: DType) -> Non
     assert found[0] == float(converted(np.asarray(found[1]), half.numpy))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_weighted_losses_and_gradients_agree_with_numpy(name: str, engine: Engine) -> None:
-    loss, predictions, target = CASES[name]
-    leaves = Leaves()
-    x = [leaves.add(one.astype("float32")) for one in predictions]
-    y = None if target is None else leaves.add(target)
-    weights = leaves.add(generator.random(7).astype("float32"))
-    value = loss(x if len(x) > 1 else x[0], y, weights)
-    check(leaves.graph([value, *gradients(value, x)]), engine, leaves.feeds)
+def test_weighted_losses_and_gradients_agree_with_numpy(engine: Engine, check_cases: Any) -> None:
+    def build(name: str, leaves: Leaves) -> list[Tensor]:
+        loss, predictions, target = CASES[name]
+        x = [leaves.add(one.astype("float32")) for one in predictions]
+        y = None if target is None else leaves.add(target)
+        weights = leaves.add(np.random.default_rng(1).random(7).astype("float32"))
+        value = loss(x if len(x) > 1 else x[0], y, weights)
+        return [value, *gradients(value, x)]
+
+    check_cases([(name, partial(build, name)) for name in CASES], engine)
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_limits_agree_with_numpy(name: str, engine: Engine) -> None:
-    loss, predictions, target, _, _ = LIMITS[name]
-    leaves = Leaves()
-    x = [leaves.add(one.astype("float32")) for one in predictions]
-    y = None
-    if target is not None:
-        y = leaves.add(target.astype("float32") if target.dtype.kind == "f" else target)
-    value = loss(x if len(x) > 1 else x[0], y)
-    check(leaves.graph([value, *gradients(ops.sum(value), x)]), engine, leaves.feeds)
+def test_limits_agree_with_numpy(engine: Engine, check_cases: Any) -> None:
+    def build(name: str, leaves: Leaves) -> list[Tensor]:
+        loss, predictions, target, _, _ = LIMITS[name]
+        x = [leaves.add(one.astype("float32")) for one in predictions]
+        y = None
+        if target is not None:
+            y = leaves.add(target.astype("float32") if target.dtype.kind == "f" else target)
+        value = loss(x if len(x) > 1 else x[0], y)
+        return [value, *gradients(ops.sum(value), x)]
+
+    check_cases([(name, partial(build, name)) for name in LIMITS], engine)
 
 
 UNKNOWN = np.where(np.arange(35).reshape(7, 5) == 11, np.nan, SCORES)
@@ -156,11 +159,11 @@ METRICS: dict[str, tuple[Any, Array, Array]] = {
 }
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_weighted_statistics_agree_with_numpy(name: str, engine: Engine) -> None:
-    metric, prediction, target = METRICS[name]
-    leaves = Leaves()
-    x, y = leaves.add(prediction), leaves.add(np.asarray(target, target.dtype))
-    weights = leaves.add(generator.random(7).astype("float32"))
-    statistics = metric.statistics(x, y, weights=weights)
-    check(leaves.graph(list(statistics.values())), engine, leaves.feeds)
+def test_weighted_statistics_agree_with_numpy(engine: Engine, check_cases: Any) -> None:
+    def build(name: str, leaves: Leaves) -> list[Tensor]:
+        metric, prediction, target = METRICS[name]
+        x, y = leaves.add(prediction), leaves.add(np.asarray(target, target.dtype))
+        weights = leaves.add(np.random.default_rng(1).random(7).astype("float32"))
+        return list(metric.statistics(x, y, weights=weights).values())
+
+    check_cases([(name, partial(build, name)) for name in METRICS], engine)

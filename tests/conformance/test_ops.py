@@ -1,19 +1,22 @@
 """Every op on the engine under test: alone, differentiated, fused with others, and on views.
 
-Generated from the samples of `lamina.ops.ALL`. The compiled program is compared with
-`graph.evaluate`, within the tolerances that `harness` states.
+Generated from the samples of `lamina.ops.ALL`. All samples of an op are one program, whose results
+are compared with `graph.evaluate`, within the tolerances that `tolerances.py` states. A failure
+names its case: `pytest tests/conformance/test_ops.py --engine=cpu -k softmax --case softmax-3-f32`
+runs it alone.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from _pytest.mark import ParameterSet
-from harness import CASES, DIFFERENTIABLE, Leaves, check, values_of
+from harness import Build, Leaves, check, values_of
 
 from lamina import ops
 from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64
@@ -22,29 +25,45 @@ from lamina.graph import Op, Sample, Tensor, apply
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Elementwise
 
-WITH_OPERANDS = [case for case in CASES if case.values[1].shapes]
-DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+# (leaves, values of an operand, sample) -> a tensor with these values.
+View = Callable[[Leaves, Array, Sample], Tensor]
+# (the result of an op, its operands) -> what is computed of them.
+Finish = Callable[[Tensor, list[Tensor]], list[Tensor]]
 
 
-@DTYPES
-@pytest.mark.parametrize(("op", "sample"), CASES)
-def test_op_equals_its_reference(op: Op, sample: Sample, dtype: DType, engine: Engine) -> None:
-    leaves = Leaves()
-    operands = [leaves.add(array) for array in values_of(sample, dtype)]
-    result = apply(op, *operands, **sample.attributes)
-    check(leaves.graph([result]), engine, leaves.feeds)
+def _alone(result: Tensor, _: list[Tensor]) -> list[Tensor]:
+    return [result]
 
 
-@DTYPES
-@pytest.mark.parametrize(("op", "sample"), DIFFERENTIABLE)
-def test_gradient_equals_its_evaluation(
-    op: Op, sample: Sample, dtype: DType, engine: Engine
-) -> None:
-    leaves = Leaves()
-    operands = [leaves.add(array) for array in values_of(sample, dtype)]
-    result = apply(op, *operands, **sample.attributes)
-    found = weighted_gradients(leaves, operands, result)
-    check(leaves.graph(found), engine, leaves.feeds)
+def _leaf(leaves: Leaves, array: Array, _: Sample) -> Tensor:
+    return leaves.add(array)
+
+
+def value(
+    op: Op, sample: Sample, dtype: DType, view: View = _leaf, finish: Finish = _alone
+) -> Build:
+    """What is computed of the op's result for a sample."""
+
+    def build(leaves: Leaves) -> list[Tensor]:
+        operands = [view(leaves, array, sample) for array in values_of(sample, dtype)]
+        return finish(apply(op, *operands, **sample.attributes), operands)
+
+    return build
+
+
+def gradient(
+    op: Op, sample: Sample, dtype: DType, view: View = _leaf, finish: Finish = _alone
+) -> Build:
+    """The gradients of a weighted sum of that."""
+
+    def build(leaves: Leaves) -> list[Tensor]:
+        first = len(leaves.tensors)
+        (result,) = value(op, sample, dtype, view, finish)(leaves)
+        sources = [x for x in leaves.tensors[first:] if x.attributes["role"] == "input"]
+        found = weighted_gradients(leaves, sources, result)
+        return found if finish is _alone else [result, *found]
+
+    return build
 
 
 def weighted_gradients(leaves: Leaves, operands: list[Tensor], result: Tensor) -> list[Tensor]:
@@ -56,44 +75,56 @@ def weighted_gradients(leaves: Leaves, operands: list[Tensor], result: Tensor) -
     return list(gradients(ops.sum(weighted), floats))
 
 
-# Between other ops --------------------------------------------------------------------------------
+# Cases of an op -----------------------------------------------------------------------------------
+
+Cases = Iterator[tuple[str, Build]]
 
 
-@pytest.mark.parametrize(("op", "sample"), WITH_OPERANDS)
-def test_op_between_elementwise_ops(op: Op, sample: Sample, engine: Engine) -> None:
-    leaves = Leaves()
-    operands = [neutral(leaves, leaves.add(array)) for array in values_of(sample, float32)]
-    result = apply(op, *operands, **sample.attributes)
-    check(leaves.graph([followed(result)]), engine, leaves.feeds)
+def samples_of(op: Op) -> Iterator[tuple[str, Sample]]:
+    for number, sample in enumerate(op.samples):
+        yield f"{op.name}-{number}", sample
 
 
-@pytest.mark.parametrize(("op", "sample"), WITH_OPERANDS)
-def test_op_with_several_users(op: Op, sample: Sample, engine: Engine) -> None:
-    leaves = Leaves()
-    operands = [neutral(leaves, leaves.add(array)) for array in values_of(sample, float32)]
-    result = apply(op, *operands, **sample.attributes)
-    outputs = [followed(result), result, ops.sum(followed(result)), *operands]
-    check(leaves.graph(outputs), engine, leaves.feeds)
+def _in_types(op: Op, types: tuple[DType, ...]) -> Cases:
+    """The values and gradients of each sample in one of the types, in turn."""
+    for number, (name, sample) in enumerate(samples_of(op)):
+        dtype = types[number % len(types)]
+        if dtype.is_half and not (sample.shapes and "float" in (sample.dtypes or ("float",))):
+            continue
+        yield f"{name}-{dtype}", value(op, sample, dtype)
+        if sample.differentiable:
+            yield f"{name}-gradient-{dtype}", gradient(op, sample, dtype)
 
 
-@pytest.mark.parametrize(("op", "sample"), DIFFERENTIABLE)
-def test_gradient_between_elementwise_ops(op: Op, sample: Sample, engine: Engine) -> None:
-    leaves = Leaves()
-    inputs = [leaves.add(array) for array in values_of(sample, float64)]
-    result = apply(op, *(neutral(leaves, x) for x in inputs), **sample.attributes)
-    result = followed(result)
-    found = weighted_gradients(leaves, inputs, result)
-    check(leaves.graph([result, *found]), engine, leaves.feeds)
+def _between_elementwise_ops(op: Op) -> Cases:
+    for name, sample in samples_of(op):
+        if sample.shapes:
+            yield f"{name}-between", value(op, sample, float32, _neutral, _followed)
+        if sample.differentiable:
+            yield f"{name}-gradient-between", gradient(op, sample, float64, _neutral, _followed)
 
 
-def neutral(leaves: Leaves, x: Tensor) -> Tensor:
+def _with_several_users(op: Op) -> Cases:
+    for name, sample in samples_of(op):
+        if sample.shapes:
+            yield f"{name}-users", value(op, sample, float32, _neutral, _several)
+
+
+def _viewed(op: Op) -> Cases:
+    for name, sample in samples_of(op):
+        yield f"{name}-viewed", value(op, sample, float32, _leaf, _views)
+
+
+def _neutral(leaves: Leaves, array: Array, _: Sample) -> Tensor:
     """The same values, after arithmetic that the compiler cannot simplify."""
+    x = leaves.add(array)
+    add = partial(leaves.add, role="parameter")
     shape = (1,) * x.rank
     if x.dtype.kind == "bool":
-        return ops.logical_and(x, leaves.add(np.ones(shape, bool)))
+        return ops.logical_and(x, add(np.ones(shape, bool)))
     if x.dtype.kind == "int":
-        return ops.add(x, leaves.add(np.zeros(shape, x.dtype.numpy)))
-    return x * leaves.add(np.ones(shape, x.dtype.numpy))
+        return ops.add(x, add(np.zeros(shape, x.dtype.numpy)))
+    return x * add(np.ones(shape, x.dtype.numpy))
 
 
 def followed(result: Tensor) -> Tensor:
@@ -103,10 +134,25 @@ def followed(result: Tensor) -> Tensor:
     return result * 3 - result if result.dtype.kind == "int" else ops.neg(result * 0.5 - 0.25)
 
 
-# On views -----------------------------------------------------------------------------------------
+def _followed(result: Tensor, _: list[Tensor]) -> list[Tensor]:
+    return [followed(result)]
 
-# (leaves, values of an operand, sample) -> a tensor with these values: a movement of a new leaf.
-View = Callable[[Leaves, Array, Sample], Tensor]
+
+def _several(result: Tensor, operands: list[Tensor]) -> list[Tensor]:
+    return [followed(result), result, ops.sum(followed(result)), *operands]
+
+
+def _views(result: Tensor, _: list[Tensor]) -> list[Tensor]:
+    flat = ops.reshape(result, (-1,)) if 0 not in result.shape else result
+    return [
+        ops.transpose(result),
+        ops.flip(followed(flat)),
+        followed(ops.pad(flat, [(1, 2)] * flat.rank)),
+        ops.concat([flat, flat], 0)[::2],
+    ]
+
+
+# Views of operands --------------------------------------------------------------------------------
 
 
 def _reshaped(leaves: Leaves, array: Array, _: Sample) -> Tensor:
@@ -164,47 +210,51 @@ VIEWS: tuple[View, ...] = (
 )
 
 
-def with_views(cases: list[ParameterSet], count: int) -> list[ParameterSet]:
-    """Each case with the next `count` views, so that each op is tested with all of them."""
-    views = itertools.cycle(VIEWS)
-    return [
-        pytest.param(*case.values, view, id=f"{case.id}-{view.__name__.strip('_')}")
-        for case in cases
-        for view in itertools.islice(views, count)
-    ]
+def _views_of_operands() -> dict[str, list[tuple[str, Build]]]:
+    """By op: its samples on the next views, so that each op is tested with all of them."""
+    of_values, of_gradients = itertools.cycle(VIEWS), itertools.cycle(VIEWS)
+    found: dict[str, list[tuple[str, Build]]] = {op.name: [] for op in ops.ALL}
+    for op in ops.ALL:
+        for name, sample in samples_of(op):
+            for view in itertools.islice(of_values, 3 * bool(sample.shapes)):
+                case = f"{name}-{view.__name__.strip('_')}"
+                found[op.name].append((case, value(op, sample, float32, view)))
+            for view in itertools.islice(of_gradients, 1 * sample.differentiable):
+                case = f"{name}-gradient-{view.__name__.strip('_')}"
+                found[op.name].append((case, gradient(op, sample, float64, view)))
+    return found
 
 
-@pytest.mark.parametrize(("op", "sample", "view"), with_views(WITH_OPERANDS, 3))
-def test_op_on_views(op: Op, sample: Sample, view: View, engine: Engine) -> None:
-    leaves = Leaves()
-    operands = [view(leaves, array, sample) for array in values_of(sample, float32)]
-    result = apply(op, *operands, **sample.attributes)
-    check(leaves.graph([result]), engine, leaves.feeds)
+ON_VIEWS = _views_of_operands()
+
+# By name: (op) -> its cases. The first always run.
+SETTINGS: dict[str, Callable[[Op], Any]] = {
+    "alone": lambda op: _in_types(op, (float32, float64)),
+    "in the other type": lambda op: _in_types(op, (float64, float32)),
+    "bfloat16": lambda op: _in_types(op, (bfloat16,)),
+    "float16": lambda op: _in_types(op, (float16,)),
+    "between": _between_elementwise_ops,
+    "users": _with_several_users,
+    "on views": lambda op: ON_VIEWS[op.name],
+    "viewed": _viewed,
+}
 
 
-@pytest.mark.parametrize(("op", "sample", "view"), with_views(DIFFERENTIABLE, 1))
-def test_gradient_on_views(op: Op, sample: Sample, view: View, engine: Engine) -> None:
-    leaves = Leaves()
-    operands = [view(leaves, array, sample) for array in values_of(sample, float64)]
-    inputs = list(leaves.tensors)
-    result = apply(op, *operands, **sample.attributes)
-    found = weighted_gradients(leaves, inputs, result)
-    check(leaves.graph(found), engine, leaves.feeds)
-
-
-@pytest.mark.parametrize(("op", "sample"), CASES)
-def test_views_of_the_result(op: Op, sample: Sample, engine: Engine) -> None:
-    leaves = Leaves()
-    operands = [leaves.add(array) for array in values_of(sample, float32)]
-    result = apply(op, *operands, **sample.attributes)
-    flat = ops.reshape(result, (-1,)) if 0 not in result.shape else result
-    outputs = [
-        ops.transpose(result),
-        ops.flip(followed(flat)),
-        followed(ops.pad(flat, [(1, 2)] * flat.rank)),
-        ops.concat([flat, flat], 0)[::2],
-    ]
-    check(leaves.graph(outputs), engine, leaves.feeds)
+@pytest.mark.parametrize(
+    ("op", "setting"),
+    [
+        pytest.param(
+            *(op, setting),
+            id=f"{op.name}-{setting}",
+            marks=() if setting == "alone" else pytest.mark.sampled,
+        )
+        for op in ops.ALL
+        for setting, cases_of in SETTINGS.items()
+        if next(iter(cases_of(op)), None)
+    ],
+)
+def test_op_and_gradient(op: Op, setting: str, engine: Engine, check_cases: Any) -> None:
+    check_cases(SETTINGS[setting](op), engine)
 
 
 # Special cases ------------------------------------------------------------------------------------
@@ -231,21 +281,23 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, np.inf, -np.inf, np.nan)
 LIMITS = {"float32": (80.0, 88.0, 89.0, -87.0, -103.0, -104.0), "float64": (700.0, 710.0, -746.0)}
 
 
-@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, float16], ids=str)
 @pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
-def test_op_at_special_values(op: Op, dtype: DType, engine: Engine) -> None:
+def test_op_at_special_values(op: Op, engine: Engine, check_cases: Any) -> None:
     """Infinities, NaN, both zeros, denormals, the largest numbers: the results are NumPy's."""
-    limits = ml_dtypes.finfo(dtype.numpy)
-    strange = [*SPECIAL, *LIMITS.get(dtype.name, ()), 1e4, -1e4]
-    strange = [dtype.numpy.type(number) for number in strange]
-    tiny = limits.tiny
-    strange += [limits.smallest_subnormal * dtype.numpy.type(3), tiny, -tiny, limits.eps]
-    if op.name not in ("sin", "cos", "tan"):
-        strange += [limits.max, limits.min]
-    values = np.array(strange, dtype.numpy)
-    leaves = Leaves()
-    operands = [leaves.add(values)]
-    if len(op.samples[0].shapes) == 2:
-        operands = [leaves.add(values[:, None]), *operands]
-    result = apply(op, *operands, **op.samples[0].attributes)
-    check(leaves.graph([result]), engine, leaves.feeds)
+
+    def build(dtype: DType, leaves: Leaves) -> list[Tensor]:
+        limits = ml_dtypes.finfo(dtype.numpy)
+        strange = [*SPECIAL, *LIMITS.get(dtype.name, ()), 1e4, -1e4]
+        strange = [dtype.numpy.type(number) for number in strange]
+        tiny = limits.tiny
+        strange += [limits.smallest_subnormal * dtype.numpy.type(3), tiny, -tiny, limits.eps]
+        if op.name not in ("sin", "cos", "tan"):
+            strange += [limits.max, limits.min]
+        values = np.array(strange, dtype.numpy)
+        operands = [leaves.add(values)]
+        if len(op.samples[0].shapes) == 2:
+            operands = [leaves.add(values[:, None]), *operands]
+        return [apply(op, *operands, **op.samples[0].attributes)]
+
+    types = (float32, float64, bfloat16, float16)
+    check_cases([(f"{op.name}-{dtype}", partial(build, dtype)) for dtype in types], engine)

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import Leaves, Values, numbers_of, run_program, values_of
+from harness import CASES, Leaves, Values, numbers_of, run_program, values_of
 from random_graphs import random_graph
-from test_ops import CASES, weighted_gradients
+from test_ops import weighted_gradients
 
 import lamina as lm
 from lamina import ops

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from harness import Leaves, check
 from lamina import ops
 from lamina.base.shapes import Array, DType, float32, float64
 from lamina.engines.engine import Engine
-from lamina.graph import Graph, Tensor
+from lamina.graph import Tensor
 
 T = TypeVar("T")
 
@@ -30,10 +31,10 @@ SMALLEST_WORK = 5_000
 class Products:
     """A random product of matrices, through views, with an epilogue."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, leaves: Leaves) -> None:
         self.generator = np.random.default_rng(seed)
         self.dtype: DType = float64 if seed % 5 == 4 else float32
-        self.leaves = Leaves()
+        self.leaves = leaves
         self.batch = self.choose((1, 1, 1, 2, 3))
         while True:
             self.m, self.n, self.k = (self.choose(EXTENTS) for _ in range(3))
@@ -82,7 +83,7 @@ class Products:
         ]
         return self.choose(forms)()
 
-    def graph(self) -> Graph:
+    def results(self) -> list[Tensor]:
         left, right = self.operand(self.m, self.k), self.operand(self.k, self.n)
         product = left @ right
         shape = tuple(extent for extent in product.shape if isinstance(extent, int))
@@ -103,18 +104,19 @@ class Products:
         if self.generator.random() < 0.3:
             outputs.append(self.leaf(5, self.k) @ right)
             outputs.append(self.leaf(9, self.k) @ right)
-        return self.leaves.graph(outputs)
+        return outputs
 
     def seed(self) -> tuple[Tensor, Tensor]:
         seed, step = (self.leaves.add(np.asarray(number, "int64")) for number in (3, 4))
         return seed, step
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_product_equals_its_evaluation(seed: int, engine: Engine) -> None:
-    made = Products(seed)
-    graph = made.graph()
-    check(graph, engine, made.leaves.feeds)
+@pytest.mark.parametrize("first", range(0, 150, 10))
+def test_products_equal_their_evaluation(first: int, engine: Engine, check_cases: Any) -> None:
+    def build(seed: int, leaves: Leaves) -> list[Tensor]:
+        return Products(seed, leaves).results()
+
+    check_cases([(str(seed), partial(build, seed)) for seed in range(first, first + 10)], engine)
 
 
 # Sums of such small whole numbers are exact in every order, so that a lost product shows.
@@ -125,104 +127,112 @@ def whole_numbers(generator: np.random.Generator, dtype: DType, *shape: int) -> 
 DTYPES = pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 
 
+def cases_of(build: Callable[..., list[Tensor]], rows: Sequence[Any], *more: Any) -> Any:
+    """A case for each row of sizes."""
+    return [(str(row).replace(" ", ""), partial(build, row, *more)) for row in rows]
+
+
+LARGE_K = ((3, 5, 9000), (33, 40, 4100), (40, 3, 8193), (2, 16, 4096), (15, 33, 9000))
+# Rows a page multiple apart.
+LARGE_K += ((37, 200, 2048),)
+
+
 @DTYPES
-@pytest.mark.parametrize(
-    ("m", "n", "k"),
-    [
-        *((3, 5, 9000), (33, 40, 4100), (40, 3, 8193), (2, 16, 4096), (15, 33, 9000)),
-        # Rows a page multiple apart.
-        (37, 200, 2048),
-    ],
-)
 def test_products_with_a_large_k_equal_their_evaluation(
-    m: int, n: int, k: int, dtype: DType, engine: Engine
+    dtype: DType, engine: Engine, check_cases: Any
 ) -> None:
-    generator = np.random.default_rng(k)
-    leaves = Leaves()
-    a, b, c, d = (
-        leaves.add(generator.uniform(-1, 1, shape).astype(dtype.numpy))
-        for shape in ((m, k), (k, n), (k, m), (n, k))
-    )
-    left, right = ops.transpose(c, (1, 0)), ops.transpose(d, (1, 0))
-    products = [a @ b, left @ b, a @ right, left @ right]
-    check(leaves.graph([ops.tanh(y * 0.01) for y in products]), engine, leaves.feeds)
+    def build(size: tuple[int, int, int], leaves: Leaves) -> list[Tensor]:
+        m, n, k = size
+        generator = np.random.default_rng(k)
+        a, b, c, d = (
+            leaves.add(generator.uniform(-1, 1, shape).astype(dtype.numpy))
+            for shape in ((m, k), (k, n), (k, m), (n, k))
+        )
+        left, right = ops.transpose(c, (1, 0)), ops.transpose(d, (1, 0))
+        products = [a @ b, left @ b, a @ right, left @ right]
+        return [ops.tanh(y * 0.01) for y in products]
+
+    check_cases(cases_of(build, LARGE_K), engine)
+
+
+PRODUCTS = (
+    *((1, 1, 33), (2, 3, 17), (3, 31, 65), (13, 16, 130), (14, 32, 64), (15, 33, 1)),
+    *((29, 50, 47), (31, 7, 100), (64, 48, 10), (5, 100, 9001), (70, 130, 31)),
+)
 
 
 @DTYPES
 @pytest.mark.parametrize("transposed", ["", "left", "right"])
-@pytest.mark.parametrize(
-    ("m", "n", "k"),
-    [
-        *((1, 1, 33), (2, 3, 17), (3, 31, 65), (13, 16, 130), (14, 32, 64), (15, 33, 1)),
-        *((29, 50, 47), (31, 7, 100), (64, 48, 10), (5, 100, 9001), (70, 130, 31)),
-    ],
-)
 def test_every_product_counts(
-    m: int, n: int, k: int, transposed: str, dtype: DType, engine: Engine
+    transposed: str, dtype: DType, engine: Engine, check_cases: Any
 ) -> None:
-    generator, leaves = np.random.default_rng(m), Leaves()
-    shapes = [
-        (k, m) if transposed == "left" else (m, k),
-        (n, k) if transposed == "right" else (k, n),
-    ]
-    a, b = (leaves.add(whole_numbers(generator, dtype, *shape)) for shape in shapes)
-    a, b = (
-        ops.transpose(a) if transposed == "left" else a,
-        ops.transpose(b) if transposed == "right" else b,
-    )
-    product = a @ b
-    outputs = [product, ops.sum(product, 0), ops.sum(ops.relu(product), 1)]
-    check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
+    def build(size: tuple[int, int, int], leaves: Leaves) -> list[Tensor]:
+        m, n, k = size
+        generator = np.random.default_rng(m)
+        shapes = [
+            (k, m) if transposed == "left" else (m, k),
+            (n, k) if transposed == "right" else (k, n),
+        ]
+        a, b = (leaves.add(whole_numbers(generator, dtype, *shape)) for shape in shapes)
+        a, b = (
+            ops.transpose(a) if transposed == "left" else a,
+            ops.transpose(b) if transposed == "right" else b,
+        )
+        product = a @ b
+        return [product, ops.sum(product, 0), ops.sum(ops.relu(product), 1)]
+
+    check_cases(cases_of(build, PRODUCTS), engine, exact=True)
+
+
+SUMS = ((1,), (19,), (7, 33), (33, 7), (5, 3, 65), (70_001,), (66_000, 3), (5, 70_000))
 
 
 @DTYPES
-@pytest.mark.parametrize(
-    "shape",
-    [(1,), (19,), (7, 33), (33, 7), (5, 3, 65), (70_001,), (66_000, 3), (5, 70_000)],
-    ids=str,
-)
-def test_every_number_of_a_sum_counts(shape: tuple[int, ...], dtype: DType, engine: Engine) -> None:
-    leaves = Leaves()
-    x = leaves.add(whole_numbers(np.random.default_rng(len(shape)), dtype, *shape))
-    outputs = [ops.sum(x), ops.sum(x, 0), ops.sum(x, -1), ops.sum(x * x), ops.cumsum(x, -1)]
-    check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
+def test_every_number_of_a_sum_counts(dtype: DType, engine: Engine, check_cases: Any) -> None:
+    def build(shape: tuple[int, ...], leaves: Leaves) -> list[Tensor]:
+        x = leaves.add(whole_numbers(np.random.default_rng(len(shape)), dtype, *shape))
+        return [ops.sum(x), ops.sum(x, 0), ops.sum(x, -1), ops.sum(x * x), ops.cumsum(x, -1)]
+
+    check_cases(cases_of(build, SUMS), engine, exact=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
-@pytest.mark.parametrize("shape", [(70,), (3, 33), (33, 3), (4, 65)], ids=str)
 def test_argmax_and_argmin_return_the_first_of_equal_extremes(
-    shape: tuple[int, ...], dtype: str, engine: Engine
+    dtype: str, engine: Engine, check_cases: Any
 ) -> None:
-    leaves = Leaves()
-    low = 0 if dtype == "uint8" else -2
-    values = np.random.default_rng(0).integers(low, 3, shape)
-    x, constant = leaves.add(values.astype(dtype)), leaves.add(np.ones(shape, dtype))
-    flat = [ops.reshape(one, (-1,)) for one in (x, constant)]
-    outputs = [position(one, 0) for one in flat for position in (ops.argmax, ops.argmin)]
-    outputs += [position(x, axis) for axis in (0, -1) for position in (ops.argmax, ops.argmin)]
-    check(leaves.graph(outputs), engine, leaves.feeds)
+    def build(shape: tuple[int, ...], leaves: Leaves) -> list[Tensor]:
+        low = 0 if dtype == "uint8" else -2
+        values = np.random.default_rng(0).integers(low, 3, shape)
+        x, constant = leaves.add(values.astype(dtype)), leaves.add(np.ones(shape, dtype))
+        flat = [ops.reshape(one, (-1,)) for one in (x, constant)]
+        outputs = [position(one, 0) for one in flat for position in (ops.argmax, ops.argmin)]
+        return outputs + [
+            position(x, axis) for axis in (0, -1) for position in (ops.argmax, ops.argmin)
+        ]
+
+    check_cases(cases_of(build, ((70,), (3, 33), (33, 3), (4, 65))), engine)
 
 
 @DTYPES
-@pytest.mark.parametrize("shape", [(70_001,), (66_000, 3), (5, 70_000), (64, 33, 65)], ids=str)
 def test_long_reductions_equal_their_evaluation(
-    shape: tuple[int, ...], dtype: DType, engine: Engine
+    dtype: DType, engine: Engine, check_cases: Any
 ) -> None:
-    generator = np.random.default_rng(len(shape))
-    leaves = Leaves()
-    x = leaves.add(generator.uniform(-1, 1, shape).astype(dtype.numpy))
-    outputs = [
-        ops.sum(x),
-        ops.sum(x, 0),
-        ops.max(x),
-        ops.min(x * 2, 0),
-        ops.mean(x * x, -1),
-        # Exact in every order.
-        ops.prod(ops.where(x > 0, 1.0, -1.0)),
-        ops.logsumexp(x, tuple(range(len(shape)))),
-        ops.argmax(ops.reshape(x, (-1,)), 0),
-    ]
-    check(leaves.graph(outputs), engine, leaves.feeds)
+    def build(shape: tuple[int, ...], leaves: Leaves) -> list[Tensor]:
+        generator = np.random.default_rng(len(shape))
+        x = leaves.add(generator.uniform(-1, 1, shape).astype(dtype.numpy))
+        return [
+            ops.sum(x),
+            ops.sum(x, 0),
+            ops.max(x),
+            ops.min(x * 2, 0),
+            ops.mean(x * x, -1),
+            # Exact in every order.
+            ops.prod(ops.where(x > 0, 1.0, -1.0)),
+            ops.logsumexp(x, tuple(range(len(shape)))),
+            ops.argmax(ops.reshape(x, (-1,)), 0),
+        ]
+
+    check_cases(cases_of(build, ((70_001,), (66_000, 3), (5, 70_000), (64, 33, 65))), engine)
 
 
 def test_reductions_keep_nan(engine: Engine) -> None:

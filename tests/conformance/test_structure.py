@@ -5,6 +5,7 @@ The compiled program is compared with `graph.evaluate`, within the tolerances th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,50 +16,61 @@ from structure_cases import CASES, Case
 from lamina import ops
 from lamina.base.shapes import Array
 from lamina.engines.engine import Engine
+from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_function_and_its_gradients(case: Case, engine: Engine) -> None:
-    leaves = Leaves()
+def _with_gradients(case: Case, leaves: Leaves) -> list[Tensor]:
     operands = [leaves.add(array.astype(np.float32)) for array in case.arrays()]
     result = case.ours(*operands)
-    found = gradients(ops.sum(result * result), operands)
-    check(leaves.graph([result, *found]), engine, leaves.feeds)
+    return [result, *gradients(ops.sum(result * result), operands)]
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_functions_and_their_gradients(kind: str, engine: Engine, check_cases: Any) -> None:
+    check_cases([(case.name, partial(_with_gradients, case)) for case in CASES[kind]], engine)
 
 
 SPECIAL = [-np.nan, np.nan, 1.0, -0.0, np.inf, 0.0, -np.inf, 1.0, -1e-40, np.nan, -3.0, 1e-40, 0.0]
 
 
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8", "bool"])
-def test_a_sort_of_special_numbers_is_stable(dtype: str, descending: bool, engine: Engine) -> None:
+def test_a_sort_of_special_numbers_is_stable(engine: Engine, check_cases: Any) -> None:
     limits = np.array([-(2**31), 2**31 - 1, 0, -1, 2**31 - 1, -(2**31), 7, 7, 0, -5], np.int32)
-    array: Array = np.array(SPECIAL, np.float64) if dtype.startswith("float") else limits
-    array = np.concatenate([array, array[::-1]]).astype(dtype)
-    leaves = Leaves()
-    order = ops.argsort(leaves.add(np.tile(array, (3, 1))), 1, descending)
-    check(leaves.graph([order]), engine, leaves.feeds)
+
+    def build(dtype: str, leaves: Leaves) -> list[Tensor]:
+        array: Array = np.array(SPECIAL, np.float64) if dtype.startswith("float") else limits
+        x = leaves.add(np.tile(np.concatenate([array, array[::-1]]).astype(dtype), (3, 1)))
+        return [ops.argsort(x, 1, descending) for descending in (False, True)]
+
+    types = ("float32", "float16", "int32", "uint8", "bool", "float64")
+    check_cases([(dtype, partial(build, dtype)) for dtype in types], engine)
 
 
-@pytest.mark.parametrize("rows", range(1, 14))
-def test_padding_of_a_small_product_counts_as_zero(rows: int, engine: Engine) -> None:
-    leaves = Leaves()
-    x = leaves.add(np.arange(1, rows + 1, dtype=np.float32)[:, None])
-    padded = [ops.pad(x, ((0, 0), widths)) for widths in ((0, 1), (1, 0), (2, 3))]
-    weights = [np.arange(2.0 * y.shape[1]).reshape(-1, 2).astype(np.float32) for y in padded]
-    results = [ops.matmul(y, weight) for y, weight in zip(padded, weights, strict=True)]
-    check(leaves.graph(results), engine, leaves.feeds, exact=True)
+def test_padding_of_a_small_product_counts_as_zero(engine: Engine, check_cases: Any) -> None:
+    def build(rows: int, leaves: Leaves) -> list[Tensor]:
+        x = leaves.add(np.arange(1, rows + 1, dtype=np.float32)[:, None])
+        padded = [ops.pad(x, ((0, 0), widths)) for widths in ((0, 1), (1, 0), (2, 3))]
+        weights = [np.arange(2.0 * y.shape[1]).reshape(-1, 2).astype(np.float32) for y in padded]
+        return [ops.matmul(y, weight) for y, weight in zip(padded, weights, strict=True)]
+
+    cases = [(f"{rows}-rows", partial(build, rows)) for rows in range(1, 14)]
+    check_cases(cases, engine, exact=True)
 
 
-@pytest.mark.parametrize("extent", [2, 7, 8, 9, 17, 33, 100, 1025, 5000])
-def test_a_sort_of_any_length(extent: int, engine: Engine) -> None:
-    generator = np.random.default_rng(extent)
-    leaves = Leaves()
-    few = leaves.add(generator.integers(0, 9, (2, extent)))
-    many = leaves.add(generator.normal(size=(extent, 3)).astype(np.float32))
-    results = [ops.argsort(few, 1, True), ops.sort(few, 1), ops.argsort(many, 0), ops.sort(many, 0)]
-    check(leaves.graph(results), engine, leaves.feeds)
+def test_a_sort_of_any_length(engine: Engine, check_cases: Any) -> None:
+    def build(extent: int, leaves: Leaves) -> list[Tensor]:
+        generator = np.random.default_rng(extent)
+        few = leaves.add(generator.integers(0, 9, (2, extent)))
+        many = leaves.add(generator.normal(size=(extent, 3)).astype(np.float32))
+        return [
+            ops.argsort(few, 1, True),
+            ops.sort(few, 1),
+            ops.argsort(many, 0),
+            ops.sort(many, 0),
+        ]
+
+    extents = (2, 7, 8, 9, 17, 33, 100, 1025, 5000)
+    check_cases([(str(extent), partial(build, extent)) for extent in extents], engine)
 
 
 def test_of_equal_indices_the_last_value_is_put(engine: Engine) -> None:

@@ -7,21 +7,28 @@ subtracted.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
-import pytest
-from harness import Leaves, check
+from harness import Leaves
 
 from lamina import ops
 from lamina.engines.engine import Engine
+from lamina.graph import Tensor
 
 # Whole vectors of any width, and extents with a remainder.
 EXTENTS = (10, 14, 21, 32, 38)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("extent", EXTENTS)
-def test_random_numbers_are_subtracted_from_a_sum(extent: int, dtype: str, engine: Engine) -> None:
-    leaves = Leaves()
-    seed, step = (leaves.add(np.array(3)) for _ in range(2))
-    numbers = ops.uniform((extent,), seed, step, 1, dtype)
-    check(leaves.graph([ops.sum(ops.neg(numbers))]), engine, leaves.feeds)
+def test_random_numbers_are_subtracted_from_a_sum(engine: Engine, check_cases: Any) -> None:
+    def build(extent: int, dtype: str, leaves: Leaves) -> list[Tensor]:
+        seed, step = (leaves.add(np.array(3)) for _ in range(2))
+        return [ops.sum(ops.neg(ops.uniform((extent,), seed, step, 1, dtype)))]
+
+    cases = [
+        (f"{extent}-{dtype}", partial(build, extent, dtype))
+        for dtype in ("float32", "float64")
+        for extent in EXTENTS
+    ]
+    check_cases(cases, engine)

@@ -5,34 +5,31 @@ They run on the interpreter, which runs programs for any target.
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
+from typing import Any
+
 import pytest
-from harness import CASES, Leaves, check, values_of
+from harness import check
 from random_graphs import random_graph
 from targets import TARGETS
+from test_ops import samples_of
+from test_schedules import results
 
 from lamina import ops
-from lamina.base.shapes import float64, static
+from lamina.base.shapes import float64
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.graph import Op, Sample, apply
-from lamina.ops.differentiate import gradients
+from lamina.graph import Op
 from lamina.program.target import Target
 
+pytestmark = pytest.mark.sampled
 EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 
 
 @EACH_TARGET
-@pytest.mark.parametrize(("op", "sample"), CASES)
-def test_op_and_gradient_equal_their_evaluation(op: Op, sample: Sample, target: Target) -> None:
-    leaves = Leaves()
-    operands = [leaves.add(array) for array in values_of(sample, float64)]
-    outputs = [apply(op, *operands, **sample.attributes)]
-    if sample.differentiable:
-        weights = np.random.default_rng(1).uniform(0.5, 1.5, static(outputs[0].shape))
-        weighted = ops.sum(outputs[0] * leaves.add(weights))
-        outputs += gradients(weighted, [x for x in operands if x.dtype.is_float])
-    engine = InterpreterEngine(poison=True, target=target)
-    check(leaves.graph(outputs), engine, leaves.feeds)
+@pytest.mark.parametrize("op", ops.ALL, ids=lambda op: op.name)
+def test_op_and_gradient_equal_their_evaluation(op: Op, target: Target, check_cases: Any) -> None:
+    cases = [(name, partial(results, op, sample, float64)) for name, sample in samples_of(op)]
+    check_cases(cases, InterpreterEngine(poison=True, target=target))
 
 
 @EACH_TARGET

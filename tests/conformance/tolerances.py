@@ -87,6 +87,10 @@ class Expected:
     outputs: Mapping[str, tuple[Array, Array]]
     leaves: Mapping[str, tuple[Array, Array]]
 
+    def __or__(self, other: Expected) -> Expected:
+        """The results of two graphs."""
+        return Expected({**self.outputs, **other.outputs}, {**self.leaves, **other.leaves})
+
 
 def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = False) -> Expected:
     """The oracle's results after some runs, each of which starts from the last one's updates.

@@ -35,14 +35,16 @@ class WindowedGraph:
     """The graph of a seed, and the values that its leaves are fed.
 
     Attributes:
-        graph: results, and gradients of some of its leaves.
+        results: results, and gradients of some of its leaves.
+        graph: the graph of these.
         feeds: values by the leaves' names.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, leaves: Leaves | None = None) -> None:
         self._generator = np.random.default_rng(seed)
         self._dtype: DType = float64 if seed % 5 == 4 else float32
-        self._leaves = Leaves()
+        self._leaves = leaves or Leaves()
+        first = len(self._leaves.tensors)
         self._sources: list[Tensor] = []
         while True:
             self._draw()
@@ -51,7 +53,9 @@ class WindowedGraph:
             work = positions * elements * self._outputs * self._groups
             if SMALLEST_WORK <= work <= LARGEST_WORK and min(self._counts) >= 1:
                 break
-        self.graph = self._build()
+        self.results = self._build()
+        named = tuple((f"y{number}", tensor) for number, tensor in enumerate(self.results))
+        self.graph = Graph(tuple(self._leaves.tensors[first:]), named)
         self.feeds = self._leaves.feeds
 
     def _draw(self) -> None:
@@ -188,7 +192,7 @@ class WindowedGraph:
 
     # The graph ------------------------------------------------------------------------------------
 
-    def _build(self) -> Graph:
+    def _build(self) -> list[Tensor]:
         kind = self._choose((self._convolution,) * 3 + (self._transposed, self._product))
         result = kind()
         outputs = [self._finished(result)]
@@ -198,7 +202,7 @@ class WindowedGraph:
             self._generator.uniform(-1, 1, static(outputs[0].shape)).astype(self._dtype.numpy)
         )
         outputs += gradients(ops.sum(outputs[0] * upstream), self._sources)
-        return self._leaves.graph(outputs)
+        return outputs
 
     def _numbers(self) -> tuple[list[int], list[tuple[int, int]], list[int], int]:
         along = self._along

@@ -268,3 +268,12 @@ def test_results_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> No
         found.append({name: value.tobytes() for name, value in outputs.items()})
     assert len(found[0]) == 2
     assert found[0] == found[1] == found[2]
+
+
+def test_a_contraction_without_k_has_schedules(engine: CpuEngine) -> None:
+    leaves = Leaves()
+    column, row = (leaves.add(np.ones(size, "float32")) for size in (6, 32))
+    graph = leaves.graph([ops.outer(column, row)])
+    program = compile_graph(graph, batch=1, name="test", target=engine.target)
+    check(graph, engine, leaves.feeds, schedules=engine.schedules)
+    assert [*legal_schedules(program, engine.processor)]
