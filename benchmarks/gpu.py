@@ -72,9 +72,9 @@ PEERS = {
 # Seconds for one command of a worker. Tuning and torch.compile may take minutes.
 LIMIT_SECONDS = 1800.0
 # Rounds, and one in how many conformance tests, unless an option says so. On the machine one round
-# runs all code there is, and it runs the sample of the conformance tests.
+# runs all code there is.
 ROUNDS, ROUNDS_ON_MACHINE = 7, 1
-SHARE = 16
+PARTS, PARTS_ON_MACHINE = 16, 128
 # Processes of the conformance tests. Each has a context in the memory of the GPU, about 0.5 GiB.
 TEST_PROCESSES = 8
 # What the conformance tests need besides Lamina's packages.
@@ -162,14 +162,14 @@ def print_machine(workers: Workers, absent: dict[str, str]) -> None:
 # Conformance ------------------------------------------------------------------------------------
 
 
-def require_conformance(engine: str, share: int | None) -> None:
-    """Runs one in `share` of the conformance tests on the engine; ends the command if they fail.
+def require_conformance(engine: str, parts: int) -> None:
+    """Runs one in `parts` of the conformance tests on the engine; ends the command if they fail.
 
     Args:
-        engine: its name with the number of the device, which is in the names of its tests.
-        share: 0 for none; None for the sample, which takes minutes where the others take hours.
+        engine: its name with the number of the device.
+        parts: 0 for no tests.
     """
-    if share == 0:
+    if parts == 0:
         print("\nconformance: not checked")
         return
     if any(find_spec(package) is None for package in TEST_PACKAGES):
@@ -177,9 +177,7 @@ def require_conformance(engine: str, share: int | None) -> None:
             "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
         )
     command = [sys.executable, "-m", "pytest", "tests/conformance", f"--engine={engine}"]
-    # Without -k, tests that run on no engine would run too.
-    chosen = ["--sample"] if share is None else ["--share", str(share)]
-    command += ["-k", engine, *chosen, "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "engine", "--part", f"0/{parts}", "-q", "-p", "no:cacheprovider"]
     command += ["--numprocesses", str(min(TEST_PROCESSES, os.cpu_count() or 1))]
     print(f"\nconformance: {' '.join(command[1:])}", flush=True)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -376,7 +374,7 @@ def options() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=0.3, help="of each peer in each round and column")
     add("--dtype", default="float32", choices=["float32", "mixed", "mixed-bfloat16"])
     add("--precision", default="float32", choices=["float32", "tf32"], help="products of float32")
-    of_tests = f"one test in N; 0: none (default: {SHARE}; with --machine a fixed sample)"
+    of_tests = f"one test in N; 0: none (default: {PARTS}; with --machine {PARTS_ON_MACHINE})"
     add("--conformance", type=int, metavar="N", help=of_tests)
     add("--tune", type=tuning_seconds, help="seconds for each program (default: all candidates)")
     add("--peers", nargs="*", choices=[*chain(*PEERS.values())], help="default: of the precision")
@@ -406,8 +404,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.rounds is None:
         given.rounds = ROUNDS_ON_MACHINE if given.machine else ROUNDS
-    if given.conformance is None and not given.machine:
-        given.conformance = SHARE
+    if given.conformance is None:
+        given.conformance = PARTS_ON_MACHINE if given.machine else PARTS
     if given.precision == "tf32" and given.dtype != "float32":
         parser.error("--precision tf32 is for --dtype float32")
     if given.machine and kind_of(given.engine) != "cuda":

@@ -1,8 +1,9 @@
 """Mixed precision against float64: every op, every layer, random graphs and random networks.
 
-A rounding changes a number by at most u of it: 2^-8 in bfloat16, 2^-11 in float16. All else is
-float32 arithmetic, whose own error counts as `FLOAT32` units of 2^-24 of the largest number. The
-bounds follow from where roundings are allowed:
+A rounding changes a number by at most u of it: 2^-8 in bfloat16, 2^-11 in float16 and in TF32, in
+which operands of products are rounded, and nothing else. All else is float32 arithmetic, whose own
+error counts as `FLOAT32` units of 2^-24 of the largest number. The bounds follow from where
+roundings are allowed:
 
 - *Result of an op* that is multiplied later: rounded once. Each element may be off by u of it.
 - *Gradient of an op* without products: float32.
@@ -35,15 +36,40 @@ from random_graphs import random_graph
 from test_ops import weighted_gradients
 
 import lamina as lm
-from lamina import layers, ops
+from lamina import ops
 from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Graph, Op, Sample, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.ops.differentiate import gradients
 from lamina.step.rounding import PRODUCTS, with_rounded_activations, with_rounded_products
+from lamina.step.tf32_products import with_tf32_products
 
-HALVES = pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
+pytestmark = pytest.mark.sampled
+HALVES = (bfloat16, float16)
+
+
+class Rounding:
+    """How the operands of products are rounded.
+
+    Attributes:
+        unit: the largest relative error of one rounding.
+        half: the type of rounded numbers; None for TF32, which is float32.
+        products: rounds those of a graph.
+    """
+
+    def __init__(self, half: DType | None) -> None:
+        self.half = half
+        self.unit = 2.0**-11 if half is None else UNITS[half]
+
+    def products(self, graph: Graph) -> Graph:
+        if self.half is None:
+            return with_tf32_products(graph)
+        return with_rounded_products(graph, self.half)
+
+
+ROUNDINGS = {"bf16": Rounding(bfloat16), "f16": Rounding(float16), "tf32": Rounding(None)}
+EACH_ROUNDING = pytest.mark.parametrize("rounding", ROUNDINGS.values(), ids=ROUNDINGS)
 FLOAT32 = 8.0
 CANCELLED = 2.0
 TYPICAL = 0.41
@@ -94,8 +120,8 @@ class Samples:
         samples: the samples.
     """
 
-    def __init__(self, op: Op) -> None:
-        self.leaves, self.samples = Leaves(), list[Sample]()
+    def __init__(self, op: Op, leaves: Leaves | None = None) -> None:
+        self.leaves, self.samples = leaves or Leaves(), list[Sample]()
         self.results: list[tuple[list[Tensor], Tensor]] = []
         for sample in op.samples:
             rounds = {"products", "tf32"} & sample.attributes.keys()
@@ -128,43 +154,43 @@ WITHOUT_PRODUCTS = sorted({*FLOATS} - LINEAR - {*SEVERAL})
 DIFFERENTIABLE = [name for name in WITHOUT_PRODUCTS if Samples(FLOATS[name]).gradients()]
 
 
-@HALVES
 @pytest.mark.parametrize("name", WITHOUT_PRODUCTS)
-def test_a_result_that_is_multiplied_is_rounded_once(
-    name: str, half: DType, engine: Engine
+def test_results_are_rounded_once_where_they_are_multiplied_and_gradients_are_not(
+    name: str, engine: Engine
 ) -> None:
-    made = Samples(FLOATS[name])
-    numbers = made.leaves.add(np.array([1.0, -2.0], "float32"))
-    outputs = [ops.outer(ops.reshape(result, (-1,)), numbers) for _, result in made.results]
-    graph, feeds = made.leaves.graph(outputs), made.leaves.feeds
-    found = run(with_rounded_products(graph, half), engine, feeds)
-    for name, wanted in exact(graph, feeds).items():
-        allowed = rounding_error(wanted, half) + float32_error(wanted, feeds)
-        compare(name, found[name], wanted, allowed)
+    leaves = Leaves()
+    results, slopes = Samples(FLOATS[name], leaves), Samples(FLOATS[name], leaves)
+    numbers = leaves.add(np.array([1.0, -2.0], "float32"))
+    multiplied = [ops.outer(ops.reshape(y, (-1,)), numbers) for _, y in results.results]
+    named = {f"y{n}": y for n, y in enumerate(multiplied)}
+    named |= {f"d{n}": y for n, y in enumerate(slopes.gradients())}
+    inputs = tuple(leaves.tensors)
+    graph = Graph(inputs, tuple(named.items()))
+    rounded = {half: with_rounded_products(graph, half) for half in HALVES}
+    together = [
+        (f"{half} {name}", tensor) for half, one in rounded.items() for name, tensor in one.outputs
+    ]
+    found = run(Graph(inputs, tuple(together)), engine, leaves.feeds)
+    for output, wanted in exact(graph, leaves.feeds).items():
+        for half in HALVES:
+            allowed = float32_error(wanted, leaves.feeds)
+            if output in named and output.startswith("y"):
+                allowed = allowed + rounding_error(wanted, half)
+            compare(f"{half} {output}", found[f"{half} {output}"], wanted, allowed)
 
 
-@HALVES
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_a_gradient_without_products_is_not_rounded(name: str, half: DType, engine: Engine) -> None:
-    made = Samples(FLOATS[name])
-    graph, feeds = made.leaves.graph(made.gradients()), made.leaves.feeds
-    found = run(with_rounded_products(graph, half), engine, feeds)
-    for name, wanted in exact(graph, feeds).items():
-        compare(name, found[name], wanted, float32_error(wanted, feeds))
-
-
-@HALVES
+@EACH_ROUNDING
 @pytest.mark.parametrize("name", sorted(LINEAR))
-def test_products_round_their_operands(name: str, half: DType, engine: Engine) -> None:
+def test_products_round_their_operands(name: str, rounding: Rounding, engine: Engine) -> None:
     """A gradient is a sum of products of the other operands and the gradient that arrives."""
     made, magnitudes, squares = (Samples(FLOATS[name]) for _ in range(3))
     graph, feeds = made.leaves.graph(outputs_of(made)), made.leaves.feeds
-    found, wanted = run(with_rounded_products(graph, half), engine, feeds), exact(graph, feeds)
+    found, wanted = run(rounding.products(graph), engine, feeds), exact(graph, feeds)
     absolute, squared = (
         exact(one.leaves.graph(outputs_of(one)), {n: change(x) for n, x in feeds.items()})
         for one, change in ((magnitudes, np.abs), (squares, np.square))
     )
-    u, most = UNITS[half], max(len(operands) for operands, _ in made.results)
+    u, most = rounding.unit, max(len(operands) for operands, _ in made.results)
     shares: list[Array] = []
     for name, value in wanted.items():
         error, float32s = found[name] - value, float32_error(absolute[name], feeds)
@@ -179,49 +205,41 @@ def outputs_of(made: Samples) -> list[Tensor]:
     return [*(result for _, result in made.results), *made.gradients()]
 
 
-@HALVES
+@EACH_ROUNDING
 @pytest.mark.parametrize("name", sorted(SEVERAL))
-def test_ops_that_round_several_tensors(name: str, half: DType, engine: Engine) -> None:
+def test_ops_that_round_several_tensors(name: str, rounding: Rounding, engine: Engine) -> None:
     made = Samples(FLOATS[name])
     graph, feeds = made.leaves.graph(outputs_of(made)), made.leaves.feeds
-    found = run(with_rounded_products(graph, half), engine, feeds)
+    found = run(rounding.products(graph), engine, feeds)
     for output, wanted in exact(graph, feeds).items():
-        bound = CANCELLED * math.sqrt(SEVERAL[name]) * UNITS[half] * root_mean_square(wanted)
+        bound = CANCELLED * math.sqrt(SEVERAL[name]) * rounding.unit * root_mean_square(wanted)
         assert root_mean_square(found[output] - wanted) <= bound + float32_error(wanted, feeds)
 
 
-@HALVES
+@EACH_ROUNDING
 @pytest.mark.parametrize("terms", [8, 128, 2048])
 def test_the_error_of_a_product_is_that_of_its_operands(
-    terms: int, half: DType, engine: Engine
+    terms: int, rounding: Rounding, engine: Engine
 ) -> None:
-    """However many terms are summed."""
+    """However many terms are summed, and not less: the operands are rounded."""
     generator, leaves = np.random.default_rng(0), Leaves()
     x = leaves.add(generator.normal(size=(16, terms)).astype("float32"))
     y = leaves.add(generator.normal(size=(terms, 24)).astype("float32"))
     graph = leaves.graph([ops.matmul(x, y)])
-    found = run(with_rounded_products(graph, half), engine, leaves.feeds)["y0"]
+    found = run(rounding.products(graph), engine, leaves.feeds)["y0"]
     error = root_mean_square(found - exact(graph, leaves.feeds)["y0"])
-    assert error <= 1.1 * TYPICAL * math.sqrt(2 * terms) * UNITS[half]
+    typical = TYPICAL * math.sqrt(2 * terms) * rounding.unit
+    assert 0.8 * typical <= error <= 1.1 * typical
 
 
 # Layers -------------------------------------------------------------------------------------------
 
 
-def test_every_layer_has_a_case() -> None:
-    exported = {name: getattr(lm, name, None) for name in dir(lm)}
-    assert {*LAYERS} == {
-        name
-        for name, kind in exported.items()
-        if isinstance(kind, type) and issubclass(kind, layers.Layer) and kind is not layers.Layer
-    }
-
-
-def differentiated(network: lm.Network, dtype: DType, half: DType | None = None) -> Graph:
+def differentiated(network: lm.Network, dtype: DType, rounding: Rounding | None = None) -> Graph:
     """Results, gradients of a weighted sum, and new states, in training mode."""
     trace = network.trace(dtype=dtype, training=True)
-    if half is not None:
-        trace = with_rounded_activations(trace, half)
+    if rounding is not None and rounding.half is not None:
+        trace = with_rounded_activations(trace, rounding.half)
     (result,) = trace.outputs
     weights = leaf("weights", "input", result.shape, dtype)
     parameters = [variable.tensor for variable in trace.record.parameters.values()]
@@ -231,64 +249,54 @@ def differentiated(network: lm.Network, dtype: DType, half: DType | None = None)
     outputs += [(f"d {x.attributes['name']}", y) for x, y in zip(sources, found, strict=True)]
     outputs += [(f"new {name}", tensor) for name, tensor in trace.record.updates.items()]
     graph = bind_batch(Graph((*trace.inputs, weights), tuple(outputs)), BATCH)
-    return graph if half is None else with_rounded_products(graph, half)
+    return graph if rounding is None else rounding.products(graph)
 
 
-def errors_in_units(
-    network: lm.Network, feeds: Values, roundings: int, half: DType, engine: Engine
-) -> dict[str, float]:
-    """By result: the root mean square error, in units of that of as many roundings.
+def check_network(
+    network: lm.Network, feeds: Values, roundings: int, rounding: Rounding, engine: Engine
+) -> None:
+    """Checks the root mean square error of each result, in units of that of as many roundings.
 
     A gradient follows from twice as many: forwards, and again backwards.
     """
-    found = run(differentiated(network, float32, half), engine, feeds)
+    found = run(differentiated(network, float32, rounding), engine, feeds)
     wanted = exact(differentiated(network, float64), feeds)
     errors: dict[str, float] = {}
     for name, value in wanted.items():
         count = roundings * (2 if name.startswith("d ") else 1)
         # The gradient of a bias of keys is zero: terms like those of the queries' cancel.
         scale = root_mean_square(wanted[name.replace("keys.bias", "queries.bias")])
-        unit = UNITS[half] * math.sqrt(count) * scale
+        unit = rounding.unit * math.sqrt(count) * scale
         errors[name] = root_mean_square(found[name] - value) / unit
-    return errors
-
-
-def check_errors(errors: Mapping[str, float]) -> None:
     worst = max(errors, key=errors.__getitem__)
     assert errors[worst] <= CANCELLED, worst
     assert root_mean_square(np.array([*errors.values()])) <= 1
 
 
-@HALVES
+@EACH_ROUNDING
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.sampled
-def test_a_layer_between_products(name: str, half: DType, engine: Engine) -> None:
+def test_a_layer_between_products(name: str, rounding: Rounding, engine: Engine) -> None:
     case = LAYERS[name]
     network = network_of(case)
     feeds = values_for(case, differentiated(network, float32))
     # Besides those in the layer: the input, both weights, what the layer gets, what it gives.
-    errors = errors_in_units(network, feeds, case.roundings + 5, half, engine)
-    check_errors(errors)
+    check_network(network, feeds, case.roundings + 5, rounding, engine)
 
 
 # Random programs ----------------------------------------------------------------------------------
 
 
-@HALVES
+@EACH_ROUNDING
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.sampled
-def test_a_random_network(seed: int, half: DType, engine: Engine) -> None:
+def test_a_random_network(seed: int, rounding: Rounding, engine: Engine) -> None:
     network, roundings = random_network(seed)
-    case = LayerCase(lm.Tanh(), ())
-    feeds = values_for(case, differentiated(network, float32), seed)
-    errors = errors_in_units(network, feeds, roundings, half, engine)
-    check_errors(errors)
+    feeds = values_for(LayerCase(lm.Tanh(), ()), differentiated(network, float32), seed)
+    check_network(network, feeds, roundings, rounding, engine)
 
 
 # Every fourth random graph is float32. Errors of float32 arithmetic add up in up to 40 ops.
-@HALVES
+@pytest.mark.parametrize("half", HALVES, ids=str)
 @pytest.mark.parametrize("seed", range(3, 240, 4))
-@pytest.mark.sampled
 def test_a_random_graph(seed: int, half: DType, engine: Engine) -> None:
     made = random_graph(seed)
     graph = Graph(made.graph.inputs, made.graph.outputs)

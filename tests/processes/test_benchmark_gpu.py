@@ -180,11 +180,8 @@ def test_failing_conformance_tests_end_the_command_with_their_output(
         gpu.require_conformance("cuda:0", 16)
     expected = "FAILED test_sum\n\nthe engine does not pass the conformance tests"
     assert str(caught.value) == expected
-    expected = ["tests/conformance", "--engine=cuda:0", "-k", "cuda:0", "--share", "16"]
+    expected = ["tests/conformance", "--engine=cuda:0", "-m", "engine", "--part", "0/16"]
     assert commands[0][3:9] == expected
-    with pytest.raises(SystemExit):
-        gpu.require_conformance("cuda:0", None)
-    assert commands[1][5:8] == ["-k", "cuda:0", "--sample"]
     assert int(commands[0][commands[0].index("--numprocesses") + 1]) <= 8
 
 

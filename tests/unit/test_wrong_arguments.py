@@ -4,7 +4,7 @@ The table below has a valid call of each public callable, and the values of `VAL
 parameter takes. A public callable without a row, or a parameter without values, is a failure. Each
 value is read once by each kind: it takes the values that the parameters of this kind take.
 
-In wider runs (`--share`) all calls are made. For all other values a call must raise a `LaminaError`
+In wider runs (`--part`) all calls are made. For all other values a call must raise a `LaminaError`
 that names the parameter or the callable; no other error, and no silent acceptance. Results of
 accepted calls are used.
 """
