@@ -42,7 +42,7 @@ GPU_KERNELS = "+gpu"
 
 
 # Of the tests that are marked as sampled, and of tests/processes, one in so many runs by default.
-SAMPLED_PARTS = 64
+SAMPLED_PARTS = 128
 
 
 def _part(text: str) -> tuple[int, int]:
