@@ -86,7 +86,7 @@ def samples_of(op: Op) -> Iterator[tuple[str, Sample]]:
 
 
 def _in_types(op: Op, types: tuple[DType, ...]) -> Cases:
-    """The values and gradients of each sample in one of the types, in turn."""
+    """The values and gradients of each sample in the next of the types."""
     for number, (name, sample) in enumerate(samples_of(op)):
         dtype = types[number % len(types)]
         if dtype.is_half and not (sample.shapes and "float" in (sample.dtypes or ("float",))):
