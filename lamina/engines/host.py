@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -162,7 +162,8 @@ def address_of(array: Array) -> int:
     """The address of a contiguous array, by the fastest method."""
     # NumPy does not share arrays of bfloat16, whose kind is "V", as buffers.
     if array.flags.writeable and array.dtype.kind != "V":
-        return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
+        buffer: Any = array
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     return array.ctypes.data
 
 

@@ -60,7 +60,7 @@ class DeferredLoss(Named, _Number):
         self._program = program
         # Reads the value after it was copied from the results of the program.
         self._read: Callable[[], float] | None = None
-        self._value = float(value)  # `statistics.mean` of losses makes one of a fraction
+        self._value = value
 
     def keep(self) -> None:
         """Copies the value on the device, before another program of the model overwrites it."""
@@ -79,7 +79,7 @@ class DeferredLoss(Named, _Number):
         read = self._read
         if read is not None:
             self._value, self._read = read(), None
-        return self._value
+        return float(self._value)  # `statistics.mean` of losses makes one of a fraction
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         del copy  # the array is always a new one
