@@ -49,9 +49,7 @@ def _part(text: str) -> tuple[int, int]:
     """K and N of the option `--part K/N`."""
     number, count = (int(one) for one in text.split("/"))
     if not 0 <= number < count:
-        raise argparse.ArgumentTypeError(
-            f"{text}: there are parts 0/{count} to {count - 1}/{count}"
-        )
+        raise argparse.ArgumentTypeError(f"there are parts 0/{count} to {count - 1}/{count}")
     return number, count
 
 
