@@ -16,8 +16,8 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,134 +44,32 @@ class Retired:
     Attributes:
         pattern: finds the word.
         instead: the standard term.
-        standard: phrases in which the word is right, each with the reason.
         within: the paths it is retired in; all, if there are none.
-        elsewhere: the paths where it means something else, each with the meaning.
         names: whether it is retired in names of Python code only.
     """
 
     pattern: str
     instead: str
-    standard: Mapping[str, str] = field(default_factory=dict[str, str])
     within: tuple[str, ...] = ()
-    elsewhere: Mapping[str, str] = field(default_factory=dict[str, str])
     names: bool = False
 
     def applies_to(self, path: str) -> bool:
         """Whether the word is retired in this file."""
-        return path.startswith(self.within or "") and not path.startswith(tuple(self.elsewhere))
+        return path.startswith(self.within or "")
 
 
-_ENGLISH = "ordinary English"
-_RECURRENT = "gates of recurrent layers"
-_ENGINES = ("lamina/engines", "lamina/codegen", "lamina/program", "docs/cpu.md", "docs/opencl.md")
-_CPU = "lamina/engines/cpu"
-_SIMD = "lamina/engines/simd"
+_ENGINES = ("lamina/engines", "lamina/codegen", "lamina/program")
 
 WORDS = (
     Retired("teams?", "thread pool"),
-    Retired(
-        "gates?",
-        "barrier, lock",
-        elsewhere={
-            "lamina/layers/cells.py": _RECURRENT,
-            "lamina/layers/recurrent.py": _RECURRENT,
-            "docs/layers.md": _RECURRENT,
-            "benchmarks/peers/jax_networks.py": _RECURRENT,
-            "tests/unit/recurrence_cases.py": _RECURRENT,
-            "tests/unit/test_recurrence_programs.py": _RECURRENT,
-            "tests/unit/test_target.py": _RECURRENT,
-            "lamina/layers/join.py": "a factor for each channel",
-        },
-    ),
-    Retired("mend(s|ed|ing)?", "reset, repair"),
     Retired("riders?", "fused column sum"),
-    Retired(
-        "turns?|turned|turning",
-        "iteration, model lock, transpose",
-        standard={r"(turns|turned)( \S+){0,7}? (into|off)|turn into": _ENGLISH},
-    ),
-    Retired(
-        "parts?",
-        "kernel, scalar, half, folder, argument",
-        standard={
-            "parts? of": _ENGLISH,
-            "takes? part": _ENGLISH,
-            r"model\.part": "a method",
-            r"inside\.parts": "of a path",
-        },
-        within=(*_ENGINES, "lamina/learning/protocols.py", "docs/architecture.md"),
-    ),
-    Retired(
-        "units?",
-        "work item",
-        standard={
-            "units? in the last place": "ulp",
-            "compute units?": "of a GPU",
-            "unit of compilation": "a module of LLVM",
-            "tests/unit": "a folder",
-        },
-        within=_ENGINES,
-    ),
-    Retired(
-        "places?|placed|placing",
-        "position, location, offset, coordinates",
-        standard={
-            "in(-| )place": "without a copy",
-            "in (its|one) place|one place": _ENGLISH,
-            "units? in the last place": "ulp",
-        },
-    ),
-    Retired("ahead", "prepacked; prefetch distance"),
-    Retired("minimal", "Winograd", within=("lamina",)),
-    Retired(
-        "ways?",
-        "variant, method, candidate",
-        standard={
-            "under way|either way|in this way|on the way|all the way|give way": _ENGLISH,
-            "in the way|way back|one way": _ENGLISH,
-        },
-    ),
-    Retired("(training|inference) form", "training mode, inference mode"),
-    Retired("forms?", "signature", within=_ENGINES[:3], names=True),
-    Retired(
-        "cuts?|cutting",
-        "split, truncate, crop; split-M, split-K",
-        standard={"cut mix": "the name of Keras's layer CutMix"},
-    ),
-    Retired(
-        "rows?|columns?|inner",
-        "m, n, k",
-        standard={
-            "column sums?": "sums over the rows of a batch",
-            "inner (axes|axis|lanes)": "innermost axes of a loop nest",
-        },
-        within=(f"{_SIMD}/decide", f"{_SIMD}/emit", "lamina/codegen/matrix.py"),
-        elsewhere={
-            f"{_SIMD}/decide/winograd.py": "rows and columns of an image",
-            f"{_SIMD}/emit/winograd": "rows and columns of an image",
-            f"{_SIMD}/emit/amx.py": "rows of tile registers",
-            f"{_SIMD}/emit/transforms.py": "rows of the matrix of a transform",
-            f"{_SIMD}/decide/split_reductions.py": "column sums",
-            f"{_SIMD}/decide/column_sums.py": "column sums",
-        },
-        names=True,
-    ),
+    Retired("(?:training|inference) form", "training mode, inference mode"),
+    Retired("forms?", "signature", within=_ENGINES, names=True),
     Retired("inner stride", "k_stride"),
-    Retired("prepared|prepar(e|es|ing) (a |the )?(program|step|graph)s?", "compile, load"),
-    Retired("prepar(e|es|ing|ation)", "compile, pack", within=("lamina",), names=True),
-    Retired("attached (step|program)|recent steps", "BatchRunner, CompiledProgram"),
+    Retired("(?:attached (?:step|program)|recent steps)", "BatchRunner, CompiledProgram"),
     Retired("compiler[./]planned", "program cache"),
     Retired(
-        "sharing",
-        "work stealing, splitting",
-        within=(_CPU, _SIMD, "docs/cpu.md", "tests/unit/test_cpu", "tests/processes"),
-    ),
-    Retired("dear(er|est)?", "expensive"),
-    Retired("beside", "next to, besides"),
-    Retired("behind", "after"),
-    Retired(
-        "step graph|inference step|training step",
+        "(?:step graph|inference step|training step)",
         "BatchGraph, training_graph",
         within=("lamina",),
         names=True,
@@ -204,10 +102,9 @@ def breaches_in(path: str, text: str, words: Sequence[Retired] = WORDS) -> Itera
     for word in known:
         searched = names if word.names else prose
         for found in expression(word).finditer(searched):
-            if found["retired"]:
-                number = searched.count("\n", 0, found.start())
-                told = " ".join(found["retired"].replace("#", " ").split())
-                yield f"{path}:{number}: {told!r} is retired: say {word.instead}"
+            number = searched.count("\n", 0, found.start())
+            told = " ".join(found[0].replace("#", " ").split())
+            yield f"{path}:{number}: {told!r} is retired: say {word.instead}"
 
 
 def spoken(text: str) -> str:
@@ -231,9 +128,8 @@ def names_in(text: str) -> str:
 
 
 def expression(word: Retired) -> re.Pattern[str]:
-    """Finds the word as the group "retired", or a phrase in which it is right."""
-    right = "".join(f"(?:{phrase})|" for phrase in word.standard)
-    pattern = rf"(?<![a-z])(?:{right}(?P<retired>{word.pattern}))(?![a-z])"
+    """Finds the whole word."""
+    pattern = rf"(?<![a-z]){word.pattern}(?![a-z])"
     return re.compile(pattern.replace(" ", r"(?:\s|#)+"))
 
 

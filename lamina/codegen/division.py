@@ -14,7 +14,7 @@ from lamina.codegen.values import Type, Value, constant, undefined
 
 
 def quotient(code: Builder, x: Value, y: Value, *, signed: bool) -> Value:
-    """X / y, truncated towards zero; 0 if y is 0.
+    """x / y, truncated towards zero; 0 if y is 0.
 
     The smallest integer divided by -1 wraps around. Processors stop at both.
     """

@@ -44,7 +44,7 @@ def exp_minus_one(code: Builder, r: Value) -> Value:
 
 
 def exp(code: Builder, x: Value) -> Value:
-    """E to the power x: exp(r) * 2**n."""
+    """exp(x), as exp(r) * 2**n."""
     shape = format_of(x)
     r, exponent = reduced_exp(code, clamped(code, x, shape.exp_low, shape.exp_high))
     return scaled(code, code.add(exp_minus_one(code, r), constant(1, x.type)), exponent)

@@ -75,7 +75,7 @@ _TWO_THIRDS_LACK = {"float": -1.9868214925130207e-08, "double": 3.70074341541718
 
 
 def power(code: Builder, x: Value, y: Value) -> Value:
-    """X to the power y: exp(y log |x|) with the sign of an odd power, in float64 if available.
+    """x to the power y: exp(y log |x|) with the sign of an odd power, in float64 if available.
 
     The special cases are those of C and IEEE 754: anything to the power 0 and 1 to any power is
     1; a negative number to a power that is not an integer is NaN.
@@ -130,7 +130,7 @@ def _not(code: Builder, condition: Value) -> Value:
 
 
 def integer_power(code: Builder, x: Value, y: Value, *, signed: bool) -> Value:
-    """X to the power y, by squaring; the result wraps around.
+    """x to the power y, by squaring; the result wraps around.
 
     Negative powers are 0, except those of 1 and -1.
     """

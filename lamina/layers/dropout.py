@@ -227,7 +227,7 @@ class GaussianSample(Layer):
 
 
 def _dropped(scope: Scope, x: Tensor, mask_shape: Shape, probability: float) -> Tensor:
-    """X times a random mask of 0 and 1 / (1 - probability), broadcast from `mask_shape`."""
+    """x times a random mask of 0 and 1 / (1 - probability), broadcast from `mask_shape`."""
     if not scope.training or probability == 0:
         return x
     return x * dropout_factors(scope, mask_shape, probability)

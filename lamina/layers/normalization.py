@@ -416,7 +416,7 @@ def _mean(x: Tensor, axes: Sequence[int], *, keepdims: bool = False) -> Tensor:
 
 
 def _affine(scope: Scope, x: Tensor, axes: Sequence[int], *, bias: bool = True) -> Tensor:
-    """X weight + bias, with parameters of the extents of these axes."""
+    """x weight + bias, with parameters of the extents of these axes."""
     extents, shape = static(tuple(x.shape[axis] for axis in axes)), _along(x, axes)
     y = x * ops.reshape(scope.parameter("weight", extents, Constant(1.0)), shape)
     if not bias:

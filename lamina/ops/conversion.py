@@ -202,7 +202,7 @@ STOP_GRADIENT = Op(
 
 @checked
 def stop_gradient(x: TensorLike) -> Tensor:
-    """X itself, but no gradient flows back through it."""
+    """x itself, but no gradient flows back through it."""
     return apply(STOP_GRADIENT, as_tensor(x))
 
 
@@ -231,7 +231,7 @@ RECOMPUTED = Op(
 
 @checked
 def recomputed(x: Tensor, *after: Tensor) -> Tensor:
-    """X itself, but tensors computed from it are computed again, after all of `after`.
+    """x itself, but tensors computed from it are computed again, after all of `after`.
 
     Equal tensors are computed once, and kept until their last use. If computing an intermediate
     result again costs less than keeping it, a gradient computes it from `recomputed(x, upstream)`.

@@ -64,7 +64,7 @@ TRUNC = unary_op("trunc", formula(_trunc), np.trunc, None, _SEVERAL)
 
 @checked
 def trunc(x: TensorLike) -> Tensor:
-    """X without its fraction. The gradient is 0."""
+    """x without its fraction. The gradient is 0."""
     return _whole(TRUNC, x)
 
 

@@ -76,7 +76,7 @@ EXP = unary_op("exp", "exp", np.exp, lambda x, y, g: g * y, WIDE)
 @operator
 @checked
 def exp(x: TensorLike) -> Tensor:
-    """E to the power x."""
+    """exp(x): e to the power x."""
     return apply(EXP, floating(x))
 
 
@@ -315,5 +315,5 @@ GELU = Op(
 
 @checked
 def gelu(x: TensorLike, approximate: bool = False) -> Tensor:
-    """X times the probability that a standard normal number is below x, exactly or by tanh."""
+    """x times the probability that a standard normal number is below x, exactly or by tanh."""
     return apply(GELU, floating(x), approximate=approximate)

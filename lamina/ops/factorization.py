@@ -293,7 +293,7 @@ SOLVE_TRIANGULAR = Op(
 def solve_triangular(
     matrix: TensorLike, right: TensorLike, lower: bool = True, unit_diagonal: bool = False
 ) -> Tensor:
-    """X with matrix X = right, for triangular matrices in the last two axes.
+    """The solution X of matrix X = right, for triangular matrices in the last two axes.
 
     Args:
         matrix: [..., n, n]; elements of the other triangle are not used.
@@ -433,7 +433,7 @@ SOLVE = Op(
 
 @checked
 def solve(matrix: TensorLike, right: TensorLike) -> Tensor:
-    """X with matrix X = right, for the square matrices in the last two axes.
+    """The solution X of matrix X = right, for the square matrices in the last two axes.
 
     By Gaussian elimination with partial pivoting. For a singular matrix the result is infinite or
     NaN.

@@ -97,7 +97,7 @@ NAN_TO_NUM = Op(
 def nan_to_num(
     x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """X with numbers in place of NaN and infinities; there the gradient is 0.
+    """x with numbers in place of NaN and infinities; there the gradient is 0.
 
     Args:
         x: any tensor; integers stay as they are.

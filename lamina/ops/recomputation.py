@@ -46,7 +46,7 @@ COMPUTED_AGAIN = Op(
 
 @checked
 def computed_again(y: Tensor, *sources: Tensor) -> Tensor:
-    """Y itself, but a gradient computes the tensors between the sources and y again.
+    """y itself, but a gradient computes the tensors between the sources and y again.
 
     They need not be kept for the gradient, which takes less memory and more time. From Chen, Xu,
     Zhang, Guestrin: Training deep nets with sublinear memory cost (2016).

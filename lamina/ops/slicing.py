@@ -209,7 +209,7 @@ PAD = Op(
 
 
 def padded(x: Tensor, low: Shape, high: Shape, interior: tuple[int, ...], value: float) -> Tensor:
-    """X with `low` elements before, `high` after, and `interior` between neighbours."""
+    """x with `low` elements before, `high` after, and `interior` between neighbours."""
     if not any((*low, *high, *interior)):
         return x
     return apply(PAD, x, low=low, high=high, interior=interior, value=value)
