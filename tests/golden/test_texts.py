@@ -1,4 +1,4 @@
-"""The graph and program of a small network are as recorded.
+"""The graph and program of a small network, and all public names, are as recorded.
 
 After an intended change: `python tests/golden/record.py texts`, and read the difference.
 """

@@ -1,8 +1,10 @@
-"""Graphs and programs of small networks, as text."""
+"""Graphs and programs of small networks, and the public names, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import lamina as lm
@@ -32,7 +34,32 @@ def _inference() -> BatchGraph:
     return inference_graph(_mlp(), dtype=float32)
 
 
+# Where users find names. Names after "lm." are attributes; the others are modules to import.
+_PLACES = (
+    *("lamina", "lamina.data", "lamina.errors", "lamina.networks", "lamina.ops", "lamina.reports"),
+    *("lamina.training", "lamina.training.callbacks", "lamina.training.losses", "lm.init"),
+    *("lm.training.clipping", "lm.training.metrics", "lm.training.optimizers"),
+    *("lm.training.schedules", "lm.training.history"),
+)
+
+
+def _public_names() -> str:
+    """The names that users find, by their place."""
+    lines: list[str] = []
+    for place in _PLACES:
+        attribute = place.startswith("lm.")
+        found = attrgetter(place[3:])(lm) if attribute else import_module(place)
+        names = getattr(found, "__all__", None) or (
+            name
+            for name, value in vars(found).items()
+            if isinstance(value, type) and value.__module__.startswith("lamina.")
+        )
+        lines += sorted(f"{place}.{name}" for name in names if not name.startswith("_"))
+    return "\n".join(lines)
+
+
 TEXTS: Mapping[str, Callable[[], str]] = {
+    "public_names.txt": _public_names,
     "mlp_graph.txt": lambda: show(_training().graph),
     "mlp_program.txt": lambda: str(
         compile_graph(_training().graph, batch=BATCH, name="training", target=DEFAULT_TARGET)
