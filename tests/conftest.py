@@ -41,7 +41,8 @@ from lamina.training.interrupt import Interrupt
 GPU_KERNELS = "+gpu"
 
 
-# Of the tests that are marked as sampled, and of tests/processes, one in so many runs by default.
+# Of the tests that are marked as sampled, of tests/processes, and of all cases of a test but the
+# first, one in so many runs by default.
 SAMPLED_PARTS = 128
 
 
@@ -66,8 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="K/N",
         help="run part K of N, from 0/N on, of the tests that take an engine, of tests/processes, "
-        "and of the tests that are marked as sampled (default: all with --engine; else one in "
-        f"{SAMPLED_PARTS} of the last two)",
+        "and of the tests that are marked as sampled (default: all of the paths that are named; "
+        f"without paths one in {SAMPLED_PARTS} of the last two, and the first case of each test)",
     )
     parser.addoption(
         "--case",
@@ -90,6 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: for an unknown engine.
     """
+    config.stash[BY_DEFAULT] = _is_by_default(config)
     if not hasattr(config, "workerinput"):  # the processes of xdist share it
         # PoCL, which has a cache of its own, may still write to it at the end.
         folder = tempfile.TemporaryDirectory(prefix="lamina-cache-", ignore_cleanup_errors=True)
@@ -138,6 +140,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the tests that are not in the part of `--part`."""
+    _mark_further_cases(config, items)
     chosen: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
@@ -146,11 +149,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
 
 
+# Whether all that `pytest` finds is run; xdist gives its processes paths.
+BY_DEFAULT = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Says to a process of xdist how the run was begun."""
+    node.workerinput["by_default"] = node.config.stash[BY_DEFAULT]
+
+
+def _is_by_default(config: pytest.Config) -> bool:
+    found = getattr(config, "workerinput", {}).get("by_default")
+    chosen = any(map(config.getoption, ("keyword", "markexpr", "engine", "part")))
+    is_all = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not chosen
+    return bool(is_all if found is None else found)
+
+
+def _mark_further_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """In runs of everything, all cases of a test but the first are sampled."""
+    if not config.stash[BY_DEFAULT]:
+        return
+    seen: set[str] = set()
+    for item in items:
+        name = f"{item.nodeid.partition('[')[0]} {_engine_of(item)}"
+        is_exempt = "conformance" in item.path.parts or item.get_closest_marker("each_case")
+        if name in seen and not is_exempt:
+            item.add_marker("sampled")
+        seen.add(name)
+
+
 def _is_in_part(item: pytest.Item, config: pytest.Config) -> bool:
     part = config.getoption("--part")
     is_sampled = item.get_closest_marker("sampled") or "processes" in item.path.parts
     if part is None:
-        part = (0, SAMPLED_PARTS if is_sampled and not config.getoption("--engine") else 1)
+        part = (0, SAMPLED_PARTS if is_sampled and config.stash[BY_DEFAULT] else 1)
     elif not is_sampled and not item.get_closest_marker("engine"):
         return True
     number, count = part

@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 from texts import FOLDER, TEXTS
 
+pytestmark = pytest.mark.each_case
+
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_text_equals_the_recorded_text(name: str) -> None:

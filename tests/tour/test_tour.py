@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.each_case
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 

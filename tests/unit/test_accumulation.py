@@ -286,6 +286,7 @@ WEIGHTED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("micro", [1, 3, 8])
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_weights_count_in_a_divided_batch_as_in_the_whole_one(name: str, micro: int) -> None:

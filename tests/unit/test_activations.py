@@ -14,6 +14,8 @@ from lamina import layers as lm
 from lamina.errors import DefinitionError, ShapeError
 from lamina.layers.layer import Layer
 
+pytestmark = pytest.mark.each_case
+
 KINKS = np.array(
     [
         [-30.0, -2.0, -1.0, -0.5, -0.0, 0.0, 1e-3, 0.5, -3.0, 0.3],

@@ -11,6 +11,8 @@ import pytest
 import lamina as lm
 from lamina.errors import DefinitionError, LaminaError
 
+pytestmark = pytest.mark.each_case
+
 NET = lm.Sequential(lm.Input(4), lm.Linear(2))
 MODEL = lm.Model(NET, engine="interpreter")
 X, Y = np.zeros((8, 4), np.float32), np.zeros(8, np.int64)

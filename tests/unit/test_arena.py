@@ -167,6 +167,7 @@ def test_prepacked_weights_are_not_overwritten_by_other_programs() -> None:
         np.testing.assert_array_equal(one.predict(x), alone)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_program_reads_stale_contents_of_the_arena(
     engine: str, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,8 @@ import lamina as lm
 from lamina.data import Dataset, Stream
 from lamina.errors import DataError
 
+pytestmark = pytest.mark.each_case
+
 generator = np.random.default_rng(0)
 IMAGE = generator.normal(size=(20, 3, 4)).astype("float32")
 AGE = generator.normal(size=20).astype("float32")

@@ -244,6 +244,7 @@ def test_without_a_home_folder_there_is_no_cache_and_one_warning(
     assert not lacking.exists()
 
 
+@pytest.mark.sampled
 @posix
 def test_a_process_of_an_unknown_user_predicts_without_a_cache_and_warns_once() -> None:
     """As containers do that run under any number: neither a name nor a home folder."""

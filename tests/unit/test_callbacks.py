@@ -462,6 +462,7 @@ print(b"".join(v.tobytes() for v in model.parameters().values()).hex())
 """
 
 
+@pytest.mark.sampled
 def test_a_loop_of_ones_own_that_was_killed_within_an_epoch_is_resumed(tmp_path: Path) -> None:
     def run(name: str, killed_at: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", LOOP, str(tmp_path / f"{name}.npz"), str(killed_at)]

@@ -17,6 +17,8 @@ import lamina as lm
 from lamina.errors import DefinitionError
 from lamina.foreign import rows
 
+pytestmark = pytest.mark.each_case
+
 
 def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
     with pytest.raises(DefinitionError) as error:

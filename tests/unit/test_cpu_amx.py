@@ -36,6 +36,8 @@ from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.step.rounding import with_rounded_products
 
+pytestmark = pytest.mark.sampled
+
 SAPPHIRE_RAPIDS = replace(
     processor(),
     name="sapphirerapids",

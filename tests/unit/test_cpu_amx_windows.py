@@ -30,6 +30,8 @@ from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
+pytestmark = pytest.mark.sampled
+
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:

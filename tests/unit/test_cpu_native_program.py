@@ -410,6 +410,7 @@ def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
     assert not list(tmp_path.rglob("*.object"))
 
 
+@pytest.mark.sampled
 def test_programs_of_modules_that_changed_meanwhile_are_not_cached(tmp_path: Path) -> None:
     script = """
 import lamina as lm

@@ -25,6 +25,8 @@ from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction, Loop, stores_of
 from lamina.workloads import WORKLOADS
 
+pytestmark = pytest.mark.sampled
+
 FEATURES = [
     "avx512f",
     "avx512bw",

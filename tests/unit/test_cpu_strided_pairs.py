@@ -33,6 +33,8 @@ from lamina.program.program import Program
 from lamina.program.scalar import Literal
 from lamina.program.steps import Contraction
 
+pytestmark = pytest.mark.sampled
+
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:

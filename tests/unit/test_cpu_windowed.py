@@ -41,6 +41,8 @@ from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.step.rounding import with_rounded_products
 
+pytestmark = pytest.mark.sampled
+
 # By kinds of vectors: caches so small that images are split into blocks, and numbers of threads.
 SMALL: dict[str, dict[str, Any]] = {
     "avx512": {"level2_bytes": 4 << 10, "threads": 3},

@@ -158,6 +158,7 @@ def test_a_graph_of_any_depth_is_planned_run_and_shown(name: str) -> None:
         assert np.allclose(lm.Model(network).predict(x), found, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["elementwise", "two paths", "summed in pairs", "reductions"])
 def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
     start = lm.Input(4, 6)
@@ -207,6 +208,7 @@ def test_a_training_step_of_many_layers_learns_on_both_engines() -> None:
     assert cpu[2] < cpu[0]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(4))
 def test_random_deep_and_wide_graphs_agree_with_the_reference(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -411,6 +413,7 @@ def test_leaves_that_swap_their_values_need_one_copy_per_pair() -> None:
     assert len(program.plan.allocations) == 1 + 2 + 19
 
 
+@pytest.mark.sampled
 def test_lists_and_arrays_give_slots_the_same_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(2)
     regions: list[memory._Region] = []

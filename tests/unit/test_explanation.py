@@ -64,6 +64,7 @@ def test_an_explanation_lists_every_step_and_the_sums() -> None:
     assert lines[-1].startswith("in addition to its memory bill it takes ")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("width", [5, 200])
 def test_an_engine_lists_every_step_in_all_its_languages(width: int, engine: str) -> None:
@@ -124,6 +125,7 @@ def test_a_profile_times_every_step_and_leaves_the_model_as_it_is(engine: str) -
         np.testing.assert_array_equal(value, before[name])
 
 
+@pytest.mark.sampled
 def test_a_profile_names_the_slowest_step_first_and_the_peaks() -> None:
     profile = small_model().profile(BATCH, seconds=0.02)
     lines = str(profile).splitlines()

@@ -15,6 +15,8 @@ import pytest
 import lamina as lm
 from lamina.errors import DefinitionError
 
+pytestmark = pytest.mark.each_case
+
 LINES = Path(__file__).with_name("foreign_calls.txt").read_text().splitlines()
 ROWS = [tuple(map(str.strip, line.split("|"))) for line in LINES if line[0] != "#"]
 NAMES = {"lm": lm, "params": [], "optimizer": lm.SGD(0.1)}

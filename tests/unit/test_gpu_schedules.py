@@ -28,6 +28,8 @@ from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 
+pytestmark = pytest.mark.sampled
+
 TARGET = target_for(TRAITS, "opencl")
 LARGE_GPU = replace(TRAITS, compute_units=104, local_bytes=1 << 16)
 HERE = Path(__file__).parent

@@ -297,6 +297,7 @@ def test_micro_batches_and_recomputed_layers_change_nothing() -> None:
     assert trained(with_slopes(body(again, lm.Linear(1)))) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.sampled
 def test_a_network_with_slopes_is_saved_planned_and_verified(tmp_path: Path) -> None:
     network = with_slopes(body())
     model = lm.Model(network, seed=0)

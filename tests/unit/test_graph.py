@@ -37,6 +37,8 @@ from lamina.graph import (
     verify,
 )
 
+pytestmark = pytest.mark.each_case
+
 
 def data(*shape: int, name: str = "x") -> Tensor:
     return leaf(name, "input", (BATCH, *shape), float32)

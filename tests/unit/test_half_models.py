@@ -147,6 +147,7 @@ def test_training_steps_on_float32_are_those_on_rounded_numbers(half: str) -> No
     assert losses[0] == losses[1]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("half", HALVES)
 def test_a_model_in_16_bits_learns_as_in_float32(half: str, engine: str) -> None:
     losses: dict[str, list[float]] = {}
@@ -341,6 +342,7 @@ def test_a_precision_of_another_spelling_is_refused_with_the_right_one(
 # Checkpoints --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_a_resumed_fit_has_the_same_bits(dtype: str, engine: str, tmp_path: Path) -> None:

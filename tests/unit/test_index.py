@@ -21,6 +21,8 @@ from lamina.program.index import (
 )
 from lamina.program.rewrite import Rewrite
 
+pytestmark = pytest.mark.each_case
+
 Point = Mapping[Axis, int]
 
 

@@ -145,6 +145,7 @@ def test_dropout_does_nothing_in_inference_nor_after_the_last_layer() -> None:
 # The layer in a network ---------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("quick_verification")
 @KINDS
 def test_the_gradients_of_a_network_with_lengths_pass_verification(kind: Any) -> None:

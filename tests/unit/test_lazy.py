@@ -145,6 +145,7 @@ print(*(callable(one) for one in (networks.resnet, ops.recurrence, data.digits))
     assert printed(code) == "True True True"
 
 
+@pytest.mark.sampled
 def test_ops_and_tensors_are_unpickled_where_nothing_was_loaded() -> None:
     code = """
 import pickle, sys
@@ -165,6 +166,7 @@ print(*(pickle.dumps(one).hex() for one in pickled))
     )
 
 
+@pytest.mark.sampled
 def test_threads_may_ask_for_names_at_once() -> None:
     code = """
 import threading

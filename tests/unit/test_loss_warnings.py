@@ -288,6 +288,7 @@ USES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("use", USES)
 def test_the_warning_is_at_the_line_of_the_call(use: str) -> None:
     loss = lm.BCE()

@@ -20,6 +20,8 @@ from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.learning import losses, metrics
 from lamina.ops.differentiate import gradients
 
+pytestmark = pytest.mark.each_case
+
 generator = np.random.default_rng(0)
 SCORES = generator.normal(size=(6, 4))
 IMAGES = generator.normal(size=(6, 4, 3, 2)) * 3

@@ -113,6 +113,7 @@ def test_blocks_are_aligned_and_within_the_limit(
     assert values_of(program) == values_of(program_of(rows))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(5))
 def test_many_buffers_are_allocated_in_blocks_within_the_limit(seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -19,6 +19,8 @@ from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.learning import losses, metrics
 
+pytestmark = pytest.mark.each_case
+
 generator = np.random.default_rng(0)
 SCORES = generator.normal(size=(60, 5)).astype(np.float32)
 LABELS = generator.integers(0, 5, 60)
@@ -382,6 +384,7 @@ def of_classes_and_numbers(sk: Any, how: dict[str, Any]) -> Cases:
     ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("cases", [rankings, of_labels, of_classes_and_numbers])
 def test_metrics_agree_with_scikit_learn(cases: Any, weighted: bool) -> None:

@@ -492,6 +492,7 @@ def test_a_network_that_mixes_examples_sees_the_given_examples_only() -> None:
     np.testing.assert_allclose(model.predict(np.ones((3, 2), "float32")), 0)
 
 
+@pytest.mark.sampled
 def test_programs_for_many_batch_sizes_are_not_all_kept() -> None:
     model = lm.Model(network())
     for count in range(1, 40):

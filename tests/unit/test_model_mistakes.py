@@ -17,6 +17,8 @@ from random_arrays import normal
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, DTypeError, EngineError
 
+pytestmark = pytest.mark.each_case
+
 # Mistakes at the start ----------------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@ from lamina import ops
 from lamina.base.shapes import BATCH
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
 
+pytestmark = pytest.mark.each_case
+
 FILE = "test_network_mistakes.py"
 
 # Shape mistakes: the path, the user's own line, both shapes, the fix ------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import lamina as lm
 
@@ -26,6 +27,7 @@ def test_a_causal_encoder_attends_to_earlier_positions_only() -> None:
         assert (before[:, :, 5:] != after[:, :, 5:]).all()
 
 
+@pytest.mark.sampled
 def test_a_causal_encoder_learns_the_next_token() -> None:
     """Each sequence counts on from a random start."""
     starts = np.random.default_rng(0).integers(0, 10, (2000, 1))

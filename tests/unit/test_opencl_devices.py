@@ -161,6 +161,7 @@ def test_a_gpu_that_the_user_may_not_open_is_named_with_the_group(
     assert "sudo usermod -aG render $USER" in error.advice
 
 
+@pytest.mark.sampled
 def test_a_missing_pyopencl_is_reported_with_the_install_command() -> None:
     output = run_python(f"import sys\nsys.modules['pyopencl'] = None\n{OPEN}")
     assert "['the opencl engine needs the package pyopencl (expected pyopencl 2024.1" in output

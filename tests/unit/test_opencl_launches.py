@@ -135,6 +135,7 @@ def test_calls_side_by_side_need_no_more_memory_than_separate_ones() -> None:
         assert own == launches_of(case, separate=True).workspaces["own"].bytes
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("cycles", [-1.0, 8e4, ALWAYS], ids=["never", "short", "always"])
 @pytest.mark.parametrize("name", ["tiny-step", "lenet", "lstm", "transformer"])
 def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(

@@ -31,6 +31,8 @@ from lamina.errors import (
 )
 from lamina.graph import Graph, Tensor, evaluate, leaf
 
+pytestmark = pytest.mark.each_case
+
 X = leaf("x", "input", (2, 3, 4), as_dtype("float64"))
 IMAGES = leaf("images", "input", (2, 2, 5, 5), as_dtype("float64"))
 WEIGHT = leaf("weight", "input", (3, 2, 2, 2), as_dtype("float64"))

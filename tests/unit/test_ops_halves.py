@@ -29,6 +29,8 @@ from lamina.errors import GradientError
 from lamina.graph import LEAF, Graph, Tensor, evaluate, leaf, rebuild, rewrite
 from lamina.ops.differentiate import gradients
 
+pytestmark = pytest.mark.each_case
+
 # In units of the type, of the largest element, or of a small number: a gradient that follows from a
 # rounded result may cancel.
 ALLOWED, SMALL = 3.0, 0.2

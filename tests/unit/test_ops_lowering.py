@@ -44,6 +44,8 @@ from lamina.program.scalar import (
 )
 from lamina.program.sort_keys import sort_key
 
+pytestmark = pytest.mark.each_case
+
 
 def first(numbers: Array) -> int:
     return int(numbers.flat[0]) if numbers.size else 0

@@ -17,6 +17,8 @@ from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verif
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Decomposition
 
+pytestmark = pytest.mark.each_case
+
 # Second derivatives exist at every point but few, and are checked where they are not all zero.
 SMOOTH = [
     case

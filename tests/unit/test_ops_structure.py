@@ -14,6 +14,8 @@ from lamina.base.shapes import Array, as_dtype
 from lamina.errors import DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import CONSTANT, Graph, leaf
 
+pytestmark = pytest.mark.each_case
+
 BATCH = 5
 ALONG_THE_BATCH: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Array]]] = {
     "sort": (lambda x: ops.sort(x, 0), lambda x: np.sort(x, 0)),

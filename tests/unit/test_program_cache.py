@@ -120,6 +120,7 @@ DIFFERENT: dict[str, Callable[[], tuple[Graph, int, str]]] = {
 }
 
 
+@pytest.mark.sampled
 def test_graphs_of_different_programs_have_different_entries(compiled: Counted) -> None:
     for _ in range(2):
         for make in DIFFERENT.values():

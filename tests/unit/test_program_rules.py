@@ -35,6 +35,8 @@ from lamina.program.steps import (
     Write,
 )
 
+pytestmark = pytest.mark.each_case
+
 ROWS, COLUMNS = Axis("i", 4), Axis("k", 6)
 ROW, COLUMN = axis_index(ROWS), axis_index(COLUMNS)
 HERE = flatten((ROW, COLUMN), (4, 6))

@@ -262,6 +262,7 @@ def check_at_every_point(step: Contraction, window: Window, generator: np.random
     assert len(strides) <= 1
 
 
+@pytest.mark.sampled
 def test_the_windows_of_random_graphs_agree_with_their_views() -> None:
     generator, count = np.random.default_rng(0), 0
     graphs: list[Graph] = [WindowedGraph(seed).graph for seed in SEEDS[:60]]

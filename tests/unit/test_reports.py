@@ -137,6 +137,7 @@ def test_a_map_needs_a_grid() -> None:
     )
 
 
+@pytest.mark.sampled
 def test_a_map_is_drawn_with_its_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caught = figures(monkeypatch)
     y, x = np.mgrid[-1:1:20j, -1:1:30j]
@@ -251,6 +252,7 @@ def test_buffers_that_share_an_offset_in_one_step_are_drawn_side_by_side(
     assert after.get_x() + after.get_width() == len(STEPS) - 0.5
 
 
+@pytest.mark.sampled
 def test_a_plan_of_many_buffers_names_only_those_with_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,8 @@ from lamina.base.shapes import (
 )
 from lamina.errors import DTypeError, ShapeError
 
+pytestmark = pytest.mark.each_case
+
 BATCHES = (1, 2, 3, 7, 64)
 
 

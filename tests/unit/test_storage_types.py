@@ -35,6 +35,7 @@ def network() -> lm.Network:
     return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", TYPES)
 def test_inputs_are_converted_on_the_device(engine: str, dtype: str) -> None:
     x, y = numbers(dtype, 30, 4), np.arange(30) % 3
@@ -59,6 +60,7 @@ def test_class_numbers_of_every_integer_type(engine: str, dtype: str) -> None:
     assert model.evaluate((x, y.astype(dtype)), lm.CrossEntropy(), [lm.Accuracy()]) == expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", TYPES)
 def test_numbers_as_targets(engine: str, dtype: str) -> None:
     x, y = numbers("float32", 30, 4), numbers(dtype, 30, 3)

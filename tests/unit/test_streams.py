@@ -215,6 +215,7 @@ def test_a_source_without_an_end_is_read_for_so_many_steps() -> None:
     assert score == model.evaluate(TRAIN, lm.CrossEntropy(), batch_size=90)
 
 
+@pytest.mark.sampled
 def test_functions_get_the_number_of_the_epoch() -> None:
     seen: list[int] = []
 
@@ -256,6 +257,7 @@ def window_order(window: int, seed: int, epoch: int, count: int = 90) -> Any:
     return np.array(rows)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("window", [1, 3, 20, 64, 1000])
 @pytest.mark.parametrize("size", [7, 90])
 def test_a_window_shuffles_by_its_rule(window: int, size: int) -> None:
@@ -353,6 +355,7 @@ def test_errors_name_the_batch() -> None:
     )
 
 
+@pytest.mark.sampled
 def test_batches_with_names_may_have_weights() -> None:
     weights = np.linspace(0.1, 2, 90)
     parts = [slice(start, start + 20) for start in range(0, 90, 20)]
@@ -439,6 +442,7 @@ def test_a_callback_that_ends_the_fit_ends_the_reader() -> None:
     assert len(history) == 2
 
 
+@pytest.mark.sampled
 def test_an_error_in_a_callback_ends_the_reader() -> None:
     def fail(_: History) -> None:
         raise ZeroDivisionError

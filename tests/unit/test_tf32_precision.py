@@ -467,6 +467,7 @@ def test_the_file_may_ask_for_tf32_and_the_option_overrides_it() -> None:
         assert succeed("plan", path, *options).output == f"{bill}\n"
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("_in_an_empty_folder", "tensor_cores")
 def test_commands_take_the_option() -> None:
     path = write("digits.py", DIGITS)

@@ -193,6 +193,7 @@ def test_class_weights_of_the_fit_are_those_of_the_loss() -> None:
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
+@pytest.mark.sampled
 def test_balanced_weights_are_those_of_scikit_learn() -> None:
     labels = np.array([0, 0, 0, 2, 2, 5])
     # sklearn.utils.class_weight.compute_class_weight("balanced", classes=[0, 2, 5], y=labels)
