@@ -68,6 +68,7 @@ def test_every_metric_of_a_number_says_which_values_are_better() -> None:
     assert silent == ["ConfusionMatrix"]
 
 
+@pytest.mark.sampled
 def test_names_of_outputs_do_not_decide_which_values_are_better() -> None:
     x = lm.Input(4)
     names = ("normal", "loss", "error", "accuracy", "norm")

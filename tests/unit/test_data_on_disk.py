@@ -107,6 +107,7 @@ def test_pickles_are_neither_mapped_nor_read_in_chunks(tmp_path: Path) -> None:
             call(tmp_path / "a.npy")
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it reads /proc")
 def test_training_on_a_mapped_file_takes_no_memory_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"

@@ -276,6 +276,7 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("build", [linear, residual])
 def test_the_work_of_compiling_grows_with_the_number_of_layers(
     build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
@@ -298,6 +299,7 @@ def test_the_work_of_compiling_grows_with_the_number_of_layers(
     assert work(48) < 3.6 * work(12)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("build", [linear, residual])
 def test_comparing_steps_takes_linear_time(
     build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch

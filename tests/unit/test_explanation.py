@@ -202,6 +202,7 @@ def test_the_command_explain_shows_the_schedules_of_all_steps(file: str) -> None
     assert all("work item" in line for line in lines)
 
 
+@pytest.mark.sampled
 def test_the_command_profile_shows_a_table(file: str) -> None:
     shown = CliRunner().invoke(main, ["profile", file, "--seconds", "0.02"])
     assert shown.exit_code == 0
@@ -210,6 +211,7 @@ def test_the_command_profile_shows_a_table(file: str) -> None:
     ]
 
 
+@pytest.mark.sampled
 def test_the_command_profile_takes_data(file: str, tmp_path: Path) -> None:
     x, y = np.zeros((9, 6), "float32"), np.zeros(9, "int64")
     np.savez(tmp_path / "data.npz", x=x, y=y)

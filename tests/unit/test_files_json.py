@@ -131,6 +131,7 @@ def resumed(path: Path, **how: Any) -> None:
     model.fit(Stateful(), **FIT, checkpoint=path, resume=True, callbacks=callbacks, **how)
 
 
+@pytest.mark.sampled
 @EVERY
 def test_the_notes_of_a_checkpoint(
     every: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

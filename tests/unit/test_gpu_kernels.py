@@ -155,6 +155,7 @@ def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it() -> N
     assert "(half)" not in write_kernels(program, schedule, TRAITS, OPENCL).text
 
 
+@pytest.mark.sampled
 def test_tiles_of_floats_of_16_bits_take_16_bits_of_local_memory() -> None:
     x, weight = (leaf(name, "input", (64, 64), bfloat16) for name in "xw")
     program = compiled([x, weight], ops.matmul(x, weight))
@@ -187,6 +188,7 @@ def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values() -> None
     assert [one.items for one in launches] == [100, 7 * 3]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("words", "dtype"),
     [

@@ -276,6 +276,7 @@ def test_a_layer_takes_gradients_through_a_network_in_it(
 # Training -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("engine", ["cpu", "opencl"])
 def test_a_network_with_slopes_trains_alike_on_every_engine(engine: str) -> None:
     found = trained(with_slopes(body()), engine)

@@ -43,6 +43,7 @@ def classifier() -> lm.Network:
 # Data ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("half", "dtype"), [("bfloat16", "float32"), ("float16", "mixed-bfloat16")]
 )

@@ -244,6 +244,7 @@ def test_options_of_blocks_reach_their_attention() -> None:
 # Training -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("quick_verification")
 def test_gradients_are_right() -> None:
     net = lm.Sequential(
@@ -257,6 +258,7 @@ def test_gradients_are_right() -> None:
     assert report.passed, report
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "layer",
     [lm.MultiHeadAttention(2, dropout=0.4), lm.TransformerEncoderBlock(2, hidden=16, dropout=0.4)],

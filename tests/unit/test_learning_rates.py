@@ -99,6 +99,7 @@ def test_cosine_restarts() -> None:
         check(schedule, lambda step, growth=growth: formula(step, growth))
 
 
+@pytest.mark.sampled
 def test_cosine_restarts_begin_exactly_at_the_step_in_float32() -> None:
     schedule = schedules.CosineRestarts(1.0, 7, growth=2)
     time = leaf("step", "state", (), float32)

@@ -68,6 +68,7 @@ def test_an_epoch_of_skipped_steps_at_the_least_scale_is_an_error() -> None:
         assert (value == before[name]).all()
 
 
+@pytest.mark.sampled
 def test_bfloat16_needs_no_loss_scaling(engine_name: str) -> None:
     model = lm.Model(overflowing(), engine=engine_name, dtype="mixed-bfloat16")
     with model.training(LOSS, OPTIMIZER, 16) as training:

@@ -396,6 +396,7 @@ def twin(request: pytest.FixtureRequest) -> Iterator[Twin]:
         yield Twin(make_other, model, training, x, np.array([1, 7, 7, 0]))
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 def test_a_deep_network_learns(twin: Twin) -> None:
     assert falls([float(twin.training.step(twin.x, twin.y)) for _ in range(12)])

@@ -205,6 +205,7 @@ def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not() -> 
     assert (whole.parameters()["1.bias"] != 4).any()
 
 
+@pytest.mark.sampled
 def test_profiling_a_part_leaves_the_whole_as_it_is() -> None:
     network, encoder, _ = coder()
     whole = lm.Model(network)

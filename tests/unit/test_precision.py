@@ -405,6 +405,7 @@ def test_a_model_is_saved_with_its_precision(dtype: str, tmp_path: Path) -> None
     assert (again.predict(x) == model.predict(x)).all()
 
 
+@pytest.mark.sampled
 def test_predictions_are_close_to_those_in_float32() -> None:
     x = np.random.default_rng(0).standard_normal((40, 4, 16, 16), "float32")
     exact = lm.Model(images(), seed=1).predict(x)

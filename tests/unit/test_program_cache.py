@@ -78,6 +78,7 @@ def test_a_graph_that_was_compiled_before_is_not_compiled_again(compiled: Counte
     assert len({str(program) for program in programs}) == 1
 
 
+@pytest.mark.sampled
 def test_another_process_finds_the_program_by_the_same_key(tmp_path: Path) -> None:
     script = """
 import lamina as lm

@@ -141,6 +141,7 @@ def test_names_are_those_of_the_network_without_it() -> None:
     assert str(before) == str(after)
 
 
+@pytest.mark.sampled
 def test_a_fit_goes_on_with_it_or_without_it(tmp_path: Path) -> None:
     """One may begin without it, and resume with it if memory does not suffice."""
     plain, changed, whole = (lm.Model(dense(2, wrap, 8), seed=4) for wrap in (kept, again, kept))
