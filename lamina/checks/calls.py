@@ -98,9 +98,14 @@ class Called(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The signature of `__init__`, which editors show for a call of the class."""
+        """The signature of `__init__`, which editors show for a call of the class.
+
+        The option `name` comes last: `Layer` has it, and fields of bases would come first.
+        """
         whole = inspect.signature(cls.__init__)
-        return whole.replace(parameters=list(whole.parameters.values())[1:])
+        parameters = list(whole.parameters.values())[1:]
+        parameters.sort(key=lambda one: (one.kind, one.name == "name"))
+        return whole.replace(parameters=parameters)
 
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Annotated, Any, Never, cast
 
 from lamina.base import shapes
-from lamina.base.records import LAST, frozen_dataclass
+from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
 from lamina.checks import checked
 from lamina.checks.kinds import (
@@ -76,7 +76,7 @@ class Layer(Sourced, ABC):
     """
 
     _: KW_ONLY
-    name: OwnName = field(default=None, repr=False, metadata={LAST: True})
+    name: OwnName = field(default=None, repr=False)
 
     @abstractmethod
     def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Any:

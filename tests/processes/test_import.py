@@ -100,7 +100,7 @@ def test_using_every_name_imports_no_optional_package(package: str) -> None:
     assert package not in {name.partition(".")[0] for name in modules}
 
 
-def test_methods_of_records_are_compiled_when_they_are_used() -> None:
+def test_constructors_of_records_are_compiled_when_they_are_used() -> None:
     # dataclass(frozen=True) would compile six for each of 200 classes.
     _, compiled = loaded(EVERY_NAME)
     assert compiled < 120
