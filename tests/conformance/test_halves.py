@@ -15,7 +15,8 @@ import pytest
 from harness import Leaves, check, compare, run_program
 from layer_cases import LAYERS, alone, values_for
 from random_graphs import random_graph
-from test_mixed_float64 import differentiated
+from test_mixed_float64 import EACH_ROUNDING, differentiated
+from test_mixed_float64 import Rounding as ProductRounding
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 import lamina as lm
@@ -166,12 +167,14 @@ def test_a_layer_computes_in_float32(name: str, half: DType, engine: Engine) -> 
 
 
 # Every fourth random graph is float32; the operands of its products are rounded.
-@HALVES
+@EACH_ROUNDING
 @pytest.mark.parametrize("seed", range(3, 240, 4))
 @pytest.mark.sampled
-def test_a_random_graph_with_rounded_products(seed: int, half: DType, engine: Engine) -> None:
+def test_a_random_graph_with_rounded_products(
+    seed: int, rounding: ProductRounding, engine: Engine
+) -> None:
     made = random_graph(seed)
-    graph = with_rounded_products(made.graph, half)
+    graph = rounding.products(made.graph)
     check(graph, engine, made.feeds, runs=2 if graph.updates else 1)
 
 

@@ -68,7 +68,11 @@ class Rounding:
         return with_rounded_products(graph, self.half)
 
 
-ROUNDINGS = {"bf16": Rounding(bfloat16), "f16": Rounding(float16), "tf32": Rounding(None)}
+ROUNDINGS = {
+    "bf16": Rounding(bfloat16),
+    "f16": Rounding(float16),
+    "tf32": Rounding(None),
+}
 EACH_ROUNDING = pytest.mark.parametrize("rounding", ROUNDINGS.values(), ids=ROUNDINGS)
 FLOAT32 = 8.0
 CANCELLED = 2.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import Leaves, check, run_program
-from random_graphs import random_graph
 from test_mixed_float64 import FLOATS, LINEAR, Samples, outputs_of
 
 from lamina import ops
@@ -58,11 +57,3 @@ def test_every_schedule_rounds_the_operands(name: str, engine: Engine) -> None:
     made = Samples(FLOATS[name])
     graph = with_tf32_products(made.leaves.graph([result for _, result in made.results]))
     check(graph, engine, made.leaves.feeds, schedules=engine.schedules)
-
-
-# Every fourth random graph is float32.
-@pytest.mark.parametrize("seed", range(3, 120, 4))
-@pytest.mark.sampled
-def test_a_random_graph_agrees_with_the_oracle(seed: int, engine: Engine) -> None:
-    made = random_graph(seed)
-    check(with_tf32_products(made.graph), engine, made.feeds)
