@@ -2,6 +2,8 @@
 
 A network is an immutable, shape-checked value. Lamina derives the training step from it, fuses its
 ops, plans its memory to the byte, and compiles it to one program before the first batch.
+
+Examples in docstrings assume `import lamina as lm`.
 """
 
 from lamina.base.lazy import loaded_when_used

@@ -160,7 +160,6 @@ class Model(Named):
             ShapeError: if a parameter has another shape in it.
 
         Example:
-            >>> import lamina as lm
             >>> decoder = lm.Sequential(lm.Input(2), lm.Linear(8))
             >>> whole = lm.Model(lm.Sequential(lm.Input(8), lm.Linear(2), decoder))
             >>> part = whole.part(decoder)
@@ -467,7 +466,6 @@ class Model(Named):
                 of a forward pass.
 
         Example:
-            >>> import lamina as lm
             >>> model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
             >>> model.explain(batch_size=8).costs[0].operations  # 8 * 2 * (2 * 3 + 1)
             112
@@ -575,7 +573,6 @@ class Model(Named):
             ShapeError: if an array has another shape than its parameter; then nothing is set.
 
         Example:
-            >>> import lamina as lm
             >>> backbone = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3, name="first")))
             >>> net = lm.Sequential(lm.Input(4), lm.Linear(3, name="first"), lm.Linear(2))
             >>> lm.Model(net).load_parameters(backbone.parameters()).kept

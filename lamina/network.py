@@ -85,7 +85,6 @@ class Network(Named):
             two layers or two inputs have the same name.
 
     Example:
-        >>> import lamina as lm
         >>> a, b = lm.Input(4), lm.Input(2)
         >>> net = lm.Network(inputs=[a, b], outputs=lm.Linear(3)(lm.concat([a, b])))
         >>> net.outputs[0]
@@ -288,7 +287,6 @@ class Network(Named):
             ShapeError: if a parameter has another shape there.
 
         Example:
-            >>> import lamina as lm
             >>> head = lm.Sequential(lm.Input(4), lm.Linear(2))
             >>> net = lm.Sequential(lm.Input(8), lm.Linear(4), lm.Tanh(), head)
             >>> net.names_of(head)
@@ -369,7 +367,6 @@ class Network(Named):
             EngineError: for an unknown engine.
 
         Example:
-            >>> import lamina as lm
             >>> net = lm.Sequential(lm.Input(4), lm.Linear(2))
             >>> net.plan(8).parameter_bytes
             40
@@ -507,7 +504,6 @@ def Sequential(*layers: Tensor | Layer | Network | Recompute, name: OwnName = No
         ShapeError: at the first layer that does not fit, naming it and the line that made it.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Sequential(lm.Input(784), lm.Linear(10)).parameter_count()
         7850
     """

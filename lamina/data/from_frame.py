@@ -71,7 +71,6 @@ def from_frame(
         MissingExtraError: if narwhals is not installed, unless columns are given by name.
 
     Example:
-        >>> import lamina as lm
         >>> data = lm.data.from_frame({"size": [30, 52], "town": ["Ulm", "Bonn"], "rent": [1.5, 2]},
         ...                           target="rent")
         >>> data.coding.features, data.inputs.tolist()

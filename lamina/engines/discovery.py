@@ -129,7 +129,6 @@ def devices() -> tuple[Device, ...]:
     """Every device that an engine finds, including those that cannot be used.
 
     Example:
-        >>> import lamina as lm
         >>> lm.devices()[0].engine
         'cpu'
     """

@@ -24,7 +24,6 @@ class Tanh(Layer):
     """The hyperbolic tangent.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Tanh()(lm.Input(10))
     """
 
@@ -38,7 +37,6 @@ class Sigmoid(Layer):
     """1 / (1 + exp(-x)).
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Sigmoid()(lm.Input(10))
     """
 
@@ -61,7 +59,6 @@ class GELU(Layer):
         DefinitionError: for another word.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.GELU(approximate="tanh")(lm.Input(10))
     """
 
@@ -78,7 +75,6 @@ class SiLU(Layer):
     """x sigmoid(x), also called Swish.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.SiLU()(lm.Input(10))
     """
 
@@ -94,7 +90,6 @@ class Mish(Layer):
     After Misra: Mish: A self regularized non-monotonic activation function (2019).
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Mish()(lm.Input(10))
     """
 
@@ -117,7 +112,6 @@ class Softplus(Layer):
         DefinitionError: unless beta is above 0.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Softplus()(lm.Input(10))
     """
 
@@ -133,7 +127,6 @@ class LogSigmoid(Layer):
     """log(1 / (1 + exp(-x))), computed without overflow.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.LogSigmoid()(lm.Input(10))
     """
 
@@ -147,7 +140,6 @@ class Softsign(Layer):
     """x / (1 + |x|).
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Softsign()(lm.Input(10))
     """
 
@@ -161,7 +153,6 @@ class Tanhshrink(Layer):
     """x - tanh(x).
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Tanhshrink()(lm.Input(10))
     """
 
@@ -183,7 +174,6 @@ class Softmax(Layer):
         ShapeError: when applied to a tensor without this axis, or if the axis is the batch.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Softmax()(lm.Input(10))
     """
 
@@ -205,7 +195,6 @@ class LogSoftmax(Layer):
         ShapeError: when applied to a tensor without this axis, or if the axis is the batch.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.LogSoftmax()(lm.Input(10))
     """
 
@@ -227,7 +216,6 @@ class Softmin(Layer):
         ShapeError: when applied to a tensor without this axis, or if the axis is the batch.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Softmin()(lm.Input(10))
     """
 
@@ -266,7 +254,6 @@ class GLU(Layer):
         DefinitionError: for another word.
 
     Example:
-        >>> import lamina as lm
         >>> lm.GLU(activation="silu")(lm.Input(10)).shape
         (batch, 5)
     """

@@ -61,7 +61,6 @@ class RandomAffine(Layer):
         DTypeError: when applied to integers: `Rescale` comes before it.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.RandomAffine(degrees=10, shift=0.1, scale=(0.9, 1.1))(lm.Input(3, 32, 32))
     """
 
@@ -96,7 +95,6 @@ class RandomRotation(Layer):
         DTypeError: when applied to integers: `Rescale` comes before it.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.RandomRotation(15)(lm.Input(1, 28, 28))
     """
 

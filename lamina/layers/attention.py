@@ -76,7 +76,6 @@ class MultiHeadAttention(Layer):
         DTypeError: when applied to integers, or to a mask of one number for each key.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MultiHeadAttention(4)(lm.Input(12, 64)).shape
         (batch, 12, 64)
     """
@@ -225,7 +224,6 @@ class TransformerEncoderBlock(Layer):
         DTypeError: when applied to integers, or to a mask that is not bool.
 
     Example:
-        >>> import lamina as lm
         >>> lm.TransformerEncoderBlock(4, hidden=256)(lm.Input(12, 64)).shape
         (batch, 12, 64)
     """
@@ -285,7 +283,6 @@ class TransformerDecoderBlock(Layer):
         DTypeError: when applied to integers, or to a mask that is not bool.
 
     Example:
-        >>> import lamina as lm
         >>> lm.TransformerDecoderBlock(4, hidden=256)(lm.Input(12, 64), lm.Input(20, 32)).shape
         (batch, 12, 64)
     """

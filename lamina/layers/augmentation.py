@@ -71,7 +71,6 @@ class RandomFlip(Layer):
         ShapeError: if there is no such axis, or it is the batch.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.RandomFlip()(lm.Input(3, 32, 32))
     """
 
@@ -116,7 +115,6 @@ class RandomCrop(Layer):
         ShapeError: when applied to another rank, or if the padded axes are shorter than the size.
 
     Example:
-        >>> import lamina as lm
         >>> lm.RandomCrop(28, padding=2)(lm.Input(3, 32, 32)).shape
         (batch, 3, 28, 28)
     """
@@ -164,7 +162,6 @@ class RandomShift(Layer):
         ShapeError: when applied to another rank, or to too few elements for the mode.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.RandomShift(2)(lm.Input(1, 28, 28))
     """
 
@@ -200,7 +197,6 @@ class RandomErasing(Layer):
         ShapeError: when applied to another rank.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.RandomErasing()(lm.Input(3, 32, 32))
     """
 

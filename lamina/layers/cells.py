@@ -154,7 +154,6 @@ class RNNCell(_Cell):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> lm.RNNCell(32)(lm.Input(8), lm.Input(32)).shape
         (batch, 32)
     """
@@ -192,7 +191,6 @@ class LSTMCell(_Cell):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> h, c = lm.LSTMCell(32)(lm.Input(8), lm.Input(32), lm.Input(32))
         >>> h.shape
         (batch, 32)
@@ -228,7 +226,6 @@ class GRUCell(_Cell):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> lm.GRUCell(32)(lm.Input(8), lm.Input(32)).shape
         (batch, 32)
     """

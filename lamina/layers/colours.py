@@ -39,7 +39,6 @@ class ColourJitter(Layer):
         DTypeError: when applied to integers: `Rescale` comes before it.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.ColourJitter(brightness=0.2, contrast=0.2)(lm.Input(3, 32, 32))
     """
 
@@ -90,7 +89,6 @@ class RandomGreyscale(Layer):
         DTypeError: when applied to integers: `Rescale` comes before it.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.RandomGreyscale(probability=0.2)(lm.Input(3, 32, 32))
     """
 

@@ -271,7 +271,6 @@ class Conv1d(_Convolution):
     Takes f32 or f64 [batch, inputs, length]; see `Conv2d` for all arguments.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Conv1d(16, 3)(lm.Input(8, 100)).shape
         (batch, 16, 98)
     """
@@ -309,7 +308,6 @@ class Conv2d(_Convolution):
         ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Conv2d(20, 5)(lm.Input(1, 28, 28)).shape
         (batch, 20, 24, 24)
     """
@@ -324,7 +322,6 @@ class Conv3d(_Convolution):
     Takes f32 or f64 [batch, inputs, depth, height, width].
 
     Example:
-        >>> import lamina as lm
         >>> lm.Conv3d(4, 3, padding="same")(lm.Input(2, 8, 8, 8)).shape
         (batch, 4, 8, 8, 8)
     """
@@ -440,7 +437,6 @@ class ConvTranspose1d(_TransposedConvolution):
     Takes f32 or f64 [batch, inputs, length].
 
     Example:
-        >>> import lamina as lm
         >>> lm.ConvTranspose1d(4, 4, stride=2, padding=1)(lm.Input(8, 50)).shape
         (batch, 4, 100)
     """
@@ -476,7 +472,6 @@ class ConvTranspose2d(_TransposedConvolution):
         ShapeError: when applied to anything but images, or if the result would be empty.
 
     Example:
-        >>> import lamina as lm
         >>> lm.ConvTranspose2d(16, 4, stride=2, padding=1)(lm.Input(32, 7, 7)).shape
         (batch, 16, 14, 14)
     """
@@ -491,7 +486,6 @@ class ConvTranspose3d(_TransposedConvolution):
     Takes f32 or f64 [batch, inputs, depth, height, width].
 
     Example:
-        >>> import lamina as lm
         >>> lm.ConvTranspose3d(4, 2, stride=2)(lm.Input(2, 4, 4, 4)).shape
         (batch, 4, 8, 8, 8)
     """

@@ -31,7 +31,6 @@ class Dropout(Layer):
         DefinitionError: unless 0 <= probability <= 1.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Dropout(0.5)(lm.Input(100)).shape
         (batch, 100)
     """
@@ -61,7 +60,6 @@ class SpatialDropout(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.SpatialDropout(0.2)(lm.Input(16, 8, 8))
     """
 
@@ -92,7 +90,6 @@ class AlphaDropout(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.AlphaDropout(0.1)(lm.SELU()(lm.Input(100)))
     """
 
@@ -151,7 +148,6 @@ class DropPath(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> x = lm.Input(10)
         >>> y = x + lm.DropPath(0.1)(lm.Linear(10)(x))
     """
@@ -179,7 +175,6 @@ class GaussianNoise(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.GaussianNoise(0.1)(lm.Input(100))
     """
 
@@ -206,7 +201,6 @@ class GaussianSample(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> mean, log_variance = lm.Linear(8)(lm.Input(20)), lm.Linear(8)(lm.Input(20))
         >>> code = lm.GaussianSample()(mean, log_variance)
     """

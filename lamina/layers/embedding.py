@@ -55,7 +55,6 @@ class Embedding(Layer):
         DataError: when data with other indices arrives.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")).shape
         (batch, 12, 32)
     """
@@ -120,7 +119,6 @@ class EmbeddingBag(Layer):
         DataError: when data with other indices arrives.
 
     Example:
-        >>> import lamina as lm
         >>> lm.EmbeddingBag(1000, 32)(lm.Input(12, dtype="int64")).shape
         (batch, 32)
     """
@@ -239,7 +237,6 @@ class OneHot(Layer):
         DataError: when data with other indices arrives.
 
     Example:
-        >>> import lamina as lm
         >>> lm.OneHot(10)(lm.Input(dtype="uint8")).shape
         (batch, 10)
     """
@@ -265,7 +262,6 @@ class SinusoidalPositions(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.SinusoidalPositions()(lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")))
     """
 
@@ -299,7 +295,6 @@ class LearnedPositions(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.LearnedPositions()(lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")))
     """
 

@@ -47,7 +47,6 @@ def gradients(
         ShapeError: if the seed has another shape than the output.
 
     Example:
-        >>> import lamina as lm
         >>> x = lm.Input()
         >>> (slope,) = lm.gradients(x * x, [x])
         >>> lm.compile(inputs=[x], outputs=[slope])([3.0])[0].item()

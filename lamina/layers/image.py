@@ -79,7 +79,6 @@ class PixelShuffle(Layer):
         ShapeError: when applied to another rank, or if factor^2 does not divide the channels.
 
     Example:
-        >>> import lamina as lm
         >>> lm.PixelShuffle(2)(lm.Input(12, 8, 8)).shape
         (batch, 3, 16, 16)
     """
@@ -119,7 +118,6 @@ class PixelUnshuffle(Layer):
         ShapeError: when applied to another rank, or if the factor does not divide the image.
 
     Example:
-        >>> import lamina as lm
         >>> lm.PixelUnshuffle(2)(lm.Input(3, 16, 16)).shape
         (batch, 12, 8, 8)
     """
@@ -156,7 +154,6 @@ class ChannelShuffle(Layer):
         ShapeError: if the groups do not divide the channels, or there are none.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.ChannelShuffle(2)(lm.Input(12, 8, 8))
     """
 
@@ -200,7 +197,6 @@ class Pad(Layer):
         ShapeError: when applied to a tensor with too few axes, or too few elements for the mode.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Pad(((1, 1), (0, 2)))(lm.Input(3, 8, 8)).shape
         (batch, 3, 10, 10)
     """
@@ -243,7 +239,6 @@ class Crop(Layer):
         ShapeError: when applied to a tensor with too few axes, or if an axis would be empty.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Crop(((1, 1), (0, 2)))(lm.Input(3, 8, 8)).shape
         (batch, 3, 6, 6)
     """

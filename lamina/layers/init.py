@@ -41,7 +41,6 @@ class Zeros(Sourced):
     """All elements 0.
 
     Example:
-        >>> import lamina as lm
         >>> lm.init.Zeros()((3,), seed=0, stream=0)
         array([0., 0., 0.])
     """
@@ -62,7 +61,6 @@ class Constant(Sourced):
         DefinitionError: if it is not a finite number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.init.Constant(0.5)((2,), seed=0, stream=0)
         array([0.5, 0.5])
     """
@@ -86,7 +84,6 @@ class Uniform(Sourced):
         DefinitionError: unless low <= high, both finite.
 
     Example:
-        >>> import lamina as lm
         >>> weight = lm.init.Uniform(-0.1, 0.1)((10, 784), seed=0, stream=0)
     """
 
@@ -121,7 +118,6 @@ class Normal(Sourced):
         DefinitionError: unless both are finite and the deviation is not negative.
 
     Example:
-        >>> import lamina as lm
         >>> weight = lm.init.Normal(deviation=0.02)((10, 784), seed=0, stream=0)
     """
 
@@ -149,7 +145,6 @@ class XavierUniform(Sourced):
             fewer than two axes.
 
     Example:
-        >>> import lamina as lm
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierUniform())
     """
 
@@ -176,7 +171,6 @@ class XavierNormal(Sourced):
             fewer than two axes.
 
     Example:
-        >>> import lamina as lm
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierNormal(gain=5 / 3))
     """
 
@@ -205,7 +199,6 @@ class KaimingUniform(Sourced):
         DefinitionError: for another word; when called, if the shape has fewer than two axes.
 
     Example:
-        >>> import lamina as lm
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingUniform())
     """
 
@@ -235,7 +228,6 @@ class KaimingNormal(Sourced):
         DefinitionError: for another word; when called, if the shape has fewer than two axes.
 
     Example:
-        >>> import lamina as lm
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingNormal(nonlinearity="relu"))
     """
 
@@ -266,7 +258,6 @@ class Orthogonal(Sourced):
             fewer than two axes.
 
     Example:
-        >>> import lamina as lm
         >>> q = lm.init.Orthogonal()((2, 2), seed=0, stream=0)
     """
 

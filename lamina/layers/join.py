@@ -32,7 +32,6 @@ class Concat(Layer):
         ShapeError: when applied to fewer than two tensors, or to tensors that differ elsewhere.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Concat()(lm.Input(10), lm.Input(5)).shape
         (batch, 15)
     """
@@ -64,7 +63,6 @@ def concat(tensors: Tensors, axis: Count = 1) -> Tensor:
         DefinitionError, ShapeError: as for `Concat`.
 
     Example:
-        >>> import lamina as lm
         >>> lm.concat([lm.Input(10), lm.Input(5)]).shape
         (batch, 15)
     """
@@ -79,7 +77,6 @@ class Add(Layer):
         ShapeError: when applied to fewer than two tensors, or to tensors that differ in shape.
 
     Example:
-        >>> import lamina as lm
         >>> x = lm.Input(10)
         >>> y = lm.Add()(x, lm.Linear(10)(x))
     """
@@ -105,7 +102,6 @@ class Multiply(Layer):
         ShapeError: when applied to fewer than two tensors, or to tensors that differ in shape.
 
     Example:
-        >>> import lamina as lm
         >>> x = lm.Input(10)
         >>> y = lm.Multiply()(x, lm.Sigmoid()(x))
     """

@@ -67,7 +67,6 @@ class Layer(Sourced, ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> import lamina as lm
         >>> @dataclass(frozen=True)
         ... class Swish(lm.Layer):
         ...     def forward(self, scope, x):
@@ -411,7 +410,6 @@ def Input(
         ShapeError: for a dimension below 1.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Input(3, 32, 32)
         Tensor(f32[batch, 3, 32, 32], leaf)
     """

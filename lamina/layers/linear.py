@@ -38,7 +38,6 @@ class Linear(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Linear(10)(lm.Input(784)).shape
         (batch, 10)
     """

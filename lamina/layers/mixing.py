@@ -39,7 +39,6 @@ class Mixup(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Mixup(alpha=0.2)(lm.Input(3, 32, 32))
     """
 
@@ -76,7 +75,6 @@ class CutMix(Layer):
         ShapeError: when applied to another rank.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.CutMix()(lm.Input(3, 32, 32))
     """
 

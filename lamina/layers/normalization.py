@@ -86,7 +86,6 @@ class BatchNorm(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.BatchNorm()(lm.Input(3, 32, 32))
     """
 
@@ -145,7 +144,6 @@ class LayerNorm(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.LayerNorm()(lm.Input(12, 64))
     """
 
@@ -183,7 +181,6 @@ class GroupNorm(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.GroupNorm(4)(lm.Input(32, 8, 8))
     """
 
@@ -235,7 +232,6 @@ class InstanceNorm(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.InstanceNorm()(lm.Input(3, 32, 32))
     """
 
@@ -289,7 +285,6 @@ class RMSNorm(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.RMSNorm()(lm.Input(12, 64))
     """
 
@@ -326,7 +321,6 @@ class LocalResponseNorm(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.LocalResponseNorm(5)(lm.Input(32, 8, 8))
     """
 

@@ -39,7 +39,6 @@ class Bilinear(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Bilinear(10)(lm.Input(4), lm.Input(6)).shape
         (batch, 10)
     """
@@ -88,7 +87,6 @@ class CosineSimilarity(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> lm.CosineSimilarity()(lm.Input(8), lm.Input(8)).shape
         (batch,)
     """
@@ -122,7 +120,6 @@ class PairwiseDistance(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> lm.PairwiseDistance()(lm.Input(8), lm.Input(8)).shape
         (batch,)
     """

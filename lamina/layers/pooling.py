@@ -84,7 +84,6 @@ class MaxPool1d(_MaxPool):
     Takes f32 or f64 [batch, channels, length].
 
     Example:
-        >>> import lamina as lm
         >>> lm.MaxPool1d(2)(lm.Input(8, 101)).shape
         (batch, 8, 50)
     """
@@ -114,7 +113,6 @@ class MaxPool2d(_MaxPool):
         ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MaxPool2d(2)(lm.Input(20, 24, 24)).shape
         (batch, 20, 12, 12)
     """
@@ -129,7 +127,6 @@ class MaxPool3d(_MaxPool):
     Takes f32 or f64 [batch, channels, depth, height, width].
 
     Example:
-        >>> import lamina as lm
         >>> lm.MaxPool3d(2)(lm.Input(2, 4, 6, 8)).shape
         (batch, 2, 2, 3, 4)
     """
@@ -155,7 +152,6 @@ class MaxUnpool(Layer):
         DTypeError: when applied to other dtypes.
 
     Example:
-        >>> import lamina as lm
         >>> values, indices = lm.MaxPool2d(2, returns="indices")(lm.Input(20, 24, 24))
         >>> lm.MaxUnpool(size=24)(values, indices).shape
         (batch, 20, 24, 24)
@@ -227,7 +223,6 @@ class AvgPool1d(_AvgPool):
     Takes f32 or f64 [batch, channels, length].
 
     Example:
-        >>> import lamina as lm
         >>> lm.AvgPool1d(4)(lm.Input(8, 100)).shape
         (batch, 8, 25)
     """
@@ -256,7 +251,6 @@ class AvgPool2d(_AvgPool):
         ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
-        >>> import lamina as lm
         >>> lm.AvgPool2d(3, stride=2, padding=1)(lm.Input(8, 16, 16)).shape
         (batch, 8, 8, 8)
     """
@@ -271,7 +265,6 @@ class AvgPool3d(_AvgPool):
     Takes f32 or f64 [batch, channels, depth, height, width].
 
     Example:
-        >>> import lamina as lm
         >>> lm.AvgPool3d(2)(lm.Input(2, 4, 6, 8)).shape
         (batch, 2, 2, 3, 4)
     """
@@ -305,7 +298,6 @@ class LPPool1d(_LPPool):
     Takes f32 or f64 [batch, channels, length].
 
     Example:
-        >>> import lamina as lm
         >>> lm.LPPool1d(2, power=3.0)(lm.Input(8, 100)).shape
         (batch, 8, 50)
     """
@@ -334,7 +326,6 @@ class LPPool2d(_LPPool):
         ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
-        >>> import lamina as lm
         >>> lm.LPPool2d(2)(lm.Input(8, 16, 16)).shape
         (batch, 8, 8, 8)
     """
@@ -349,7 +340,6 @@ class LPPool3d(_LPPool):
     Takes f32 or f64 [batch, channels, depth, height, width].
 
     Example:
-        >>> import lamina as lm
         >>> lm.LPPool3d(2)(lm.Input(2, 4, 6, 8)).shape
         (batch, 2, 2, 3, 4)
     """
@@ -385,7 +375,6 @@ class GlobalAvgPool(_Global):
         ShapeError: when applied to a tensor without further axes.
 
     Example:
-        >>> import lamina as lm
         >>> lm.GlobalAvgPool()(lm.Input(512, 4, 4)).shape
         (batch, 512)
     """
@@ -412,7 +401,6 @@ class GlobalMaxPool(_Global):
         ShapeError: when applied to a tensor without further axes.
 
     Example:
-        >>> import lamina as lm
         >>> lm.GlobalMaxPool(keepdims=True)(lm.Input(512, 4, 4)).shape
         (batch, 512, 1, 1)
     """
@@ -462,7 +450,6 @@ class AdaptiveAvgPool(_Adaptive):
         ShapeError: when applied to other shapes.
 
     Example:
-        >>> import lamina as lm
         >>> lm.AdaptiveAvgPool((2, None))(lm.Input(64, 9, 6)).shape
         (batch, 64, 2, 6)
     """
@@ -499,7 +486,6 @@ class AdaptiveMaxPool(_Adaptive):
         ShapeError: when applied to other shapes.
 
     Example:
-        >>> import lamina as lm
         >>> lm.AdaptiveMaxPool((4, 2))(lm.Input(64, 9, 6)).shape
         (batch, 64, 4, 2)
     """

@@ -33,7 +33,6 @@ class Recompute:
             several outputs.
 
     Example:
-        >>> import lamina as lm
         >>> block = lm.Recompute(lm.Linear(64), lm.ReLU(), lm.Linear(64), lm.ReLU())
         >>> lm.Sequential(lm.Input(64), block, lm.Linear(10)).parameter_count()
         8970

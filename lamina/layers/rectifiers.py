@@ -29,7 +29,6 @@ class ReLU(Layer):
     """max(x, 0); the derivative at 0 is 0.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.ReLU()(lm.Input(10))
     """
 
@@ -49,7 +48,6 @@ class LeakyReLU(Layer):
         DefinitionError: if the slope is not a finite number.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.LeakyReLU(slope=0.2)(lm.Input(10))
     """
 
@@ -77,7 +75,6 @@ class PReLU(Layer):
         ShapeError: when applied to one scalar per example, if each channel has its own weight.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.PReLU(per_channel=True)(lm.Input(16, 8, 8))
     """
 
@@ -115,7 +112,6 @@ class RReLU(Layer):
         DefinitionError: if low is above high.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.RReLU()(lm.Input(10))
     """
 
@@ -146,7 +142,6 @@ class Threshold(Layer):
         DefinitionError: if one of them is not a finite number.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Threshold(0.1, 0.0)(lm.Input(10))
     """
 
@@ -178,7 +173,6 @@ class ELU(Layer):
         DefinitionError: if alpha is not a finite number.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.ELU()(lm.Input(10))
     """
 
@@ -197,7 +191,6 @@ class SELU(Layer):
     weights should start with variance 1 / inputs.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.SELU()(lm.Input(10))
     """
 
@@ -219,7 +212,6 @@ class CELU(Layer):
         DefinitionError: unless alpha is above 0.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.CELU(alpha=0.5)(lm.Input(10))
     """
 
@@ -245,7 +237,6 @@ class Hardshrink(Layer):
         DefinitionError: if the threshold is below 0.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Hardshrink()(lm.Input(10))
     """
 
@@ -269,7 +260,6 @@ class Softshrink(Layer):
         DefinitionError: if the threshold is below 0.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Softshrink()(lm.Input(10))
     """
 
@@ -297,7 +287,6 @@ class Hardtanh(Layer):
         DefinitionError: unless low < high.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Hardtanh(low=0.0, high=6.0)(lm.Input(10))
     """
 
@@ -327,7 +316,6 @@ class ReLU6(Layer):
     """x, but not below 0 and not above 6; the derivative at both bounds is 0.
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.ReLU6()(lm.Input(10))
     """
 
@@ -343,7 +331,6 @@ class Hardsigmoid(Layer):
     After Courbariaux, Bengio, David: BinaryConnect (2015).
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Hardsigmoid()(lm.Input(10))
     """
 
@@ -363,7 +350,6 @@ class Hardswish(Layer):
     After Howard et al.: Searching for MobileNetV3 (2019).
 
     Example:
-        >>> import lamina as lm
         >>> y = lm.Hardswish()(lm.Input(10))
     """
 

@@ -246,7 +246,6 @@ class RNN(_Recurrent):
         DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
-        >>> import lamina as lm
         >>> lm.RNN(32)(lm.Input(100, 8)).shape
         (batch, 100, 32)
     """
@@ -296,7 +295,6 @@ class LSTM(_Recurrent):
         DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
-        >>> import lamina as lm
         >>> lm.LSTM(64, layers=2, bidirectional=True, returns="last")(lm.Input(100, 8)).shape
         (batch, 128)
     """
@@ -346,7 +344,6 @@ class GRU(_Recurrent):
         DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
-        >>> import lamina as lm
         >>> lm.GRU(32, returns="last")(lm.Input(100, 8)).shape
         (batch, 32)
     """

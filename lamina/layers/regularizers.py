@@ -22,7 +22,6 @@ class L1(Sourced):
         DefinitionError: if the strength is negative or not finite.
 
     Example:
-        >>> import lamina as lm
         >>> layer = lm.Linear(10, weight_regularizer=lm.L1(1e-5))
     """
 
@@ -47,7 +46,6 @@ class L2(Sourced):
         DefinitionError: if the strength is negative or not finite.
 
     Example:
-        >>> import lamina as lm
         >>> layer = lm.Linear(10, weight_regularizer=lm.L2(1e-4))
     """
 

@@ -350,7 +350,6 @@ class Scope:
 
         Example:
             >>> from dataclasses import dataclass
-            >>> import lamina as lm
             >>> @dataclass(frozen=True)
             ... class Decoder(lm.Layer):
             ...     encoder: lm.Linear
@@ -453,7 +452,6 @@ class Scope:
 
         Example:
             >>> from dataclasses import dataclass
-            >>> import lamina as lm
             >>> @dataclass(frozen=True)
             ... class Residual(lm.Layer):
             ...     def forward(self, scope, x):

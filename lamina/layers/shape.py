@@ -26,7 +26,6 @@ class Identity(Layer):
     Takes any dtype and shape.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Identity()(lm.Input(3)).shape
         (batch, 3)
     """
@@ -52,7 +51,6 @@ class Flatten(Layer):
         ShapeError: if there are no such axes, or one is the batch.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Flatten()(lm.Input(3, 8, 8)).shape
         (batch, 192)
         >>> lm.Flatten(first=2)(lm.Input(3, 8, 8)).shape
@@ -136,7 +134,6 @@ class Reshape(Layer):
         ShapeError: when applied to examples with another number of elements.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Reshape(1, 28, -1)(lm.Input(784)).shape
         (batch, 1, 28, 28)
     """
@@ -188,7 +185,6 @@ class Rescale(Layer):
         DefinitionError: if one of them is not a finite number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Rescale(1 / 127.5, offset=-1.0)(lm.Input(28, 28, dtype="uint8")).dtype.name
         'float32'
     """

@@ -40,7 +40,6 @@ class TiedLinear(Layer):
         DTypeError: when applied to integers.
 
     Example:
-        >>> import lamina as lm
         >>> tokens, embedding = lm.Input(12, dtype="int64"), lm.Embedding(1000, 32)
         >>> scores = lm.TiedLinear(embedding)(lm.GRU(32)(embedding(tokens)))
         >>> lm.Network(tokens, scores).outputs[0].shape

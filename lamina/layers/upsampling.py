@@ -73,7 +73,6 @@ class Upsample(Layer):
         DTypeError: when applied to integers in a mode that computes means.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Upsample(scale=2)(lm.Input(3, 8, 8)).shape
         (batch, 3, 16, 16)
         >>> lm.Upsample(size=(5, 7), mode="bicubic")(lm.Input(3, 8, 8)).shape

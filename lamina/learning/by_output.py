@@ -80,7 +80,6 @@ class ByOutput(Sourced):
             is compiled, also if the network has no such output.
 
     Example:
-        >>> import lamina as lm
         >>> x = lm.Input(3)
         >>> net = lm.Network(x, {"boxes": lm.Linear(4)(x), "classes": lm.Linear(5)(x)})
         >>> loss = lm.ByOutput({"boxes": lm.MSE(), "classes": lm.CrossEntropy()},
@@ -257,7 +256,6 @@ class FunctionMetric(Sourced):
         DefinitionError: if it is not a function, or has no name.
 
     Example:
-        >>> import lamina as lm
         >>> def largest_error(prediction, target):
         ...     return lm.ops.max(abs(prediction - target), 1)
         >>> lm.FunctionMetric(largest_error).name

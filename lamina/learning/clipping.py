@@ -27,7 +27,6 @@ class ClipValue(Sourced):
         DefinitionError: unless the limit is a number above zero.
 
     Example:
-        >>> import lamina as lm
         >>> (clipped,) = lm.training.clipping.ClipValue(0.5)([lm.Input(3)])
     """
 
@@ -49,7 +48,6 @@ class ClipNorm(Sourced):
         DefinitionError: unless the limit is a number above zero.
 
     Example:
-        >>> import lamina as lm
         >>> (clipped,) = lm.training.clipping.ClipNorm(1.0)([lm.Input(3)])
     """
 
@@ -74,7 +72,6 @@ class ClipGlobalNorm(Sourced):
         DefinitionError: unless the limit is a number above zero.
 
     Example:
-        >>> import lamina as lm
         >>> first, second = lm.training.clipping.ClipGlobalNorm(1.0)([lm.Input(3), lm.Input(2)])
     """
 

@@ -68,7 +68,6 @@ class Constant(Schedule):
         DefinitionError: if the rate is negative or not finite.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.Constant(0.1).at(1000)
         0.1
     """
@@ -93,7 +92,6 @@ class StepDecay(Schedule):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.StepDecay(0.1, every=30, factor=0.5).at(60)
         0.025
     """
@@ -123,7 +121,6 @@ class Exponential(Schedule):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.Exponential(0.1, factor=0.5, every=100).at(200)
         0.025
     """
@@ -154,7 +151,6 @@ class Cosine(Schedule):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.Cosine(0.1, steps=1000).at(500)
         0.05
     """
@@ -188,7 +184,6 @@ class Linear(Schedule):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.Linear(0.1, steps=1000).at(500)
         0.05
     """
@@ -222,7 +217,6 @@ class Polynomial(Schedule):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.Polynomial(0.1, steps=1000, power=2).at(500)
         0.025
     """
@@ -256,7 +250,6 @@ class PiecewiseConstant(Schedule):
         DefinitionError: if the numbers do not fit together.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.PiecewiseConstant([100, 200], [0.1, 0.01, 0.001]).at(100)
         0.01
     """
@@ -293,7 +286,6 @@ class CosineRestarts(Schedule):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.CosineRestarts(0.1, steps=10, growth=2).at(20)
         0.05
     """
@@ -339,7 +331,6 @@ class Cyclic(Schedule):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.Cyclic(0.1, steps=10).at(15)
         0.05
     """
@@ -377,7 +368,6 @@ class OneCycle(Schedule):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.OneCycle(0.25, steps=101, rise=0.3).at(0)
         0.01
     """
@@ -418,7 +408,6 @@ class Chain(Schedule):
         DefinitionError: if their numbers do not fit together.
 
     Example:
-        >>> import lamina as lm
         >>> falling = lm.schedules.Linear(0.1, steps=100)
         >>> lm.schedules.Chain([50], [0.01, falling]).at(100)
         0.05
@@ -462,7 +451,6 @@ class Warmup(Schedule):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.schedules.Warmup(10, then=lm.schedules.Cosine(0.1, steps=990)).at(4)
         0.05
     """

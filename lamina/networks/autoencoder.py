@@ -54,7 +54,6 @@ def autoencoder(
         DefinitionError: if `widths` or `input` is a number alone.
 
     Example:
-        >>> import lamina as lm
         >>> parts = lm.networks.autoencoder()
         >>> parts.network.parameter_count(), parts.encoder.outputs[0]
         (2837314, Tensor(f32[batch, 30], layer))
@@ -99,7 +98,6 @@ def variational_autoencoder(
         DefinitionError: if `widths` or `input` is a number alone.
 
     Example:
-        >>> import lamina as lm
         >>> parts = lm.networks.variational_autoencoder(code=2)
         >>> parts.network.outputs
         (Tensor(f32[batch, 1, 28, 28], layer), Tensor(f32[batch, 2], layer), ...)

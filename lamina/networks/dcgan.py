@@ -52,7 +52,6 @@ def dcgan(
         DefinitionError: for another side, or channels that come last.
 
     Example:
-        >>> import lamina as lm
         >>> generator, discriminator = lm.networks.dcgan(latent=16, image=(1, 8, 8), width=8)
         >>> generator.outputs[0], discriminator.outputs[0]
         (Tensor(f32[batch, 1, 8, 8], layer), Tensor(f32[batch, 1], layer))

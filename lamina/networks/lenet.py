@@ -25,7 +25,6 @@ def lenet(classes: Count = 10, input: ShapeOfImages = (1, 28, 28)) -> Network:
         DefinitionError: for a shape with the channels last.
 
     Example:
-        >>> import lamina as lm
         >>> lm.networks.lenet().parameter_count()
         431080
     """

@@ -31,7 +31,6 @@ def mlp(
         DefinitionError: if `widths` or `input` is a number alone.
 
     Example:
-        >>> import lamina as lm
         >>> lm.networks.mlp((256, 128), classes=10, input=(1, 28, 28)).parameter_count()
         235146
     """

@@ -48,7 +48,6 @@ def mobilenet_v2(
         DefinitionError: for a width not above zero, or a shape with the channels last.
 
     Example:
-        >>> import lamina as lm
         >>> lm.networks.mobilenet_v2(classes=10, input=(3, 32, 32)).outputs[0]
         Tensor(f32[batch, 10], layer)
     """

@@ -45,7 +45,6 @@ def lstm_classifier(
         DefinitionError: unless exactly one of `inputs` and `vocabulary` is given.
 
     Example:
-        >>> import lamina as lm
         >>> lm.networks.lstm_classifier(10, length=28, inputs=28).parameter_count()
         164362
     """

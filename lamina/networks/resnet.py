@@ -53,7 +53,6 @@ def resnet(
         DefinitionError: for another depth or stem, or a shape with the channels last.
 
     Example:
-        >>> import lamina as lm
         >>> lm.networks.resnet(18, classes=10, stem="cifar").parameter_count()
         11173962
     """

@@ -53,7 +53,6 @@ def transformer_encoder(
         [batch, vocabulary, length].
 
     Example:
-        >>> import lamina as lm
         >>> net = lm.networks.transformer_encoder(1000, 128)
         >>> net.parameter_count(), net.outputs[0]
         (3705320, Tensor(f32[batch, 1000, 128], transpose))

@@ -45,7 +45,6 @@ def unet(
         DefinitionError: for an image that cannot be halved that often, or has its channels last.
 
     Example:
-        >>> import lamina as lm
         >>> lm.networks.unet(classes=3, input=(1, 32, 32), widths=(8, 16)).outputs[0]
         Tensor(f32[batch, 3, 32, 32], layer)
     """

@@ -49,7 +49,6 @@ def vgg(
         DefinitionError: for a depth that the paper does not have, or channels that come last.
 
     Example:
-        >>> import lamina as lm
         >>> small = lm.networks.vgg(((8,), (16,)), 10, (3, 32, 32), hidden=(64,), batch_norm=True)
         >>> small.outputs[0]
         Tensor(f32[batch, 10], layer)

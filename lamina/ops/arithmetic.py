@@ -88,7 +88,6 @@ def multiply_add(left: TensorLike, right: TensorLike, added: TensorLike) -> Tens
 
     Example:
         >>> import numpy as np
-        >>> import lamina as lm
         >>> lm.ops.multiply_add(np.ones(3, "float32"), 2, np.ones((2, 1), "float32")).shape
         (2, 3)
     """

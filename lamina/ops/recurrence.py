@@ -305,7 +305,6 @@ def recurrence(
         DefinitionError: without sequences, or if `step` uses other tensors.
 
     Example:
-        >>> import lamina as lm
         >>> x = lm.Input(10, 3)
         >>> by_time = lm.ops.transpose(x, (1, 0, 2))
         >>> first = lm.ops.zeros_like(by_time[0])

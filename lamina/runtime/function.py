@@ -95,7 +95,6 @@ def compile(
         arrays.
 
     Example:
-        >>> import lamina as lm
         >>> x = lm.Input()
         >>> square = lm.compile(inputs=[x], outputs=[x * x])
         >>> square([1.0, 2.0])[0].tolist()

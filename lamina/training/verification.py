@@ -138,7 +138,6 @@ def verify(
         DefinitionError: if `network` is not a network.
 
     Example:
-        >>> import lamina as lm
         >>> net = lm.Sequential(lm.Input(3), lm.Linear(4), lm.Tanh(), lm.Linear(2))
         >>> lm.verify(net, loss=lm.CrossEntropy()).passed
         True

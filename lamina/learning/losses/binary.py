@@ -44,7 +44,6 @@ class BCE(Loss):
         DefinitionError: for a negative weight.
 
     Example:
-        >>> import lamina as lm
         >>> lm.BCE()(lm.Sigmoid()(lm.Input(1)), lm.Input(1)).shape
         ()
     """
@@ -88,7 +87,6 @@ class BCEWithLogits(Loss):
         DefinitionError: for a negative weight.
 
     Example:
-        >>> import lamina as lm
         >>> lm.BCEWithLogits(positive_weight=3.0)(lm.Input(1), lm.Input(1)).shape
         ()
     """
@@ -134,7 +132,6 @@ class BinaryFocal(Loss):
         DefinitionError: if the focus is negative, or the balance outside [0, 1).
 
     Example:
-        >>> import lamina as lm
         >>> lm.BinaryFocal(focus=1.5)(lm.Input(3), lm.Input(3)).shape
         ()
     """

@@ -47,7 +47,6 @@ class CrossEntropy(OfClassNumbers):
         DefinitionError: for a smoothing outside [0, 1], or a negative weight.
 
     Example:
-        >>> import lamina as lm
         >>> lm.CrossEntropy()(lm.Input(10), lm.Input(dtype="int64")).shape
         ()
     """
@@ -122,7 +121,6 @@ class NLL(OfClassNumbers):
         DefinitionError: for a negative weight.
 
     Example:
-        >>> import lamina as lm
         >>> lm.NLL()(lm.LogSoftmax()(lm.Input(10)), lm.Input(dtype="int64")).shape
         ()
     """
@@ -171,7 +169,6 @@ class Focal(OfClassNumbers):
         DefinitionError: if the focus is negative.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Focal()(lm.Input(10), lm.Input(dtype="int64")).shape
         ()
     """

@@ -47,7 +47,6 @@ class KLDivergence(Loss):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> loss = lm.KLDivergence(reduction="batchmean")
         >>> loss(lm.LogSoftmax()(lm.Input(10)), lm.Input(10)).shape
         ()
@@ -112,7 +111,6 @@ class GaussianNLL(Loss):
         DefinitionError: unless epsilon is above zero.
 
     Example:
-        >>> import lamina as lm
         >>> lm.GaussianNLL()((lm.Input(3), lm.Softplus()(lm.Input(3))), lm.Input(3)).shape
         ()
     """
@@ -170,7 +168,6 @@ class PoissonNLL(Loss):
         DefinitionError: if epsilon is negative.
 
     Example:
-        >>> import lamina as lm
         >>> lm.PoissonNLL()(lm.Input(3), lm.Input(3)).shape
         ()
     """
@@ -226,7 +223,6 @@ class EvidenceLowerBound(Loss):
         DefinitionError: if the factor is negative.
 
     Example:
-        >>> import lamina as lm
         >>> outputs = lm.Input(1, 28, 28), lm.Input(20), lm.Input(20)
         >>> lm.EvidenceLowerBound()(outputs, lm.Input(1, 28, 28)).shape
         ()

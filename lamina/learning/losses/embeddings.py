@@ -72,7 +72,6 @@ class Triplet(_OfTriplets):
         DefinitionError: if the margin or epsilon is negative.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Triplet()((lm.Input(8), lm.Input(8), lm.Input(8))).shape
         ()
     """
@@ -101,7 +100,6 @@ class TripletWithDistance(_OfTriplets):
         DefinitionError: if the margin is negative.
 
     Example:
-        >>> import lamina as lm
         >>> def far(a, b):
         ...     return lm.ops.max(abs(a - b), -1)
         >>> lm.TripletWithDistance(far)((lm.Input(8), lm.Input(8), lm.Input(8))).shape
@@ -149,7 +147,6 @@ class CosineEmbedding(Loss):
         DefinitionError: for a margin outside [-1, 1].
 
     Example:
-        >>> import lamina as lm
         >>> lm.CosineEmbedding()((lm.Input(8), lm.Input(8)), lm.Input()).shape
         ()
     """
@@ -221,7 +218,6 @@ class NegativeCosine(Loss):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> lm.NegativeCosine()(lm.Input(8), lm.Input(8)).shape
         ()
     """

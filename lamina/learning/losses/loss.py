@@ -51,7 +51,6 @@ class Loss(Sourced, ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> import lamina as lm
         >>> from lamina.learning.losses import Elements
         >>> @dataclass(frozen=True)
         ... class Quartic(lm.training.losses.Loss):

@@ -75,7 +75,6 @@ class Hinge(_Signs):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Hinge()(lm.Input(1), lm.Input(1)).shape
         ()
     """
@@ -104,7 +103,6 @@ class SquaredHinge(_Signs):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> lm.SquaredHinge()(lm.Input(1), lm.Input(1)).shape
         ()
     """
@@ -133,7 +131,6 @@ class SoftMargin(_Signs):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> lm.SoftMargin()(lm.Input(1), lm.Input(1)).shape
         ()
     """
@@ -167,7 +164,6 @@ class HingeEmbedding(_Signs):
         DefinitionError: for a margin that is not a finite number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.HingeEmbedding()(lm.Input(1), lm.Input(1)).shape
         ()
     """
@@ -198,7 +194,6 @@ class MarginRanking(_Signs):
         DefinitionError: for a margin that is not a finite number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MarginRanking(margin=0.5)((lm.Input(1), lm.Input(1)), lm.Input(1)).shape
         ()
     """
@@ -245,7 +240,6 @@ class MultiMargin(OfClassNumbers):
         DefinitionError: for another power, or a negative weight.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MultiMargin()(lm.Input(10), lm.Input(dtype="int64")).shape
         ()
     """
@@ -286,7 +280,6 @@ class CategoricalHinge(OfClassNumbers):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> lm.CategoricalHinge()(lm.Input(10), lm.Input(dtype="int64")).shape
         ()
     """
@@ -322,7 +315,6 @@ class MultiLabelMargin(Loss):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MultiLabelMargin()(lm.Input(10), lm.Input(10, dtype="int64")).shape
         ()
     """
@@ -393,7 +385,6 @@ class MultiLabelSoftMargin(Loss):
         DefinitionError: for a negative weight.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MultiLabelSoftMargin()(lm.Input(10), lm.Input(10)).shape
         ()
     """

@@ -34,7 +34,6 @@ class MSE(Loss):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MSE()(lm.Input(3), lm.Input(3)).shape
         ()
     """
@@ -61,7 +60,6 @@ class MAE(Loss):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MAE()(lm.Input(3), lm.Input(3)).shape
         ()
     """
@@ -89,7 +87,6 @@ class Huber(Loss):
         DefinitionError: unless delta is above zero.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Huber(delta=0.5)(lm.Input(3), lm.Input(3)).shape
         ()
     """
@@ -119,7 +116,6 @@ class SmoothL1(Loss):
         DefinitionError: if beta is negative.
 
     Example:
-        >>> import lamina as lm
         >>> lm.SmoothL1(beta=0.5)(lm.Input(3), lm.Input(3)).shape
         ()
     """
@@ -155,7 +151,6 @@ class LogCosh(Loss):
         DefinitionError: for another reduction.
 
     Example:
-        >>> import lamina as lm
         >>> lm.LogCosh()(lm.Input(3), lm.Input(3)).shape
         ()
     """
@@ -191,7 +186,6 @@ class Quantile(Loss):
         DefinitionError: for a quantile outside (0, 1).
 
     Example:
-        >>> import lamina as lm
         >>> lm.Quantile([0.1, 0.5, 0.9])(lm.Input(3), lm.Input()).shape
         ()
     """
@@ -241,7 +235,6 @@ class MAPE(Loss):
         DefinitionError: unless epsilon is above zero.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MAPE()(lm.Input(3), lm.Input(3)).shape
         ()
     """
@@ -272,7 +265,6 @@ class MSLE(Loss):
         DefinitionError: if epsilon is negative.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MSLE()(lm.Input(3), lm.Input(3)).shape
         ()
     """

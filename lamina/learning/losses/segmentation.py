@@ -40,7 +40,6 @@ class Dice(Loss):
         DefinitionError: if the smoothing is negative.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Dice()(lm.Sigmoid()(lm.Input(2, 8, 8)), lm.Input(2, 8, 8)).shape
         ()
     """

@@ -52,7 +52,6 @@ class CTC(Loss):
         DefinitionError: if the blank is negative.
 
     Example:
-        >>> import lamina as lm
         >>> log_probabilities = lm.LogSoftmax()(lm.Input(50, 28))
         >>> lm.CTC()(log_probabilities, lm.Input(10, dtype="int64")).shape
         ()

@@ -51,7 +51,6 @@ class Accuracy(OfClasses):
         DefinitionError: if `ignore_index` is not a whole number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Accuracy().name
         'accuracy'
     """
@@ -92,7 +91,6 @@ class BinaryAccuracy(Metric):
         DefinitionError: if the threshold is not a finite number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.BinaryAccuracy(threshold=0.0).name
         'binary_accuracy'
     """
@@ -147,7 +145,6 @@ class TopK(OfClasses):
         DefinitionError: if k is not a whole number above zero.
 
     Example:
-        >>> import lamina as lm
         >>> lm.TopK(5).name
         'top_5'
     """
@@ -293,7 +290,6 @@ class Precision(_ByClass):
         DefinitionError: for another average, or `"binary"` with several labels.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Precision(average="binary", logits=True).name
         'precision'
     """
@@ -329,7 +325,6 @@ class Recall(_ByClass):
         DefinitionError: for another average, or `"binary"` with several labels.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Recall(average="micro").name
         'recall'
     """
@@ -365,7 +360,6 @@ class F1(_ByClass):
         DefinitionError: for another average, or `"binary"` with several labels.
 
     Example:
-        >>> import lamina as lm
         >>> lm.F1().name
         'f1'
     """

@@ -57,7 +57,6 @@ class ConfusionMatrix(OfClasses):
         DefinitionError: if `ignore_index` is not a whole number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.ConfusionMatrix().name
         'confusion_matrix'
     """
@@ -138,7 +137,6 @@ class MeanIoU(_OfConfusion):
         DefinitionError: if `ignore_index` is not a whole number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MeanIoU().name
         'mean_iou'
     """
@@ -173,7 +171,6 @@ class MatthewsCorrelation(_OfConfusion):
         DefinitionError: if `ignore_index` is not a whole number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MatthewsCorrelation().name
         'matthews_correlation'
     """
@@ -210,7 +207,6 @@ class CohenKappa(_OfConfusion):
         DefinitionError: if `ignore_index` is not a whole number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.CohenKappa().name
         'cohen_kappa'
     """

@@ -25,7 +25,6 @@ class Metric(Sourced, ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> import lamina as lm
         >>> @dataclass(frozen=True)
         ... class LargestError(lm.training.metrics.Metric):
         ...     name = "mean_largest_error"

@@ -52,7 +52,6 @@ class CalibrationError(OfTargets):
         DefinitionError: if there is no bin, or for another norm.
 
     Example:
-        >>> import lamina as lm
         >>> lm.CalibrationError(bins=10).name
         'calibration_error'
     """
@@ -134,7 +133,6 @@ class Perplexity(OfClasses):
         DefinitionError: if `ignore_index` is not a whole number.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Perplexity(ignore_index=-1).name
         'perplexity'
     """

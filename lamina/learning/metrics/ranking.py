@@ -155,7 +155,6 @@ class AUROC(_Ranking):
         DefinitionError: for another average.
 
     Example:
-        >>> import lamina as lm
         >>> lm.AUROC().name
         'auroc'
     """
@@ -191,7 +190,6 @@ class AveragePrecision(_Ranking):
         DefinitionError: for another average.
 
     Example:
-        >>> import lamina as lm
         >>> lm.AveragePrecision().name
         'average_precision'
     """

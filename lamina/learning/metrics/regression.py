@@ -31,7 +31,6 @@ class MeanAbsoluteError(_MeanOfErrors):
     """The mean of |prediction - target|, for tensors of one shape.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MeanAbsoluteError().name
         'mean_absolute_error'
     """
@@ -54,7 +53,6 @@ class MeanSquaredError(_MeanOfErrors):
     """The mean of (prediction - target)^2, for tensors of one shape.
 
     Example:
-        >>> import lamina as lm
         >>> lm.MeanSquaredError().name
         'mean_squared_error'
     """
@@ -77,7 +75,6 @@ class RootMeanSquaredError(_MeanOfErrors):
     """The square root of the mean of (prediction - target)^2, for tensors of one shape.
 
     Example:
-        >>> import lamina as lm
         >>> lm.RootMeanSquaredError().name
         'root_mean_squared_error'
     """
@@ -109,7 +106,6 @@ class R2(Metric):
     is computed in float64.
 
     Example:
-        >>> import lamina as lm
         >>> lm.R2().name
         'r2'
     """
@@ -159,7 +155,6 @@ class PearsonCorrelation(Metric):
     does not vary. Predictions and targets of all examples are kept, and computed in float64.
 
     Example:
-        >>> import lamina as lm
         >>> lm.PearsonCorrelation().name
         'pearson_correlation'
     """

@@ -37,7 +37,6 @@ class Adagrad(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Adagrad(0.01).slots()
         {'square_sum': 0.0}
     """
@@ -85,7 +84,6 @@ class RMSProp(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.RMSProp(0.01, centered=True).slots()
         {'square_mean': 0.0, 'mean': 0.0}
     """
@@ -143,7 +141,6 @@ class Adadelta(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Adadelta().slots()
         {'square_mean': 0.0, 'square_step_mean': 0.0}
     """

@@ -42,7 +42,6 @@ class Adam(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Adam(1e-3).slots()
         {'mean': 0.0, 'square_mean': 0.0}
     """
@@ -86,7 +85,6 @@ class AdamW(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.AdamW(1e-3, amsgrad=True).slots()
         {'mean': 0.0, 'square_mean': 0.0, 'largest_square_mean': 0.0}
     """
@@ -131,7 +129,6 @@ class Adamax(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Adamax(2e-3).slots()
         {'mean': 0.0, 'largest': 0.0}
     """
@@ -182,7 +179,6 @@ class NAdam(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> list(lm.NAdam(2e-3).slots())
         ['mean', 'square_mean', 'momentum_product']
     """
@@ -247,7 +243,6 @@ class LAMB(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.LAMB(1e-3).slots()
         {'mean': 0.0, 'square_mean': 0.0}
     """

@@ -118,7 +118,6 @@ class EMA(Averaging):
         DefinitionError: for a number out of range, or if `optimizer` is not an optimizer.
 
     Example:
-        >>> import lamina as lm
         >>> lm.EMA(lm.SGD(0.1), decay=0.99).slots()
         {'average': 0.0}
     """
@@ -150,7 +149,6 @@ class SWA(Averaging):
         DefinitionError: unless both are whole numbers above 0 and `optimizer` is an optimizer.
 
     Example:
-        >>> import lamina as lm
         >>> lm.SWA(lm.SGD(0.1), start=1000, every=50).slots()
         {'average': 0.0}
     """

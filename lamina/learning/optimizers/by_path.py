@@ -33,7 +33,6 @@ class ByPath(Optimizer):
             for a pattern that fits no parameter, or only parameters that earlier patterns fit.
 
     Example:
-        >>> import lamina as lm
         >>> net = lm.Sequential(lm.Input(3), lm.Linear(4), lm.ReLU(), lm.Linear(2))
         >>> slow_start = lm.ByPath({"1.*": lm.Adam(1e-4)}, default=lm.Adam(1e-3))
         >>> net.plan(8, loss=lm.MSE(), optimizer=slow_start).state_bytes

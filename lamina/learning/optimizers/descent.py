@@ -39,7 +39,6 @@ class SGD(Optimizer):
             dampening.
 
     Example:
-        >>> import lamina as lm
         >>> lm.SGD(0.1, momentum=0.9).slots()
         {'momentum': 0.0}
     """
@@ -103,7 +102,6 @@ class Lion(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Lion(1e-4, weight_decay=0.1).slots()
         {'mean': 0.0}
     """
@@ -148,7 +146,6 @@ class Rprop(Optimizer):
         DefinitionError: for a number out of range.
 
     Example:
-        >>> import lamina as lm
         >>> lm.Rprop(0.01).slots()
         {'gradient': 0.0, 'length': 0.01}
     """

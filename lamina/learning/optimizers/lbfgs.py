@@ -40,7 +40,6 @@ class LBFGS(Optimizer):
         DefinitionError: for a number out of range; within `EMA` or `SWA`, which do not average it.
 
     Example:
-        >>> import lamina as lm
         >>> lm.LBFGS(history=1).slots()
         {'gradient': 0.0, 'change': 0.0, 'gradients0': 0.0, 'changes0': 0.0}
     """

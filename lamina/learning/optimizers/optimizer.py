@@ -26,7 +26,6 @@ class Optimizer(Sourced, ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> import lamina as lm
         >>> @dataclass(frozen=True)
         ... class SignDescent(lm.training.optimizers.Optimizer):
         ...     rate: float = 1e-3

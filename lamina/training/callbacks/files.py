@@ -53,7 +53,6 @@ class SaveModels(Callback):
         DefinitionError: when the fit begins, if nothing of that name is measured.
 
     Example:
-        >>> import lamina as lm
         >>> lm.callbacks.SaveModels("models", "validation_accuracy", keep=3).keep
         3
     """
@@ -126,7 +125,6 @@ class CSVLog(Callback):
         DataError: if it cannot be written.
 
     Example:
-        >>> import lamina as lm
         >>> lm.callbacks.CSVLog("run.csv").path
         'run.csv'
     """
@@ -157,7 +155,6 @@ class JSONLinesLog(Callback):
         DataError: if it cannot be written.
 
     Example:
-        >>> import lamina as lm
         >>> lm.callbacks.JSONLinesLog("run.jsonl").path
         'run.jsonl'
     """
@@ -184,7 +181,6 @@ class PrintEpochs(Callback):
         every: print each epoch of a number that this divides, and the last one.
 
     Example:
-        >>> import lamina as lm
         >>> lm.callbacks.PrintEpochs(every=10).every
         10
     """

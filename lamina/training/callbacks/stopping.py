@@ -38,7 +38,6 @@ class EarlyStopping(Callback):
             nor the metric says which values are better.
 
     Example:
-        >>> import lamina as lm
         >>> lm.callbacks.EarlyStopping("validation_accuracy", patience=3).best_epoch
         0
     """
@@ -126,7 +125,6 @@ class ReduceOnPlateau(Callback):
         DefinitionError: when the fit begins, if nothing of that name is measured.
 
     Example:
-        >>> import lamina as lm
         >>> lm.callbacks.ReduceOnPlateau("loss", factor=0.5).patience
         10
     """
@@ -195,7 +193,6 @@ class TimeLimit(Callback):
         seconds: of the fit, without compilation.
 
     Example:
-        >>> import lamina as lm
         >>> lm.callbacks.TimeLimit(3600).seconds
         3600.0
     """

@@ -25,7 +25,6 @@ class TensorBoard(Callback):
         MissingExtraError: without tensorboardX, when a fit begins.
 
     Example:
-        >>> import lamina as lm
         >>> lm.callbacks.TensorBoard("runs/first").folder
         'runs/first'
     """
