@@ -52,8 +52,7 @@ from lamina.network import Network
 from lamina.runtime import Inference, Parameters
 from lamina.runtime.predictor import Predictor
 from lamina.step.planning import bill_of
-from lamina.step.precision import MIXED, precision_of
-from lamina.step.tf32_products import ProductPrecision, Products
+from lamina.step.precision import MIXED, ProductPrecision, Products, precision_of
 from lamina.training.callbacks.hooks import AnyCallback
 from lamina.training.evaluation import BATCH_SIZE, evaluate
 from lamina.training.fit import ON_INTERRUPT, RETURN, Fit

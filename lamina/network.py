@@ -47,8 +47,7 @@ from lamina.ops.recomputation import COMPUTED_AGAIN
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.reports import bytes_text, table_text
-from lamina.step.precision import precision_of
-from lamina.step.tf32_products import Products
+from lamina.step.precision import Products, precision_of
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]

@@ -21,7 +21,7 @@ from lamina.learning.losses import Loss as KnownLoss
 from lamina.learning.optimizers import Adam
 from lamina.learning.protocols import Loss, Metric, Optimizer
 from lamina.network import Network
-from lamina.step.tf32_products import ProductPrecision
+from lamina.step.precision import ProductPrecision
 
 BATCH_SIZE = 32
 EPOCHS = 10

@@ -57,7 +57,7 @@ def read_products(_: click.Context, parameter: click.Parameter, value: str | Non
         DefinitionError: for a word that is none.
     """
     from lamina.checks.kinds import Misfit, refusal
-    from lamina.step.tf32_products import ProductPrecision
+    from lamina.step.precision import ProductPrecision
 
     try:
         return None if value is None else ProductPrecision().read(value)

@@ -15,14 +15,8 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
 from lamina.compiler.fusion.signature import exact
 from lamina.graph import Graph, Tensor, apply, leaf, rebuild, rewrite, topological
-from lamina.ops.lowering_rules import Contracting, Decomposition, Repeating, is_expensive, loop_key
+from lamina.ops.lowering_rules import Repeating, is_expensive, loop_key
 from lamina.ops.slicing import SLICE, slice_axis
-
-# Ops that decompose into a contraction and movements.
-PRODUCTS = (
-    *("matmul", "dot", "outer", "einsum"),
-    *("conv", "conv_transpose", "conv_weight_gradient"),
-)
 
 
 def keep(graph: Graph) -> Graph:
@@ -227,10 +221,8 @@ def _unused(name: str, names: set[str]) -> str:
 
 
 def _is_product(tensor: Tensor) -> bool:
-    """Whether it is a contraction, or decomposes into one."""
-    lowering = tensor.op.lowering
-    named = isinstance(lowering, Decomposition) and tensor.op.name in PRODUCTS
-    return named or isinstance(lowering, Contracting)
+    """Whether it adds up products of all of its operands: it becomes a contraction."""
+    return 0 < tensor.op.multiplies == tensor.op.operands
 
 
 def _size(tensor: Tensor) -> int:

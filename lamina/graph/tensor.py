@@ -54,6 +54,11 @@ class Op:
         operands: the number of operands, or the least and the largest number (None: no limit).
         attributes: the kind of each attribute. The rules above get no other values.
         indices: for an op with indices: result -> (indices, the extent of the axis they index).
+        multiplies: the number of its operands, from the first one, of which it adds up products.
+        keeps_float32: whether its results stay in float32 in mixed precision, because they have a
+            wide range or add up many terms.
+        selects: whether its elements are those of operands, or their negatives: rounding them
+            before is the same as rounding them after.
     """
 
     name: str
@@ -66,6 +71,9 @@ class Op:
     operands: int | tuple[int, int | None] = 1
     attributes: Mapping[str, Kind] = field(default_factory=dict[str, Kind])
     indices: Callable[[Tensor], tuple[Tensor, Dim]] | None = None
+    multiplies: int = 0
+    keeps_float32: bool = False
+    selects: bool = False
 
     def __post_init__(self) -> None:
         OPS.add(self)

@@ -143,6 +143,7 @@ POW = binary_op(
     POSITIVE,
     NUMBER,
     _WHOLE_POWERS,
+    keeps_float32=True,
 )
 
 

@@ -330,6 +330,7 @@ ATTENTION = Op(
     _SAMPLES,
     operands=(3, 6),
     attributes=_KINDS,
+    multiplies=3,
 )
 
 ATTENTION_GRADIENT = Op(
@@ -348,6 +349,8 @@ ATTENTION_GRADIENT = Op(
     ),
     operands=(5, 8),
     attributes={**_KINDS, "operand": whole(0, most=5)},
+    # Queries, keys, values; the result and its gradient.
+    multiplies=5,
 )
 
 

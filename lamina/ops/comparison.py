@@ -159,6 +159,7 @@ WHERE = Op(
         ]
     ),
     operands=3,
+    selects=True,
 )
 
 

@@ -133,6 +133,7 @@ ROUNDED = Op(
         Sample(((2, 1, 4),), {"to": float16}, differentiable=False),
     ),
     attributes={"to": ElementType(("float",))},
+    selects=True,
 )
 
 

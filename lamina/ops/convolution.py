@@ -161,6 +161,7 @@ CONV = Op(
     ),
     operands=2,
     attributes=_KINDS,
+    multiplies=2,
 )
 
 
@@ -294,6 +295,7 @@ CONV_TRANSPOSE = Op(
     ),
     operands=2,
     attributes={**_KINDS, "extents": Many(whole(0))},
+    multiplies=2,
 )
 
 
@@ -399,6 +401,7 @@ CONV_WEIGHT_GRADIENT = Op(
     tuple(map(_weight_gradient_sample, CONV.samples)),
     operands=2,
     attributes={**_KINDS, "shape": Many(whole(1))},
+    multiplies=2,
 )
 
 

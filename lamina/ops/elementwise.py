@@ -30,7 +30,7 @@ from lamina.ops.factories import (
 from lamina.ops.lowering_rules import Decomposition, Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
 
-NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER)
+NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER, selects=True)
 
 
 @operator
@@ -70,7 +70,7 @@ def floor(x: TensorLike) -> Tensor:
     return apply(FLOOR, x) if x.dtype.is_float else x
 
 
-EXP = unary_op("exp", "exp", np.exp, lambda x, y, g: g * y, WIDE)
+EXP = unary_op("exp", "exp", np.exp, lambda x, y, g: g * y, WIDE, keeps_float32=True)
 
 
 @operator
@@ -80,7 +80,7 @@ def exp(x: TensorLike) -> Tensor:
     return apply(EXP, floating(x))
 
 
-EXPM1 = unary_op("expm1", "expm1", np.expm1, lambda x, y, g: g * (y + 1), SIGNED)
+EXPM1 = unary_op("expm1", "expm1", np.expm1, lambda x, y, g: g * (y + 1), keeps_float32=True)
 
 
 @checked
@@ -89,7 +89,7 @@ def expm1(x: TensorLike) -> Tensor:
     return apply(EXPM1, floating(x))
 
 
-LOG = unary_op("log", "log", np.log, lambda x, y, g: g / x, POSITIVE)
+LOG = unary_op("log", "log", np.log, lambda x, y, g: g / x, POSITIVE, keeps_float32=True)
 
 
 @operator
@@ -99,7 +99,9 @@ def log(x: TensorLike) -> Tensor:
     return apply(LOG, floating(x))
 
 
-LOG1P = unary_op("log1p", "log1p", np.log1p, lambda x, y, g: g / (x + 1), ((-0.7, 3.0),))
+LOG1P = unary_op(
+    "log1p", "log1p", np.log1p, lambda x, y, g: g / (x + 1), ((-0.7, 3.0),), keeps_float32=True
+)
 
 
 @checked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from lamina.base.shapes import Array, DType, Shape, bool_, broadcast_all
 from lamina.errors import DTypeError, ShapeError
@@ -120,10 +121,11 @@ def unary_op(
     gradient: UnaryGradient | None,
     ranges: Sequence[tuple[float, float]] = SIGNED,
     kinds: tuple[str, ...] = FLOAT,
+    **further: Any,
 ) -> Op:
     """An op with one operand, that is a primitive or a formula of primitives.
 
-    Without a gradient its derivative is zero wherever it exists.
+    Without a gradient its derivative is zero wherever it exists. The record has `further` fields.
     """
 
     def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -131,7 +133,8 @@ def unary_op(
 
     samples = elementwise_samples(1, ranges, differentiable=gradient is not None)
     rule = elementwise_rule(name, kinds, None)
-    return Op(name, rule, operand_gradients, reference, _lowering(primitive), samples)
+    rules = (rule, operand_gradients, reference, _lowering(primitive), samples)
+    return Op(name, *rules, **further)
 
 
 def binary_op(
@@ -142,11 +145,12 @@ def binary_op(
     right: BinaryGradient,
     ranges: Sequence[tuple[float, float]] = SIGNED,
     kinds: tuple[str, ...] = NUMBER,
-    further: Sequence[Sample] = (),
+    more_samples: Sequence[Sample] = (),
+    **further: Any,
 ) -> Op:
     """An op with two operands that broadcast, that is a primitive or a formula of primitives.
 
-    It has `further` samples besides those of the ranges.
+    It has `more_samples` besides those of the ranges. The record has `further` fields.
     """
 
     def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -156,10 +160,10 @@ def binary_op(
             for x, rule in ((a, left), (b, right))
         )
 
-    samples = Samples(lambda: (*_elementwise_samples(2, ranges, True), *further))
+    samples = Samples(lambda: (*_elementwise_samples(2, ranges, True), *more_samples))
     rule = elementwise_rule(name, kinds, None)
     rules = (rule, operand_gradients, reference, _lowering(primitive), samples)
-    return Op(name, *rules, operands=2)
+    return Op(name, *rules, operands=2, **further)
 
 
 def _lowering(primitive: str | Elementwise) -> Elementwise:

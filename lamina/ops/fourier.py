@@ -151,6 +151,7 @@ FFT = Op(
         for inverse in (False, True)
     ),
     attributes={"inverse": Flag()},
+    keeps_float32=True,
 )
 
 

@@ -121,6 +121,7 @@ CONTRACT = Op(
     ),
     operands=2,
     attributes={"left": Many(LABEL), "right": Many(LABEL), "output": Many(LABEL)},
+    multiplies=2,
 )
 
 
@@ -259,7 +260,7 @@ def _product_op(
         return _product(left, right, output, node.shape)
 
     rules = (infer, gradient, reference, Decomposition(build), samples)
-    return Op(name, *rules, operands=2, attributes=attributes or {})
+    return Op(name, *rules, operands=2, attributes=attributes or {}, multiplies=2)
 
 
 def _advice(name: str) -> str:

@@ -108,6 +108,7 @@ RESHAPE = Op(
         Sample(((0, 3),), {"shape": (3, 0, 2)}),
     ),
     attributes={"shape": Many(Extent())},
+    selects=True,
 )
 
 
@@ -223,6 +224,7 @@ TRANSPOSE = Op(
         Sample(((0, 3),), {"axes": (1, 0)}),
     ),
     attributes={"axes": Permutation()},
+    selects=True,
 )
 
 

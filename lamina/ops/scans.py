@@ -73,6 +73,7 @@ CUMSUM = Op(
     Scanning("sum"),
     _samples(),
     attributes=_ATTRIBUTES,
+    keeps_float32=True,
 )
 
 
@@ -132,6 +133,7 @@ CUMPROD = Op(
     Scanning("product"),
     _samples(),
     attributes=_ATTRIBUTES,
+    keeps_float32=True,
 )
 
 

@@ -78,6 +78,7 @@ LOGSUMEXP = Op(
     Decomposition(_logsumexp_build),
     (*REDUCTION_SAMPLES, Sample(((4, 6),), {"axes": (1,)}, low=-200, high=200)),
     attributes=OF_AXES,
+    keeps_float32=True,
 )
 
 
@@ -130,6 +131,7 @@ SOFTMAX = Op(
     Decomposition(_softmax_build),
     _SOFTMAX_SAMPLES,
     attributes={"axis": Axis()},
+    keeps_float32=True,
 )
 
 
@@ -167,6 +169,7 @@ LOG_SOFTMAX = Op(
     Decomposition(_log_softmax_build),
     _SOFTMAX_SAMPLES,
     attributes={"axis": Axis()},
+    keeps_float32=True,
 )
 
 

@@ -45,7 +45,11 @@ from lamina.learning.protocols import (
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.step.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
 from lamina.step.precision import Rounding
-from lamina.step.rounding import with_rounded_activations, with_rounded_products
+from lamina.step.rounding import (
+    with_rounded_activations,
+    with_rounded_products,
+    with_tf32_products,
+)
 
 
 class Traceable(Protocol):
@@ -141,9 +145,6 @@ def finished(
     if rounding is not None and rounding.half is not None:
         graph = with_rounded_products(graph, rounding.half, leaves=rounding.leaves)
     elif rounding is not None:
-        # Imported only here: few models need it.
-        from lamina.step.tf32_products import with_tf32_products
-
         graph = with_tf32_products(graph)
     return BatchGraph(graph, trace, slots or {}, untrained, objective, hyperparameters)
 

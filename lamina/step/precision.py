@@ -1,14 +1,17 @@
-"""Mixed precision: the dtypes of a model's tensors, and those that its device rounds to.
+"""Precision: the dtypes of a model's tensors, how users ask for them, and what its device rounds.
 
 `lamina.step.rounding` decides which tensors are rounded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from typing import Annotated, Any, final
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, DTypeLike, as_dtype, bfloat16, float16, float32
+from lamina.checks.kinds import Kind, Misfit, Operands
 from lamina.engines.engine import Device
 from lamina.errors import DTypeError, EngineError
 
@@ -18,6 +21,33 @@ MIXED: Mapping[str, DType | None] = {
     "mixed-bfloat16": bfloat16,
     "mixed-float16": float16,
 }
+
+# The precisions of products of float32.
+FLOAT32, TF32 = "float32", "tf32"
+
+
+@final
+@frozen_dataclass
+class ProductPrecision(Kind):
+    """The precision of products of float32: `"float32"` or `"tf32"`."""
+
+    def read(self, value: Any, operands: Operands = ()) -> str:
+        if isinstance(value, str) and value in (FLOAT32, TF32):
+            return value
+        words = f"{FLOAT32!r} or {TF32!r}"
+        raise Misfit(words, words, advice=_advice_on_products(value))
+
+
+def _advice_on_products(value: object) -> str:
+    """How to write a precision of products that is written otherwise elsewhere."""
+    from lamina.foreign import spelling  # only errors need it
+
+    text = str(getattr(value, "__name__", value)).rpartition(".")[2]
+    ours = spelling(["precision="], re.sub("[-_]", "", text).lower())
+    return ours if ours.endswith(".") or not ours else f"Write {{name}}={ours!r}."
+
+
+Products = Annotated[str, ProductPrecision()]
 
 
 @frozen_dataclass
@@ -43,14 +73,14 @@ class Precision:
     @property
     def products(self) -> str:
         """`"tf32"` or `"float32"`: as `precision` is written."""
-        return "tf32" if self.tf32 else "float32"
+        return TF32 if self.tf32 else FLOAT32
 
     def __str__(self) -> str:
         return f"{self.name} (TF32 products)" if self.tf32 else self.name
 
 
 def precision_of(
-    value: DTypeLike, device: Callable[[], Device], products: str = "float32"
+    value: DTypeLike, device: Callable[[], Device], products: str = FLOAT32
 ) -> Precision:
     """The precision of a model.
 
@@ -63,7 +93,7 @@ def precision_of(
         EngineError: if the device computes with no floats of 16 bits.
         DTypeError: for products in TF32 in a model that is not in float32.
     """
-    if products == "tf32":
+    if products == TF32:
         return _with_tf32(value)
     if not isinstance(value, str) or value not in MIXED:
         return Precision(as_dtype(value))

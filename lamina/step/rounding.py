@@ -1,7 +1,7 @@
-"""Mixed precision: which tensors are rounded to floats of 16 bits.
+"""Which tensors are rounded: to floats of 16 bits in mixed precision, or operands to TF32.
 
-Parameters, states of optimizers and layers, and all arithmetic are float32. Two passes insert
-`ops.rounded`, and the compiler stores in 16 bits what is only used rounded:
+In mixed precision, parameters, states of optimizers and layers, and all arithmetic are float32. Two
+passes insert `ops.rounded`, and the compiler stores in 16 bits what is only used rounded:
 
 1. `with_rounded_activations`, before differentiation: results of layers that follow from products
    are rounded, and therefore their gradients too.
@@ -10,6 +10,10 @@ Parameters, states of optimizers and layers, and all arithmetic are float32. Two
 
 Devices without instructions for these floats multiply in float32. There parameters and inputs,
 which are stored in float32, are multiplied as they are.
+
+Devices with tensor cores for TF32 multiply numbers of 11 bits of precision exactly, and add up the
+products in float32. `with_tf32_products` rounds the operands of all products, forwards and
+backwards. A contraction reads a rounded operand through its view, so no rounded tensor is stored.
 
 After Micikevicius, Narang, Alben, Diamos, Elsen, Garcia, Ginsburg, Houston, Kuchaiev, Venkatesh,
 Wu: Mixed precision training (2018).
@@ -40,28 +44,11 @@ from lamina.graph import (
     users_of,
 )
 from lamina.layers.tracing import Trace
-from lamina.ops.conversion import RECOMPUTED
+from lamina.ops.conversion import CAST, RECOMPUTED, ROUNDED
+from lamina.ops.convolution import CONV_WEIGHT_GRADIENT
+from lamina.ops.convolution_layouts import Axes
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating, read_operands
 from lamina.ops.recomputation import COMPUTED_AGAIN
-
-# The operands that are multiplied, of each op that multiplies and adds up; None: all.
-PRODUCTS: Mapping[str, int | None] = {
-    **dict.fromkeys(("contract", "matmul", "dot", "outer", "einsum")),
-    **dict.fromkeys(("conv", "conv_transpose", "conv_weight_gradient")),
-    "attention": 3,
-    "attention_gradient": 5,
-}
-# Ops whose results stay in float32, because they have a wide range or add up many terms.
-WIDE = frozenset(
-    (
-        *("exp", "expm1", "log", "log1p", "pow", "softmax", "log_softmax", "logsumexp"),
-        *("cumsum", "cumprod", "fft"),
-    )
-)
-
-
-# Ops that select elements or change their signs: they round to the same numbers before and after.
-ROUNDED_LATER = frozenset(("where", "neg", "reshape", "transpose", "rounded"))
 
 
 class _Origin(Enum):
@@ -69,7 +56,7 @@ class _Origin(Enum):
 
     NUMBERS = auto()  # parameters, constants, random numbers; all that does not grow with the batch
     PRODUCTS = auto()  # products
-    DATA = auto()  # data, or rows of parameters, without products; or ops in `WIDE`
+    DATA = auto()  # data, or rows of parameters, without products; or ops that keep float32
 
 
 def with_rounded_activations(trace: Trace, half: DType) -> Trace:
@@ -119,7 +106,7 @@ def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
     # Tensors that are computed from a product, element by element, and from no rounded tensor.
     fresh: set[Tensor] = set()
     for node in nodes:
-        is_fresh = node.op.name in PRODUCTS or (
+        is_fresh = node.op.multiplies or (
             isinstance(node.op.lowering, Elementwise | Movement)
             and any(x in fresh for x in node.operands)
         )
@@ -167,14 +154,14 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
         return _Origin.DATA if is_data else _Origin.NUMBERS
     if node.op is CONSTANT or isinstance(node.op.lowering, Generator) or not _grows(node):
         return _Origin.NUMBERS
-    if node.op.name in PRODUCTS or isinstance(node.op.lowering, Repeating):
+    if node.op.multiplies or isinstance(node.op.lowering, Repeating):
         return _Origin.PRODUCTS
     of_numbers = all(one is _Origin.NUMBERS for one in operands)
-    if node.op.name == "cast":
+    if node.op is CAST:
         return _Origin.DATA if node.operands[0].dtype.kind == "int" else _Origin.NUMBERS
     if of_numbers:
         return _Origin.DATA if node.op.indices is not None else _Origin.NUMBERS
-    if _Origin.DATA in operands or node.op.name in WIDE:
+    if _Origin.DATA in operands or node.op.keeps_float32:
         return _Origin.DATA
     return _Origin.PRODUCTS
 
@@ -187,6 +174,39 @@ def with_rounded_products(graph: Graph, half: DType, *, leaves: bool = True) -> 
     parameter or an input is rounded where it is multiplied. Only float32 is rounded.
     """
     return _Products(half, leaves).rounded(graph, keep_outputs=True)
+
+
+def with_tf32_products(graph: Graph) -> Graph:
+    """The graph in which the operands of products of float32 are rounded to TF32.
+
+    They are rounded where they are multiplied; other ops get them in float32. Depthwise
+    convolutions are not rounded: no device multiplies these with tensor cores.
+    """
+    # All results of a recurrence share the graph of an iteration.
+    bodies: dict[int, Graph] = {}
+
+    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        if isinstance(node.op.lowering, Repeating):
+            body: Graph = node.attributes["body"]
+            if id(body) not in bodies:
+                bodies[id(body)] = rewrite(body, rule)
+            return rebuild(node, operands, body=bodies[id(body)])
+        if not _multiplied(node) or _is_depthwise(node):
+            return rebuild(node, operands)
+        if "tf32" in node.op.attributes:
+            # Its products are inside.
+            return rebuild(node, operands, tf32=True)
+        return rebuild(node, tuple(map(ops.round_to_tf32, operands)))
+
+    return rewrite(graph, rule)
+
+
+def _is_depthwise(node: Tensor) -> bool:
+    """Whether it is a convolution, or a gradient, with a kernel for each channel."""
+    if "groups" not in node.attributes:
+        return False
+    weight = node if node.op is CONV_WEIGHT_GRADIENT else node.operands[1]
+    return Axes(weight.shape, node.attributes).is_depthwise
 
 
 @final
@@ -258,7 +278,7 @@ class _Products:
         return replace(changed, outputs=outputs)
 
     def _is_rounded(self, node: Tensor) -> bool:
-        return node.op.name == "rounded" and node.attributes["to"] == self._half
+        return node.op is ROUNDED and node.attributes["to"] == self._half
 
     def _rounded_operands(self, node: Tensor) -> tuple[Tensor, ...]:
         """The operands that are rounded: of products, and of `rounded` itself.
@@ -271,7 +291,7 @@ class _Products:
     def _rounded_later(self, graph: Graph, chosen: set[Tensor]) -> set[Tensor]:
         """The rounded tensors that need not be, as all tensors that use them are rounded.
 
-        The results of ops in `ROUNDED_LATER` are the same if their operands are rounded before.
+        The results of ops that select elements are the same if their operands are rounded before.
         """
         nodes, roots = graph.nodes(), set(graph.roots)
         users = users_of(nodes)
@@ -281,15 +301,14 @@ class _Products:
                 continue
             above = users[node]
             if above and all(
-                user.op.name in ROUNDED_LATER and (user in chosen or self._is_rounded(user))
-                for user in above
+                user.op.selects and (user in chosen or self._is_rounded(user)) for user in above
             ):
                 found.add(node)
         return found
 
     def _changed(self, node: Tensor) -> dict[str, Any]:
         """The attributes of a node that change."""
-        if node.op.name in ("attention", "attention_gradient") and node.dtype == float32:
+        if "products" in node.op.attributes and node.dtype == float32:
             return {"products": self._half}
         return {}
 
@@ -428,7 +447,7 @@ def _computed_again(nodes: Sequence[Tensor], chosen: set[Tensor]) -> set[Tensor]
 
 def _leaf_of(node: Tensor) -> Tensor | None:
     """The leaf or constant that a tensor is, or is cast from; None if it is computed."""
-    while node.op.name == "cast":
+    while node.op is CAST:
         (node,) = node.operands
     return node if node.op in (LEAF, CONSTANT) else None
 
@@ -440,7 +459,7 @@ def _is_computed(operand: Tensor, computed: frozenset[Tensor]) -> bool:
 
 
 def _is_cast_from(node: Tensor, half: DType) -> bool:
-    return node.op.name == "cast" and node.operands[0].dtype == half
+    return node.op is CAST and node.operands[0].dtype == half
 
 
 @frozen_dataclass
@@ -458,9 +477,7 @@ class _Loop:
 
 def _multiplied(node: Tensor) -> tuple[Tensor, ...]:
     """The operands of a node that are multiplied, in float32."""
-    if node.op.name not in PRODUCTS or node.dtype != float32:
-        return ()
-    return node.operands[: PRODUCTS[node.op.name]]
+    return node.operands[: node.op.multiplies] if node.dtype == float32 else ()
 
 
 def _is_moved(node: Tensor) -> bool:

@@ -13,7 +13,6 @@ from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64
 from lamina.compiler.unroll import unroll
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, leaf, reached_ends, rebuild, rewrite
 from lamina.ops.lowering_rules import Generator, Movement
-from lamina.step.rounding import PRODUCTS
 
 Noise = Callable[[np.random.Generator], Array]
 
@@ -85,13 +84,13 @@ def with_noise(graph: Graph, half: DType) -> tuple[Graph, dict[str, Noise]]:
     chosen = {
         source
         for node in graph.nodes()
-        if node.op.name in PRODUCTS
+        if node.op.multiplies
         for source in reached_ends(node.operands, lambda x: not _moves(x), lambda x: x.operands)
         if source.op not in (LEAF, CONSTANT)
     }
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        if node.op.name in PRODUCTS:
+        if node.op.multiplies:
             given = zip(node.operands, operands, strict=True)
             operands = tuple(changed(new) if _has_leaves(old) else new for old, new in given)
         new = rebuild(node, operands)

@@ -42,8 +42,11 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Graph, Op, Sample, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.ops.differentiate import gradients
-from lamina.step.rounding import PRODUCTS, with_rounded_activations, with_rounded_products
-from lamina.step.tf32_products import with_tf32_products
+from lamina.step.rounding import (
+    with_rounded_activations,
+    with_rounded_products,
+    with_tf32_products,
+)
 
 pytestmark = pytest.mark.sampled
 HALVES = (bfloat16, float16)
@@ -148,7 +151,7 @@ class Samples:
 
 
 # Their results are linear in each operand.
-LINEAR = frozenset(PRODUCTS) - {"attention", "attention_gradient"}
+LINEAR = {op.name for op in ops.ALL if 0 < op.multiplies == op.operands}
 # Others with products, and how many tensors they round, one after the other: queries, keys, values,
 # weights, the result and its gradient; the states and the matrix, in three iterations.
 SEVERAL = {"attention": 6, "attention_gradient": 6, "recurrence": 6}

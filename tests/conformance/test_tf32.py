@@ -15,7 +15,7 @@ from lamina.base.shapes import Array
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.program.tf32 import rounded_to_tf32
-from lamina.step.tf32_products import with_tf32_products
+from lamina.step.rounding import with_tf32_products
 
 
 def every_exponent() -> Array:

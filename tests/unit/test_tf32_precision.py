@@ -32,7 +32,7 @@ from lamina.program.steps import Contraction, Step, scalars_of
 from lamina.program.tf32 import rounded_to_tf32, unrounded
 from lamina.runtime import Function
 from lamina.step.precision import TF32_PRODUCTS, Precision, precision_of, rounding_of
-from lamina.step.tf32_products import with_tf32_products
+from lamina.step.rounding import with_tf32_products
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.SGD(0.1)
 
