@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from zlib import crc32
 
 import pytest
+from emulated import emulate
 from harness import LACKS
 from targets import TARGETS, use_costs_of
 
@@ -77,6 +78,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run only this case of the tests that check many in one program; a failure names it",
     )
     parser.addoption(
+        "--emulate",
+        choices=("amx", "avx512"),
+        help="the cpu engine finds a processor with these vectors and instructions on bfloat16",
+    )
+    parser.addoption(
         "--pocl-cache",
         default="",
         metavar="FOLDER",
@@ -101,6 +107,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
     # Schedules, and with them the rounding of results, do not depend on times.
     os.environ["LAMINA_TUNE"] = "0"
+    if config.getoption("--emulate"):
+        patches = pytest.MonkeyPatch()
+        config.add_cleanup(patches.undo)
+        emulate(patches, config.getoption("--emulate"))
     engine = config.getoption("--engine")
     if engine.partition(":")[0] == "cuda":
         machine_without_gpu()

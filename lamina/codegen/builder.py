@@ -225,16 +225,12 @@ class Builder(Protocol):
 
     # Tile registers, for processors with AMX.
 
-    def tile_memory(self) -> Value:
-        """Memory for the tiles of this function and those it calls, if tiles are emulated."""
-        ...
-
-    def tile_instruction(self, operation: str, memory: Value, *operands: Value) -> None:
+    def tile_instruction(self, operation: str, *operands: Value) -> None:
         """An instruction on tile registers.
 
         `"configure"` (address), `"release"`, `"zero"` (tile), `"load"` and `"store"` (tile,
         address, bytes between rows), `"multiply"` (tile of sums, left tile, right tile). Tiles are
-        constants of 8 bits. `memory` is from `tile_memory`.
+        constants of 8 bits.
         """
         ...
 

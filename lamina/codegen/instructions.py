@@ -93,11 +93,7 @@ class Composed(ABC):
         """The bits of a sum, difference or product of two float16, rounded once."""
         raise InternalError("this language does not compute with float16")
 
-    def tile_memory(self) -> Value:
-        """Memory for the tiles of this function and those it calls, if tiles are emulated."""
-        raise _without_tiles()
-
-    def tile_instruction(self, operation: str, memory: Value, *operands: Value) -> None:
+    def tile_instruction(self, operation: str, *operands: Value) -> None:
         """An instruction on tile registers, for processors with AMX."""
         raise _without_tiles()
 

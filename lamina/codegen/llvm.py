@@ -11,7 +11,6 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
-from lamina.base.lazy import loading
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import (
@@ -92,18 +91,13 @@ class Module:
         fused: whether the processor multiplies and adds in one rounding.
         doubles: whether functions may compute in floats of 64 bits.
         halves: whether the processor converts floats of 16 bits.
-        emulated: whether instructions on pairs of bfloat16 and on tiles are functions that do the
-            same.
     """
 
-    def __init__(
-        self, *, fused: bool, doubles: bool = True, halves: bool = False, emulated: bool = False
-    ) -> None:
+    def __init__(self, *, fused: bool, doubles: bool = True, halves: bool = False) -> None:
         self.fused = fused
         self.doubles = doubles
         self.halves = halves
         self.half_arithmetic = False
-        self.emulated = emulated
         self.functions: list[Function] = []
         self._names: set[str] = set()
         self._declared: dict[str, str] = {}
@@ -378,15 +372,9 @@ class Function(Instructions):
         wide = max(lanes, _LEAST_PAIRS)
         if lanes < wide:
             left, right, added = (self.padded(one, wide, 0) for one in (left, right, added))
-        if self.module.emulated:
-            with loading:
-                from lamina.codegen.emulated import emulated_products
-
-            name, operands = emulated_products(self.module, wide), [right, left]
-        else:
-            name, numbers = f"llvm.x86.avx512bf16.dpbf16ps.{32 * wide}", Type("bfloat", 2 * wide)
-            self.module.declare(name, type_text(added.type), [added.type, numbers, numbers])
-            operands = [self._bitcast(one, numbers) for one in (right, left)]
+        name, numbers = f"llvm.x86.avx512bf16.dpbf16ps.{32 * wide}", Type("bfloat", 2 * wide)
+        self.module.declare(name, type_text(added.type), [added.type, numbers, numbers])
+        operands = [self._bitcast(one, numbers) for one in (right, left)]
         found = self.call(name, added.type, added, *operands)
         return found if lanes == wide else self.shuffle(found, None, range(lanes))
 
@@ -399,15 +387,9 @@ class Function(Instructions):
         wide = max(1 << (lanes - 1).bit_length(), _LEAST_PAIRS)
         one, other = (self.padded(value, wide, 0) for value in (first, second))
         bits = Type("i16", 2 * wide)
-        if self.module.emulated:
-            with loading:
-                from lamina.codegen.emulated import emulated_rounding
-
-            found = self.call(emulated_rounding(self.module, wide), bits, other, one)
-        else:
-            name, numbers = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * wide}", bits.of("bfloat")
-            self.module.declare(name, type_text(numbers), [one.type, one.type])
-            found = self._bitcast(self.call(name, numbers, other, one), bits)
+        name, numbers = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * wide}", bits.of("bfloat")
+        self.module.declare(name, type_text(numbers), [one.type, one.type])
+        found = self._bitcast(self.call(name, numbers, other, one), bits)
         if lanes == wide:
             return found
         return self.shuffle(found, None, [*range(lanes), *range(wide, wide + lanes)])
@@ -424,23 +406,7 @@ class Function(Instructions):
         """Neighbouring lanes of i16 as pairs, i32."""
         return self._bitcast(numbers, Type("i32", numbers.type.lanes // 2))
 
-    def tile_memory(self) -> Value:
-        if not self.module.emulated:
-            return undefined(POINTER)
-        with loading:
-            from lamina.codegen.emulated_tiles import MEMORY_BYTES
-
-        with self.at(self.blocks[0]):
-            return self.allocate(MEMORY_BYTES, "i8")
-
-    def tile_instruction(self, operation: str, memory: Value, *operands: Value) -> None:
-        if self.module.emulated:
-            with loading:
-                from lamina.codegen.emulated_tiles import emulated_tile_instruction
-
-            name = emulated_tile_instruction(self.module, operation)
-            self.call_void(name, memory, *operands)
-            return
+    def tile_instruction(self, operation: str, *operands: Value) -> None:
         name = f"llvm.x86.{_TILE_INSTRUCTIONS[operation]}"
         self.module.declare(name, "void", [one.type for one in operands])
         self.call_void(name, *operands)

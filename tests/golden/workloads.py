@@ -64,7 +64,6 @@ def processor(vectors: str) -> HostProcessor:
         vector_bytes=vector_bytes,
         registers=registers,
         halves=vectors != "sse2",
-        emulated=False,
         refusal="",
         fused=fused,
         **_SIZES,

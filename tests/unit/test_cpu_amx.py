@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from emulated import emulate
 from harness import Leaves, check
 from test_cpu_pairs import FEATURES, check_with_threads, processor, program_of, rounded
 
@@ -50,7 +51,7 @@ SAPPHIRE_RAPIDS = replace(
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
     """The engine with emulated tiles."""
-    monkeypatch.setenv("LAMINA_VECTORS", "amx-emulated")
+    emulate(monkeypatch, "amx")
     return CpuEngine()
 
 
@@ -217,7 +218,7 @@ def test_infinite_numbers_next_to_zeros_along_k_give_no_nan(engine: CpuEngine) -
 
 
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAMINA_VECTORS", "amx-emulated")
+    emulate(monkeypatch, "amx")
     check_with_threads(
         lm.Sequential(lm.Input(100), lm.Linear(70), lm.ReLU(), lm.Linear(33)),
         np.random.default_rng(0).standard_normal((150, 100), "float32"),
@@ -227,7 +228,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
 
 
 def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAMINA_VECTORS", "amx-emulated")
+    emulate(monkeypatch, "amx")
     texts: list[str] = []
     monkeypatch.setattr(peaks, "_CALLS", 3)
     monkeypatch.setattr(peaks, "_best", lambda run: run() or 1.0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from emulated import emulate
 from harness import Leaves, check, run_program
 from test_cpu_amx import SAPPHIRE_RAPIDS, check_configurations
 from test_cpu_pairs import processor, program_of
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.sampled
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
     """The engine with emulated tiles, and so little cache that images are split into blocks."""
-    monkeypatch.setenv("LAMINA_VECTORS", "amx-emulated")
+    emulate(monkeypatch, "amx")
     engine = CpuEngine()
     engine.processor = replace(engine.processor, level2_bytes=10 << 10, threads=3)
     return engine

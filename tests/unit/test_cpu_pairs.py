@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulated import emulate
 from harness import Leaves
 
 import lamina as lm
@@ -50,7 +51,6 @@ def processor(*, pairs: bool = True) -> HostProcessor:
         description="made up",
         vectors="avx512",
         halves=True,
-        emulated=False,
         refusal="",
         vector_bytes=64,
         registers=32,
@@ -149,7 +149,7 @@ def _is_cast(value: object) -> bool:
 
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     if not host().bfloat16_pairs:
-        monkeypatch.setenv("LAMINA_VECTORS", "avx512-emulated")
+        emulate(monkeypatch, "avx512")
     check_with_threads(
         lm.Sequential(
             lm.Input(8, 20, 20), lm.Conv2d(33, 3), lm.ReLU(), lm.Flatten(), lm.Linear(70)

@@ -6,6 +6,7 @@ import os
 import re
 
 import pytest
+from emulated import emulate
 
 import lamina as lm
 from lamina.engines.cpu.machine_code import listing
@@ -60,7 +61,6 @@ def test_code_can_be_generated_for_neon() -> None:
         vector_bytes=16,
         registers=32,
         halves=True,
-        emulated=False,
         refusal="",
         fused=True,
         bfloat16_pairs=False,
@@ -142,22 +142,12 @@ def test_unsupported_vectors_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     assert lines[2:] == ["  found     'altivec'", "  Unset LAMINA_VECTORS to use the widest ones."]
 
 
-def test_emulated_instructions_are_never_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LAMINA_VECTORS", raising=False)
-    assert not host().emulated
-    monkeypatch.setenv("LAMINA_VECTORS", "avx512-emulated")
-    processor = host()
-    assert processor.emulated
-    assert processor.bfloat16_pairs
-    device = next(device for device in lm.devices() if device.engine == "cpu")
-    assert f"{processor.threads} threads, avx512-emulated" in device.description
-
-
 @pytest.mark.skipif(not X86, reason="the processor is no x86 one")
 def test_emulated_code_uses_no_instructions_of_other_processors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("LAMINA_VECTORS", "avx512-emulated")
+    emulate(monkeypatch, "avx512")
+    assert host().bfloat16_pairs
     net = lm.Sequential(lm.Input(40), lm.Linear(64))
     program = net.plan(30, lm.MSE(), lm.SGD(0.1), dtype="mixed-bfloat16").program
     assembly = listing(write_program(program, host()).text, host())

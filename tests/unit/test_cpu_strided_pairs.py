@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from emulated import emulate
 from harness import Leaves, check, run_program
 from test_cpu_pairs import processor
 
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.sampled
 def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
     """The engine with pairs, and so little cache that images are split into blocks."""
     if not host().bfloat16_pairs:
-        monkeypatch.setenv("LAMINA_VECTORS", "avx512-emulated")
+        emulate(monkeypatch, "avx512")
     engine = CpuEngine()
     engine.processor = replace(engine.processor, level2_bytes=6 << 10, threads=3)
     return engine

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulated import emulate
 from harness import Leaves, check, compare, run_program
 from tolerances import AMPLIFICATION, ROUNDED_AMPLIFICATION, expected_of
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
@@ -56,15 +57,14 @@ if not host().triple.startswith("x86_64"):
 def engine_of(vectors: str, monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
     """The engine for a smaller processor; a processor without AVX-512 emulates it."""
     size = SMALL[vectors]
-    for name in (vectors, f"{vectors}-emulated"):
-        monkeypatch.setenv("LAMINA_VECTORS", name)
-        try:
-            engine = CpuEngine()
-        except EngineError:
-            continue
-        engine.processor = replace(engine.processor, **size)
-        return engine
-    pytest.skip(f"this processor has no {vectors}")
+    monkeypatch.setenv("LAMINA_VECTORS", vectors)
+    try:
+        engine = CpuEngine()
+    except EngineError:
+        emulate(monkeypatch, vectors)
+        engine = CpuEngine()
+    engine.processor = replace(engine.processor, **size)
+    return engine
 
 
 def windows_of(

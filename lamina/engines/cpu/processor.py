@@ -11,28 +11,16 @@ from lamina.base.records import frozen_dataclass
 from lamina.engines.simd.processor import Processor
 from lamina.errors import EngineError
 
-# After the kind of vectors: instructions on bfloat16 are functions that do the same.
-_EMULATED = "-emulated"
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma")
-# The features that each kind of vectors needs, by LLVM's names. The first kind is the default.
-_NEEDED = {
-    "amx": (*_AVX512, "avx512bf16", "amx-tile", "amx-bf16"),
-    "avx512": _AVX512,
-    "avx2": ("avx2", "fma"),
-    "sse2": ("sse2",),
-    "neon": ("neon",),
-    "avx512-emulated": ("avx2", "fma"),
-    "amx-emulated": ("avx2", "fma"),
-}
-# Bytes of a vector, the number of registers, and whether there is a fused multiply-add.
+_AMX = (*_AVX512, "avx512bf16", "amx-tile", "amx-bf16")
+# The kinds of vectors, the default first: the features that they need, by LLVM's names; bytes, the
+# number of registers, and whether there is a fused multiply-add.
 _VECTORS = {
-    "amx": (64, 32, True),
-    "avx512": (64, 32, True),
-    "avx2": (32, 16, True),
-    "sse2": (16, 16, False),
-    "neon": (16, 32, True),
-    "avx512-emulated": (64, 32, True),
-    "amx-emulated": (64, 32, True),
+    "amx": (_AMX, 64, 32, True),
+    "avx512": (_AVX512, 64, 32, True),
+    "avx2": (("avx2", "fma"), 32, 16, True),
+    "sse2": (("sse2",), 16, 16, False),
+    "neon": (("neon",), 16, 32, True),
 }
 # Whether threads can wait for each other in native code; see `waiting`.
 _CAN_WAIT = os.name == "posix"
@@ -49,10 +37,8 @@ class HostProcessor(Processor):
         triple: LLVM's name of the machine and the system.
         features: LLVM's list of features, `"+avx2,-avx512f,..."`.
         description: the name that users see.
-        vectors: `"amx"` (AVX-512 and tile registers), `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`;
-            or `"amx-emulated"` or `"avx512-emulated"`, for tests.
+        vectors: `"amx"` (AVX-512 and tile registers), `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
         halves: whether there are instructions that convert float16.
-        emulated: whether instructions on bfloat16 are functions that do the same.
         refusal: why the system refuses the tile registers of the processor; empty if it does not.
     """
 
@@ -62,7 +48,6 @@ class HostProcessor(Processor):
     description: str
     vectors: str
     halves: bool
-    emulated: bool
     refusal: str
 
 
@@ -84,7 +69,7 @@ def host() -> HostProcessor:
     description = _description() or name
     present = {flag for flag, there in flags.items() if there}
     refused = ""
-    if present.issuperset(_NEEDED["amx"]) and os.environ.get("LAMINA_VECTORS", "") in ("", "amx"):
+    if present.issuperset(_AMX) and os.environ.get("LAMINA_VECTORS", "") in ("", "amx"):
         with loading:
             from lamina.engines.cpu.tile_permission import refusal
 
@@ -99,8 +84,7 @@ def host() -> HostProcessor:
         # Use whole registers also on processors for which LLVM prefers half of a register.
         flags["prefer-256-bit"] = False
     text = ",".join(f"{'+' if there else '-'}{flag}" for flag, there in sorted(flags.items()))
-    emulated = vectors.endswith(_EMULATED)
-    vector_bytes, registers, fused = _VECTORS[vectors]
+    _, vector_bytes, registers, fused = _VECTORS[vectors]
     first, second, third = _caches()
     return HostProcessor(
         name=name,
@@ -109,13 +93,12 @@ def host() -> HostProcessor:
         description=description,
         vectors=vectors,
         halves=vectors == "neon" or bool(flags.get("f16c")),
-        emulated=emulated,
         refusal=refused,
         vector_bytes=vector_bytes,
         registers=registers,
         fused=fused,
-        bfloat16_pairs=emulated or bool(flags.get("avx512bf16")),
-        bfloat16_tiles=vectors in ("amx", "amx-emulated"),
+        bfloat16_pairs=bool(flags.get("avx512bf16")),
+        bfloat16_tiles=vectors == "amx",
         level1_bytes=first,
         level2_bytes=second,
         level3_bytes=third,
@@ -126,7 +109,7 @@ def host() -> HostProcessor:
 
 
 def _chosen_vectors(present: set[str], refused: str) -> str:
-    possible = [name for name, needed in _NEEDED.items() if present.issuperset(needed)]
+    possible = [name for name, (needed, *_) in _VECTORS.items() if present.issuperset(needed)]
     if not possible:
         # Every 64-bit x86 processor has SSE2, and every 64-bit ARM processor NEON, listed or not.
         possible = ["neon" if platform.machine().lower() in ("arm64", "aarch64") else "sse2"]

@@ -66,24 +66,24 @@ def measured_peaks(processor: HostProcessor, dtype: DType) -> Peaks:
 
 def _operations(processor: HostProcessor, dtype: DType) -> float:
     name = "double" if dtype.itemsize == 8 else "float"
-    module = Module(fused=processor.fused, emulated=processor.emulated)
+    module = Module(fused=processor.fused)
     code = module.function("program", KERNEL_PARAMETERS, internal=False)
     table, _, thread, _ = code.parameters
-    tiles = code.tile_memory() if dtype == bfloat16 and processor.bfloat16_tiles else None
-    kernel = _of_vectors(module, processor, dtype) if tiles is None else _of_tiles(module, tiles)
+    tiled = dtype == bfloat16 and processor.bfloat16_tiles
+    kernel = _of_tiles(module) if tiled else _of_vectors(module, processor, dtype)
     # Left operand, right operand and sums of a thread, one after the other.
     starts = (0, kernel.left, kernel.left + kernel.right)
     each = starts[-1] + kernel.sums
     base = code.load(table, POINTER)
     own = code.offset(base, code.multiply(thread, constant(each, I64)), name)
     left, right, sums = (code.offset(own, start, name) for start in starts)
-    if tiles is not None:
-        begin_tiles(code, AMX_M, tiles)
+    if tiled:
+        begin_tiles(code, AMX_M)
     loop = code.begin_loop(0, _CALLS)
     code.call_void(kernel.name, left, right, sums, *kernel.more)
     code.end_loop(loop)
-    if tiles is not None:
-        end_tiles(code, tiles)
+    if tiled:
+        end_tiles(code)
     code.finish()
     library = Library(compiled(module.text(), processor))
     memory = HostMemory((processor.threads, each), (float32 if dtype.is_half else dtype).numpy)
@@ -114,10 +114,10 @@ def _of_vectors(module: Module, processor: HostProcessor, dtype: DType) -> _Micr
     return _MicroKernel(emit_tile(module, tile), (), left, right, sums, operations)
 
 
-def _of_tiles(module: Module, memory: Value) -> _MicroKernel:
+def _of_tiles(module: Module) -> _MicroKernel:
     """Products of bfloat16 in the tile registers of AMX."""
     tile = AmxTile(AMX_M, AMX_N // 16, 2 * _K, fresh=False)
-    more = memory, constant(_K // AMX_STEPS, I64)
+    more = (constant(_K // AMX_STEPS, I64),)
     sizes = AMX_M * _K, _K * AMX_N, AMX_M * AMX_N
     return _MicroKernel(emit_amx_tile(module, tile), more, *sizes, 4 * _K * AMX_M * AMX_N)
 

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.builder import Builder, Module
-from lamina.codegen.emulated_tiles import ROWS, configuration
 from lamina.codegen.values import I8, I64, POINTER, Value, constant
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 
-# Columns of floats or pairs of a tile register.
-_COLUMNS = 16
+# The rows of a tile register, their bytes, and their columns of floats or pairs.
+_ROWS, _ROW_BYTES, _COLUMNS = 16, 64, 16
 # The numbers of the first tiles of the left and of the right operand; those before hold sums.
 _LEFT, _RIGHT = 4, 6
 # The k of a tile of an operand, and the loop over all k of a left operand that is contiguous along
@@ -65,28 +64,34 @@ class AmxTile:
 
 
 def _rows(m: int) -> list[int]:
-    return [min(m - first, ROWS) for first in range(0, m, ROWS)]
+    return [min(m - first, _ROWS) for first in range(0, m, _ROWS)]
 
 
-def begin_tiles(code: Builder, m: int, memory: Value) -> None:
-    """Configures the thread's tiles for micro-kernels of `m` rows.
-
-    `memory` is for emulated tiles.
-    """
+def begin_tiles(code: Builder, m: int) -> None:
+    """Configures the thread's tiles for micro-kernels of `m` rows."""
     each = [*_rows(m), 0][:2]
-    rows = [each[0], each[0], each[1], each[1], *each, ROWS, ROWS]
-    numbers = [constant(number, I64) for number in configuration(rows)]
+    rows = [each[0], each[0], each[1], each[1], *each, _ROWS, _ROWS]
+    numbers = [constant(number, I64) for number in _configuration(rows)]
     table = code.module.table_once(f"tile_rows_{each[0]}_{each[1]}", numbers)
-    code.tile_instruction("configure", memory, table)
+    code.tile_instruction("configure", table)
 
 
-def end_tiles(code: Builder, memory: Value) -> None:
+def _configuration(rows: list[int]) -> list[int]:
+    """The configuration of tiles with these numbers of rows, as eight integers of 64 bits."""
+    widths = [_ROW_BYTES if count else 0 for count in rows] + [0] * (16 - len(rows))
+    palette = bytes([1]) + bytes(15)
+    columns = b"".join(width.to_bytes(2, "little") for width in widths)
+    raw = palette + columns + bytes(rows) + bytes(16 - len(rows))
+    return [int.from_bytes(raw[at : at + 8], "little") for at in range(0, 64, 8)]
+
+
+def end_tiles(code: Builder) -> None:
     """Releases the thread's tiles: then the system need not keep them when it switches threads."""
-    code.tile_instruction("release", memory)
+    code.tile_instruction("release")
 
 
 def emit_amx_tile(module: Module, tile: AmxTile) -> str:
-    """Writes the kernel `(left, right, sums, memory, counts...)`, once in a module; gives its name.
+    """Writes the kernel `(left, right, sums, counts...)`, once in a module; gives its name.
 
     It adds the products of all k to the sums. It has a count for each loop without an extent. The
     tiles are configured for its rows.
@@ -94,26 +99,26 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
     if module.has(tile.name):
         return tile.name
     open_loops = [number for number, (extent, _) in enumerate(tile.loops) if not extent]
-    pointers = [(name, POINTER) for name in ("left", "right", "sums", "memory")]
+    pointers = [(name, POINTER) for name in ("left", "right", "sums")]
     counts = [(f"count{number}", I64) for number in open_loops]
     code = module.function(tile.name, (*pointers, *counts))
-    left, right, sums, memory, *given = code.parameters
+    left, right, sums, *given = code.parameters
     row_stride = constant(tile.width * 4, I64)
     # A tile register's number, and the address of its sums.
     targets = [
-        (constant(2 * m + n, I8), code.offset(sums, m * ROWS * tile.width + n * _COLUMNS, "float"))
+        (constant(2 * m + n, I8), code.offset(sums, m * _ROWS * tile.width + n * _COLUMNS, "float"))
         for m in range(len(tile.rows))
         for n in range(tile.vectors)
     ]
     for number, target in targets:
         if tile.fresh:
-            code.tile_instruction("zero", memory, number)
+            code.tile_instruction("zero", number)
         else:
-            code.tile_instruction("load", memory, number, target, row_stride)
-    kernel = _Kernel(code, tile, memory, dict(zip(open_loops, given, strict=True)))
+            code.tile_instruction("load", number, target, row_stride)
+    kernel = _Kernel(code, tile, dict(zip(open_loops, given, strict=True)))
     kernel.over(0, left, right)
     for number, target in targets:
-        code.tile_instruction("store", memory, number, target, row_stride)
+        code.tile_instruction("store", number, target, row_stride)
     code.finish()
     return tile.name
 
@@ -125,13 +130,11 @@ class _Kernel:
     Attributes:
         code: of the kernel.
         tile: its tiles.
-        memory: for emulated tiles.
         counts: of the loops without an extent, by their numbers.
     """
 
     code: Builder
     tile: AmxTile
-    memory: Value
     counts: Mapping[int, Value]
 
     def over(self, depth: int, left: Value, right: Value) -> None:
@@ -157,15 +160,15 @@ class _Kernel:
 
     def _multiply(self, left: Value, right: Value) -> None:
         """Adds the products of 32 k."""
-        code, tile, memory = self.code, self.tile, self.memory
+        code, tile = self.code, self.tile
         for n in range(tile.vectors):
             source = code.offset(right, n * _COLUMNS, "i32")
             stride = constant(tile.width * 4, I64)
-            code.tile_instruction("load", memory, constant(_RIGHT + n, I8), source, stride)
+            code.tile_instruction("load", constant(_RIGHT + n, I8), source, stride)
         for m in range(len(tile.rows)):
-            source = code.offset(left, m * ROWS * tile.m_stride, "i16")
+            source = code.offset(left, m * _ROWS * tile.m_stride, "i16")
             one, stride = constant(_LEFT + m, I8), constant(tile.m_stride * 2, I64)
-            code.tile_instruction("load", memory, one, source, stride)
+            code.tile_instruction("load", one, source, stride)
             for n in range(tile.vectors):
                 operands = constant(2 * m + n, I8), one, constant(_RIGHT + n, I8)
-                code.tile_instruction("multiply", memory, *operands)
+                code.tile_instruction("multiply", *operands)

@@ -80,7 +80,6 @@ class _Pass:
         right, right_stride: the address of the chunk in the panel, and the stride along K.
         sums: the address of the tiles' sums.
         n_start: the first column of the panel.
-        memory: of the tile registers; None without AMX.
     """
 
     name: str
@@ -91,7 +90,6 @@ class _Pass:
     right_stride: int
     sums: Value
     n_start: Value
-    memory: Value | None
 
 
 class _Gemm:
@@ -196,13 +194,12 @@ class _Gemm:
         own = self._context.addresses.own(code, table, thread)
         sums = code.offset(own, self._sums_offset, "i8")
         n_start = code.multiply(number, constant(self._panels.width, I64))
-        memory = code.tile_memory() if self._amx else None
         k, longest = self._schedule.k_steps, self._schedule.chunk
         with points.bound(matrix.batch, batch):
             for start in range(0, k, longest):
                 chunk = range(start, min(start + longest, k))
                 right, stride = self._right_address(points, panel, own, n_start, chunk)
-                one = _Pass(name, panel, chunk, table, right, stride, sums, n_start, memory)
+                one = _Pass(name, panel, chunk, table, right, stride, sums, n_start)
                 self._tiles(points, one, begin, end)
         code.finish()
 
@@ -240,8 +237,8 @@ class _Gemm:
         if whole:
             limit = constant(whole, I64)
             stop = code.select(code.compare("slt", end, limit), end, limit) if rest else end
-            if one.memory is not None:
-                begin_tiles(code, self._schedule.tile_m, one.memory)
+            if self._amx:
+                begin_tiles(code, self._schedule.tile_m)
             loop = code.begin_loop(begin, stop)
             with points.bound(TILE, loop.index, before=loop.before):
                 self._tile(points, one, loop.index, self._schedule.tile_m)
@@ -252,11 +249,11 @@ class _Gemm:
                 code.when(code.compare("sgt", end, number)) as before,
                 points.bound(TILE, number, before=before),
             ):
-                if one.memory is not None:
-                    begin_tiles(code, rest, one.memory)
+                if self._amx:
+                    begin_tiles(code, rest)
                 self._tile(points, one, number, rest)
-        if one.memory is not None:
-            end_tiles(code, one.memory)
+        if self._amx:
+            end_tiles(code)
 
     def _tile(self, points: Points, one: _Pass, number: Value, tile_m: int) -> None:
         """One tile over one chunk: sums begin at zero or in the last chunk; epilogue at the end."""
@@ -270,11 +267,11 @@ class _Gemm:
         fresh = one.chunk.start == 0
         if self._dots:
             self._dot_tiles(code, one, left, m_stride, tile_m)
-        elif one.memory is not None:
+        elif self._amx:
             tile = AmxTile(tile_m, one.panel.vectors, m_stride, fresh)
             count = constant(len(one.chunk) // AMX_STEPS, I64)
             kernel = emit_amx_tile(self._context.module, tile)
-            code.call_void(kernel, left, one.right, sums, one.memory, count)
+            code.call_void(kernel, left, one.right, sums, count)
         else:
             tile = Tile(
                 tuple(m * m_stride for m in range(tile_m)),

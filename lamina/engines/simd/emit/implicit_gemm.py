@@ -31,7 +31,6 @@ class _At:
         sums: the address of a tile's sums.
         outer: the outer position of the image.
         n_start: the first column of the panel.
-        memory: of the tile registers; None without AMX.
     """
 
     kind: str
@@ -41,7 +40,6 @@ class _At:
     sums: Value
     outer: Value
     n_start: Value
-    memory: Value | None
 
 
 @final
@@ -96,7 +94,6 @@ class ImplicitGemm(WindowWriter):
         code = points.code
         _, _, batch, outer, start = code.parameters
         own = self._own(code)
-        memory = code.tile_memory() if self._schedule.amx else None
         sums = code.offset(own, sums_at, "i8")
         end = code.add(outer, constant(self._schedule.images, I64))
         size = image.size(block)
@@ -119,11 +116,11 @@ class ImplicitGemm(WindowWriter):
                         past = code.subtract(loop.index, outer)
                         left = address(code, own, [(past, size)], self._of_left)
                         left = code.offset(left, skipped, self._of_left)
-                    at = _At(kind, panel, left, right, sums, loop.index, n_start, memory)
+                    at = _At(kind, panel, left, right, sums, loop.index, n_start)
                     self._write_tiles(code, block, at)
                     code.end_loop(loop)
-            if memory is not None:
-                end_tiles(code, memory)
+            if self._schedule.amx:
+                end_tiles(code)
         code.finish()
 
     def _tiles(self, block: int) -> MTiles:
@@ -136,14 +133,14 @@ class ImplicitGemm(WindowWriter):
     def _write_tiles(self, code: Builder, block: int, at: _At) -> None:
         """All tiles of a block, each with its epilogue."""
         tiles = self._tiles(block)
-        if at.memory is None:
+        if not self._schedule.amx:
             all_ = constant(0, I64), constant(tiles.count, I64)
             for size, firsts in over_tiles(code, tiles, *all_):
                 self._write_tile(code, block, at, size, firsts)
             return
         # Tiles of one size come one after the other, because registers are configured for it.
         for size, pieces in tiles.sizes:
-            begin_tiles(code, tiles.height(size), at.memory)
+            begin_tiles(code, tiles.height(size))
             with over_pieces(code, tiles, pieces) as firsts:
                 self._write_tile(code, block, at, size, firsts)
 
@@ -157,11 +154,11 @@ class ImplicitGemm(WindowWriter):
         along = [strides[axis] for axis in image.positions]
         loops = self._loops([(axis.extent, strides[axis]) for axis in self._step.k])
         left = address(code, at.left, list(zip(firsts, along, strict=True)), self._of_left)
-        if at.memory is not None:
+        if self._schedule.amx:
             height = self._tiles(block).height(size)
             one = AmxTile(height, panel.vectors, along[-1], fresh=True, loops=loops)
             kernel = emit_amx_tile(self._context.module, one)
-            code.call_void(kernel, left, at.right, at.sums, at.memory)
+            code.call_void(kernel, left, at.right, at.sums)
         else:
             left_offsets = offsets(size, along)
             tile = Tile(
