@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lamina as lm
-from lamina import cli
 from lamina.cli.bench import bench
 from lamina.cli.errors import Commands
 from lamina.cli.inspection import explain, profile, tune
 from lamina.cli.options import (
     FILE_PATH,
     batch_size_option,
+    data_option,
     dtype_option,
     engine_option,
     file_argument,
     micro_batch_option,
+    output_option,
     precision_option,
     seed_option,
     table_options,
@@ -66,17 +67,17 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
 
     It takes seconds and needs no file: the digits are shipped with Lamina.
     """
-    cli.run_demo(out, engine=engine, seed=seed, epochs=epochs)
+    from lamina.cli.demo import run_demo
+
+    run_demo(out, engine=engine, seed=seed, epochs=epochs)
 
 
 @main.command()
 @file_argument
-@click.option(
-    "--data",
+@data_option(
+    "Training data: .npz, .h5, .csv, IDX, a folder of pictures, a folder with the files of MNIST, "
+    "or the word digits for the set that comes with Lamina.",
     required=True,
-    metavar="DATA",
-    help="Training data: .npz, .h5, .csv, IDX, a folder of pictures, a folder with the files of "
-    "MNIST, or the word digits for the set that comes with Lamina.",
 )
 @click.option(
     "--validation",
@@ -95,24 +96,11 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
 @dtype_option
 @precision_option
 @seed_option
-@click.option(
-    "--out",
-    metavar="MODEL",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The model file; by default FILE.safetensors in the current folder.",
+@output_option(
+    "--out", "MODEL", "The model file; by default FILE.safetensors in the current folder."
 )
-@click.option(
-    "--curves",
-    metavar="PNG",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A picture of loss and metrics over the epochs.",
-)
-@click.option(
-    "--checkpoint",
-    metavar="CHECKPOINT",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Written after each epoch.",
-)
+@output_option("--curves", "PNG", "A picture of loss and metrics over the epochs.")
+@output_option("--checkpoint", "CHECKPOINT", "Written after each epoch.")
 @click.option("--resume", is_flag=True, help="Continue from the checkpoint, if it exists.")
 @click.option(
     "--patience",
@@ -121,11 +109,8 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     help="Stop when the loss on the validation data (without any: the loss) has not improved for "
     "so many epochs, and write the best model.",
 )
-@click.option(
-    "--log",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The history, written after each epoch: a table, or JSON lines for FILE.jsonl.",
+@output_option(
+    "--log", "FILE", "The history, written after each epoch: a table, or JSON lines for FILE.jsonl."
 )
 @click.option(
     "--minutes",
@@ -156,44 +141,47 @@ def train(
     """Train the network of FILE.py."""
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs --checkpoint, the file to continue from.")
+    from lamina.cli import progress
+    from lamina.cli.definition import read_definition
+    from lamina.cli.loading import load_pair
+
     model_file = out or Path(f"{Path(file).stem}.safetensors")
-    for path in (model_file, curves, checkpoint, log):
-        _require_writable(path)
-    if curves is not None and importlib.util.find_spec("matplotlib") is None:
-        raise missing_extra("matplotlib", "plot", "--curves")
+    require_writable(model_file)
     if curves is not None:
+        if importlib.util.find_spec("matplotlib") is None:
+            raise missing_extra("matplotlib", "plot", "--curves")
         picture_format(curves)
-    definition = cli.read_definition(file)
+    definition = read_definition(file)
     loss = definition.required_loss()
-    training, examined = cli.load_data(data, targets, validation, seed, **table)
+    training, examined = load_pair(data, targets, validation, seed, **table)
     click.echo(f"training    {training!r}")
     if examined is not None:
         click.echo(f"validation  {examined!r}")
-    wanted = epochs or definition.epochs
+    epochs = epochs or definition.epochs
     types = definition.types(dtype, precision)
     model = lm.Model(definition.network, engine=engine, seed=seed, **types)
-    callbacks = cli.callbacks(patience, log, minutes, validated=examined is not None)
-    with cli.best_model_written(model, model_file, callbacks):
+    callbacks = progress.callbacks(patience, log, minutes, validated=examined is not None)
+    with progress.best_model_written(model, model_file, callbacks):
         history = model.fit(
             training,
             validation=examined,
-            epochs=wanted,
+            epochs=epochs,
             batch_size=batch_size or definition.batch_size,
             micro_batch=micro_batch,
             loss=loss,
             optimizer=definition.optimizer,
             metrics=definition.metrics,
-            progress=cli.on_terminal(),
-            callbacks=[*cli.epoch_lines(wanted), *callbacks],
+            progress=progress.on_terminal(),
+            callbacks=[*progress.epoch_lines(epochs), *callbacks],
             checkpoint=checkpoint,
             resume=resume,
         )
     # The model is saved first, so that an error in the picture does not lose it.
     model.save(model_file)
     if history.interrupted:
-        click.echo(f"interrupted after {len(history)} of {wanted} epochs")
+        click.echo(f"interrupted after {len(history)} of {epochs} epochs")
     if len(history):
-        for line in cli.result_lines(history, callbacks):
+        for line in progress.result_lines(history, callbacks):
             click.echo(line)
     click.echo(f"wrote {model_file}")
     if curves is not None and len(history):
@@ -208,7 +196,9 @@ def check(file: str) -> None:
 
     Prints its layers, and checks that the loss fits, if FILE.py defines one; needs no data.
     """
-    definition = cli.read_definition(file)
+    from lamina.cli.definition import read_definition
+
+    definition = read_definition(file)
     click.echo(str(definition.network))
     definition.check_loss()
 
@@ -223,13 +213,8 @@ def check(file: str) -> None:
     "--memory", metavar="SIZE", help='Find the largest batch for this memory, such as "2 GiB".'
 )
 @click.option("--buffers", is_flag=True, help="List every buffer with its offset and lifetime.")
-@click.option(
-    "--plot",
-    metavar="PNG",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A picture of the plan: bytes over time.",
-)
-@click.option("--data", metavar="DATA", help="Data whose bytes, dtypes and weights count.")
+@output_option("--plot", "PNG", "A picture of the plan: bytes over time.")
+@data_option("Data whose bytes, dtypes and weights count.")
 @targets_option
 @table_options
 @engine_option
@@ -253,17 +238,19 @@ def plan(
 
     If FILE.py defines no loss, it is the memory of a forward pass.
     """
-    _require_writable(plot)
+    from lamina.cli.definition import read_definition
+    from lamina.cli.loading import load_data
+
     if plot is not None:
         picture_format(plot)
-    definition = cli.read_definition(file)
+    definition = read_definition(file)
     loss = definition.loss
     optimizer = None if loss is None else definition.optimizer
     network, types = definition.network, definition.types(dtype, precision)
     size = batch_size or definition.batch_size
     how: dict[str, Any] = {**types, "engine": engine}
     if data is not None:
-        how["data"], _ = cli.load_data(data, targets, None, 0, **table)
+        how["data"] = load_data(data, targets, **table)
     elif any(value is not None for value in (targets, *table.values())):
         raise click.UsageError("--targets, --gaps, --kind and the like are for --data DATA.")
     bill = network.plan(size, loss, optimizer, micro_batch=micro_batch, **how)
@@ -280,7 +267,7 @@ def plan(
 
 @main.command()
 @file_argument
-@click.option("--data", metavar="DATA", help="Examples to check on; random ones by default.")
+@data_option("Examples to check on; random ones by default.")
 @targets_option
 @table_options
 @click.option(
@@ -298,12 +285,12 @@ def verify(
 
     Compares each gradient with finite differences, and a training step on all usable engines.
     """
-    definition = cli.read_definition(file)
+    from lamina.cli.definition import read_definition
+    from lamina.cli.loading import first_examples
+
+    definition = read_definition(file)
     loss = definition.required_loss()
-    examples = None
-    if data is not None:
-        loaded, _ = cli.load_data(data, targets, None, seed, **table)
-        examples = loaded.subset(0, min(batch_size, len(loaded)))
+    examples = first_examples(batch_size, data, targets, **table)
     report = lm.verify(definition.network, loss, data=examples, batch_size=batch_size, seed=seed)
     click.echo(str(report))
     if not report.passed:
@@ -312,13 +299,10 @@ def verify(
 
 @main.command()
 @click.argument("model", metavar="MODEL", type=FILE_PATH)
-@click.option("--data", required=True, metavar="DATA", help="The inputs; targets are ignored.")
+@data_option("The inputs; targets are ignored.", required=True)
 @targets_option
-@click.option(
-    "--out",
-    metavar="SCORES",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file of the outputs, .npy, .npz or .csv; by default they are printed.",
+@output_option(
+    "--out", "SCORES", "The file of the outputs, .npy, .npz or .csv; by default they are printed."
 )
 @click.option(
     "--layers",
@@ -340,25 +324,28 @@ def predict(
     engine: str,
 ) -> None:
     """Run a model file on data."""
-    _require_writable(out)
+    from lamina.cli.definition import read_layers
+    from lamina.cli.loading import is_table, load_data, table_inputs
+    from lamina.cli.writing import csv_text, write_outputs
+
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
-    own = cli.read_layers(layers) if layers else ()
-    loaded = lm.load(model, engine=engine, dtype=dtype, precision=precision, layers=own)
+    users = read_layers(layers) if layers else ()
+    loaded = lm.load(model, engine=engine, dtype=dtype, precision=precision, layers=users)
     inputs: Any
-    if not cli.is_table(data):
-        inputs = cli.load_data(data, targets, None, 0)[0].inputs
+    if not is_table(data):
+        inputs = load_data(data, targets).inputs
     elif loaded.coding is not None and loaded.coding.columns:
         inputs = loaded.coding.inputs(data)
     else:
-        inputs = cli.table_inputs(loaded, data, targets)
+        inputs = table_inputs(loaded, data, targets)
     outputs: Any = loaded.predict(inputs)
     listed: list[Array] = [outputs] if len(loaded.network.outputs) == 1 else list(outputs)
     if out is None:
         for array in listed:
-            click.echo(cli.csv_text(array, loaded.coding), nl=False)
+            click.echo(csv_text(array, loaded.coding), nl=False)
         return
-    written = cli.write_outputs(out, listed, loaded.coding)
+    written = write_outputs(out, listed, loaded.coding)
     click.echo(f"wrote {out}: {', '.join(f'{a.dtype}{list(a.shape)}' for a in written)}")
 
 
@@ -369,11 +356,7 @@ def devices(details: bool) -> None:
 
     Devices that cannot be used are listed with the reason and the remedy.
     """
-    text = cli.details_text if details else cli.devices_text
+    from lamina.cli.device_list import details_text, devices_text
+
+    text = details_text if details else devices_text
     click.echo(text(lm.devices()))
-
-
-def _require_writable(path: Path | None) -> None:
-    """Raises DataError if an output file cannot be written, before the work begins."""
-    if path is not None:
-        require_writable(path)

@@ -29,19 +29,7 @@ EPOCHS = 10
 
 @frozen_dataclass
 class Definition:
-    """The definitions at the top level of a file.
-
-    Attributes:
-        path: of the file.
-        network: `net`.
-        loss: `loss`, or None.
-        optimizer: `optimizer`; `Adam()` by default.
-        metrics: `metrics`.
-        batch_size: `batch_size`.
-        epochs: `epochs`.
-        dtype: `dtype`, the precision of the model; float32 by default.
-        precision: `precision`, of products of float32; float32 by default.
-    """
+    """The definitions at the top level of a file, under their names there; `network` is `net`."""
 
     path: str
     network: Network

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import lamina as lm
-from lamina import cli
 from lamina.cli.options import (
     batch_size_option,
+    data_option,
     dtype_option,
     engine_option,
     file_argument,
@@ -20,20 +22,47 @@ from lamina.cli.options import (
 
 if TYPE_CHECKING:
     from lamina.base.shapes import DTypeLike
-    from lamina.learning.protocols import Loss, Optimizer
-
-_inference_option = click.option(
-    "--inference", is_flag=True, help="Use the forward pass even if FILE.py defines a loss."
-)
 
 
-@click.command()
-@file_argument
-@batch_size_option
-@_inference_option
-@dtype_option
-@precision_option
-@engine_option
+def _of_program(function: Callable[..., object]) -> click.Command:
+    """A command about the program of a training step, with the options of all such commands.
+
+    The function gets the model, the batch size, loss and optimizer, and its own options. Loss and
+    optimizer are None for a forward pass. What it returns is printed.
+    """
+
+    @click.command()
+    @file_argument
+    @batch_size_option
+    @click.option(
+        "--inference", is_flag=True, help="Use the forward pass even if FILE.py defines a loss."
+    )
+    @dtype_option
+    @precision_option
+    @engine_option
+    @wraps(function)
+    def command(
+        file: str,
+        batch_size: int | None,
+        inference: bool,
+        dtype: DTypeLike | None,
+        precision: str | None,
+        engine: str,
+        **options: Any,
+    ) -> None:
+        from lamina.cli.definition import read_definition
+
+        definition = read_definition(file)
+        types = definition.types(dtype, precision)
+        model = lm.Model(definition.network, engine=engine, seed=options.get("seed", 0), **types)
+        is_training = definition.loss is not None and not inference
+        training = (definition.loss, definition.optimizer) if is_training else (None, None)
+        click.echo(str(function(model, batch_size or definition.batch_size, *training, **options)))
+
+    return command
+
+
+@_of_program
 @click.option(
     "--step", type=click.IntRange(min=0), help="Show only this step of the program, as text."
 )
@@ -45,15 +74,8 @@ _inference_option = click.option(
     "assembly on the cpu engine, opencl on the opencl engine, cuda on the cuda engine.",
 )
 def explain(
-    file: str,
-    batch_size: int | None,
-    inference: bool,
-    dtype: DTypeLike | None,
-    precision: str | None,
-    engine: str,
-    step: int | None,
-    language: str | None,
-) -> None:
+    model: lm.Model, size: int, *training: Any, step: int | None, language: str | None
+) -> object:
     """Show the program of a training step.
 
     Lists its steps with their extents, arithmetic and memory traffic; or shows their schedules or
@@ -61,32 +83,14 @@ def explain(
 
     If FILE.py defines no loss, it is the program of a forward pass.
     """
-    definition = cli.read_definition(file)
-    types = definition.types(dtype, precision)
-    model = lm.Model(definition.network, engine=engine, **types)
-    loss, optimizer = _training_of(definition, inference=inference)
-    explanation = model.explain(batch_size or definition.batch_size, loss, optimizer)
+    explanation = model.explain(size, *training)
     if step is None and language is None:
-        click.echo(str(explanation))
-    else:
-        click.echo(explanation.listing(step, language or "program"))
+        return explanation
+    return explanation.listing(step, language or "program")
 
 
-@click.command()
-@file_argument
-@batch_size_option
-@_inference_option
-@dtype_option
-@precision_option
-@engine_option
-def tune(
-    file: str,
-    batch_size: int | None,
-    inference: bool,
-    dtype: DTypeLike | None,
-    precision: str | None,
-    engine: str,
-) -> None:
+@_of_program
+def tune(model: lm.Model, size: int, *training: Any) -> object:
     """Choose the schedules of a training step by their time on the device.
 
     The most expensive steps of the program are run with several schedules. Shows their times and
@@ -95,18 +99,11 @@ def tune(
 
     If FILE.py defines no loss, it is the program of a forward pass.
     """
-    definition = cli.read_definition(file)
-    types = definition.types(dtype, precision)
-    model = lm.Model(definition.network, engine=engine, **types)
-    loss, optimizer = _training_of(definition, inference=inference)
-    click.echo(str(model.tune(batch_size or definition.batch_size, loss, optimizer)))
+    return model.tune(size, *training)
 
 
-@click.command()
-@file_argument
-@batch_size_option
-@_inference_option
-@click.option("--data", metavar="DATA", help="Examples to run on; random ones by default.")
+@_of_program
+@data_option("Examples to run on; random ones by default.")
 @targets_option
 @click.option(
     "--seconds",
@@ -115,22 +112,16 @@ def tune(
     show_default=True,
     help="About how long to run the program untimed, and again with timers.",
 )
-@dtype_option
-@precision_option
-@engine_option
 @seed_option
 def profile(
-    file: str,
-    batch_size: int | None,
-    inference: bool,
+    model: lm.Model,
+    size: int,
+    *training: Any,
     data: str | None,
     targets: str | None,
     seconds: float,
-    dtype: DTypeLike | None,
-    precision: str | None,
-    engine: str,
     seed: int,
-) -> None:
+) -> object:
     """Measure each step of the program of a training step.
 
     Shows the time of each step of the program, the slowest first, its GFLOP/s and GB/s, and the
@@ -138,23 +129,8 @@ def profile(
 
     If FILE.py defines no loss, it is the program of a forward pass.
     """
-    definition = cli.read_definition(file)
-    types = definition.types(dtype, precision)
-    model = lm.Model(definition.network, engine=engine, seed=seed, **types)
-    loss, optimizer = _training_of(definition, inference=inference)
-    size = batch_size or definition.batch_size
-    examples = None
-    if data is not None:
-        loaded, _ = cli.load_data(data, targets, None, seed)
-        examples = loaded.subset(0, min(size, len(loaded)))
-        size = len(examples)
-    click.echo(str(model.profile(size, loss, optimizer, data=examples, seconds=seconds)))
+    from lamina.cli.loading import first_examples
 
-
-def _training_of(
-    definition: cli.Definition, *, inference: bool
-) -> tuple[Loss | None, Optimizer | None]:
-    """Loss and optimizer of the training step; None and None for a forward pass."""
-    if inference or definition.loss is None:
-        return None, None
-    return definition.loss, definition.optimizer
+    examples = first_examples(size, data, targets)
+    size = size if examples is None else len(examples)
+    return model.profile(size, *training, data=examples, seconds=seconds)

@@ -15,7 +15,7 @@ from lamina.data.tables import NotNumbers, read_csv, read_numbers
 from lamina.errors import DataError
 
 
-def load_data(
+def load_pair(
     data: str, targets: str | None, validation: str | None, seed: int, **table: Any
 ) -> tuple[Dataset, Dataset | None]:
     """The training data and the validation data.
@@ -24,7 +24,7 @@ def load_data(
         data: the word digits, or a file or folder.
         targets: the name or number of the targets, if any.
         validation: other data, or the share to hold out.
-        seed: of the examples that are held out.
+        seed: the seed that chooses the examples to hold out.
         table: options of `lm.data.load`; None stands for the default.
     """
     options = {name: value for name, value in table.items() if value is not None}
@@ -52,6 +52,21 @@ def load_data(
     return training.split(1 - share, seed=seed)
 
 
+def load_data(data: str, targets: str | None, **table: Any) -> Dataset:
+    """The training data; the arguments of `load_pair`."""
+    return load_pair(data, targets, None, 0, **table)[0]
+
+
+def first_examples(
+    count: int, data: str | None, targets: str | None, **table: Any
+) -> Dataset | None:
+    """At most so many examples of the data; None without data."""
+    if data is None:
+        return None
+    loaded = load_data(data, targets, **table)
+    return loaded.subset(0, min(count, len(loaded)))
+
+
 def table_inputs(model: lm.Model, data: str, targets: str | None) -> Array:
     """The inputs of a model that was trained on numbers, in a table.
 
@@ -73,7 +88,7 @@ def table_inputs(model: lm.Model, data: str, targets: str | None) -> Array:
 
 
 def is_table(data: str) -> bool:
-    """Whether the name of a file is that of a table."""
+    """Whether a file has the name of a table."""
     return Path(data).suffix.lower() in (".csv", ".tsv")
 
 

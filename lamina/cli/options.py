@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from lamina.engines import DEFAULT_ENGINE
 from lamina.errors import DTypeError
+from lamina.files.atomic import require_writable
 
 if TYPE_CHECKING:
     from lamina.base.shapes import DTypeLike
@@ -24,6 +26,28 @@ engine_option = click.option(
     show_default=True,
     help="The engine that runs it; `lamina devices` lists all.",
 )
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def data_option(help: str, *, required: bool = False) -> Callable[[Function], Function]:
+    """The option for data."""
+    return click.option("--data", metavar="DATA", required=required, help=help)
+
+
+def output_option(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
+    """The option for a file to write.
+
+    Raises:
+        DataError: if the file cannot be written.
+    """
+    path = click.Path(dir_okay=False, path_type=Path)
+    return click.option(name, metavar=metavar, type=path, callback=_read_output, help=help)
+
+
+def _read_output(_: click.Context, __: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None:
+        require_writable(value)
+    return value
 
 
 def read_precision(
@@ -123,7 +147,6 @@ def table_options(command: Function) -> Function:
     return command
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _TABLE_OPTIONS = (
     click.option(
         "--gaps",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lamina import cli
+from lamina.cli.device_list import details_text, devices_text
 from lamina.engines.engine import Device
 
 CPU = Device(
@@ -36,7 +36,7 @@ LONG = Device("opencl", "", None, "absent " * 40, "Install one of these drivers.
 
 
 def test_each_device_has_a_row_and_a_long_description_continues_below_it() -> None:
-    header, rule, cpu, radeon, rest = cli.devices_text([CPU, RADEON]).splitlines()
+    header, rule, cpu, radeon, rest = devices_text([CPU, RADEON]).splitlines()
     assert header.split() == ["engine", "device", "memory", "state"]
     assert set(rule) == {"-", " "}
     assert cpu.split("  ", 1) == ["cpu (default)", cpu[15:]]
@@ -49,7 +49,7 @@ def test_each_device_has_a_row_and_a_long_description_continues_below_it() -> No
 
 
 def test_the_reason_and_the_remedy_are_below_the_table() -> None:
-    text = cli.devices_text([CPU, BROKEN, RADEON])
+    text = devices_text([CPU, BROKEN, RADEON])
     assert "opencl:1       Old" in text
     assert "unknown  unusable" in text
     assert text.endswith(
@@ -59,7 +59,7 @@ def test_the_reason_and_the_remedy_are_below_the_table() -> None:
     )
 
 
-@pytest.mark.parametrize("make", [cli.devices_text, cli.details_text])
+@pytest.mark.parametrize("make", [devices_text, details_text])
 def test_lines_have_at_most_100_columns(make: object) -> None:
     assert callable(make)
     text = str(make([CPU, RADEON, LONG, BROKEN]))
@@ -68,7 +68,7 @@ def test_lines_have_at_most_100_columns(make: object) -> None:
 
 
 def test_details_are_all_known_properties() -> None:
-    assert cli.details_text([CPU, RADEON]).splitlines() == [
+    assert details_text([CPU, RADEON]).splitlines() == [
         "cpu (default)",
         "  device         Ryzen 9",
         "  memory         64 GiB",
@@ -95,7 +95,7 @@ def test_details_are_all_known_properties() -> None:
 
 
 def test_details_of_a_broken_device_have_the_reason_and_the_remedy() -> None:
-    assert cli.details_text([BROKEN]).splitlines()[-3:] == [
+    assert details_text([BROKEN]).splitlines()[-3:] == [
         "  state    unusable",
         "  problem  the driver has no compiler",
         "  remedy   Install mesa-opencl-icd.",

@@ -1,4 +1,4 @@
-"""The workloads on which Lamina is measured, and their measurement with Lamina.
+"""The workloads on which Lamina is measured: their networks and data.
 
 A workload is a record: `lamina bench` and `benchmarks/` build the same training step or forward
 pass from it, and pass it to other frameworks as plain data. Data is synthetic and in memory.
@@ -7,17 +7,14 @@ pass from it, and pass it to other frameworks as plain data. Data is synthetic a
 from __future__ import annotations
 
 import dataclasses
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast, final
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from lamina import networks
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, float32, size_of, static
-from lamina.engines.discovery import DEFAULT_ENGINE
 from lamina.errors import DefinitionError
 from lamina.layers import (
     L2,
@@ -35,19 +32,12 @@ from lamina.layers import (
 )
 from lamina.learning.losses import BCE, MSE, CrossEntropy, Loss
 from lamina.learning.optimizers import SGD, Adam, Optimizer
-from lamina.model import Model
 from lamina.network import Network, Sequential
 from lamina.program.steps import Contraction
-from lamina.runtime.predictor import Predictor
 from lamina.step.derive import default_targets
-from lamina.training.training import Training
 
 # The seed of the data, the initial parameters, and the order of the examples.
 SEED = 0
-# Calls are timed in groups of at least so many seconds, so that reading the clock costs nothing.
-SHORTEST_SAMPLE = 0.02
-# A run of fixed length is shortened if it would take longer than this multiple of the given time.
-LONGEST_RUN = 10.0
 
 Timed = Literal["forward", "predict", "step", "run"]
 
@@ -97,7 +87,7 @@ class Workload:
         timed: `"forward"`: `model.predict` of one batch, which returns a new array; `"predict"`:
             `predict(x, out=y)` of a predictor; `"step"`: `training.step(x, y)`, called from
             Python; `"run"`: one training step of `training.run`, the native loop.
-        loss, optimizer: of the training step; None for a forward pass.
+        loss, optimizer: those of the training step; None for a forward pass.
         examples: their number; None for one batch.
         steps: the number of training steps in a run, if runs are timed.
         compared_steps: the number of training steps after which parameters are compared between
@@ -170,10 +160,8 @@ class Workload:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {"kind": type(value).__name__} | {
-            name: _plain(item) for name, item in fields.items()
-        }
+        fields = {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         table = cast(Mapping[str, Any], value)
         return {name: _plain(item) for name, item in table.items()}
@@ -193,7 +181,7 @@ def _decayed(features: int) -> Linear:
 _TINY = Stack((2,), (_decayed(40), Tanh(), _decayed(10), ReLU(), _decayed(1), Sigmoid()))
 _SOFTMAX = Stack((784,), (Linear(10),))
 _MLP = Stack((784,), (Linear(256), ReLU(), Linear(128), ReLU(), Linear(10)))
-_SEED = Stack((2000,), (Linear(1000), ReLU(), Linear(200), ReLU(), Linear(10)))
+_WIDE_RELU = Stack((2000,), (Linear(1000), ReLU(), Linear(200), ReLU(), Linear(10)))
 _CONTROL = Stack((8,), (Linear(64), ReLU(), Linear(64), ReLU(), Linear(4)))
 _TABLE = Stack(
     (54,),
@@ -243,217 +231,63 @@ _TRANSFORMER = Ready(
     },
 )
 
-WORKLOADS: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        Workload("wide-forward", _WIDE, 2000, "forward"),
-        Workload("wide-step", _WIDE, 2000, "step", MSE(), SGD(0.01)),
-        Workload("tiny-step", _TINY, 1, "step", BCE(), SGD(0.01, momentum=0.9)),
-        Workload(
-            *("tiny-run", _TINY, 1, "run", BCE(), SGD(0.01, momentum=0.9)),
-            examples=1000,
-            steps=100_000,
-        ),
-        Workload("softmax", _SOFTMAX, 100, "step", CrossEntropy(), Adam(1e-3)),
-        Workload("mlp", _MLP, 128, "step", CrossEntropy(), Adam(1e-3)),
-        Workload("lenet", _LENET, 100, "step", CrossEntropy(), Adam(1e-3)),
-        Workload("vgg", _VGG, 64, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
-        Workload("resnet-18", _RESNET_18, 32, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
-        Workload(
-            *("mobilenet-v2", _MOBILENET_V2, 8, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
-            # Each of its 52 normalisations amplifies rounding errors; two correct digits of a
-            # float32 gradient remain. After further training steps no two frameworks agree.
-            compared_steps=1,
-        ),
-        Workload("lstm", _LSTM, 32, "step", CrossEntropy(), Adam(1e-3)),
-        Workload("transformer", _TRANSFORMER, 16, "step", CrossEntropy(), Adam(1e-3)),
-    )
-}
+
+def _by_name(*workloads: Workload) -> dict[str, Workload]:
+    return {workload.name: workload for workload in workloads}
+
+
+WORKLOADS = _by_name(
+    Workload("wide-forward", _WIDE, 2000, "forward"),
+    Workload("wide-step", _WIDE, 2000, "step", MSE(), SGD(0.01)),
+    Workload("tiny-step", _TINY, 1, "step", BCE(), SGD(0.01, momentum=0.9)),
+    Workload(
+        *("tiny-run", _TINY, 1, "run", BCE(), SGD(0.01, momentum=0.9)),
+        examples=1000,
+        steps=100_000,
+    ),
+    Workload("softmax", _SOFTMAX, 100, "step", CrossEntropy(), Adam(1e-3)),
+    Workload("mlp", _MLP, 128, "step", CrossEntropy(), Adam(1e-3)),
+    Workload("lenet", _LENET, 100, "step", CrossEntropy(), Adam(1e-3)),
+    Workload("vgg", _VGG, 64, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
+    Workload("resnet-18", _RESNET_18, 32, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
+    Workload(
+        *("mobilenet-v2", _MOBILENET_V2, 8, "step", CrossEntropy(), SGD(0.01, momentum=0.9)),
+        # Each of its 52 normalisations amplifies rounding errors; two correct digits of a
+        # float32 gradient remain. After further training steps no two frameworks agree.
+        compared_steps=1,
+    ),
+    Workload("lstm", _LSTM, 32, "step", CrossEntropy(), Adam(1e-3)),
+    Workload("transformer", _TRANSFORMER, 16, "step", CrossEntropy(), Adam(1e-3)),
+)
 
 # Single matrix products; by default they are measured on devices only.
-PRODUCTS: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        Workload("product-1024", Stack((1024,), (Linear(1024, bias=False),)), 1024, "forward"),
-        Workload("product-2000", Stack((2000,), (Linear(2000, bias=False),)), 2000, "forward"),
-    )
-}
+PRODUCTS = _by_name(
+    Workload("product-1024", Stack((1024,), (Linear(1024, bias=False),)), 1024, "forward"),
+    Workload("product-2000", Stack((2000,), (Linear(2000, bias=False),)), 2000, "forward"),
+)
 
 # The layers of `wide-step` with ReLU between them. On a GPU it is measured with all others
 # (`benchmarks/gpu.py`), elsewhere only if it is named.
-SEEDS: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        Workload("seed-forward", _SEED, 2000, "forward"),
-        Workload("seed-step", _SEED, 2000, "step", MSE(), SGD(0.01)),
-    )
-}
+SEEDS = _by_name(
+    Workload("seed-forward", _WIDE_RELU, 2000, "forward"),
+    Workload("seed-step", _WIDE_RELU, 2000, "step", MSE(), SGD(0.01)),
+)
 
 # Single examples; they are measured only if they are named.
-LATENCIES: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        Workload("tiny-predict", _TINY, 1, "predict"),
-        Workload("mlp-predict", _MLP, 1, "predict"),
-        Workload("lenet-predict", _LENET, 1, "predict"),
-    )
-}
+LATENCIES = _by_name(
+    Workload("tiny-predict", _TINY, 1, "predict"),
+    Workload("mlp-predict", _MLP, 1, "predict"),
+    Workload("lenet-predict", _LENET, 1, "predict"),
+)
 
-# The names of those that commands take.
+# The names that commands take.
 NAMES = (*WORKLOADS, *PRODUCTS, *SEEDS, *LATENCIES)
 
 # Small workloads, for which waiting threads cost the most: `benchmarks/contention.py`.
-SMALL: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        Workload("control", _CONTROL, 32, "step", CrossEntropy(), SGD(0.1)),
-        Workload("table", _TABLE, 512, "step", CrossEntropy(), SGD(0.01)),
-    )
-}
-
-
-@final
-class Runner:
-    """A workload compiled by Lamina on an engine, with its data in memory.
-
-    Args:
-        workload: to be run.
-        engine: its name.
-        dtype, precision: of the model.
-
-    Raises:
-        EngineError: for an engine that does not exist or cannot be used.
-
-    Example:
-        >>> runner = Runner(WORKLOADS["tiny-step"])
-        >>> runner.run(steps=3)
-        >>> runner.release()
-    """
-
-    def __init__(
-        self,
-        workload: Workload,
-        engine: str = DEFAULT_ENGINE,
-        dtype: str = "float32",
-        precision: str = "float32",
-    ) -> None:
-        self._x, self._y = workload.data()
-        self._timed: Timed = workload.timed
-        types = {"dtype": dtype, "precision": precision}
-        self._model = Model(workload.network(), engine=engine, seed=SEED, **types)
-        self._first = self._model.parameters()
-        self._training: Training | None = None
-        self._predict: Predictor | None = None
-        if workload.timed == "predict":
-            self._predict = self._model.predictor(workload.batch)
-            self._result = self._predict(self._x)
-        if workload.loss is not None and workload.optimizer is not None:
-            self._training = self._model.training(
-                loss=workload.loss, optimizer=workload.optimizer, batch_size=workload.batch
-            )
-            self._first_state = self._training.state()
-
-    def run(self, steps: int) -> None:
-        """Runs training steps or forward passes by the public API, and waits for the last."""
-        x, y, training = self._x, self._y, self._training
-        if self._predict is not None:
-            for _ in range(steps):
-                self._predict(x, out=self._result)
-        elif training is None:
-            for _ in range(steps):
-                self._model.predict(x)
-        elif self._timed == "run":
-            training.run((x, y), steps=steps, seed=SEED)
-        else:
-            loss = training.step(x, y)
-            for _ in range(steps - 1):
-                loss = training.step(x, y)
-            float(loss)
-
-    def reset(self) -> None:
-        """Restores the initial parameters and the initial state of the training."""
-        self._model.set_parameters(self._first)
-        if self._training is not None:
-            self._training.restore(self._first_state)
-
-    def outputs(self) -> Array:
-        """The network's outputs for the inputs of the workload."""
-        return self._model.predict(self._x) if self._predict is None else self._result
-
-    def parameters(self) -> dict[str, Array]:
-        """Copies of all parameters."""
-        return self._model.parameters()
-
-    def release(self) -> None:
-        """Gives the memory of the training or the predictor back."""
-        if self._predict is not None:
-            self._predict.release()
-        if self._training is not None:
-            self._training.release()
-
-
-def measure(
-    workload: Workload,
-    engine: str = DEFAULT_ENGINE,
-    seconds: float = 0.3,
-    dtype: str = "float32",
-    precision: str = "float32",
-) -> list[float]:
-    """Seconds per training step or forward pass, several samples.
-
-    Args:
-        workload: to be measured.
-        engine: its name.
-        seconds: how long to measure, without compiling and warming up.
-        dtype, precision: of the model.
-
-    Raises:
-        EngineError: for an engine that does not exist or cannot be used.
-    """
-    runner = Runner(workload, engine, dtype, precision)
-
-    def timed(steps: int) -> float:
-        started = time.perf_counter()
-        runner.run(steps)
-        return time.perf_counter() - started
-
-    try:
-        return samples(timed, seconds, workload.steps)
-    finally:
-        runner.release()
-
-
-def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) -> list[float]:
-    """Seconds per training step or forward pass, from groups that are long enough for the clock.
-
-    Args:
-        run: runs a number of them, waits for the last, and returns the seconds of all. The calls
-            that determine the size of a group also warm up, and are not samples.
-        seconds: how long to measure.
-        run_length: the size of a group; 0 to determine it. A group that would take more than ten
-            times `seconds` is shortened to about `seconds`.
-
-    Example:
-        >>> samples(lambda steps: steps * 0.25, seconds=0.5)
-        [0.25, 0.25]
-    """
-    steps, taken = 1, run(1)
-    shortest = seconds if run_length else SHORTEST_SAMPLE
-    most = run_length or sys.maxsize
-    while taken < shortest and steps < most:
-        # The first calls are slower than later ones, so the guess may grow by a factor of 16 only.
-        guess = int(1.2 * shortest / max(taken, 1e-9) * steps)
-        steps = min(max(guess, 2 * steps), 16 * steps, most)
-        taken = run(steps)
-    if run_length and run_length * taken / steps <= LONGEST_RUN * seconds:
-        steps = run_length
-    found: list[float] = []
-    total = 0.0
-    while total < seconds:
-        taken = run(steps)
-        total += taken
-        found.append(taken / steps)
-    return found
+SMALL = _by_name(
+    Workload("control", _CONTROL, 32, "step", CrossEntropy(), SGD(0.1)),
+    Workload("table", _TABLE, 512, "step", CrossEntropy(), SGD(0.01)),
+)
 
 
 def chosen(names: Sequence[str]) -> list[Workload]:

@@ -1,0 +1,164 @@
+"""Runs a workload with Lamina, and measures it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import final
+
+from lamina.base.shapes import Array
+from lamina.engines.discovery import DEFAULT_ENGINE
+from lamina.model import Model
+from lamina.runtime.predictor import Predictor
+from lamina.training.training import Training
+from lamina.workloads.definitions import SEED, Workload
+
+# Calls are timed in groups of at least so many seconds, so that reading the clock costs nothing.
+SHORTEST_SAMPLE = 0.02
+# A run of fixed length is shortened if it would take longer than this multiple of the given time.
+LONGEST_RUN = 10.0
+
+
+@final
+class Runner:
+    """A workload compiled by Lamina on an engine, with its data in memory.
+
+    Args:
+        workload: the workload to run.
+        engine: the name of the engine.
+        dtype, precision: those of the model.
+
+    Raises:
+        EngineError: for an engine that does not exist or cannot be used.
+
+    Example:
+        >>> runner = Runner(WORKLOADS["tiny-step"])
+        >>> runner.run(steps=3)
+        >>> runner.release()
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        engine: str = DEFAULT_ENGINE,
+        dtype: str = "float32",
+        precision: str = "float32",
+    ) -> None:
+        self._x, self._y = workload.data()
+        self._timed = workload.timed
+        types = {"dtype": dtype, "precision": precision}
+        self._model = Model(workload.network(), engine=engine, seed=SEED, **types)
+        self._first = self._model.parameters()
+        self._training: Training | None = None
+        self._predict: Predictor | None = None
+        if workload.timed == "predict":
+            self._predict = self._model.predictor(workload.batch)
+            self._result = self._predict(self._x)
+        if workload.loss is not None and workload.optimizer is not None:
+            self._training = self._model.training(
+                loss=workload.loss, optimizer=workload.optimizer, batch_size=workload.batch
+            )
+            self._first_state = self._training.state()
+
+    def run(self, steps: int) -> None:
+        """Runs training steps or forward passes by the public API, and waits for the last."""
+        x, y, training = self._x, self._y, self._training
+        if self._predict is not None:
+            for _ in range(steps):
+                self._predict(x, out=self._result)
+        elif training is None:
+            for _ in range(steps):
+                self._model.predict(x)
+        elif self._timed == "run":
+            training.run((x, y), steps=steps, seed=SEED)
+        else:
+            loss = training.step(x, y)
+            for _ in range(steps - 1):
+                loss = training.step(x, y)
+            float(loss)
+
+    def reset(self) -> None:
+        """Restores the initial parameters and the initial state of the training."""
+        self._model.set_parameters(self._first)
+        if self._training is not None:
+            self._training.restore(self._first_state)
+
+    def outputs(self) -> Array:
+        """The network's outputs for the inputs of the workload."""
+        return self._model.predict(self._x) if self._predict is None else self._result
+
+    def parameters(self) -> dict[str, Array]:
+        """Copies of all parameters."""
+        return self._model.parameters()
+
+    def release(self) -> None:
+        """Gives the memory of the training or the predictor back."""
+        if self._predict is not None:
+            self._predict.release()
+        if self._training is not None:
+            self._training.release()
+
+
+def measure(
+    workload: Workload,
+    engine: str = DEFAULT_ENGINE,
+    seconds: float = 0.3,
+    dtype: str = "float32",
+    precision: str = "float32",
+) -> list[float]:
+    """Seconds per training step or forward pass, several samples.
+
+    Args:
+        workload: the workload to measure.
+        engine: the name of the engine.
+        seconds: the time for measuring, without compiling and warming up.
+        dtype, precision: those of the model.
+
+    Raises:
+        EngineError: for an engine that does not exist or cannot be used.
+    """
+    runner = Runner(workload, engine, dtype, precision)
+
+    def timed(steps: int) -> float:
+        started = time.perf_counter()
+        runner.run(steps)
+        return time.perf_counter() - started
+
+    try:
+        return samples(timed, seconds, workload.steps)
+    finally:
+        runner.release()
+
+
+def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) -> list[float]:
+    """Seconds per training step or forward pass, from groups that are long enough for the clock.
+
+    Args:
+        run: a function of a number: it runs so many, waits for the last, and returns the seconds
+            of all. The calls that determine the size of a group also warm up, and are not samples.
+        seconds: the time for measuring.
+        run_length: the size of a group; 0 to determine it. A group that would take more than ten
+            times `seconds` is shortened to about `seconds`.
+
+    Example:
+        >>> samples(lambda steps: steps * 0.25, seconds=0.5)
+        [0.25, 0.25]
+    """
+    steps, taken = 1, run(1)
+    shortest = seconds if run_length else SHORTEST_SAMPLE
+    most = run_length or sys.maxsize
+    while taken < shortest and steps < most:
+        # The first calls are slower than later ones, so the guess may grow by a factor of 16 only.
+        guess = int(1.2 * shortest / max(taken, 1e-9) * steps)
+        steps = min(max(guess, 2 * steps), 16 * steps, most)
+        taken = run(steps)
+    if run_length and run_length * taken / steps <= LONGEST_RUN * seconds:
+        steps = run_length
+    found: list[float] = []
+    total = 0.0
+    while total < seconds:
+        taken = run(steps)
+        total += taken
+        found.append(taken / steps)
+    return found
