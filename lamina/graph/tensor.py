@@ -216,11 +216,7 @@ class Tensor(Methods, Named):
 
     @property
     def mT(self) -> Tensor:
-        """The tensor with its last two axes exchanged.
-
-        Raises:
-            ShapeError: if it has fewer than two axes.
-        """
+        """The tensor with its last two axes exchanged; ShapeError if it has fewer than two axes."""
         if self.rank < 2:
             raise ShapeError(
                 "mT exchanges the last two axes, and there are fewer",

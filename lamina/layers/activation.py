@@ -28,7 +28,6 @@ class Tanh(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds tanh(x)."""
         return ops.tanh(x)
 
 
@@ -41,7 +40,6 @@ class Sigmoid(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds sigmoid(x)."""
         return ops.sigmoid(x)
 
 
@@ -55,9 +53,6 @@ class GELU(Layer):
         approximate: `"none"` for x (1 + erf(x / sqrt 2)) / 2, `"tanh"` for
             x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
 
-    Raises:
-        DefinitionError: for another word.
-
     Example:
         >>> y = lm.GELU(approximate="tanh")(lm.Input(10))
     """
@@ -66,7 +61,6 @@ class GELU(Layer):
     approximate: Literal["none", "tanh"] = "none"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds gelu(x), exact or approximated."""
         return ops.gelu(x, self.approximate == "tanh")
 
 
@@ -79,7 +73,6 @@ class SiLU(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x sigmoid(x)."""
         return x * ops.sigmoid(x)
 
 
@@ -94,7 +87,6 @@ class Mish(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x tanh(softplus(x))."""
         return x * ops.tanh(ops.softplus(x))
 
 
@@ -108,9 +100,6 @@ class Softplus(Layer):
     Args:
         beta: the larger, the nearer to ReLU.
 
-    Raises:
-        DefinitionError: unless beta is above 0.
-
     Example:
         >>> y = lm.Softplus()(lm.Input(10))
     """
@@ -118,7 +107,6 @@ class Softplus(Layer):
     beta: Positive = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds softplus(beta x) / beta."""
         return ops.softplus(x) if self.beta == 1 else ops.softplus(x * self.beta) / self.beta
 
 
@@ -131,7 +119,6 @@ class LogSigmoid(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds -softplus(-x)."""
         return -ops.softplus(-x)
 
 
@@ -144,7 +131,6 @@ class Softsign(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x / (1 + |x|)."""
         return x / (abs(x) + 1.0)
 
 
@@ -157,7 +143,6 @@ class Tanhshrink(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x - tanh(x)."""
         return x - ops.tanh(x)
 
 
@@ -170,9 +155,6 @@ class Softmax(Layer):
     Args:
         axis: of the tensor with its batch; not the batch.
 
-    Raises:
-        ShapeError: when applied to a tensor without this axis, or if the axis is the batch.
-
     Example:
         >>> y = lm.Softmax()(lm.Input(10))
     """
@@ -180,7 +162,6 @@ class Softmax(Layer):
     axis: int = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds softmax(x)."""
         return ops.softmax(x, axis_within_example(self, self.axis, x))
 
 
@@ -191,9 +172,6 @@ class LogSoftmax(Layer):
     Args:
         axis: of the tensor with its batch; not the batch.
 
-    Raises:
-        ShapeError: when applied to a tensor without this axis, or if the axis is the batch.
-
     Example:
         >>> y = lm.LogSoftmax()(lm.Input(10))
     """
@@ -201,7 +179,6 @@ class LogSoftmax(Layer):
     axis: int = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds log_softmax(x)."""
         return ops.log_softmax(x, axis_within_example(self, self.axis, x))
 
 
@@ -212,9 +189,6 @@ class Softmin(Layer):
     Args:
         axis: of the tensor with its batch; not the batch.
 
-    Raises:
-        ShapeError: when applied to a tensor without this axis, or if the axis is the batch.
-
     Example:
         >>> y = lm.Softmin()(lm.Input(10))
     """
@@ -222,7 +196,6 @@ class Softmin(Layer):
     axis: int = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds softmax(-x)."""
         return ops.softmax(-x, axis_within_example(self, self.axis, x))
 
 
@@ -248,11 +221,6 @@ class GLU(Layer):
         axis: of the tensor with its batch; not the batch.
         activation: the function of the second half.
 
-    Raises:
-        ShapeError: when applied to a tensor without this axis, if the axis is the batch, or if its
-            extent is odd.
-        DefinitionError: for another word.
-
     Example:
         >>> lm.GLU(activation="silu")(lm.Input(10)).shape
         (batch, 5)
@@ -263,7 +231,6 @@ class GLU(Layer):
     activation: Literal["sigmoid", "silu", "gelu", "relu", "none"] = "sigmoid"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the product of both halves."""
         axis = axis_within_example(self, self.axis, x)
         extent = x.shape[axis]
         if not isinstance(extent, int) or extent % 2:

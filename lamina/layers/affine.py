@@ -55,11 +55,6 @@ class RandomAffine(Layer):
         mode: `"bilinear"`, `"nearest"` or `"bicubic"`: how pixels are read between pixels.
         padding: pixels from outside the image: `"zeros"`, `"border"` or `"reflect"`.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to another rank.
-        DTypeError: when applied to integers: `Rescale` comes before it.
-
     Example:
         >>> y = lm.RandomAffine(degrees=10, shift=0.1, scale=(0.9, 1.1))(lm.Input(3, 32, 32))
     """
@@ -73,7 +68,6 @@ class RandomAffine(Layer):
     padding: _Padding = "zeros"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the image read through an affine map, or x alone in inference mode."""
         return _changed(self, scope, x, self)
 
 
@@ -89,11 +83,6 @@ class RandomRotation(Layer):
             a share of a circle instead, and 360 * factor are the degrees.
         mode, padding: as for `RandomAffine`.
 
-    Raises:
-        DefinitionError: for a number out of range, or degrees between 0 and 1.
-        ShapeError: when applied to another rank.
-        DTypeError: when applied to integers: `Rescale` comes before it.
-
     Example:
         >>> y = lm.RandomRotation(15)(lm.Input(1, 28, 28))
     """
@@ -104,7 +93,6 @@ class RandomRotation(Layer):
     padding: _Padding = "zeros"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the rotated image, or x alone in inference mode."""
         same = RandomAffine(degrees=self.degrees, mode=self.mode, padding=self.padding)
         return _changed(self, scope, x, same)
 

@@ -69,12 +69,6 @@ class MultiHeadAttention(Layer):
         returns: the `"output"`, or a tuple of the output and the `"weights"`,
             [batch, heads, queries, keys].
 
-    Raises:
-        DefinitionError: if heads or features are not whole numbers above zero, or dropout is not
-            a probability.
-        ShapeError: when applied to other shapes, or if the heads do not divide the features.
-        DTypeError: when applied to integers, or to a mask of one number for each key.
-
     Example:
         >>> lm.MultiHeadAttention(4)(lm.Input(12, 64)).shape
         (batch, 12, 64)
@@ -95,7 +89,6 @@ class MultiHeadAttention(Layer):
         _check_heads(self)
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Builds the attention of queries to themselves or to other sequences."""
         sequences, masks = _sequences_and_masks(self, operands, (1, 2, 3))
         queries, *others = (*sequences, *([sequences[-1]] * (3 - len(sequences))))
         # Queries may be padded where the keys are, if they are the same tensor.
@@ -218,11 +211,6 @@ class TransformerEncoderBlock(Layer):
         rotary: the base of rotary positions in the attention of the sequence to itself, as in
             `MultiHeadAttention`.
 
-    Raises:
-        DefinitionError: if a hyper-parameter is out of range.
-        ShapeError: when applied to other shapes, or if the heads do not divide the features.
-        DTypeError: when applied to integers, or to a mask that is not bool.
-
     Example:
         >>> lm.TransformerEncoderBlock(4, hidden=256)(lm.Input(12, 64)).shape
         (batch, 12, 64)
@@ -241,7 +229,6 @@ class TransformerEncoderBlock(Layer):
     rotary: Positive | None = None
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
-        """Builds both sublayers with their residual connections."""
         (x,), masks = _sequences_and_masks(self, operands, (1,))
         x, attention = _finite(x, masks), _self_attention(self)
         x = _residual(
@@ -264,23 +251,9 @@ class TransformerDecoderBlock(Layer):
     `multihead_attn`, `norm2`, `linear1`, `linear2`, `norm3`.
 
     Args:
-        heads: of both attentions; their number divides the features.
-        hidden: the features between the two linear layers.
-        dropout: the probability of an element to become zero while training: of attention weights,
-            after the activation, and before each sum.
-        activation: `"relu"` or `"gelu"`.
-        norm_first: whether normalisation comes before each sublayer.
+        heads: the number of heads of both attentions; it divides the features.
         causal: whether position i of the first sequence attends only to its positions 0 to i.
-        epsilon: of the normalisations.
-        bias: whether linear layers and normalisations have biases.
-        key_heads: of the attention, as in `MultiHeadAttention`.
-        rotary: the base of rotary positions in the attention of the sequence to itself, as in
-            `MultiHeadAttention`.
-
-    Raises:
-        DefinitionError: if a hyper-parameter is out of range.
-        ShapeError: when applied to other shapes, or if the heads do not divide the features.
-        DTypeError: when applied to integers, or to a mask that is not bool.
+        others: as in `TransformerEncoderBlock`.
 
     Example:
         >>> lm.TransformerDecoderBlock(4, hidden=256)(lm.Input(12, 64), lm.Input(20, 32)).shape
@@ -300,7 +273,6 @@ class TransformerDecoderBlock(Layer):
     rotary: Positive | None = None
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
-        """Builds the three sublayers with their residual connections."""
         (x, memory), masks = _sequences_and_masks(self, operands, (2,))
         x = _finite(x, masks[1:])
         (features,) = static(x.shape[2:])

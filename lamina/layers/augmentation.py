@@ -66,10 +66,6 @@ class RandomFlip(Layer):
         axis: -1 exchanges left and right, -2 above and below.
         probability: of an example to be reversed.
 
-    Raises:
-        DefinitionError: unless 0 <= probability <= 1.
-        ShapeError: if there is no such axis, or it is the batch.
-
     Example:
         >>> y = lm.RandomFlip()(lm.Input(3, 32, 32))
     """
@@ -88,7 +84,6 @@ class RandomFlip(Layer):
             )
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and its reverse, or x alone in inference mode."""
         axis = axis_within_example(self, self.axis, x)
         if not scope.training or not self.probability:
             return x
@@ -110,10 +105,6 @@ class RandomCrop(Layer):
         padding_mode: `"constant"`, `"reflect"`, `"replicate"` or `"circular"`, as for `Pad`.
         value: of the new elements in padding mode `"constant"`.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to another rank, or if the padded axes are shorter than the size.
-
     Example:
         >>> lm.RandomCrop(28, padding=2)(lm.Input(3, 32, 32)).shape
         (batch, 3, 28, 28)
@@ -126,7 +117,6 @@ class RandomCrop(Layer):
     value: float = 0.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the part at a random position, or at the centre in inference mode."""
         sizes = numbers_of(self, "size", self.size, _further_axes(self, x))
         widths = pairs_of_widths(self, self.padding, x)
         x = ops.pad_with(x, widths, self.padding_mode, self.value)
@@ -157,10 +147,6 @@ class RandomShift(Layer):
             border; `"replicate"`: its border; `"circular"`: elements that moved out.
         value: of the elements that move in, in mode `"constant"`.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to another rank, or to too few elements for the mode.
-
     Example:
         >>> y = lm.RandomShift(2)(lm.Input(1, 28, 28))
     """
@@ -171,7 +157,6 @@ class RandomShift(Layer):
     value: float = 0.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds a random part of the padded example, or x alone in inference mode."""
         widths = numbers_of(self, "most", self.most, _further_axes(self, x))
         wider = ops.pad_with(x, (0, 0, *widths), self.mode, self.value)
         return _cropped(scope, wider, static(x.shape[2:])) if scope.training else x
@@ -192,10 +177,6 @@ class RandomErasing(Layer):
         ratio: the least and the greatest ratio of height to width; its logarithm is uniform.
         value: of the elements in the rectangle.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to another rank.
-
     Example:
         >>> y = lm.RandomErasing()(lm.Input(3, 32, 32))
     """
@@ -207,7 +188,6 @@ class RandomErasing(Layer):
     value: float = 0.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the image with a rectangle, or x alone in inference mode."""
         height, width = image_extents(self, x)
         if not scope.training or not self.probability:
             return x
@@ -282,11 +262,7 @@ def _cropped(scope: Scope, x: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def image_extents(layer: Layer, x: Tensor) -> tuple[int, int]:
-    """Height and width of [batch, channels, height, width].
-
-    Raises:
-        ShapeError: for another rank.
-    """
+    """Height and width of [batch, channels, height, width]; ShapeError for another rank."""
     if x.rank != 4:
         raise _no_images(layer, x)
     height, width = static(x.shape[2:])
@@ -294,11 +270,7 @@ def image_extents(layer: Layer, x: Tensor) -> tuple[int, int]:
 
 
 def _further_axes(layer: Layer, x: Tensor) -> int:
-    """The number of axes after the channels.
-
-    Raises:
-        ShapeError: unless it is 1, 2 or 3.
-    """
+    """The number of axes after the channels; ShapeError unless it is 1, 2 or 3."""
     if x.rank not in (3, 4, 5):
         raise _no_images(layer, x)
     return x.rank - 2

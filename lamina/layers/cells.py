@@ -103,7 +103,6 @@ class _Cell(Layer, ABC):
         """The new states, the output first."""
 
     def forward(self, scope: Scope, x: Tensor, *states: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Builds one iteration."""
         require_float(self, x)
         if x.rank != 2:
             raise ShapeError(
@@ -148,11 +147,6 @@ class RNNCell(_Cell):
         weight_regularizer: a penalty on both weights, such as `lm.L2(1e-4)`.
         activation: `"tanh"` or `"relu"`.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to other shapes.
-        DTypeError: when applied to integers.
-
     Example:
         >>> lm.RNNCell(32)(lm.Input(8), lm.Input(32)).shape
         (batch, 32)
@@ -179,16 +173,7 @@ class LSTMCell(_Cell):
     Its parameters are PyTorch's: `weight_ih`, (4 features, inputs), with the gates i, f, g, o one
     after the other, `weight_hh`, `bias_ih` and `bias_hh`.
 
-    Args:
-        features: of each state.
-        bias: whether biases are added.
-        weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
-        weight_regularizer: a penalty on both weights, such as `lm.L2(1e-4)`.
-
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to other shapes, or to one state without the other.
-        DTypeError: when applied to integers.
+    The arguments are those of `RNNCell`, without the activation.
 
     Example:
         >>> h, c = lm.LSTMCell(32)(lm.Input(8), lm.Input(32), lm.Input(32))
@@ -214,16 +199,7 @@ class GRUCell(_Cell):
     Its parameters are PyTorch's: `weight_ih`, (3 features, inputs), with the gates r, z, n one
     after the other, `weight_hh`, `bias_ih` and `bias_hh`.
 
-    Args:
-        features: of the state.
-        bias: whether biases are added.
-        weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
-        weight_regularizer: a penalty on both weights, such as `lm.L2(1e-4)`.
-
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to other shapes.
-        DTypeError: when applied to integers.
+    The arguments are those of `RNNCell`, without the activation.
 
     Example:
         >>> lm.GRUCell(32)(lm.Input(8), lm.Input(32)).shape

@@ -37,11 +37,7 @@ EMBEDDING = "Put an lm.Embedding(count, features) before it: it makes features o
 
 
 def require_float(layer: object, x: Tensor, advice: str = "") -> None:
-    """Checks that a layer is applied to floats.
-
-    Raises:
-        DTypeError: for integers and bools.
-    """
+    """Checks that a layer is applied to floats; DTypeError for integers and bools."""
     if not x.dtype.is_float:
         raise DTypeError(
             f"{type(layer).__name__} takes floats",

@@ -33,11 +33,6 @@ class ColourJitter(Layer):
         hue: how far the hue moves at most around the colour circle, as a share of the circle.
         high: the greatest value of an image.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to another rank or another number of channels.
-        DTypeError: when applied to integers: `Rescale` comes before it.
-
     Example:
         >>> y = lm.ColourJitter(brightness=0.2, contrast=0.2)(lm.Input(3, 32, 32))
     """
@@ -50,7 +45,6 @@ class ColourJitter(Layer):
     high: Positive = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the changed images, or x alone in inference mode."""
         _check_colours(self, x)
         if not scope.training:
             return x
@@ -83,11 +77,6 @@ class RandomGreyscale(Layer):
     Args:
         probability: of an image to become grey.
 
-    Raises:
-        DefinitionError: unless 0 <= probability <= 1.
-        ShapeError: when applied to another rank or another number of channels.
-        DTypeError: when applied to integers: `Rescale` comes before it.
-
     Example:
         >>> y = lm.RandomGreyscale(probability=0.2)(lm.Input(3, 32, 32))
     """
@@ -95,7 +84,6 @@ class RandomGreyscale(Layer):
     probability: Probability = 0.1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between grey and colours, or x alone in inference mode."""
         _check_colours(self, x)
         if not scope.training or not self.probability:
             return x
@@ -105,9 +93,7 @@ class RandomGreyscale(Layer):
 def _check_colours(layer: Layer, x: Tensor) -> None:
     """Checks that a layer is applied to floats, grey images or red, green and blue.
 
-    Raises:
-        ShapeError: for another rank or number of channels.
-        DTypeError: for integers.
+    Raises ShapeError for another rank or number of channels, DTypeError for integers.
     """
     image_extents(layer, x)
     if x.shape[1] not in (1, 3):

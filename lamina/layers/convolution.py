@@ -154,9 +154,7 @@ def _each(rank: int) -> str:
 def check_image(layer: Layer, x: Tensor, rank: int) -> None:
     """Checks that a layer is applied to floats with batch, channels and `rank` further axes.
 
-    Raises:
-        ShapeError: for another number of axes.
-        DTypeError: for integers.
+    Raises ShapeError for another number of axes, DTypeError for integers.
     """
     names = ("length", "height, width", "depth, height, width")[rank - 1]
     if x.rank != rank + 2:
@@ -218,7 +216,6 @@ class _Convolution(Layer, ABC):
         return tuple((width // 2, width - width // 2) for width in widths)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the convolution and adds the bias."""
         check_image(self, x, self.axes)
         sizes = numbers_of(self, "window", self.window, self.axes)
         (inputs,) = static(x.shape[1:2])
@@ -289,23 +286,19 @@ class Conv2d(_Convolution):
     recognition (1998).
 
     Args:
-        channels: of the result.
-        window: its size, a number or one for each axis.
-        stride: between windows.
+        channels: the number of channels of the result.
+        window: the size of a window, a number or one for each axis.
+        stride: the distance between windows, a number or one for each axis.
         padding: zeros around, a number, one for each axis, or a pair (before, after) for each;
             `"same"` keeps the extents, `"valid"` means none.
-        dilation: between the elements of a window.
-        groups: of channels; each group of the result is computed from one group of the inputs. As
-            many groups as channels make the convolution depthwise.
+        dilation: the distance between the elements of a window.
+        groups: the number of groups of channels; each group of the result is computed from one
+            group of the inputs. As many groups as channels make the convolution depthwise.
         bias: whether a number is added to each channel.
         padding_mode: `"zeros"`, `"reflect"`, `"replicate"` or `"circular"`.
         weight_init, bias_init: first values, see `lamina.init`; by default those of PyTorch,
             uniform within 1 / sqrt(inputs / groups * kh * kw).
         weight_regularizer, bias_regularizer: penalties, such as `lm.L2(1e-4)`.
-
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
         >>> lm.Conv2d(20, 5)(lm.Input(1, 28, 28)).shape
@@ -390,7 +383,6 @@ class _TransposedConvolution(Layer, ABC):
         return widths, further, zeros
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the transposed convolution and adds the bias."""
         check_image(self, x, self.axes)
         sizes = numbers_of(self, "window", self.window, self.axes)
         strides = numbers_of(self, "stride", self.stride, self.axes)
@@ -455,21 +447,12 @@ class ConvTranspose2d(_TransposedConvolution):
     Deconvolutional networks (CVPR 2010).
 
     Args:
-        channels: of the result.
-        window: its size, a number or one for each axis.
-        stride: between the windows in the result.
+        channels, window, dilation, groups, bias: as in `Conv2d`.
+        stride: the distance between windows in the result.
         padding: widths cropped from the result, a number, one for each axis, or a pair.
         output_padding: the number of elements added at the end of the result, less than the stride
             or the dilation.
-        dilation: between the elements of a window.
-        groups: of channels; each group of the result is computed from one group of the inputs.
-        bias: whether a number is added to each channel.
-        weight_init, bias_init: first values, see `lamina.init`; by default those of PyTorch.
-        weight_regularizer, bias_regularizer: penalties, such as `lm.L2(1e-4)`.
-
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but images, or if the result would be empty.
+        weight_init, bias_init, weight_regularizer, bias_regularizer: as in `Conv2d`.
 
     Example:
         >>> lm.ConvTranspose2d(16, 4, stride=2, padding=1)(lm.Input(32, 7, 7)).shape

@@ -27,9 +27,6 @@ class Dropout(Layer):
     Args:
         probability: of an element to become zero; 1 gives zeros while training.
 
-    Raises:
-        DefinitionError: unless 0 <= probability <= 1.
-
     Example:
         >>> lm.Dropout(0.5)(lm.Input(100)).shape
         (batch, 100)
@@ -38,7 +35,6 @@ class Dropout(Layer):
     probability: Probability
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x times a random mask, or x alone in inference mode."""
         return _dropped(scope, x, x.shape, self.probability)
 
 
@@ -54,11 +50,6 @@ class SpatialDropout(Layer):
     Args:
         probability: of a channel to become zero.
 
-    Raises:
-        DefinitionError: unless 0 <= probability <= 1.
-        ShapeError: when applied to one scalar per example.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.SpatialDropout(0.2)(lm.Input(16, 8, 8))
     """
@@ -66,7 +57,6 @@ class SpatialDropout(Layer):
     probability: Probability
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x times a random mask of channels, or x alone in inference mode."""
         shape = _shape_of_channels(self, x)
         require_float(self, x)
         return _dropped(scope, x, shape, self.probability)
@@ -84,11 +74,6 @@ class AlphaDropout(Layer):
         probability: of an element to be dropped.
         whole_channels: whether whole channels are dropped, of [batch, channels, ...].
 
-    Raises:
-        DefinitionError: unless 0 <= probability <= 1.
-        ShapeError: for whole channels, when applied to one scalar per example.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.AlphaDropout(0.1)(lm.SELU()(lm.Input(100)))
     """
@@ -98,7 +83,6 @@ class AlphaDropout(Layer):
     whole_channels: bool = False
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice and the correction, or x alone in inference mode."""
         require_float(self, x)
         shape = _shape_of_channels(self, x) if self.whole_channels else x.shape
         if not scope.training or not self.probability:
@@ -143,10 +127,6 @@ class DropPath(Layer):
     Args:
         probability: of an example to become zero.
 
-    Raises:
-        DefinitionError: unless 0 <= probability <= 1.
-        DTypeError: when applied to integers.
-
     Example:
         >>> x = lm.Input(10)
         >>> y = x + lm.DropPath(0.1)(lm.Linear(10)(x))
@@ -155,7 +135,6 @@ class DropPath(Layer):
     probability: Probability
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x times a random mask of examples, or x alone in inference mode."""
         require_float(self, x)
         return _dropped(scope, x, (x.shape[0], *(1,) * (x.rank - 1)), self.probability)
 
@@ -170,10 +149,6 @@ class GaussianNoise(Layer):
     Args:
         deviation: the standard deviation of the numbers, whose mean is 0.
 
-    Raises:
-        DefinitionError: if the deviation is negative or not finite.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.GaussianNoise(0.1)(lm.Input(100))
     """
@@ -181,7 +156,6 @@ class GaussianNoise(Layer):
     deviation: NotNegative
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x plus noise, or x alone in inference mode."""
         require_float(self, x)
         if not scope.training or self.deviation == 0:
             return x
@@ -196,17 +170,12 @@ class GaussianSample(Layer):
     mean + deviation * noise, so that gradients reach both ("reparametrisation"). After Kingma,
     Welling: Auto-encoding variational Bayes (2014), section 2.4.
 
-    Raises:
-        ShapeError: if the two differ in shape.
-        DTypeError: when applied to integers.
-
     Example:
         >>> mean, log_variance = lm.Linear(8)(lm.Input(20)), lm.Linear(8)(lm.Input(20))
         >>> code = lm.GaussianSample()(mean, log_variance)
     """
 
     def forward(self, scope: Scope, mean: Tensor, log_variance: Tensor) -> Tensor:
-        """Builds mean + exp(log_variance / 2) * noise, or the mean in inference mode."""
         if mean.shape != log_variance.shape:
             raise ShapeError(
                 "GaussianSample needs a variance for each mean",

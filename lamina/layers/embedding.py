@@ -48,12 +48,6 @@ class Embedding(Layer):
         weight_init: by default N(0, 1), as in PyTorch.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 
-    Raises:
-        DefinitionError: if count or features is not a whole number above zero, or padding is not
-            below count.
-        DTypeError: when applied to floats.
-        DataError: when data with other indices arrives.
-
     Example:
         >>> lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")).shape
         (batch, 12, 32)
@@ -71,7 +65,6 @@ class Embedding(Layer):
         _check_padding(self)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the lookup of rows."""
         _limit_indices(self, scope, x, self.count)
         init = initializer(self.weight_init, Normal())
         if self.padding is not None:
@@ -101,22 +94,9 @@ class EmbeddingBag(Layer):
     no counterpart. Its parameter is `weight`, (count, features).
 
     Args:
-        count: the number of rows, which is the number of different indices.
-        features: the number of elements of a row.
         mode: `"mean"`, `"sum"` or `"max"`.
-        padding: an index that does not count; its row starts at zero, and gets no gradient from
-            this layer. Tied weights train it, penalties and weight decay act on it.
-        max_norm: the largest norm of a row that is read; longer ones are scaled to it. The table
-            stays as it is; PyTorch scales its rows.
-        weight_init: by default N(0, 1), as in PyTorch.
-        weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
-
-    Raises:
-        DefinitionError: if count or features is not a whole number above zero, or padding is not
-            below count.
-        ShapeError: when applied to other shapes, or to weights in another mode.
-        DTypeError: when applied to floats.
-        DataError: when data with other indices arrives.
+        padding: an index that does not count; otherwise as in `Embedding`.
+        count, features, max_norm, weight_init, weight_regularizer: as in `Embedding`.
 
     Example:
         >>> lm.EmbeddingBag(1000, 32)(lm.Input(12, dtype="int64")).shape
@@ -136,7 +116,6 @@ class EmbeddingBag(Layer):
         _check_padding(self)
 
     def forward(self, scope: Scope, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Builds the lookup of rows and their reduction."""
         _require_bags(self, x, weights)
         table = Embedding(
             self.count,
@@ -231,11 +210,6 @@ class OneHot(Layer):
     Args:
         classes: the extent of the new axis.
 
-    Raises:
-        DefinitionError: if classes is not a whole number above zero.
-        DTypeError: when applied to floats.
-        DataError: when data with other indices arrives.
-
     Example:
         >>> lm.OneHot(10)(lm.Input(dtype="uint8")).shape
         (batch, 10)
@@ -244,7 +218,6 @@ class OneHot(Layer):
     classes: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the comparison of each index with each class."""
         _limit_indices(self, scope, x, self.classes)
         return ops.one_hot(x, self.classes, scope.dtype)
 
@@ -257,16 +230,11 @@ class SinusoidalPositions(Layer):
     sin(p / 10000^(2i / features)), to feature 2i + 1 the cosine. After Vaswani, Shazeer, Parmar,
     Uszkoreit, Jones, Gomez, Kaiser, Polosukhin: Attention is all you need (2017), section 3.5.
 
-    Raises:
-        ShapeError: when applied to a tensor without axes of positions and of features.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.SinusoidalPositions()(lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")))
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the sum."""
         length, features = _positions(self, x)
         return x + constant(_waves(length, features), x.dtype)
 
@@ -290,10 +258,6 @@ class LearnedPositions(Layer):
             Improving language understanding by generative pre-training (2018).
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 
-    Raises:
-        ShapeError: when applied to a tensor without axes of positions and of features.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.LearnedPositions()(lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")))
     """
@@ -303,7 +267,6 @@ class LearnedPositions(Layer):
     weight_regularizer: RegularizerOption = None
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the sum."""
         init = initializer(self.weight_init, Normal(deviation=0.02))
         return x + scope.parameter("weight", _positions(self, x), init, self.weight_regularizer)
 
@@ -322,9 +285,7 @@ def _limit_indices(layer: Layer, scope: Scope, x: Tensor, count: int) -> None:
 def _positions(layer: Layer, x: Tensor) -> tuple[int, int]:
     """The number of positions, and of features at each.
 
-    Raises:
-        ShapeError: if one of the axes is missing.
-        DTypeError: for integers.
+    Raises ShapeError if one of the axes is missing, DTypeError for integers.
     """
     if x.rank < 3:
         raise ShapeError(

@@ -74,10 +74,6 @@ class PixelShuffle(Layer):
     Args:
         factor: by how much height and width grow.
 
-    Raises:
-        DefinitionError: if the factor is not a whole number above zero.
-        ShapeError: when applied to another rank, or if factor^2 does not divide the channels.
-
     Example:
         >>> lm.PixelShuffle(2)(lm.Input(12, 8, 8)).shape
         (batch, 3, 16, 16)
@@ -86,7 +82,6 @@ class PixelShuffle(Layer):
     factor: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the larger image."""
         batch, channels, height, width = _image(self, x)
         r = self.factor
         if channels % (r * r):
@@ -113,10 +108,6 @@ class PixelUnshuffle(Layer):
     Args:
         factor: by how much height and width shrink.
 
-    Raises:
-        DefinitionError: if the factor is not a whole number above zero.
-        ShapeError: when applied to another rank, or if the factor does not divide the image.
-
     Example:
         >>> lm.PixelUnshuffle(2)(lm.Input(3, 16, 16)).shape
         (batch, 12, 8, 8)
@@ -125,7 +116,6 @@ class PixelUnshuffle(Layer):
     factor: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the smaller image."""
         batch, channels, height, width = _image(self, x)
         r = self.factor
         if height % r or width % r:
@@ -149,10 +139,6 @@ class ChannelShuffle(Layer):
     Args:
         groups: of consecutive channels; their number divides the channels.
 
-    Raises:
-        DefinitionError: if groups is not a whole number above zero.
-        ShapeError: if the groups do not divide the channels, or there are none.
-
     Example:
         >>> y = lm.ChannelShuffle(2)(lm.Input(12, 8, 8))
     """
@@ -160,7 +146,6 @@ class ChannelShuffle(Layer):
     groups: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the other order."""
         (channels,) = static(x.shape[1:2]) or (0,)
         if not channels or channels % self.groups:
             raise ShapeError(
@@ -191,11 +176,6 @@ class Pad(Layer):
             `"circular"`: the elements at the other end.
         value: of the new elements in mode `"constant"`.
 
-    Raises:
-        DefinitionError: for widths that are not whole numbers, or negative in another mode than
-            `"constant"`; another mode; or a value that is not finite.
-        ShapeError: when applied to a tensor with too few axes, or too few elements for the mode.
-
     Example:
         >>> lm.Pad(((1, 1), (0, 2)))(lm.Input(3, 8, 8)).shape
         (batch, 3, 10, 10)
@@ -219,7 +199,6 @@ class Pad(Layer):
             )
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the larger tensor."""
         return ops.pad_with(x, pairs_of_widths(self, self.widths, x), self.mode, self.value)
 
 
@@ -234,10 +213,6 @@ class Crop(Layer):
             at the end) or one number for both, as for `Pad`. A single number is for both sides of
             every axis after the channels.
 
-    Raises:
-        DefinitionError: for widths that are not whole numbers from 0.
-        ShapeError: when applied to a tensor with too few axes, or if an axis would be empty.
-
     Example:
         >>> lm.Crop(((1, 1), (0, 2)))(lm.Input(3, 8, 8)).shape
         (batch, 3, 6, 6)
@@ -246,7 +221,6 @@ class Crop(Layer):
     widths: Widths
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the smaller tensor."""
         key: list[slice] = []
         for dim, (front, end) in zip(x.shape, pairs_of_widths(self, self.widths, x), strict=True):
             if isinstance(dim, int) and front + end >= dim:

@@ -8,6 +8,9 @@ parameter in its network.
 Weights have the axes (outputs, inputs, *window). fan_in is the number of products that are summed
 in one output, inputs times the size of the window. fan_out is the number of products of one input,
 outputs times the size of the window.
+
+An argument of another kind is a `DefinitionError`. So is a shape without inputs and outputs, if the
+values depend on the fans.
 """
 
 from __future__ import annotations
@@ -57,9 +60,6 @@ class Constant(Sourced):
     Args:
         value: the number.
 
-    Raises:
-        DefinitionError: if it is not a finite number.
-
     Example:
         >>> lm.init.Constant(0.5)((2,), seed=0, stream=0)
         array([0.5, 0.5])
@@ -79,9 +79,6 @@ class Uniform(Sourced):
     Args:
         low: the lower bound.
         high: the upper bound.
-
-    Raises:
-        DefinitionError: unless low <= high, both finite.
 
     Example:
         >>> weight = lm.init.Uniform(-0.1, 0.1)((10, 784), seed=0, stream=0)
@@ -114,9 +111,6 @@ class Normal(Sourced):
         mean: of the distribution.
         deviation: its standard deviation.
 
-    Raises:
-        DefinitionError: unless both are finite and the deviation is not negative.
-
     Example:
         >>> weight = lm.init.Normal(deviation=0.02)((10, 784), seed=0, stream=0)
     """
@@ -140,10 +134,6 @@ class XavierUniform(Sourced):
     Args:
         gain: a factor for the nonlinearity that follows.
 
-    Raises:
-        DefinitionError: if the gain is not a number above zero; when called, if the shape has
-            fewer than two axes.
-
     Example:
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierUniform())
     """
@@ -165,10 +155,6 @@ class XavierNormal(Sourced):
 
     Args:
         gain: a factor for the nonlinearity that follows.
-
-    Raises:
-        DefinitionError: if the gain is not a number above zero; when called, if the shape has
-            fewer than two axes.
 
     Example:
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierNormal(gain=5 / 3))
@@ -195,9 +181,6 @@ class KaimingUniform(Sourced):
         slope: below 0, of the leaky ReLU that follows; 0 for a ReLU. PyTorch's `a`.
         nonlinearity: after the layer; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
 
-    Raises:
-        DefinitionError: for another word; when called, if the shape has fewer than two axes.
-
     Example:
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingUniform())
     """
@@ -219,13 +202,7 @@ class KaimingNormal(Sourced):
 
     From He, Zhang, Ren, Sun: Delving deep into rectifiers (ICCV 2015), formulas 10 and 14.
 
-    Args:
-        mode: `"fan_in"` keeps the variance in the forward pass, `"fan_out"` in the backward pass.
-        slope: below 0, of the leaky ReLU that follows; 0 for a ReLU. PyTorch's `a`.
-        nonlinearity: after the layer; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
-
-    Raises:
-        DefinitionError: for another word; when called, if the shape has fewer than two axes.
+    The arguments are those of `KaimingUniform`.
 
     Example:
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingNormal(nonlinearity="relu"))
@@ -252,10 +229,6 @@ class Orthogonal(Sourced):
 
     Args:
         gain: the length of the rows.
-
-    Raises:
-        DefinitionError: if the gain is not a number above zero; when called, if the shape has
-            fewer than two axes.
 
     Example:
         >>> q = lm.init.Orthogonal()((2, 2), seed=0, stream=0)

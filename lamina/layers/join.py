@@ -27,10 +27,6 @@ class Concat(Layer):
     Args:
         axis: of the tensors with their batch, from 1: channels or features by default.
 
-    Raises:
-        DefinitionError: if the axis is not a whole number above zero.
-        ShapeError: when applied to fewer than two tensors, or to tensors that differ elsewhere.
-
     Example:
         >>> lm.Concat()(lm.Input(10), lm.Input(5)).shape
         (batch, 15)
@@ -40,7 +36,6 @@ class Concat(Layer):
     axis: Count = 1
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
-        """Builds the joined tensor."""
         _check_branches("Concat", operands, free_axis=self.axis)
         if operands[0].rank <= self.axis:
             raise ShapeError(
@@ -73,16 +68,12 @@ def concat(tensors: Tensors, axis: Count = 1) -> Tensor:
 class Add(Layer):
     """The sum of two or more tensors of one shape: the end of a residual block.
 
-    Raises:
-        ShapeError: when applied to fewer than two tensors, or to tensors that differ in shape.
-
     Example:
         >>> x = lm.Input(10)
         >>> y = lm.Add()(x, lm.Linear(10)(x))
     """
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
-        """Builds the sum, from left to right."""
         _check_branches("Add", operands)
         total = operands[0]
         for x in operands[1:]:
@@ -98,16 +89,12 @@ class Multiply(Layer):
     gate with one value for each channel, [batch, 16, 1, 1], can be multiplied with
     [batch, 16, 32, 32].
 
-    Raises:
-        ShapeError: when applied to fewer than two tensors, or to tensors that differ in shape.
-
     Example:
         >>> x = lm.Input(10)
         >>> y = lm.Multiply()(x, lm.Sigmoid()(x))
     """
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
-        """Builds the product, from left to right."""
         _check_branches("Multiply", operands, repeat=True)
         product = operands[0]
         for x in operands[1:]:

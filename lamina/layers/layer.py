@@ -65,6 +65,12 @@ class Layer(Sourced, ABC):
             parameters begin with it: `"head.weight"`. By default they begin with the layer's
             number, which changes when layers are inserted before it.
 
+    Raises:
+        DefinitionError: when it is made with an argument of another kind, such as a number out of
+            range, another word, or two options that exclude each other.
+        ShapeError, DTypeError: when it is applied to tensors that its description does not name:
+            of another rank, of other extents, of integers where it takes floats.
+
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)

@@ -32,11 +32,6 @@ class Linear(Layer):
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
         bias_regularizer: the same for the bias.
 
-    Raises:
-        DefinitionError: if features is not a whole number above zero.
-        ShapeError: when applied to one scalar per example.
-        DTypeError: when applied to integers.
-
     Example:
         >>> lm.Linear(10)(lm.Input(784)).shape
         (batch, 10)
@@ -51,7 +46,6 @@ class Linear(Layer):
     bias_regularizer: RegularizerOption = None
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x weight^T + bias."""
         if x.rank < 2:
             raise ShapeError(
                 "Linear needs an axis of features",

@@ -1,6 +1,7 @@
 """Layers that mix the examples of a batch with each other while training: mixup and CutMix.
 
-They tell the share to the scope, and the loss of the training step takes both targets by it.
+They tell the share to the scope, and the loss of the training step takes both targets by it. One
+layer of a network may mix the batch; a second one is a `DefinitionError`.
 """
 
 from __future__ import annotations
@@ -34,10 +35,6 @@ class Mixup(Layer):
     Args:
         alpha: of the distribution: 1 makes all shares equally likely, less favours 0 and 1.
 
-    Raises:
-        DefinitionError: unless alpha is above zero, or if another layer mixes the batch.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.Mixup(alpha=0.2)(lm.Input(3, 32, 32))
     """
@@ -46,7 +43,6 @@ class Mixup(Layer):
     alpha: Positive = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the means, or x alone in inference mode."""
         require_float(self, x)
         if not scope.training:
             return x
@@ -70,10 +66,6 @@ class CutMix(Layer):
     Args:
         alpha: of the distribution: 1 makes all shares equally likely, less favours 0 and 1.
 
-    Raises:
-        DefinitionError: unless alpha is above zero, or if another layer mixes the batch.
-        ShapeError: when applied to another rank.
-
     Example:
         >>> y = lm.CutMix()(lm.Input(3, 32, 32))
     """
@@ -82,7 +74,6 @@ class CutMix(Layer):
     alpha: Positive = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the images with a rectangle of their partners, or x alone in inference mode."""
         extents = image_extents(self, x)
         if not scope.training:
             return x

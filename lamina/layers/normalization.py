@@ -80,11 +80,6 @@ class BatchNorm(Layer):
         running: whether there are running averages; without them inference normalises by the batch
             too.
 
-    Raises:
-        DefinitionError: if momentum or epsilon is out of range.
-        ShapeError: when applied to one scalar per example.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.BatchNorm()(lm.Input(3, 32, 32))
     """
@@ -98,7 +93,6 @@ class BatchNorm(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the normalisation by the batch, or by the running averages in inference."""
         channels = _channels(self, x)
         averages = _averages(scope, channels) if self.running else None
         if averages is not None and not scope.training:
@@ -138,11 +132,6 @@ class LayerNorm(Layer):
         affine: whether there are weight and bias.
         bias: whether there is a bias in addition to the weight.
 
-    Raises:
-        DefinitionError: if the axes are not whole numbers, or epsilon is out of range.
-        ShapeError: when applied to a tensor without one of the axes, or if one is the batch.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.LayerNorm()(lm.Input(12, 64))
     """
@@ -155,7 +144,6 @@ class LayerNorm(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the normalisation along the axes."""
         axes = _axes_of(self, self.axes, x)
         y = _standardized(x, axes, self.epsilon)
         return _affine(scope, y, axes, bias=self.bias) if self.affine else y
@@ -175,11 +163,6 @@ class GroupNorm(Layer):
         affine: whether there are weight and bias.
         bias: whether there is a bias in addition to the weight.
 
-    Raises:
-        DefinitionError: if groups is not a whole number above zero, or epsilon is out of range.
-        ShapeError: when applied to channels that cannot be divided, or to one scalar per example.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.GroupNorm(4)(lm.Input(32, 8, 8))
     """
@@ -192,7 +175,6 @@ class GroupNorm(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the normalisation of each group."""
         channels = _channels(self, x)
         if channels % self.groups:
             raise ShapeError(
@@ -226,11 +208,6 @@ class InstanceNorm(Layer):
             Otherwise inference and training do the same.
         momentum: how far the running averages move towards each batch, from 0 to 1.
 
-    Raises:
-        DefinitionError: if epsilon is out of range.
-        ShapeError: when applied to a tensor without axes after the channels.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.InstanceNorm()(lm.Input(3, 32, 32))
     """
@@ -244,7 +221,6 @@ class InstanceNorm(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the normalisation of each channel."""
         channels = _channels(self, x)
         if x.rank < 3:
             raise ShapeError(
@@ -279,11 +255,6 @@ class RMSNorm(Layer):
             PyTorch.
         affine: whether there is a weight.
 
-    Raises:
-        DefinitionError: if the axes are not whole numbers, or epsilon is out of range.
-        ShapeError: when applied to a tensor without one of the axes, or if one is the batch.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.RMSNorm()(lm.Input(12, 64))
     """
@@ -295,7 +266,6 @@ class RMSNorm(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the normalisation along the axes."""
         axes = _axes_of(self, self.axes, x)
         epsilon = x.dtype.epsilon if self.epsilon is None else self.epsilon
         square = ops.mean(x * x, axes, keepdims=True)
@@ -315,11 +285,6 @@ class LocalResponseNorm(Layer):
         window: the number of channels of a mean: half of them, rounded down, come before.
         alpha, beta, k: of the formula.
 
-    Raises:
-        DefinitionError: if window is not a whole number above zero.
-        ShapeError: when applied to one scalar per example.
-        DTypeError: when applied to integers.
-
     Example:
         >>> y = lm.LocalResponseNorm(5)(lm.Input(32, 8, 8))
     """
@@ -332,7 +297,6 @@ class LocalResponseNorm(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the quotient."""
         _channels(self, x)
         last = (0, *range(2, x.rank), 1)
         before, after = self.window // 2, (self.window - 1) // 2
@@ -426,12 +390,7 @@ def _along(x: Tensor, axes: Sequence[int]) -> list[int]:
 
 
 def _channels(layer: Layer, x: Tensor) -> int:
-    """The number of channels.
-
-    Raises:
-        ShapeError: if there is no such axis.
-        DTypeError: for integers.
-    """
+    """The number of channels; ShapeError if there is no such axis, DTypeError for integers."""
     if x.rank < 2:
         raise ShapeError(
             f"{type(layer).__name__} needs an axis of channels",
@@ -446,9 +405,7 @@ def _channels(layer: Layer, x: Tensor) -> int:
 def _axes_of(layer: Layer, axes: int | Sequence[int], x: Tensor) -> list[int]:
     """The axes counted from the front, in rising order.
 
-    Raises:
-        ShapeError: if one is missing, named twice, or the batch.
-        DTypeError: for integers.
+    Raises ShapeError if one is missing, named twice, or the batch, DTypeError for integers.
     """
     require_float(layer, x)
     listed = [axes] if isinstance(axes, int) else axes

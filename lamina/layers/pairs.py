@@ -33,11 +33,6 @@ class Bilinear(Layer):
         weight_init, bias_init: by default U(-1/sqrt(inputs), 1/sqrt(inputs)), as in PyTorch.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 
-    Raises:
-        DefinitionError: if features is not a whole number above zero.
-        ShapeError: when applied to tensors that differ in an axis before the last.
-        DTypeError: when applied to integers.
-
     Example:
         >>> lm.Bilinear(10)(lm.Input(4), lm.Input(6)).shape
         (batch, 10)
@@ -51,7 +46,6 @@ class Bilinear(Layer):
     weight_regularizer: RegularizerOption = None
 
     def forward(self, scope: Scope, a: Tensor, b: Tensor) -> Tensor:
-        """Builds both products."""
         for x in (a, b):
             require_float(self, x)
         if a.rank < 2 or a.shape[:-1] != b.shape[:-1]:
@@ -81,11 +75,6 @@ class CosineSimilarity(Layer):
         axis: along which the products are summed.
         epsilon: the smallest norm.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to different shapes, or if there is no such axis.
-        DTypeError: when applied to integers.
-
     Example:
         >>> lm.CosineSimilarity()(lm.Input(8), lm.Input(8)).shape
         (batch,)
@@ -96,7 +85,6 @@ class CosineSimilarity(Layer):
     epsilon: Positive = 1e-8
 
     def forward(self, scope: Scope, a: Tensor, b: Tensor) -> Tensor:
-        """Builds the products and the norms."""
         _require_equal(self, a, b)
         axis = axis_within_example(self, self.axis, a)
         return ops.cosine_similarity(a, b, axis, self.epsilon)
@@ -114,11 +102,6 @@ class PairwiseDistance(Layer):
             equal tensors.
         keepdims: whether the last axis stays, with extent 1.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to different shapes, or to one scalar per example.
-        DTypeError: when applied to integers.
-
     Example:
         >>> lm.PairwiseDistance()(lm.Input(8), lm.Input(8)).shape
         (batch,)
@@ -131,7 +114,6 @@ class PairwiseDistance(Layer):
 
     @in_float32
     def forward(self, scope: Scope, a: Tensor, b: Tensor) -> Tensor:
-        """Builds the norm of the differences."""
         _require_equal(self, a, b)
         difference = a - b + self.epsilon
         axis = axis_within_example(self, -1, a)

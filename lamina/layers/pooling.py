@@ -69,7 +69,6 @@ class _MaxPool(_Pool, ABC):
     returns: Literal["values", "indices"] = "values"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Builds the largest element of each window."""
         check_image(self, x, self.axes)
         values = ops.window_max(x, self._windows())
         if self.returns == "values":
@@ -108,10 +107,6 @@ class MaxPool2d(_MaxPool):
         returns: the `"values"`, or a tuple of the values and their `"indices"`, int64: row * width
             + column of an element, for `MaxUnpool`.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but images, or to images smaller than a window.
-
     Example:
         >>> lm.MaxPool2d(2)(lm.Input(20, 24, 24)).shape
         (batch, 20, 12, 12)
@@ -146,11 +141,6 @@ class MaxUnpool(Layer):
     Args:
         size: of the result, a number or one for each further axis: the extents before pooling.
 
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to other shapes.
-        DTypeError: when applied to other dtypes.
-
     Example:
         >>> values, indices = lm.MaxPool2d(2, returns="indices")(lm.Input(20, 24, 24))
         >>> lm.MaxUnpool(size=24)(values, indices).shape
@@ -162,7 +152,6 @@ class MaxUnpool(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor, indices: Tensor) -> Tensor:
-        """Builds the larger tensor."""
         rank = x.rank - 2
         if rank not in (1, 2, 3) or indices.shape != x.shape:
             raise ShapeError(
@@ -193,7 +182,6 @@ class _AvgPool(_Pool, ABC):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the mean of each window."""
         check_image(self, x, self.axes)
         along = self._windows()
         total = ops.window_sum(x, along)
@@ -238,17 +226,10 @@ class AvgPool2d(_AvgPool):
     et al.: Handwritten digit recognition with a back-propagation network (NIPS 1989).
 
     Args:
-        window: its size, a number or one for each axis.
-        stride: between windows; by default the window's size.
+        window, stride, dilation, ceil_mode: as in `MaxPool2d`.
         padding: zeros around, at most half of the window.
-        dilation: between the elements of a window.
-        ceil_mode: whether a last window that reaches beyond the end counts too.
         count_padding: whether zeros of the padding count as elements.
         divisor: by which the sum of each window is divided; None: the number of its elements.
-
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
         >>> lm.AvgPool2d(3, stride=2, padding=1)(lm.Input(8, 16, 16)).shape
@@ -279,7 +260,6 @@ class _LPPool(_Pool, ABC):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the norm of each window."""
         check_image(self, x, self.axes)
         squares = self.power == 2.0
         powers = x * x if squares else ops.pow(ops.abs(x), self.power)
@@ -314,16 +294,9 @@ class LPPool2d(_LPPool):
     Convolutional neural networks applied to house numbers digit classification (ICPR 2012).
 
     Args:
-        window: its size, a number or one for each axis.
-        stride: between windows; by default the window's size.
+        window, stride, dilation, ceil_mode: as in `MaxPool2d`.
         padding: zeros around, at most half of the window.
-        dilation: between the elements of a window.
-        ceil_mode: whether a last window that reaches beyond the end counts too.
         power: of the norm.
-
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but images, or to images smaller than a window.
 
     Example:
         >>> lm.LPPool2d(2)(lm.Input(8, 16, 16)).shape
@@ -371,9 +344,6 @@ class GlobalAvgPool(_Global):
     Args:
         keepdims: whether the further axes stay, with extent 1.
 
-    Raises:
-        ShapeError: when applied to a tensor without further axes.
-
     Example:
         >>> lm.GlobalAvgPool()(lm.Input(512, 4, 4)).shape
         (batch, 512)
@@ -383,7 +353,6 @@ class GlobalAvgPool(_Global):
     keepdims: bool = False
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the mean."""
         return ops.mean(x, self._axes(x), keepdims=self.keepdims)
 
 
@@ -397,9 +366,6 @@ class GlobalMaxPool(_Global):
     Args:
         keepdims: whether the further axes stay, with extent 1.
 
-    Raises:
-        ShapeError: when applied to a tensor without further axes.
-
     Example:
         >>> lm.GlobalMaxPool(keepdims=True)(lm.Input(512, 4, 4)).shape
         (batch, 512, 1, 1)
@@ -409,7 +375,6 @@ class GlobalMaxPool(_Global):
     keepdims: bool = False
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the maximum."""
         return ops.max(x, self._axes(x), keepdims=self.keepdims)
 
 
@@ -446,9 +411,6 @@ class AdaptiveAvgPool(_Adaptive):
         size: of the result, a number or one for each further axis; None along an axis that keeps
             its extent.
 
-    Raises:
-        ShapeError: when applied to other shapes.
-
     Example:
         >>> lm.AdaptiveAvgPool((2, None))(lm.Input(64, 9, 6)).shape
         (batch, 64, 2, 6)
@@ -458,7 +420,6 @@ class AdaptiveAvgPool(_Adaptive):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the means."""
         sizes = self._sizes(x)
         if all(old % new == 0 for old, new in sizes):
             along = [Window(old // new, stride=old // new) for old, new in sizes]
@@ -478,12 +439,8 @@ class AdaptiveMaxPool(_Adaptive):
     elements gets the gradient.
 
     Args:
-        size: of the result, a number or one for each further axis; None along an axis that keeps
-            its extent.
+        size: as in `AdaptiveAvgPool`.
         returns: the `"values"`, or a tuple of the values and their `"indices"`, as of `MaxPool2d`.
-
-    Raises:
-        ShapeError: when applied to other shapes.
 
     Example:
         >>> lm.AdaptiveMaxPool((4, 2))(lm.Input(64, 9, 6)).shape
@@ -495,7 +452,6 @@ class AdaptiveMaxPool(_Adaptive):
     returns: Literal["values", "indices"] = "values"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Builds the maxima."""
         along: list[Window] = []
         sizes = self._sizes(x)
         # Of each axis, the numbers of the elements of all windows, one window after the other.

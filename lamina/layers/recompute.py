@@ -79,7 +79,6 @@ class Recompute:
         return ops.computed_again(y, *operands)
 
     def forward(self, scope: Scope, /, *operands: Tensor) -> Tensor:
-        """Builds the layers within the `forward` of another one, for `scope.layer`."""
         y = scope.layer("0", self.layers[0], *operands)
         for number, layer in enumerate(self.layers[1:], start=1):
             y = scope.layer(str(number), layer, y)

@@ -33,7 +33,6 @@ class ReLU(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds relu(x)."""
         return ops.relu(x)
 
 
@@ -44,9 +43,6 @@ class LeakyReLU(Layer):
     Args:
         slope: the derivative below 0.
 
-    Raises:
-        DefinitionError: if the slope is not a finite number.
-
     Example:
         >>> y = lm.LeakyReLU(slope=0.2)(lm.Input(10))
     """
@@ -54,7 +50,6 @@ class LeakyReLU(Layer):
     slope: float = 0.01
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and slope x."""
         return ops.where(x > 0, x, x * self.slope)
 
 
@@ -70,10 +65,6 @@ class PReLU(Layer):
 
     Parameters: `weight` [channels] or [1].
 
-    Raises:
-        DefinitionError: if the slope is not a finite number.
-        ShapeError: when applied to one scalar per example, if each channel has its own weight.
-
     Example:
         >>> y = lm.PReLU(per_channel=True)(lm.Input(16, 8, 8))
     """
@@ -83,7 +74,6 @@ class PReLU(Layer):
     slope: float = 0.25
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and weight x."""
         if self.per_channel and x.rank < 2:
             raise ShapeError(
                 "PReLU needs an axis of channels",
@@ -108,9 +98,6 @@ class RReLU(Layer):
         low: the lower bound of slopes.
         high: the upper bound of slopes.
 
-    Raises:
-        DefinitionError: if low is above high.
-
     Example:
         >>> y = lm.RReLU()(lm.Input(10))
     """
@@ -124,7 +111,6 @@ class RReLU(Layer):
             raise _crossed(self, "low must not be above high", "low <= high", self.low, self.high)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and slope x."""
         if scope.training:
             return ops.where(x > 0, x, x * scope.uniform(x.shape, self.low, self.high))
         return ops.where(x > 0, x, x * ((self.low + self.high) / 2))
@@ -138,9 +124,6 @@ class Threshold(Layer):
         threshold: up to it x is replaced; there the derivative is 0.
         value: replaces x.
 
-    Raises:
-        DefinitionError: if one of them is not a finite number.
-
     Example:
         >>> y = lm.Threshold(0.1, 0.0)(lm.Input(10))
     """
@@ -149,7 +132,6 @@ class Threshold(Layer):
     value: float
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and the value."""
         return ops.where(x <= self.threshold, self.value, x)
 
 
@@ -169,9 +151,6 @@ class ELU(Layer):
     Args:
         alpha: minus the limit for x to minus infinity.
 
-    Raises:
-        DefinitionError: if alpha is not a finite number.
-
     Example:
         >>> y = lm.ELU()(lm.Input(10))
     """
@@ -179,7 +158,6 @@ class ELU(Layer):
     alpha: float = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and alpha (exp(x) - 1)."""
         return _exponential_linear(x, self.alpha, 1.0)
 
 
@@ -195,7 +173,6 @@ class SELU(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the scaled ELU."""
         return _exponential_linear(x, _SELU_ALPHA, _SELU_SCALE)
 
 
@@ -208,9 +185,6 @@ class CELU(Layer):
     Args:
         alpha: minus the limit for x to minus infinity.
 
-    Raises:
-        DefinitionError: unless alpha is above 0.
-
     Example:
         >>> y = lm.CELU(alpha=0.5)(lm.Input(10))
     """
@@ -218,7 +192,6 @@ class CELU(Layer):
     alpha: Positive = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and alpha (exp(x / alpha) - 1)."""
         below = ops.where(x > 0, 0.0, x)
         return ops.where(x > 0, x, ops.expm1(below * (1 / self.alpha)) * self.alpha)
 
@@ -233,9 +206,6 @@ class Hardshrink(Layer):
     Args:
         threshold: of |x|.
 
-    Raises:
-        DefinitionError: if the threshold is below 0.
-
     Example:
         >>> y = lm.Hardshrink()(lm.Input(10))
     """
@@ -243,7 +213,6 @@ class Hardshrink(Layer):
     threshold: NotNegative = 0.5
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the choice between x and 0."""
         return ops.where(abs(x) <= self.threshold, 0.0, x)
 
 
@@ -256,9 +225,6 @@ class Softshrink(Layer):
     Args:
         threshold: of |x|; up to it the derivative is 0.
 
-    Raises:
-        DefinitionError: if the threshold is below 0.
-
     Example:
         >>> y = lm.Softshrink()(lm.Input(10))
     """
@@ -266,7 +232,6 @@ class Softshrink(Layer):
     threshold: NotNegative = 0.5
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x less the threshold, with the sign of x."""
         above, below = x - self.threshold, x + self.threshold
         # The product keeps NaN.
         return ops.where(x > self.threshold, above, ops.where(x < -self.threshold, below, x * 0.0))
@@ -283,9 +248,6 @@ class Hardtanh(Layer):
         low: the lower bound.
         high: the upper bound.
 
-    Raises:
-        DefinitionError: unless low < high.
-
     Example:
         >>> y = lm.Hardtanh(low=0.0, high=6.0)(lm.Input(10))
     """
@@ -299,7 +261,6 @@ class Hardtanh(Layer):
             raise _crossed(self, "low must be below high", "low < high", self.low, self.high)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x within the bounds."""
         return ops.hardtanh(x, self.low, self.high)
 
 
@@ -320,7 +281,6 @@ class ReLU6(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x from 0 to 6."""
         return ops.hardtanh(x, 0.0, 6.0)
 
 
@@ -335,7 +295,6 @@ class Hardsigmoid(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds (x + 3) / 6, within bounds."""
         return _hard_sigmoid(x)
 
 
@@ -354,5 +313,4 @@ class Hardswish(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x Hardsigmoid(x)."""
         return x * _hard_sigmoid(x)

@@ -61,7 +61,6 @@ class _Recurrent(Layer, ABC):
         return None
 
     def forward(self, scope: Scope, x: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Builds all layers, one after the other."""
         length = _length_of(self, x)
         lengths = [other for other in others if not _is_state(other)]
         inside = None
@@ -226,24 +225,19 @@ class RNN(_Recurrent):
     number, and the backward direction has the suffix `_reverse`.
 
     Args:
-        features: of the state.
-        layers: how many are stacked; each takes the outputs of the one before.
+        features: the number of elements of the state.
+        layers: the number of layers; each takes the outputs of the one before.
         bidirectional: whether a second cell runs backwards; its outputs are appended as features.
         returns: `"all"` outputs; or the `"last"` one of the last layer: at the end of each
             sequence, for the backward direction at its beginning; or `"states"`, a tuple of all
             outputs and the final states of all layers.
-        dropout: probability, between layers, as PyTorch's.
+        dropout: the probability of an element between layers to become zero, as PyTorch's.
         bias: whether biases are added.
         truncate: stops the gradients of the states after every `truncate` iterations (truncated
             backpropagation through time); None: no truncation.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights, such as `lm.L2(1e-4)`.
         activation: `"tanh"` or `"relu"`.
-
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but sequences of features, or to other initial states.
-        DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
         >>> lm.RNN(32)(lm.Input(100, 8)).shape
@@ -271,28 +265,14 @@ class LSTM(_Recurrent):
     `returns="states"` gives the outputs and the final h and c. After Hochreiter and Schmidhuber
     (Neural Computation 9, 1997); the forget gate f is from Gers, Schmidhuber, Cummins (2000).
 
-    Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (4 features, inputs), and so
-    on.
+    Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (4 features, inputs), ...
 
     Args:
-        features: of the state.
-        layers: how many are stacked.
-        bidirectional: whether a second cell runs backwards; its outputs are appended as features.
-        returns: `"all"` outputs, the `"last"` one, or a tuple with the final `"states"`.
-        dropout: probability, between layers.
-        bias: whether biases are added.
-        truncate: stops the gradients of the states after every `truncate` iterations (truncated
-            backpropagation through time); None: no truncation.
-        weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
-        weight_regularizer: a penalty on all weights.
+        features, layers, bidirectional, returns, dropout, bias, truncate: as in `RNN`.
+        weight_init, bias_init, weight_regularizer: as in `RNN`.
         projection: the features of h, which then is the product of o tanh(c) and the weight
             `weight_hr_l0`, (projection, features); c keeps its features. After Sak, Senior,
             Beaufays (2014). None: no product.
-
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but sequences of features, or to other initial states.
-        DTypeError: when applied to integers, or if lengths are not integers.
 
     Example:
         >>> lm.LSTM(64, layers=2, bidirectional=True, returns="last")(lm.Input(100, 8)).shape
@@ -323,25 +303,8 @@ class GRU(_Recurrent):
     the order r, z, n. Takes and gives tensors as `RNN` does. After Cho et al. (EMNLP 2014), with
     the formulas of PyTorch and cuDNN.
 
-    Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (3 features, inputs), and so
-    on.
-
-    Args:
-        features: of the state.
-        layers: how many are stacked.
-        bidirectional: whether a second cell runs backwards; its outputs are appended as features.
-        returns: `"all"` outputs, the `"last"` one, or a tuple with the final `"states"`.
-        dropout: probability, between layers.
-        bias: whether biases are added.
-        truncate: stops the gradients of the states after every `truncate` iterations (truncated
-            backpropagation through time); None: no truncation.
-        weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
-        weight_regularizer: a penalty on all weights.
-
-    Raises:
-        DefinitionError: for a number out of range.
-        ShapeError: when applied to anything but sequences of features, or to other initial states.
-        DTypeError: when applied to integers, or if lengths are not integers.
+    Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (3 features, inputs), ...
+    The arguments are those of `RNN`, without the activation.
 
     Example:
         >>> lm.GRU(32, returns="last")(lm.Input(100, 8)).shape

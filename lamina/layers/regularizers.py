@@ -18,9 +18,6 @@ class L1(Sourced):
     Args:
         strength: the factor of the sum.
 
-    Raises:
-        DefinitionError: if the strength is negative or not finite.
-
     Example:
         >>> layer = lm.Linear(10, weight_regularizer=lm.L1(1e-5))
     """
@@ -41,9 +38,6 @@ class L2(Sourced):
 
     Args:
         strength: the factor of w in the gradient.
-
-    Raises:
-        DefinitionError: if the strength is negative or not finite.
 
     Example:
         >>> layer = lm.Linear(10, weight_regularizer=lm.L2(1e-4))

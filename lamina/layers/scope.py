@@ -147,9 +147,7 @@ class _PartKind(Kind):
 class Part(Protocol):
     """A layer inside another layer."""
 
-    def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Any:
-        """Builds the layer's graph."""
-        ...
+    def forward(self, scope: Scope, /, *args: Any, **kwargs: Any) -> Any: ...
 
 
 AnyPart = Annotated[Part, _PartKind()]

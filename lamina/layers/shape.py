@@ -31,7 +31,6 @@ class Identity(Layer):
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Returns the tensor."""
         return x
 
 
@@ -46,10 +45,6 @@ class Flatten(Layer):
         first, last: the first and the last axis that become one; negative numbers count from the
             end.
 
-    Raises:
-        DefinitionError: if an axis is not a whole number.
-        ShapeError: if there are no such axes, or one is the batch.
-
     Example:
         >>> lm.Flatten()(lm.Input(3, 8, 8)).shape
         (batch, 192)
@@ -62,7 +57,6 @@ class Flatten(Layer):
     last: Annotated[int, Whole()] = -1
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the reshape."""
         if x.rank == 1 and (self.first, self.last) == (1, -1):
             return ops.reshape(x, (x.shape[0], 1))
         first, last = (axis_within_example(self, axis, x) for axis in (self.first, self.last))
@@ -129,10 +123,6 @@ class Reshape(Layer):
             from the others. Without dimensions each example becomes a scalar.
         shape: the same as one tuple.
 
-    Raises:
-        DefinitionError: for a dimension that is not a whole number above zero, or two of -1.
-        ShapeError: when applied to examples with another number of elements.
-
     Example:
         >>> lm.Reshape(1, 28, -1)(lm.Input(784)).shape
         (batch, 1, 28, 28)
@@ -152,7 +142,6 @@ class Reshape(Layer):
             raise refused(_no_dimensions(), "shape", self.shape, "Reshape")
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the reshape."""
         count = element_count(x.shape[1:])
         known = tuple(dim for dim in self.shape if dim != -1)
         missing: Dim | None = divide_counts(count, element_count(known))
@@ -181,9 +170,6 @@ class Rescale(Layer):
         scale: the factor.
         offset: added to the product.
 
-    Raises:
-        DefinitionError: if one of them is not a finite number.
-
     Example:
         >>> lm.Rescale(1 / 127.5, offset=-1.0)(lm.Input(28, 28, dtype="uint8")).dtype.name
         'float32'
@@ -194,7 +180,6 @@ class Rescale(Layer):
     offset: float = 0.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds x scale + offset."""
         scaled = ops.cast(x, scope.dtype)
         if self.scale != 1.0:
             scaled = scaled * self.scale

@@ -34,11 +34,6 @@ class TiedLinear(Layer):
         bias_init: by default zeros.
         bias_regularizer: a function of the bias that is added to the loss, such as `lm.L2`.
 
-    Raises:
-        DefinitionError: if the layer is of another kind, or x is not computed from it.
-        ShapeError: if the last axis of x has another extent than the layer's features.
-        DTypeError: when applied to integers.
-
     Example:
         >>> tokens, embedding = lm.Input(12, dtype="int64"), lm.Embedding(1000, 32)
         >>> scores = lm.TiedLinear(embedding)(lm.GRU(32)(embedding(tokens)))
@@ -62,7 +57,6 @@ class TiedLinear(Layer):
             )
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the product with the other layer's weights."""
         weight = scope.shared(self.layer, "weight")
         if isinstance(self.layer, Embedding):
             weight = ops.transpose(weight)

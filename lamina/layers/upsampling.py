@@ -66,12 +66,6 @@ class Upsample(Layer):
         align_corners: in the modes that blend, whether the corner elements of tensor and result
             coincide (True), or elements are the centres of equal intervals (False). As in PyTorch.
 
-    Raises:
-        DefinitionError: for a scale that is not above zero, another mode, `align_corners` in a mode
-            that does not blend, or if not one of scale and size is given.
-        ShapeError: when applied to a tensor of another rank, or if the result would be empty.
-        DTypeError: when applied to integers in a mode that computes means.
-
     Example:
         >>> lm.Upsample(scale=2)(lm.Input(3, 8, 8)).shape
         (batch, 3, 16, 16)
@@ -102,7 +96,6 @@ class Upsample(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        """Builds the result, one axis after the other."""
         if x.rank not in _RANKS[self.mode]:
             raise _other_rank(self.mode, x)
         if not self.mode.startswith("nearest"):

@@ -55,11 +55,7 @@ def as_tensor(value: TensorLike) -> Tensor:
 
 
 def tensors_of(name: str, values: Sequence[TensorLike]) -> list[Tensor]:
-    """Several tensors.
-
-    Raises:
-        DefinitionError: for anything but a list or tuple.
-    """
+    """Several tensors; DefinitionError for anything but a list or tuple."""
     listed = entries_of(values)
     if listed is None:
         raise refused(name, "a list or tuple of tensors", values)
@@ -76,11 +72,7 @@ def refused(
 
 
 def read(name: str, kind: Kind, value: object, *operands: Tensor) -> Any:
-    """An argument, checked and converted by a kind.
-
-    Raises:
-        DefinitionError: if it is not of the kind.
-    """
+    """An argument, checked and converted by a kind; DefinitionError if it is not of the kind."""
     try:
         return kind.read(value, operands)
     except Misfit as misfit:
@@ -88,20 +80,12 @@ def read(name: str, kind: Kind, value: object, *operands: Tensor) -> Any:
 
 
 def whole_of(name: str, value: object, least: int = 0) -> int:
-    """A whole number of at least `least`.
-
-    Raises:
-        DefinitionError: for anything else.
-    """
+    """A whole number of at least `least`; DefinitionError for anything else."""
     return read(name, whole(least), value)
 
 
 def flag_of(name: str, value: object) -> bool:
-    """True or False.
-
-    Raises:
-        DefinitionError: for anything else.
-    """
+    """True or False; DefinitionError for anything else."""
     return read(name, Flag(), value)
 
 
@@ -111,9 +95,7 @@ _ANY_TYPE = ElementType()
 def dtype_of(value: DTypeLike, kind: ElementType = _ANY_TYPE) -> DType:
     """A dtype that tensors may have.
 
-    Raises:
-        DTypeError: if there is no such dtype.
-        DefinitionError: if it is of another kind.
+    Raises DTypeError if there is no such dtype, DefinitionError if it is of another kind.
     """
     try:
         return read("dtype", kind, value)
