@@ -18,114 +18,7 @@ if not loaded_when_used(__name__):
     from lamina import training as training
     from lamina.engines.discovery import devices as devices
     from lamina.graph import Tensor as Tensor
-    from lamina.layers import CELU as CELU
-    from lamina.layers import ELU as ELU
-    from lamina.layers import GELU as GELU
-    from lamina.layers import GLU as GLU
-    from lamina.layers import GRU as GRU
-    from lamina.layers import L1 as L1
-    from lamina.layers import L2 as L2
-    from lamina.layers import LSTM as LSTM
-    from lamina.layers import RNN as RNN
-    from lamina.layers import SELU as SELU
-    from lamina.layers import AdaptiveAvgPool as AdaptiveAvgPool
-    from lamina.layers import AdaptiveMaxPool as AdaptiveMaxPool
-    from lamina.layers import Add as Add
-    from lamina.layers import AlphaDropout as AlphaDropout
-    from lamina.layers import AvgPool1d as AvgPool1d
-    from lamina.layers import AvgPool2d as AvgPool2d
-    from lamina.layers import AvgPool3d as AvgPool3d
-    from lamina.layers import BatchNorm as BatchNorm
-    from lamina.layers import Bilinear as Bilinear
-    from lamina.layers import ChannelShuffle as ChannelShuffle
-    from lamina.layers import ColourJitter as ColourJitter
-    from lamina.layers import Concat as Concat
-    from lamina.layers import Conv1d as Conv1d
-    from lamina.layers import Conv2d as Conv2d
-    from lamina.layers import Conv3d as Conv3d
-    from lamina.layers import ConvTranspose1d as ConvTranspose1d
-    from lamina.layers import ConvTranspose2d as ConvTranspose2d
-    from lamina.layers import ConvTranspose3d as ConvTranspose3d
-    from lamina.layers import CosineSimilarity as CosineSimilarity
-    from lamina.layers import Crop as Crop
-    from lamina.layers import CutMix as CutMix
-    from lamina.layers import Dropout as Dropout
-    from lamina.layers import DropPath as DropPath
-    from lamina.layers import Embedding as Embedding
-    from lamina.layers import EmbeddingBag as EmbeddingBag
-    from lamina.layers import Flatten as Flatten
-    from lamina.layers import GaussianNoise as GaussianNoise
-    from lamina.layers import GaussianSample as GaussianSample
-    from lamina.layers import GlobalAvgPool as GlobalAvgPool
-    from lamina.layers import GlobalMaxPool as GlobalMaxPool
-    from lamina.layers import GroupNorm as GroupNorm
-    from lamina.layers import GRUCell as GRUCell
-    from lamina.layers import Hardshrink as Hardshrink
-    from lamina.layers import Hardsigmoid as Hardsigmoid
-    from lamina.layers import Hardswish as Hardswish
-    from lamina.layers import Hardtanh as Hardtanh
-    from lamina.layers import Identity as Identity
-    from lamina.layers import Input as Input
-    from lamina.layers import InstanceNorm as InstanceNorm
-    from lamina.layers import Layer as Layer
-    from lamina.layers import LayerNorm as LayerNorm
-    from lamina.layers import LeakyReLU as LeakyReLU
-    from lamina.layers import LearnedPositions as LearnedPositions
-    from lamina.layers import Linear as Linear
-    from lamina.layers import LocalResponseNorm as LocalResponseNorm
-    from lamina.layers import LogSigmoid as LogSigmoid
-    from lamina.layers import LogSoftmax as LogSoftmax
-    from lamina.layers import LPPool1d as LPPool1d
-    from lamina.layers import LPPool2d as LPPool2d
-    from lamina.layers import LPPool3d as LPPool3d
-    from lamina.layers import LSTMCell as LSTMCell
-    from lamina.layers import MaxPool1d as MaxPool1d
-    from lamina.layers import MaxPool2d as MaxPool2d
-    from lamina.layers import MaxPool3d as MaxPool3d
-    from lamina.layers import MaxUnpool as MaxUnpool
-    from lamina.layers import Mish as Mish
-    from lamina.layers import Mixup as Mixup
-    from lamina.layers import MultiHeadAttention as MultiHeadAttention
-    from lamina.layers import Multiply as Multiply
-    from lamina.layers import OneHot as OneHot
-    from lamina.layers import Pad as Pad
-    from lamina.layers import PairwiseDistance as PairwiseDistance
-    from lamina.layers import PixelShuffle as PixelShuffle
-    from lamina.layers import PixelUnshuffle as PixelUnshuffle
-    from lamina.layers import PReLU as PReLU
-    from lamina.layers import RandomAffine as RandomAffine
-    from lamina.layers import RandomCrop as RandomCrop
-    from lamina.layers import RandomErasing as RandomErasing
-    from lamina.layers import RandomFlip as RandomFlip
-    from lamina.layers import RandomGreyscale as RandomGreyscale
-    from lamina.layers import RandomRotation as RandomRotation
-    from lamina.layers import RandomShift as RandomShift
-    from lamina.layers import Recompute as Recompute
-    from lamina.layers import ReLU as ReLU
-    from lamina.layers import ReLU6 as ReLU6
-    from lamina.layers import Rescale as Rescale
-    from lamina.layers import Reshape as Reshape
-    from lamina.layers import RMSNorm as RMSNorm
-    from lamina.layers import RNNCell as RNNCell
-    from lamina.layers import RReLU as RReLU
-    from lamina.layers import Scope as Scope
-    from lamina.layers import Sigmoid as Sigmoid
-    from lamina.layers import SiLU as SiLU
-    from lamina.layers import SinusoidalPositions as SinusoidalPositions
-    from lamina.layers import Softmax as Softmax
-    from lamina.layers import Softmin as Softmin
-    from lamina.layers import Softplus as Softplus
-    from lamina.layers import Softshrink as Softshrink
-    from lamina.layers import Softsign as Softsign
-    from lamina.layers import SpatialDropout as SpatialDropout
-    from lamina.layers import Tanh as Tanh
-    from lamina.layers import Tanhshrink as Tanhshrink
-    from lamina.layers import Threshold as Threshold
-    from lamina.layers import TiedLinear as TiedLinear
-    from lamina.layers import TransformerDecoderBlock as TransformerDecoderBlock
-    from lamina.layers import TransformerEncoderBlock as TransformerEncoderBlock
-    from lamina.layers import Upsample as Upsample
-    from lamina.layers import concat as concat
+    from lamina.layers import *
     from lamina.layers import init as init
     from lamina.layers.gradients import gradients as gradients
     from lamina.learning import schedules as schedules
@@ -134,73 +27,25 @@ if not loaded_when_used(__name__):
     from lamina.learning.clipping import ClipGlobalNorm as ClipGlobalNorm
     from lamina.learning.clipping import ClipNorm as ClipNorm
     from lamina.learning.clipping import ClipValue as ClipValue
-    from lamina.learning.losses import BCE as BCE
-    from lamina.learning.losses import CTC as CTC
-    from lamina.learning.losses import MAE as MAE
-    from lamina.learning.losses import MAPE as MAPE
-    from lamina.learning.losses import MSE as MSE
-    from lamina.learning.losses import MSLE as MSLE
-    from lamina.learning.losses import NLL as NLL
-    from lamina.learning.losses import BCEWithLogits as BCEWithLogits
-    from lamina.learning.losses import BinaryFocal as BinaryFocal
-    from lamina.learning.losses import CategoricalHinge as CategoricalHinge
-    from lamina.learning.losses import CosineEmbedding as CosineEmbedding
-    from lamina.learning.losses import CrossEntropy as CrossEntropy
-    from lamina.learning.losses import Dice as Dice
-    from lamina.learning.losses import EvidenceLowerBound as EvidenceLowerBound
-    from lamina.learning.losses import Focal as Focal
-    from lamina.learning.losses import GaussianNLL as GaussianNLL
-    from lamina.learning.losses import Hinge as Hinge
-    from lamina.learning.losses import HingeEmbedding as HingeEmbedding
-    from lamina.learning.losses import Huber as Huber
-    from lamina.learning.losses import KLDivergence as KLDivergence
-    from lamina.learning.losses import LogCosh as LogCosh
-    from lamina.learning.losses import MarginRanking as MarginRanking
-    from lamina.learning.losses import MultiLabelMargin as MultiLabelMargin
-    from lamina.learning.losses import MultiLabelSoftMargin as MultiLabelSoftMargin
-    from lamina.learning.losses import MultiMargin as MultiMargin
-    from lamina.learning.losses import NegativeCosine as NegativeCosine
-    from lamina.learning.losses import PoissonNLL as PoissonNLL
-    from lamina.learning.losses import Quantile as Quantile
-    from lamina.learning.losses import SmoothL1 as SmoothL1
-    from lamina.learning.losses import SoftMargin as SoftMargin
-    from lamina.learning.losses import SquaredHinge as SquaredHinge
-    from lamina.learning.losses import Triplet as Triplet
-    from lamina.learning.losses import TripletWithDistance as TripletWithDistance
-    from lamina.learning.metrics import AUROC as AUROC
-    from lamina.learning.metrics import F1 as F1
-    from lamina.learning.metrics import R2 as R2
-    from lamina.learning.metrics import Accuracy as Accuracy
-    from lamina.learning.metrics import AveragePrecision as AveragePrecision
-    from lamina.learning.metrics import BinaryAccuracy as BinaryAccuracy
-    from lamina.learning.metrics import CalibrationError as CalibrationError
-    from lamina.learning.metrics import CohenKappa as CohenKappa
-    from lamina.learning.metrics import ConfusionMatrix as ConfusionMatrix
-    from lamina.learning.metrics import MatthewsCorrelation as MatthewsCorrelation
-    from lamina.learning.metrics import MeanAbsoluteError as MeanAbsoluteError
-    from lamina.learning.metrics import MeanIoU as MeanIoU
-    from lamina.learning.metrics import MeanSquaredError as MeanSquaredError
-    from lamina.learning.metrics import PearsonCorrelation as PearsonCorrelation
-    from lamina.learning.metrics import Perplexity as Perplexity
-    from lamina.learning.metrics import Precision as Precision
-    from lamina.learning.metrics import Recall as Recall
-    from lamina.learning.metrics import RootMeanSquaredError as RootMeanSquaredError
-    from lamina.learning.metrics import TopK as TopK
-    from lamina.learning.optimizers import EMA as EMA
-    from lamina.learning.optimizers import LAMB as LAMB
-    from lamina.learning.optimizers import LBFGS as LBFGS
-    from lamina.learning.optimizers import SGD as SGD
-    from lamina.learning.optimizers import SWA as SWA
-    from lamina.learning.optimizers import Adadelta as Adadelta
-    from lamina.learning.optimizers import Adagrad as Adagrad
-    from lamina.learning.optimizers import Adam as Adam
-    from lamina.learning.optimizers import Adamax as Adamax
-    from lamina.learning.optimizers import AdamW as AdamW
-    from lamina.learning.optimizers import ByPath as ByPath
-    from lamina.learning.optimizers import Lion as Lion
-    from lamina.learning.optimizers import NAdam as NAdam
-    from lamina.learning.optimizers import RMSProp as RMSProp
-    from lamina.learning.optimizers import Rprop as Rprop
+    from lamina.learning.losses.binary import *
+    from lamina.learning.losses.classification import *
+    from lamina.learning.losses.distributions import *
+    from lamina.learning.losses.embeddings import *
+    from lamina.learning.losses.margins import *
+    from lamina.learning.losses.regression import *
+    from lamina.learning.losses.segmentation import *
+    from lamina.learning.losses.sequences import *
+    from lamina.learning.metrics.classification import *
+    from lamina.learning.metrics.confusion import *
+    from lamina.learning.metrics.probabilities import *
+    from lamina.learning.metrics.ranking import *
+    from lamina.learning.metrics.regression import *
+    from lamina.learning.optimizers.adagrad import *
+    from lamina.learning.optimizers.adam import *
+    from lamina.learning.optimizers.averaging import *
+    from lamina.learning.optimizers.by_path import *
+    from lamina.learning.optimizers.descent import *
+    from lamina.learning.optimizers.lbfgs import *
     from lamina.model import Model as Model
     from lamina.model import from_torch as from_torch
     from lamina.model import load as load

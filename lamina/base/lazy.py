@@ -3,10 +3,12 @@
 A package puts its imports under a condition, so that people and tools still read them:
 
     if not loaded_when_used(__name__):
-        from lamina.layers.linear import Linear as Linear
+        from lamina.layers.linear import *
+        from lamina.networks.resnet import resnet as resnet
 
 `loaded_when_used` reads these lines as text and returns True: none of them is run, and each name is
-loaded when it is first read. Without the text it returns False, and all are run at once.
+loaded when it is first read. A file that is imported by `*` lists its public names in `__all__`,
+which is read as text too. Without the text it returns False, and all are run at once.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Iterable
+from functools import cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import Any, final
 
-# A name imported under its own name, as ruff formats such lines.
-_IMPORT = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
+# A name imported under its own name, or all names of a file, as ruff formats such lines.
+_IMPORT = re.compile(r"^    from ([\w.]+) import (?:(\w+) as \2|\*)$", re.MULTILINE)
+_PUBLIC = re.compile(r"^__all__ \+?= \[(.*?)\]", re.MULTILINE | re.DOTALL)
 
 
 def loaded_when_used(package: str) -> bool:
@@ -29,24 +34,45 @@ def loaded_when_used(package: str) -> bool:
     Args:
         package: its `__name__`.
     """
-    module = sys.modules[package]
-    homes: dict[str, str] = {name: home for home, name in _IMPORT.findall(_source(module))}
-    if homes:
-        vars(module).update(__all__=sorted(homes), _homes=homes)
+    imports = _IMPORT.findall(_text(package))
+    if imports:
+        module = sys.modules[package]
+        vars(module)["_imports"] = imports
         module.__class__ = _Lazy
-    return bool(homes)
+    return bool(imports)
 
 
-def _source(module: ModuleType) -> str:
-    """The text of a module; "" where only compiled modules are installed."""
-    path = module.__file__ or ""
-    if not path.endswith(".py"):
-        return ""
-    try:
-        loader: Any = module.__loader__
-        return loader.get_data(path).decode()
-    except (AttributeError, OSError, UnicodeDecodeError):
-        return ""
+def imported_files(package: str) -> list[str]:
+    """The modules from which a package imports its names; none if all are imported already."""
+    return list(dict.fromkeys(home for home, _ in vars(sys.modules[package]).get("_imports", ())))
+
+
+def _text(name: str) -> str:
+    """The text of a module, loaded or not; "" where only compiled modules are installed."""
+    package, *words = name.split(".")
+    root = sys.modules[package]
+    path = os.path.join(os.path.dirname(root.__file__ or ""), *words)
+    loader: Any = root.__loader__
+    for file in (f"{path}.py", os.path.join(path, "__init__.py")):
+        try:
+            return loader.get_data(file).decode()
+        except (AttributeError, OSError, UnicodeDecodeError):
+            continue
+    return ""
+
+
+def _homes_of(imports: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The module of each name that these imports bring."""
+    homes: dict[str, str] = {}
+    for home, name in imports:
+        if name:
+            homes[name] = home
+            continue
+        text = _text(home)
+        listed = " ".join(_PUBLIC.findall(text))
+        homes |= dict.fromkeys(re.findall(r"\w+", listed), home)
+        homes |= _homes_of(_IMPORT.findall(text))
+    return homes
 
 
 # How long a fork waits for modules that other threads are loading.
@@ -102,10 +128,16 @@ loading = _Loading()
 class _Lazy(ModuleType):
     """A package that loads its names one by one."""
 
-    # name -> the module that it is imported from
-    _homes: dict[str, str]
+    _imports: list[tuple[str, str]]
+
+    @cached_property
+    def _homes(self) -> dict[str, str]:
+        """The module from which each name is imported."""
+        return _homes_of(self._imports)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return sorted(self._homes)
         home = self._homes.get(name)
         with loading:
             if home is None or home == self.__name__:
@@ -119,7 +151,8 @@ class _Lazy(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         # Python sets each loaded module as an attribute of its package. A module that has the name
         # of its function, such as networks/resnet.py, must not hide the function.
-        if isinstance(value, ModuleType) and self._homes.get(name) == value.__name__:
+        is_hiding = isinstance(value, ModuleType) and name in vars(value)
+        if is_hiding and self._homes.get(name) == value.__name__:
             value = getattr(value, name)
         super().__setattr__(name, value)
 
@@ -147,4 +180,6 @@ class _Lazy(ModuleType):
 
 
 def _is_hidden(name: str, value: object) -> bool:
-    return isinstance(value, ModuleType) or value is loaded_when_used or name == "_homes"
+    return (
+        isinstance(value, ModuleType) or value is loaded_when_used or name in ("_homes", "_imports")
+    )

@@ -7,111 +7,28 @@ layers only. Read `linear.py` first, then `layer.py` and `scope.py`.
 from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
-    from lamina.layers.activation import GELU as GELU
-    from lamina.layers.activation import GLU as GLU
-    from lamina.layers.activation import LogSigmoid as LogSigmoid
-    from lamina.layers.activation import LogSoftmax as LogSoftmax
-    from lamina.layers.activation import Mish as Mish
-    from lamina.layers.activation import Sigmoid as Sigmoid
-    from lamina.layers.activation import SiLU as SiLU
-    from lamina.layers.activation import Softmax as Softmax
-    from lamina.layers.activation import Softmin as Softmin
-    from lamina.layers.activation import Softplus as Softplus
-    from lamina.layers.activation import Softsign as Softsign
-    from lamina.layers.activation import Tanh as Tanh
-    from lamina.layers.activation import Tanhshrink as Tanhshrink
-    from lamina.layers.affine import RandomAffine as RandomAffine
-    from lamina.layers.affine import RandomRotation as RandomRotation
-    from lamina.layers.attention import MultiHeadAttention as MultiHeadAttention
-    from lamina.layers.attention import TransformerDecoderBlock as TransformerDecoderBlock
-    from lamina.layers.attention import TransformerEncoderBlock as TransformerEncoderBlock
-    from lamina.layers.augmentation import RandomCrop as RandomCrop
-    from lamina.layers.augmentation import RandomErasing as RandomErasing
-    from lamina.layers.augmentation import RandomFlip as RandomFlip
-    from lamina.layers.augmentation import RandomShift as RandomShift
-    from lamina.layers.cells import GRUCell as GRUCell
-    from lamina.layers.cells import LSTMCell as LSTMCell
-    from lamina.layers.cells import RNNCell as RNNCell
-    from lamina.layers.colours import ColourJitter as ColourJitter
-    from lamina.layers.colours import RandomGreyscale as RandomGreyscale
-    from lamina.layers.convolution import Conv1d as Conv1d
-    from lamina.layers.convolution import Conv2d as Conv2d
-    from lamina.layers.convolution import Conv3d as Conv3d
-    from lamina.layers.convolution import ConvTranspose1d as ConvTranspose1d
-    from lamina.layers.convolution import ConvTranspose2d as ConvTranspose2d
-    from lamina.layers.convolution import ConvTranspose3d as ConvTranspose3d
-    from lamina.layers.dropout import AlphaDropout as AlphaDropout
-    from lamina.layers.dropout import Dropout as Dropout
-    from lamina.layers.dropout import DropPath as DropPath
-    from lamina.layers.dropout import GaussianNoise as GaussianNoise
-    from lamina.layers.dropout import GaussianSample as GaussianSample
-    from lamina.layers.dropout import SpatialDropout as SpatialDropout
-    from lamina.layers.embedding import Embedding as Embedding
-    from lamina.layers.embedding import EmbeddingBag as EmbeddingBag
-    from lamina.layers.embedding import LearnedPositions as LearnedPositions
-    from lamina.layers.embedding import OneHot as OneHot
-    from lamina.layers.embedding import SinusoidalPositions as SinusoidalPositions
-    from lamina.layers.image import ChannelShuffle as ChannelShuffle
-    from lamina.layers.image import Crop as Crop
-    from lamina.layers.image import Pad as Pad
-    from lamina.layers.image import PixelShuffle as PixelShuffle
-    from lamina.layers.image import PixelUnshuffle as PixelUnshuffle
-    from lamina.layers.join import Add as Add
-    from lamina.layers.join import Concat as Concat
-    from lamina.layers.join import Multiply as Multiply
-    from lamina.layers.join import concat as concat
-    from lamina.layers.layer import Input as Input
-    from lamina.layers.layer import Layer as Layer
-    from lamina.layers.linear import Linear as Linear
-    from lamina.layers.mixing import CutMix as CutMix
-    from lamina.layers.mixing import Mixup as Mixup
-    from lamina.layers.normalization import BatchNorm as BatchNorm
-    from lamina.layers.normalization import GroupNorm as GroupNorm
-    from lamina.layers.normalization import InstanceNorm as InstanceNorm
-    from lamina.layers.normalization import LayerNorm as LayerNorm
-    from lamina.layers.normalization import LocalResponseNorm as LocalResponseNorm
-    from lamina.layers.normalization import RMSNorm as RMSNorm
-    from lamina.layers.pairs import Bilinear as Bilinear
-    from lamina.layers.pairs import CosineSimilarity as CosineSimilarity
-    from lamina.layers.pairs import PairwiseDistance as PairwiseDistance
-    from lamina.layers.pooling import AdaptiveAvgPool as AdaptiveAvgPool
-    from lamina.layers.pooling import AdaptiveMaxPool as AdaptiveMaxPool
-    from lamina.layers.pooling import AvgPool1d as AvgPool1d
-    from lamina.layers.pooling import AvgPool2d as AvgPool2d
-    from lamina.layers.pooling import AvgPool3d as AvgPool3d
-    from lamina.layers.pooling import GlobalAvgPool as GlobalAvgPool
-    from lamina.layers.pooling import GlobalMaxPool as GlobalMaxPool
-    from lamina.layers.pooling import LPPool1d as LPPool1d
-    from lamina.layers.pooling import LPPool2d as LPPool2d
-    from lamina.layers.pooling import LPPool3d as LPPool3d
-    from lamina.layers.pooling import MaxPool1d as MaxPool1d
-    from lamina.layers.pooling import MaxPool2d as MaxPool2d
-    from lamina.layers.pooling import MaxPool3d as MaxPool3d
-    from lamina.layers.pooling import MaxUnpool as MaxUnpool
-    from lamina.layers.recompute import Recompute as Recompute
-    from lamina.layers.rectifiers import CELU as CELU
-    from lamina.layers.rectifiers import ELU as ELU
-    from lamina.layers.rectifiers import SELU as SELU
-    from lamina.layers.rectifiers import Hardshrink as Hardshrink
-    from lamina.layers.rectifiers import Hardsigmoid as Hardsigmoid
-    from lamina.layers.rectifiers import Hardswish as Hardswish
-    from lamina.layers.rectifiers import Hardtanh as Hardtanh
-    from lamina.layers.rectifiers import LeakyReLU as LeakyReLU
-    from lamina.layers.rectifiers import PReLU as PReLU
-    from lamina.layers.rectifiers import ReLU as ReLU
-    from lamina.layers.rectifiers import ReLU6 as ReLU6
-    from lamina.layers.rectifiers import RReLU as RReLU
-    from lamina.layers.rectifiers import Softshrink as Softshrink
-    from lamina.layers.rectifiers import Threshold as Threshold
-    from lamina.layers.recurrent import GRU as GRU
-    from lamina.layers.recurrent import LSTM as LSTM
-    from lamina.layers.recurrent import RNN as RNN
-    from lamina.layers.regularizers import L1 as L1
-    from lamina.layers.regularizers import L2 as L2
-    from lamina.layers.scope import Scope as Scope
-    from lamina.layers.shape import Flatten as Flatten
-    from lamina.layers.shape import Identity as Identity
-    from lamina.layers.shape import Rescale as Rescale
-    from lamina.layers.shape import Reshape as Reshape
-    from lamina.layers.tied import TiedLinear as TiedLinear
-    from lamina.layers.upsampling import Upsample as Upsample
+    from lamina.layers.activation import *
+    from lamina.layers.affine import *
+    from lamina.layers.attention import *
+    from lamina.layers.augmentation import *
+    from lamina.layers.cells import *
+    from lamina.layers.colours import *
+    from lamina.layers.convolution import *
+    from lamina.layers.dropout import *
+    from lamina.layers.embedding import *
+    from lamina.layers.image import *
+    from lamina.layers.join import *
+    from lamina.layers.layer import *
+    from lamina.layers.linear import *
+    from lamina.layers.mixing import *
+    from lamina.layers.normalization import *
+    from lamina.layers.pairs import *
+    from lamina.layers.pooling import *
+    from lamina.layers.recompute import *
+    from lamina.layers.rectifiers import *
+    from lamina.layers.recurrent import *
+    from lamina.layers.regularizers import *
+    from lamina.layers.scope import *
+    from lamina.layers.shape import *
+    from lamina.layers.tied import *
+    from lamina.layers.upsampling import *

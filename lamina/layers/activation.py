@@ -18,6 +18,9 @@ from lamina.layers.checks import axis_within_example
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 
+__all__ = ["GELU", "GLU", "LogSigmoid", "LogSoftmax", "Mish", "SiLU", "Sigmoid", "Softmax"]
+__all__ += ["Softmin", "Softplus", "Softsign", "Tanh", "Tanhshrink"]
+
 
 @frozen_dataclass
 class Tanh(Layer):

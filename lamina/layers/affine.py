@@ -18,6 +18,8 @@ from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 
+__all__ = ["RandomAffine", "RandomRotation"]
+
 _Mode = Literal["nearest", "bilinear", "bicubic"]
 _Padding = Literal["zeros", "border", "reflect"]
 

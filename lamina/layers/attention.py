@@ -34,6 +34,8 @@ from lamina.layers.linear import Linear
 from lamina.layers.normalization import LayerNorm
 from lamina.layers.scope import Scope
 
+__all__ = ["MultiHeadAttention", "TransformerDecoderBlock", "TransformerEncoderBlock"]
+
 Activation = Literal["relu", "gelu"]
 
 

@@ -31,6 +31,8 @@ from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.padding import PadMode
 
+__all__ = ["RandomCrop", "RandomErasing", "RandomFlip", "RandomShift"]
+
 
 @final
 @frozen_dataclass

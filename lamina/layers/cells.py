@@ -19,6 +19,8 @@ from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 
+__all__ = ["GRUCell", "LSTMCell", "RNNCell"]
+
 Tensors = Sequence[Tensor]
 CellActivation = Literal["tanh", "relu"]
 

@@ -16,6 +16,8 @@ from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 
+__all__ = ["ColourJitter", "RandomGreyscale"]
+
 
 @frozen_dataclass
 class ColourJitter(Layer):

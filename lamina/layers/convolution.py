@@ -37,6 +37,8 @@ from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 from lamina.ops.padding import PadMode
 
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+
 
 @frozen_dataclass
 class ForEachAxis(Kind):

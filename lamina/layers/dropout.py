@@ -14,6 +14,9 @@ from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 
+__all__ = ["AlphaDropout", "DropPath", "Dropout", "GaussianNoise", "GaussianSample"]
+__all__ += ["SpatialDropout"]
+
 
 @frozen_dataclass
 class Dropout(Layer):

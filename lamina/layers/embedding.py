@@ -27,6 +27,8 @@ from lamina.layers.scope import (
 )
 from lamina.ops.conversion import rounded_once
 
+__all__ = ["Embedding", "EmbeddingBag", "LearnedPositions", "OneHot", "SinusoidalPositions"]
+
 # Added to norms before a division, as in PyTorch.
 _SMALLEST = 1e-7
 

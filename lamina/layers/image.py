@@ -29,6 +29,8 @@ from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.padding import PadMode
 
+__all__ = ["ChannelShuffle", "Crop", "Pad", "PixelShuffle", "PixelUnshuffle"]
+
 
 @frozen_dataclass
 class _PairsOfWidths(Kind):

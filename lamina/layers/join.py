@@ -16,6 +16,8 @@ from lamina.graph.tensor import Tensors
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 
+__all__ = ["Add", "Concat", "Multiply", "concat"]
+
 
 @frozen_dataclass
 class Concat(Layer):

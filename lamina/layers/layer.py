@@ -52,6 +52,8 @@ from lamina.layers.checks import Sourced
 from lamina.layers.names import Name, OwnName
 from lamina.layers.scope import BUILDING, Record, Scope
 
+__all__ = ["Input", "Layer"]
+
 
 @frozen_dataclass
 class Layer(Sourced, ABC):

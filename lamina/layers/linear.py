@@ -16,6 +16,8 @@ from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 
+__all__ = ["Linear"]
+
 
 @frozen_dataclass
 class Linear(Layer):

@@ -21,6 +21,8 @@ from lamina.layers.layer import Layer
 from lamina.layers.partners import partners
 from lamina.layers.scope import Scope
 
+__all__ = ["CutMix", "Mixup"]
+
 
 @frozen_dataclass
 class Mixup(Layer):

@@ -34,6 +34,8 @@ from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.layers.wide import in_float32
 
+__all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "LocalResponseNorm", "RMSNorm"]
+
 
 class _AxisNumbers(Kind):
     """The number of an axis, or of several."""

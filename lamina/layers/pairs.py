@@ -18,6 +18,8 @@ from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 from lamina.layers.wide import in_float32
 
+__all__ = ["Bilinear", "CosineSimilarity", "PairwiseDistance"]
+
 
 @frozen_dataclass
 class Bilinear(Layer):

@@ -25,6 +25,10 @@ from lamina.layers.upsampling import along_axis, means, windows_of_size
 from lamina.layers.wide import in_float32
 from lamina.ops import Window
 
+__all__ = ["AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool1d", "AvgPool2d", "AvgPool3d"]
+__all__ += ["GlobalAvgPool", "GlobalMaxPool", "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d"]
+__all__ += ["MaxPool2d", "MaxPool3d", "MaxUnpool"]
+
 
 @frozen_dataclass
 class _Pool(Layer, ABC):

@@ -11,6 +11,8 @@ from lamina.graph import Origin, Tensor, source_line
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 
+__all__ = ["Recompute"]
+
 
 @final
 class Recompute:

@@ -19,6 +19,9 @@ from lamina.layers.init import Constant
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 
+__all__ = ["CELU", "ELU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU"]
+__all__ += ["PReLU", "RReLU", "ReLU", "ReLU6", "Softshrink", "Threshold"]
+
 # Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017), section 2.
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946

@@ -32,6 +32,8 @@ from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 
+__all__ = ["GRU", "LSTM", "RNN"]
+
 
 @frozen_dataclass
 class _Recurrent(Layer, ABC):

@@ -8,6 +8,8 @@ from lamina.checks.kinds import NotNegative
 from lamina.graph import Tensor
 from lamina.layers.checks import Sourced
 
+__all__ = ["L1", "L2"]
+
 
 @frozen_dataclass
 class L1(Sourced):

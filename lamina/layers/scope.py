@@ -44,6 +44,8 @@ from lamina.layers.partners import Mixture
 from lamina.ops.conversion import widened
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 
+__all__ = ["Scope"]
+
 
 class Initializer(Protocol):
     """Makes the first value of a parameter: see `lamina.init`."""

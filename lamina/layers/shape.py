@@ -18,6 +18,8 @@ from lamina.layers.layer import Layer
 from lamina.layers.names import OwnName
 from lamina.layers.scope import Scope
 
+__all__ = ["Flatten", "Identity", "Rescale", "Reshape"]
+
 
 @frozen_dataclass
 class Identity(Layer):

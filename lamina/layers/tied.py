@@ -17,6 +17,8 @@ from lamina.layers.layer import Layer
 from lamina.layers.linear import Linear
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 
+__all__ = ["TiedLinear"]
+
 
 @frozen_dataclass
 class TiedLinear(Layer):

@@ -25,6 +25,8 @@ from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.layers.wide import in_float32
 
+__all__ = ["Upsample"]
+
 Mode = Literal[
     "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"
 ]  # fmt: skip

@@ -28,6 +28,8 @@ from lamina.ops.factories import (
 from lamina.program.integers import integer_power
 from lamina.program.scalar import Scalar
 
+__all__ = ["add", "div", "lerp", "maximum", "minimum", "mul", "multiply_add", "pow", "sub"]
+
 ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
 
 

@@ -27,6 +27,8 @@ from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import expand_dims, reshape
 from lamina.program.tf32 import rounded_to_tf32
 
+__all__ = ["attention"]
+
 # Shapes -------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@ from lamina.ops.comparison import logical_and, logical_not, logical_or, logical_
 from lamina.ops.conversion import operands_of
 from lamina.ops.factories import elementwise_rule, scalar_primitive
 
+__all__ = ["bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"]
+
 _INTEGERS = ("int",)
 
 

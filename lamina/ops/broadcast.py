@@ -18,6 +18,8 @@ from lamina.ops.movement import reshape
 from lamina.program.index import constant_index
 from lamina.program.scalar import Scalar
 
+__all__ = ["broadcast_to", "sum_to"]
+
 
 def _infer_broadcast(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (x,) = operands

@@ -48,6 +48,8 @@ from lamina.ops.factories import (
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
 
+__all__ = ["clip", "hardtanh"]
+
 
 def _infer_clip(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     if operands[0].dtype.kind == "bool":

@@ -31,6 +31,9 @@ from lamina.ops.factories import (
     scalar_primitive,
 )
 
+__all__ = ["equal", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not"]
+__all__ += ["logical_or", "logical_xor", "not_equal", "where"]
+
 EQUAL = comparison_op("equal", np.equal)
 
 

@@ -57,6 +57,8 @@ from lamina.ops.factories import (
 from lamina.ops.lowering_rules import Decomposition, Elementwise, Movement
 from lamina.program.tf32 import rounded_to_tf32
 
+__all__ = ["cast", "recomputed", "round_to_tf32", "rounded", "stop_gradient"]
+
 
 def _infer_cast(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     return operands[0].shape, attributes["dtype"]

@@ -27,6 +27,8 @@ from lamina.ops.linalg import check_dtypes
 from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.windows import LARGEST_WINDOW
 
+__all__ = ["conv", "conv_transpose"]
+
 # Forward ------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,8 @@ from lamina.ops.conversion import cast
 from lamina.ops.lowering_rules import Coordinates, Generator, Pull
 from lamina.program.scalar import Apply, Position, Scalar
 
+__all__ = ["arange", "constant", "full", "ones_like", "zeros_like"]
+
 
 @checked
 def constant(value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:

@@ -29,6 +29,8 @@ from lamina.ops.factories import (
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Scalar
 
+__all__ = ["ceil", "floor_divide", "fmod", "remainder", "round", "trunc"]
+
 _SEVERAL = ((-9.0, 9.0),)
 
 

@@ -24,6 +24,8 @@ from lamina.ops.movement import transpose
 from lamina.ops.rearranging import diagonal
 from lamina.ops.reduce import summable
 
+__all__ = ["einsum"]
+
 # Of up to so many tensors the best order is searched; of more, the cheapest pair comes first.
 MOST_SEARCHED = 8
 # The batch that costs are computed for while its size is open.

@@ -30,6 +30,9 @@ from lamina.ops.factories import (
 from lamina.ops.lowering_rules import Decomposition, Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
 
+__all__ = ["abs", "cos", "erf", "erfc", "exp", "expm1", "floor", "gelu", "log", "log1p", "neg"]
+__all__ += ["reciprocal", "relu", "rsqrt", "sigmoid", "sign", "sin", "softplus", "sqrt", "tanh"]
+
 NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER, selects=True)
 
 

@@ -40,6 +40,8 @@ from lamina.ops.recurrence import recurrence
 from lamina.ops.reduce import argmax, prod
 from lamina.ops.reduce import sum as sum_along
 
+__all__ = ["cholesky", "det", "inverse", "slogdet", "solve", "solve_triangular"]
+
 # Shapes and masks ---------------------------------------------------------------------------------
 
 

@@ -27,6 +27,8 @@ from lamina.ops.factories import (
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Scalar
 
+__all__ = ["copysign", "isfinite", "isinf", "isnan", "nan_to_num"]
+
 
 @checked
 def isnan(x: TensorLike) -> Tensor:

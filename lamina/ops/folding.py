@@ -15,6 +15,8 @@ from lamina.ops.movement import reshape, transpose
 from lamina.ops.windows import Window, windows, windows_of
 from lamina.ops.windows import fold as add_windows
 
+__all__ = ["fold", "unfold"]
+
 
 @checked
 def unfold(x: TensorLike, along: Sequence[Window]) -> Tensor:

@@ -37,6 +37,8 @@ from lamina.ops.movement import flip, reshape, transpose
 from lamina.ops.reduce import require_float
 from lamina.ops.slicing import pad
 
+__all__ = ["fft", "ifft", "irfft", "rfft"]
+
 Norm = Literal["backward", "ortho", "forward"]
 _NORM = Word(("backward", "ortho", "forward"))
 

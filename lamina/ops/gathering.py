@@ -33,6 +33,8 @@ from lamina.ops.reduce import element_count, summable
 from lamina.ops.slicing import difference, is_negative, padded, slice_axis
 from lamina.ops.sorting import ORDER
 
+__all__ = ["bincount", "gather", "masked_fill", "scatter"]
+
 Combine = Literal["set", "add"]
 
 

@@ -37,6 +37,8 @@ from lamina.ops.movement import flip, reshape, transpose
 from lamina.ops.reduce import element_count
 from lamina.ops.slicing import difference, is_negative, sliced
 
+__all__ = ["getitem"]
+
 # An entry of a key for an axis, or None for a new axis. An array has its elements counted from 0.
 Entry = slice | int | Size | Tensor | None
 

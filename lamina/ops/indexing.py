@@ -35,6 +35,8 @@ from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Scattering, g
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Position, Scalar
 
+__all__ = ["one_hot", "scatter_add", "scatter_along_axis", "take", "take_along_axis"]
+
 
 def check_indices(name: str, indices: Tensor) -> None:
     """Raises DTypeError for indices that are not integers."""

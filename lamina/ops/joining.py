@@ -35,6 +35,8 @@ from lamina.ops.movement import expand_dims, squeeze
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
 
+__all__ = ["concat", "split", "stack", "unstack"]
+
 
 def _offsets(extents: Sequence[Dim]) -> list[Dim]:
     """The offset of each part, and the end of the last one."""

@@ -33,6 +33,8 @@ from lamina.ops.conversion import numeric, operands_of
 from lamina.ops.lowering_rules import Contracting, Decomposition
 from lamina.ops.movement import reshape, transpose
 
+__all__ = ["contract", "dot", "matmul", "outer"]
+
 Labels = tuple[str, ...]
 
 # The contraction ----------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ from lamina.ops.factories import (
 from lamina.ops.lowering_rules import Decomposition
 from lamina.program.scalar import Scalar
 
+__all__ = ["exp2", "log2", "log10", "logaddexp", "xlogy"]
+
 _LN2, _LN10 = math.log(2.0), math.log(10.0)
 
 EXP2 = unary_op("exp2", "exp2", np.exp2, lambda x, y, g: g * (y * _LN2), WIDE)

@@ -30,6 +30,8 @@ from lamina.ops.lowering_rules import Coordinates, Movement, Pull
 from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Scalar
 
+__all__ = ["expand_dims", "flip", "reshape", "squeeze", "transpose"]
+
 # reshape ------------------------------------------------------------------------------------------
 
 

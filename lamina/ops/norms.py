@@ -29,6 +29,8 @@ from lamina.ops.reduce import min as smallest
 from lamina.ops.reduce import sum as sum_along
 from lamina.ops.slicing import slice_axis
 
+__all__ = ["cdist", "cosine_similarity", "cross", "norm", "normalize"]
+
 Axes = int | Sequence[int] | None
 _NOT_NEGATIVE = Number("[0, inf)")
 

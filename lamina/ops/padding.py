@@ -19,6 +19,8 @@ from lamina.ops.joining import concat
 from lamina.ops.movement import flip
 from lamina.ops.slicing import pad, slice_axis
 
+__all__ = ["pad_with"]
+
 PadMode = Literal["constant", "reflect", "replicate", "circular"]
 PAD_MODES = ("constant", "reflect", "replicate", "circular")
 

@@ -24,6 +24,8 @@ from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest
 from lamina.ops.windows import WINDOW, Window, fold, windows, windows_of
 
+__all__ = ["window_argmax", "window_max", "window_sum"]
+
 # Windows slide along the last axes of a tensor; the attribute `along` has one for each.
 
 

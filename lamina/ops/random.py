@@ -42,6 +42,8 @@ from lamina.program.index import flatten
 from lamina.program.philox import random_bits
 from lamina.program.scalar import Apply, Literal, Local, Position, Scalar, postorder
 
+__all__ = ["bernoulli", "normal", "uniform"]
+
 # Scalar expressions -------------------------------------------------------------------------------
 
 

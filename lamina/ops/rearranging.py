@@ -38,6 +38,9 @@ from lamina.ops.movement import expand_dims, flip, reshape, transpose
 from lamina.ops.reduce import sum as sum_along
 from lamina.ops.slicing import padded, slice_axis, sliced
 
+__all__ = ["chunk", "diag_embed", "diagonal", "eye", "linspace", "meshgrid", "moveaxis", "repeat"]
+__all__ += ["roll", "rot90", "swapaxes", "tile", "trace", "tril", "triu"]
+
 Offset = int
 
 # Order --------------------------------------------------------------------------------------------

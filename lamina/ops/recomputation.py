@@ -20,6 +20,8 @@ from lamina.graph import (
 from lamina.ops.conversion import recomputed
 from lamina.ops.lowering_rules import Movement
 
+__all__ = ["computed_again"]
+
 
 def _infer_first(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
     return operands[0].shape, operands[0].dtype

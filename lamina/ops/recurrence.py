@@ -44,6 +44,8 @@ from lamina.ops.lowering_rules import Repeating
 from lamina.ops.recurrence_gradient import Tensors, length_of, named_results, recurrence_gradient
 from lamina.ops.slicing import slice_axis
 
+__all__ = ["recurrence"]
+
 # (states, elements of the sequences, constants) -> (new states, further results) of an iteration
 StepFunction = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensors]]
 

@@ -54,6 +54,9 @@ from lamina.ops.elementwise import sqrt
 from lamina.ops.lowering_rules import Decomposition, Reduction
 from lamina.ops.movement import expand_dims, reshape, transpose
 
+__all__ = ["all", "any", "argmax", "argmin", "element_count", "max", "mean", "min", "prod", "std"]
+__all__ += ["sum", "variance"]
+
 Axes = int | Sequence[int] | None
 
 _NARROW = (bool_, uint8, int8, uint16, int16, int32)

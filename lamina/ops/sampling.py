@@ -30,6 +30,8 @@ from lamina.ops.indexing import take_along_axis
 from lamina.ops.linalg import matmul
 from lamina.ops.movement import expand_dims, reshape, transpose
 
+__all__ = ["affine_grid", "grid_sample"]
+
 SampleMode = Literal["nearest", "bilinear", "bicubic"]
 SamplePadding = Literal["zeros", "border", "reflect"]
 

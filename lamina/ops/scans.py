@@ -23,6 +23,8 @@ from lamina.ops.movement import reshape, transpose
 from lamina.ops.recurrence import recurrence
 from lamina.ops.reduce import summable
 
+__all__ = ["cummax", "cummin", "cumprod", "cumsum"]
+
 _ATTRIBUTES = {"axis": Axis(), "reverse": Flag()}
 
 

@@ -20,6 +20,8 @@ from lamina.ops.lowering_rules import Coordinates, Movement, Pull, select_within
 from lamina.program.index import Index
 from lamina.program.scalar import Bound, Literal, Scalar
 
+__all__ = ["pad"]
+
 # slice --------------------------------------------------------------------------------------------
 
 

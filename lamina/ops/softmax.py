@@ -30,6 +30,8 @@ from lamina.ops.reduce import (
 from lamina.ops.reduce import max as largest
 from lamina.ops.reduce import sum as total
 
+__all__ = ["log_softmax", "logsumexp", "softmax"]
+
 
 def _finite_or_zero(x: Tensor) -> Tensor:
     return where(abs(x) < math.inf, x, 0)

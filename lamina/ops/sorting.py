@@ -28,6 +28,8 @@ from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Apply, Literal, Scalar
 from lamina.program.sort_keys import sort_key
 
+__all__ = ["argsort", "median", "sort", "top_k"]
+
 # order --------------------------------------------------------------------------------------------
 
 

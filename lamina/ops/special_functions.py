@@ -28,6 +28,8 @@ from lamina.ops.factories import FLOAT, elementwise_rule, elementwise_samples
 from lamina.ops.finite import copysign
 from lamina.ops.lowering_rules import Decomposition
 
+__all__ = ["digamma", "erfinv", "lgamma", "polygamma"]
+
 _RANGES = ((0.1, 3.0), (2.0, 40.0), (-3.9, -3.1))
 # Stirling's series is used from here on.
 _LARGE = 8

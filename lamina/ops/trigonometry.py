@@ -27,6 +27,9 @@ from lamina.ops.factories import (
 )
 from lamina.program.scalar import Scalar
 
+__all__ = ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "hypot", "sinh"]
+__all__ += ["tan"]
+
 _WITHIN_ONE = ((-0.9, 0.9),)
 
 TAN = unary_op("tan", "tan", np.tan, lambda x, y, g: g * (y * y + 1), ((-1.2, 1.2),))

@@ -213,7 +213,7 @@ def test_recurrent_layers_refuse_integers() -> None:
     "options",
     [
         *({"features": 0}, {"layers": 0}, {"bidirectional": 1}, {"returns": "first"}),
-        *({"dropout": 1.0}, {"bias": None}, {"truncate": 0}, {"activation": "sigmoid"}),
+        *({"dropout": 1.5}, {"bias": None}, {"truncate": 0}, {"activation": "sigmoid"}),
     ],
     ids=str,
 )

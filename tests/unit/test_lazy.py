@@ -58,8 +58,12 @@ def test_names_are_those_of_the_import_statements(name: str) -> None:
     for statement in block.body:
         assert isinstance(statement, ast.ImportFrom)
         (alias,) = statement.names
-        assert alias.asname == alias.name
-        homes[alias.name] = str(statement.module)
+        home = str(statement.module)
+        if alias.name == "*":
+            homes |= dict.fromkeys(importlib.import_module(home).__all__, home)
+        else:
+            assert alias.asname == alias.name
+            homes[alias.name] = home
     assert list(package.__all__) == sorted(homes)
     for alias, home in homes.items():
         namespace: dict[str, object] = {}
@@ -189,7 +193,7 @@ INIT = """
 from lamina.base.lazy import loaded_when_used
 
 if not loaded_when_used(__name__):
-    from parcel.good import good as good
+    from parcel.good import *
     from parcel.lacking import needs as needs
 
 own = 5
@@ -202,7 +206,7 @@ def parcel(tmp_path: Path) -> Path:
     package = tmp_path / "parcel"
     package.mkdir()
     (package / "__init__.py").write_text(INIT)
-    (package / "good.py").write_text("def good():\n    return 3\n")
+    (package / "good.py").write_text('__all__ = ["good"]\n\ndef good():\n    return 3\n')
     (package / "lacking.py").write_text("import sys\nneeds = 'parcel.good' in sys.modules\n")
     return tmp_path
 

@@ -26,6 +26,8 @@ from lamina.learning.losses.loss import (
 from lamina.learning.losses.scores import SCORES, doubt, is_softmax_of_one, not_scores
 from lamina.learning.target_checks import Weights, check_probabilities, matched, weight_tensor
 
+__all__ = ["BCE", "BCEWithLogits", "BinaryFocal"]
+
 
 @frozen_dataclass
 class BCE(Loss):

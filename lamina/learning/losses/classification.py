@@ -25,6 +25,8 @@ from lamina.learning.target_checks import (
     weight_tensor,
 )
 
+__all__ = ["NLL", "CrossEntropy", "Focal"]
+
 
 @frozen_dataclass
 class CrossEntropy(OfClassNumbers):

@@ -29,6 +29,8 @@ from lamina.learning.losses.loss import (
 from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.target_checks import check_values, matched
 
+__all__ = ["EvidenceLowerBound", "GaussianNLL", "KLDivergence", "PoissonNLL"]
+
 
 @frozen_dataclass
 class KLDivergence(Loss):

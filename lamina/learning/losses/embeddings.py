@@ -19,6 +19,8 @@ from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import Elements, Loss, Reduction, Target, count_of, several
 from lamina.learning.target_checks import check_values, matched
 
+__all__ = ["CosineEmbedding", "NegativeCosine", "Triplet", "TripletWithDistance"]
+
 # Added to squared lengths, so that the cosine has a gradient at 0; PyTorch's number.
 _EPSILON = 1e-12
 

@@ -39,6 +39,9 @@ from lamina.learning.target_checks import (
     weight_tensor,
 )
 
+__all__ = ["CategoricalHinge", "Hinge", "HingeEmbedding", "MarginRanking", "MultiLabelMargin"]
+__all__ += ["MultiLabelSoftMargin", "MultiMargin", "SoftMargin", "SquaredHinge"]
+
 # A margin may be negative; PyTorch allows it too.
 Margin = Annotated[float, Number()]
 

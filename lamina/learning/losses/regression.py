@@ -18,6 +18,8 @@ from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import Elements, Loss, Reduction, Target
 from lamina.learning.target_checks import check_values, matched
 
+__all__ = ["MAE", "MAPE", "MSE", "MSLE", "Huber", "LogCosh", "Quantile", "SmoothL1"]
+
 _LEVEL = Number("(0, 1)")
 
 

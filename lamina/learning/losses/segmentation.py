@@ -21,6 +21,8 @@ from lamina.learning.target_checks import (
     matched,
 )
 
+__all__ = ["Dice"]
+
 
 @frozen_dataclass
 class Dice(Loss):

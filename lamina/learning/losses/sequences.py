@@ -20,6 +20,8 @@ from lamina.learning.losses.loss import Elements, Loss, Reduction, Target
 from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.target_checks import check_values
 
+__all__ = ["CTC"]
+
 # Stands for the logarithm of the probability 0: sums of it stay finite and have gradients.
 _NEVER = -1e30
 

@@ -33,6 +33,8 @@ from lamina.learning.metrics.metric import (
 )
 from lamina.learning.weighting import aligned, weighted
 
+__all__ = ["F1", "Accuracy", "BinaryAccuracy", "Precision", "Recall", "TopK"]
+
 Average = Literal["macro", "micro", "weighted", "none", "binary"]
 
 

@@ -23,6 +23,8 @@ from lamina.learning.metrics.metric import (
 )
 from lamina.learning.weighting import aligned, weighted
 
+__all__ = ["CohenKappa", "ConfusionMatrix", "MatthewsCorrelation", "MeanIoU"]
+
 
 def confusion(
     metric: OfClasses, prediction: Tensor, target: Tensor, weights: Tensor | None

@@ -30,6 +30,8 @@ from lamina.learning.metrics.metric import (
 )
 from lamina.learning.weighting import weighted, weighted_sum
 
+__all__ = ["CalibrationError", "Perplexity"]
+
 
 @frozen_dataclass
 class CalibrationError(OfTargets):

@@ -28,6 +28,8 @@ from lamina.learning.metrics.metric import (
     same_shape,
 )
 
+__all__ = ["AUROC", "AveragePrecision"]
+
 Averages = Literal["macro", "micro", "weighted", "none"]
 
 

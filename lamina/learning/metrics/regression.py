@@ -15,6 +15,9 @@ from lamina.graph import Tensor
 from lamina.learning.metrics.metric import Metric, full_weights, ratio, same_shape, summed
 from lamina.learning.weighting import weighted
 
+__all__ = ["R2", "MeanAbsoluteError", "MeanSquaredError", "PearsonCorrelation"]
+__all__ += ["RootMeanSquaredError"]
+
 
 class _MeanOfErrors(Metric):
     """The base of means over errors; the statistics are `sum` and `count`."""

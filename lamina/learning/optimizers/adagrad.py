@@ -19,6 +19,8 @@ from lamina.learning.optimizers.optimizer import (
     running_square,
 )
 
+__all__ = ["Adadelta", "Adagrad", "RMSProp"]
+
 
 @frozen_dataclass
 class Adagrad(Optimizer):

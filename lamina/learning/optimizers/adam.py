@@ -22,6 +22,8 @@ from lamina.learning.optimizers.optimizer import (
 )
 from lamina.learning.protocols import PerParameter
 
+__all__ = ["LAMB", "Adam", "AdamW", "Adamax", "NAdam"]
+
 
 @frozen_dataclass
 class Adam(Optimizer):

@@ -28,6 +28,8 @@ from lamina.learning.protocols import (
 )
 from lamina.learning.protocols import Optimizer as AnyOptimizer
 
+__all__ = ["EMA", "SWA"]
+
 
 @frozen_dataclass
 class Averaging(Optimizer):

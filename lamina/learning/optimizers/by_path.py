@@ -18,6 +18,8 @@ from lamina.learning.protocols import (
     optimizers_by_name,
 )
 
+__all__ = ["ByPath"]
+
 
 @frozen_dataclass
 class ByPath(Optimizer):

@@ -22,6 +22,8 @@ from lamina.learning.optimizers.optimizer import (
     running_mean,
 )
 
+__all__ = ["SGD", "Lion", "Rprop"]
+
 
 @frozen_dataclass
 class SGD(Optimizer):

@@ -12,6 +12,8 @@ from lamina.checks.kinds import Count, NotNegative
 from lamina.graph import Tensor
 from lamina.learning.optimizers.optimizer import Optimizer, Rate, Slots, rate_at
 
+__all__ = ["LBFGS"]
+
 # A pair of changes is kept if their product is above this: otherwise the curvature is unknown.
 _LEAST_CURVATURE = 1e-10
 
