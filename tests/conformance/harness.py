@@ -34,6 +34,12 @@ CASES = [
 DIFFERENTIABLE = [case for case in CASES if case.values[1].differentiable]
 
 
+def tens(seeds: range) -> list[Any]:
+    """The first of each ten seeds, as parameters of tests; all but the first ten are sampled."""
+    marks = pytest.mark.sampled
+    return [pytest.param(first, marks=marks if first else ()) for first in seeds[::10]]
+
+
 def run_program(
     program: Program, engine: Engine, feeds: Values, runs: int = 1, schedule: Any = None
 ) -> tuple[Values, Values]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from harness import Leaves, check
+from harness import Leaves, check, tens
 
 from lamina import ops
 from lamina.base.shapes import Array, DType, float32, float64
@@ -111,7 +111,7 @@ class Products:
         return seed, step
 
 
-@pytest.mark.parametrize("first", range(0, 150, 10))
+@pytest.mark.parametrize("first", tens(range(150)))
 def test_products_equal_their_evaluation(first: int, engine: Engine, check_cases: Any) -> None:
     def build(seed: int, leaves: Leaves) -> list[Tensor]:
         return Products(seed, leaves).results()

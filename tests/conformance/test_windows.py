@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Leaves
+from harness import Leaves, tens
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
@@ -19,7 +19,7 @@ from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 
 
-@pytest.mark.parametrize("first", SEEDS[::10])
+@pytest.mark.parametrize("first", tens(SEEDS))
 def test_contractions_over_windows_equal_their_evaluation(
     first: int, engine: Engine, check_cases: Any
 ) -> None:
@@ -29,7 +29,7 @@ def test_contractions_over_windows_equal_their_evaluation(
     check_cases([(str(seed), partial(build, seed)) for seed in range(first, first + 10)], engine)
 
 
-@pytest.mark.parametrize("first", FILTERED_SEEDS[::10])
+@pytest.mark.parametrize("first", tens(FILTERED_SEEDS))
 def test_contractions_over_windows_of_3x3_equal_their_evaluation(
     first: int, engine: Engine, check_cases: Any
 ) -> None:
