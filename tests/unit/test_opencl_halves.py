@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -55,11 +57,27 @@ def faults_of_halves(driver: Any) -> list[Any]:
     return list(_faults_of_halves(driver))
 
 
-@pytest.mark.parametrize("native", [False, True], ids=["functions", "type"])
-def test_each_check_of_float16_finds_its_fault(native: bool) -> None:
-    from lamina.engines.opencl.selftest_halves import halves_kernel
+@contextmanager
+def type_replaced(text: str, instead: str) -> Generator[None]:
+    """The test of the type of float16 has another text."""
+    from lamina.engines.opencl import selftest
 
-    checks = halves_kernel(native=native).checks
+    own = selftest.halves_for
+
+    def halves_for(traits: Any, *, native: bool) -> Any:
+        right, kernels = own(traits, native=native)
+        return right.replace(text, instead) if native else right, kernels
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selftest, "halves_for", halves_for)
+        yield
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["functions", "type"])
+def test_each_check_of_float16_finds_its_fault(driver: Any, native: bool) -> None:
+    from lamina.engines.opencl.selftest_kernels import halves_for
+
+    checks = halves_for(driver.traits, native=native)[1][0].checks
     # Conversions, and with the type four operations: of scalars, and of four lanes each.
     assert len(checks) == (6 if native else 2) * 5
     check_faults(checks)
@@ -80,25 +98,19 @@ def test_wrong_functions_for_float16_are_found(
     from lamina.engines.opencl import selftest
     from lamina.engines.opencl.verdicts import HALF_FUNCTIONS
 
-    right = selftest.halves_text(driver.traits, native=False)
+    right, kernels = selftest.halves_for(driver.traits, native=False)
     assert text in right
-    monkeypatch.setattr(selftest, "halves_text", lambda *_, native: right.replace(text, instead))
+    wrong = right.replace(text, instead)
+    monkeypatch.setattr(selftest, "halves_for", lambda *_, native: (wrong, kernels))
     plain = with_verdict(driver, has_type=False)
     assert faults_of_halves(plain) == [HALF_FUNCTIONS]
 
 
 def test_a_device_that_refuses_the_type_of_float16_does_without_it(driver: Any) -> None:
-    from lamina.engines.opencl import selftest
     from lamina.engines.opencl.verdicts import HALF_TYPE
 
     claims = with_verdict(driver, has_type=True)
-    broken = selftest.halves_text(driver.traits, native=True).replace("as_half", "no_half")
-    with pytest.MonkeyPatch.context() as patch:
-        own = selftest.halves_text
-        patch.setattr(
-            *(selftest, "halves_text"),
-            lambda traits, native: broken if native else own(traits, native=False),
-        )
+    with type_replaced("as_half", "no_half"):
         assert faults_of_halves(claims) == [HALF_TYPE]
     after = with_verdict(driver, HALF_TYPE, has_type=True)
     assert not after.traits.has_float16
@@ -120,16 +132,8 @@ def test_a_wrong_type_of_float16_is_found(driver: Any, text: str, instead: str) 
 
     if not driver.traits.has_float16:
         pytest.skip("the device has no cl_khr_fp16")
-    right = selftest.halves_text(driver.traits, native=True)
-    assert text in right
-    own = selftest.halves_text
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            *(selftest, "halves_text"),
-            lambda traits, native: (
-                right.replace(text, instead) if native else own(traits, native=False)
-            ),
-        )
+    assert text in selftest.halves_for(driver.traits, native=True)[0]
+    with type_replaced(text, instead):
         assert faults_of_halves(driver) == [HALF_TYPE]
 
 

@@ -18,7 +18,7 @@ from lamina.engines.engine import Device
 from lamina.engines.gpu.own_process import OwnProcess
 from lamina.engines.gpu.selection import chosen_device
 from lamina.engines.opencl.requirements import RUSTICL, no_device, rusticl_advice
-from lamina.engines.opencl.verdicts import verdict_of
+from lamina.engines.opencl.verdicts import HALF_TYPE, verdict_of
 
 _LEAST_VERSION = (1, 2)
 _UPDATE = "Update the driver, or install another one: docs/opencl.md lists them by hardware."
@@ -124,7 +124,7 @@ def _with_verdict(found: Found) -> Found:
     if verdict is None:
         return Found(replace(record, self_test="not run yet"), handle)
     notes = tuple(f"{one.what}: {one.workaround}" for one in verdict.faults if one.workaround)
-    record = replace(record, has_float16=record.has_float16 and verdict.computes_halves)
+    record = replace(record, has_float16=record.has_float16 and HALF_TYPE not in verdict.faults)
     if not verdict.refused:
         return Found(replace(record, self_test="passed", notes=notes), handle)
     what = "; ".join(fault.what for fault in verdict.refused)

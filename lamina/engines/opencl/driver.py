@@ -30,7 +30,16 @@ from lamina.engines.opencl.devices import (
     status_text,
 )
 from lamina.engines.opencl.direct import send
-from lamina.engines.opencl.verdicts import Verdict
+from lamina.engines.opencl.verdicts import (
+    BINARIES,
+    HALF_FUNCTIONS,
+    HALF_TYPE,
+    MOST_ITERATIONS,
+    RECORDED,
+    SHORT_LOOPS,
+    TIMERS,
+    Verdict,
+)
 
 # The work items of a work group, unless the device's limit is lower. All launches of a kernel have
 # groups of one size, for which PoCL compiles it once.
@@ -156,7 +165,8 @@ class OpenClDriver:
 
     def __init__(self, found: Found, verdict: Verdict) -> None:
         own_process.require()
-        self._keeps_binaries = verdict.keeps_binaries
+        faults = verdict.faults
+        self._keeps_binaries = BINARIES not in faults
         self.record = found.record
         self.allocated = Allocated()
         # `chosen` returns no device without a handle.
@@ -165,17 +175,17 @@ class OpenClDriver:
         with self.errors("opening the device"):
             self.traits = replace(
                 _traits(found.handle),
-                most_iterations=verdict.most_iterations,
-                has_float16=has_float16(found.handle) and verdict.computes_halves,
+                most_iterations=MOST_ITERATIONS if SHORT_LOOPS in faults else None,
+                has_float16=has_float16(found.handle) and HALF_TYPE not in faults,
             )
-            half = OPENCL.half if verdict.converts_halves else None
+            half = None if HALF_FUNCTIONS in faults else OPENCL.half
             self.words = replace(OPENCL, half=NATIVE_HALF if self.traits.has_float16 else half)
             self._context = cl.Context([found.handle])
             self._queue = _Queue(cl.CommandQueue(self._context))
             # Made when it is needed.
             self._uploads: _Queue | None = None
-            self._command_buffers = command_buffers(found.handle) if verdict.records else None
-            self._has_timers = verdict.has_timers
+            self._command_buffers = None if RECORDED in faults else command_buffers(found.handle)
+            self._has_timers = TIMERS not in faults
 
     @property
     def queue(self) -> _Queue:

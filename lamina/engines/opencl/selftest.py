@@ -15,8 +15,7 @@ import pyopencl as cl
 from lamina.base.shapes import Array
 from lamina.engines.opencl.devices import Found
 from lamina.engines.opencl.driver import OpenClDriver
-from lamina.engines.opencl.selftest_halves import halves_kernel, halves_text
-from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel, kernels_for, text_for
+from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel, halves_for, program_for
 from lamina.engines.opencl.verdicts import BINARIES, RECORDED, TIMERS, Fault, Verdict, remember
 from lamina.errors import EngineError, InternalError, LaminaError
 
@@ -48,8 +47,8 @@ def _text_of(error: LaminaError) -> str:
 
 
 def _faults_of(driver: OpenClDriver) -> Iterator[Fault]:
-    module = driver.build(text_for(driver.traits))
-    kernels = kernels_for(driver.traits)
+    text, kernels = program_for(driver.traits)
+    module = driver.build(text)
     results = [_results(driver, module, kernel) for kernel in kernels]
     for kernel, result in zip(kernels, results, strict=True):
         yield from _failed(kernel.checks, result)
@@ -127,10 +126,9 @@ def _faults_of_queue(driver: OpenClDriver, module: cl.Program) -> Iterator[Fault
 def _faults_of_halves(driver: OpenClDriver) -> Iterator[Fault]:
     """Whether float16 is converted wrongly by functions, or by the type of `cl_khr_fp16`."""
     for native in (False, True) if driver.traits.has_float16 else (False,):
-        kernel = halves_kernel(native=native)
+        text, (kernel,) = halves_for(driver.traits, native=native)
         try:
-            module = driver.build(halves_text(driver.traits, native=native))
-            failed = [*_failed(kernel.checks, _results(driver, module, kernel))]
+            failed = [*_failed(kernel.checks, _results(driver, driver.build(text), kernel))]
         except (EngineError, InternalError):
             failed = [check.fault for check in kernel.checks]
         yield from failed[:1]

@@ -1,12 +1,13 @@
 """The kernels of the self-test, their inputs, and their results on a sound device.
 
-`arithmetic` is written by the same code as all kernels, so it has all workarounds. `plain` shows
-the faults that they avoid. The other kernels are plain OpenCL C.
+`arithmetic` and `halves` are written by the same code as all kernels, so they have all workarounds;
+`plain` shows the faults that they avoid. The other kernels are plain OpenCL C.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,16 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.codegen.c import Function, Module
-from lamina.codegen.values import FLOAT, I32, I64, Type, Value, constant
-from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR
+from lamina.codegen.values import FLOAT, I64, Type, Value, constant
+from lamina.codegen.words import NATIVE_HALF, OPENCL, OPENCL_PROCESSOR, Words
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.opencl.verdicts import MOST_ITERATIONS, SHORT_LOOPS, Fault
+from lamina.engines.opencl.verdicts import (
+    HALF_FUNCTIONS,
+    HALF_TYPE,
+    MOST_ITERATIONS,
+    SHORT_LOOPS,
+    Fault,
+)
 
 # The work items of a kernel; GROUP of them share local memory.
 COUNT, GROUP = 64, 16
@@ -25,6 +32,8 @@ COUNT, GROUP = 64, 16
 _TERMS = 18
 # The iterations of a loop of one work item.
 _LONG = 70_000
+# The lanes of vectors in the test of float16.
+_LANES = 4
 
 
 @frozen_dataclass
@@ -69,7 +78,118 @@ class Kernel:
         return self.checks[0].expected.dtype
 
 
-# Inputs -------------------------------------------------------------------------------------------
+def program_for(traits: Traits) -> tuple[str, tuple[Kernel, ...]]:
+    """The text of all kernels but `halves`, and the kernels that a device can run."""
+    module = _module(traits, OPENCL)
+    kernels = (_arithmetic(module, traits), _plain(), _loops(), _memory())
+    text = _TEXT
+    in_order = "\n".join(OPENCL.in_order)
+    words = {"COUNT": COUNT, "GROUP": GROUP, "TERMS": _TERMS, "IN_ORDER": in_order}
+    for name, value in words.items():
+        text = text.replace(name, str(value))
+    if traits.largest_group >= GROUP:
+        kernels += (_groups(),)
+    return module.text() + text, kernels
+
+
+def halves_for(traits: Traits, *, native: bool) -> tuple[str, tuple[Kernel, ...]]:
+    """The text of the kernel `halves`, and the kernel: conversions and arithmetic of float16.
+
+    A device that fails is not refused, because Lamina can do without both.
+
+    Args:
+        traits: of the device.
+        native: whether it is written with the type of `cl_khr_fp16`, or with OpenCL's functions.
+    """
+    module = _module(traits, replace(OPENCL, half=NATIVE_HALF) if native else OPENCL)
+    kernel = _halves(module, native)
+    return module.text(), (kernel,)
+
+
+def _module(traits: Traits, words: Words) -> Module:
+    """A text in the words of the kernels of programs."""
+    return Module(
+        replace(OPENCL_PROCESSOR, half=words.half) if traits.is_processor else words,
+        fused=traits.fused,
+        doubles=traits.has_float64,
+        exact_division=traits.exact_division,
+    )
+
+
+# Kernels that are written by the code of all kernels ----------------------------------------------
+
+# (code, operands of a work item) -> a float, an integer, or the bits of a float16. The operands are
+# an element of each input by its name, `item`, and `terms`: the address of the first input.
+_Write = Callable[[Function, Mapping[str, Value]], Value]
+_Row = tuple[Fault, _Write, Array, int]
+_ELEMENTS = {"uint16": "i16", "int32": "i32", "uint64": "i64", "float32": "float"}
+
+
+def _written(
+    module: Module, name: str, inputs: Mapping[str, Array], rows: Sequence[_Row], *lanes: int
+) -> Kernel:
+    """Writes a kernel in which each row is a check.
+
+    Args:
+        module: the text.
+        name: of the kernel.
+        inputs: arrays; a work item takes the element of its number. For vectors they begin again
+            at the end.
+        rows: a fault, what is written, its results, and their tolerance. Results that are float16
+            are written as their bits.
+        lanes: 0 if scalars are tested, a number if vectors of the next elements are; may be both.
+    """
+    elements = {label: Type(_ELEMENTS[str(array.dtype)]) for label, array in inputs.items()}
+    buffers = [*((label, type.element) for label, type in elements.items()), ("results", "i64")]
+    code = module.kernel(name, buffers, [])
+    *sources, results = code.parameters
+    item = code.item()
+    checks: list[Check] = []
+    with code.when(code.compare("ult", item, constant(COUNT, I64))):
+        for width in lanes:
+            operands = {"item": item, "terms": sources[0]} | {
+                label: code.load(code.offset(source, item, type.element), type.wide(width))
+                for source, (label, type) in zip(sources, elements.items(), strict=True)
+            }
+            for fault, write, expected, tolerance in rows:
+                value = _bits(code, write(code, operands), expected.dtype == np.float16)
+                for lane in range(width or 1):
+                    bits = code.extract(value, lane) if width else value
+                    position = code.add(item, constant(len(checks) * COUNT, I64))
+                    wide = bits if bits.type == I64 else code.convert("zext", bits, "i64")
+                    code.store(wide, code.offset(results, position, "i64"))
+                    checks.append(Check(fault, _expected(np.roll(expected, -lane)), tolerance))
+    code.finish()
+    more = max(lanes)
+    arrays = tuple(np.append(array, array[:more]) for array in inputs.values())
+    return Kernel(name, arrays, tuple(checks))
+
+
+# NaN may have any bits: here it has these, in float32 and in float16.
+_NAN, _HALF_NAN = 0x7FC00000, 0x7E00
+
+
+def _bits(code: Function, value: Value, is_half: bool) -> Value:
+    """The bits of a result; those of a NaN are always the same."""
+    if value.type.is_float:
+        bits = code.convert("bitcast", value, "i32")
+        return code.select(code.compare("uno", value, value), constant(_NAN, bits.type), bits)
+    if not is_half:
+        return value
+    magnitude = code.binary("and", value, constant(0x7FFF, value.type))
+    is_nan = code.compare("ugt", magnitude, constant(0x7C00, value.type))
+    return code.select(is_nan, constant(_HALF_NAN, value.type), value)
+
+
+def _expected(array: Array) -> Array:
+    """The bits of results, as unsigned integers of 64 bits."""
+    bits = array.view(f"uint{8 * array.itemsize}").astype("uint64")
+    if array.dtype.kind != "f":
+        return bits
+    return np.where(np.isnan(array), np.uint64(_NAN if array.itemsize == 4 else _HALF_NAN), bits)
+
+
+# Arithmetic ---------------------------------------------------------------------------------------
 
 _NUMBERS = np.arange(COUNT, dtype="uint64")
 _INTS = np.resize(np.array([0, 1, -1, 2, -2, 2**31 - 1, -(2**31), 5, -70_000], "int32"), COUNT)
@@ -85,152 +205,127 @@ _SPECIAL = np.resize(
 _SATURATED = np.resize(np.array([0, 0, 0, 3, 2**32 - 1, 2**32 - 1, 0, 4 * 10**9], "uint64"), COUNT)
 
 
-def _bits(floats: Array) -> Array:
-    return floats.astype("float32").view("uint32").astype("uint64")
-
-
-def _sums() -> Array:
-    """The bits of 0 - _LEFT[n] - _LEFT[n + 1] - ..., for _TERMS terms, in this order."""
-    total = np.zeros(COUNT, "float32")
-    for term in range(_TERMS):
-        total = total - np.resize(_LEFT, COUNT + _TERMS)[term : term + COUNT]
-    return _bits(total)
-
-
-# Arithmetic ---------------------------------------------------------------------------------------
-
-
-@frozen_dataclass
-class _Operands:
-    """The operands of a work item: integers, wide integers, floats, and addresses of sums."""
-
-    number: Value
-    wide: Value
-    divisor: Value
-    left: Value
-    right: Value
-    added: Value
-    special: Value
-    item: Value
-    terms: Value
-
-
-_Write = Callable[[Function, _Operands], Value]
-
-
-def _arithmetic(traits: Traits) -> tuple[tuple[str, _Write, Array, int], ...]:
-    """What is checked, how it is written, its results, and their tolerance."""
+def _arithmetic(module: Module, traits: Traits) -> Kernel:
     residual = (_LEFT.astype("float64") * _RIGHT + _ADDED).astype("float32")
-    exact = traits.exact_division or traits.has_float64
+    zeros = np.zeros(COUNT, "float32")
     # OpenCL allows 2.5 units in the last place for divisions and 3 for square roots.
-    tolerance = 0 if exact else 3
-    signed = (_WIDE.view("int64") >> (_NUMBERS % 63).view("int64")).view("uint64")
-    return (
+    inexact = 0 if traits.exact_division or traits.has_float64 else 3
+    shifted = _WIDE.view("int64") >> (_NUMBERS % 63).view("int64")
+
+    def binary(operation: str) -> _Write:
+        return lambda code, x: code.binary(operation, x["wide"], x["divisors"])
+
+    def shift(code: Function, x: Mapping[str, Value]) -> Value:
+        return code.binary("ashr", x["wide"], code.binary("urem", x["item"], constant(63, I64)))
+
+    rows: list[tuple[str, _Write, Array, int]] = [
         ("comparisons of 64-bit integers", _compared, (_INTS >= 1).astype("uint64"), 0),
         (
             "conversions of floats to integers",
-            lambda code, x: code.convert("fptoui.sat", x.special, "i32"),
+            lambda code, x: code.convert("fptoui.sat", x["special"], "i32"),
             _SATURATED,
             0,
         ),
         ("sums of floats in loops", _summed, _sums(), 0),
         (
             "fused multiply-adds",
-            lambda code, x: code.multiply_add(x.left, x.right, x.added),
-            _bits(residual if traits.fused else np.zeros(COUNT)),
+            lambda code, x: code.multiply_add(x["left"], x["right"], x["added"]),
+            residual if traits.fused else zeros,
             0,
         ),
         (
             "products and sums that are rounded separately",
-            lambda code, x: code.add(code.multiply(x.left, x.right), x.added),
-            _bits(np.zeros(COUNT)),
+            lambda code, x: code.add(code.multiply(x["left"], x["right"]), x["added"]),
+            zeros,
             0,
         ),
-        (
-            "divisions",
-            lambda code, x: code.divide(x.left, x.right),
-            _bits(_LEFT / _RIGHT),
-            tolerance,
-        ),
+        ("divisions", lambda code, x: code.divide(x["left"], x["right"]), _LEFT / _RIGHT, inexact),
         (
             "square roots",
-            lambda code, x: code.intrinsic("sqrt", x.right),
-            _bits(np.sqrt(_RIGHT)),
-            tolerance,
+            lambda code, x: code.intrinsic("sqrt", x["right"]),
+            np.sqrt(_RIGHT),
+            inexact,
         ),
-        (
-            "products of 64-bit integers",
-            lambda code, x: code.multiply(x.wide, x.divisor),
-            _WIDE * _DIVISORS,
-            0,
-        ),
-        (
-            "divisions of 64-bit integers",
-            lambda code, x: code.binary("udiv", x.wide, x.divisor),
-            _WIDE // _DIVISORS,
-            0,
-        ),
-        (
-            "remainders of 64-bit integers",
-            lambda code, x: code.binary("urem", x.wide, x.divisor),
-            _WIDE % _DIVISORS,
-            0,
-        ),
-        (
-            "shifts of 64-bit integers",
-            lambda code, x: code.binary(
-                "ashr", x.wide, code.binary("urem", x.item, constant(63, I64))
-            ),
-            signed,
-            0,
-        ),
-    )
+        ("products of 64-bit integers", binary("mul"), _WIDE * _DIVISORS, 0),
+        ("divisions of 64-bit integers", binary("udiv"), _WIDE // _DIVISORS, 0),
+        ("remainders of 64-bit integers", binary("urem"), _WIDE % _DIVISORS, 0),
+        ("shifts of 64-bit integers", shift, shifted, 0),
+    ]
+    inputs = {
+        "left": np.resize(_LEFT, COUNT + _TERMS),
+        "right": _RIGHT,
+        "added": _ADDED,
+        "special": _SPECIAL,
+        "ints": _INTS,
+        "wide": _WIDE,
+        "divisors": _DIVISORS,
+    }
+    faults = [(Fault(f"{what} are wrong"), *row) for what, *row in rows]
+    return _written(module, "arithmetic", inputs, faults, 0)
 
 
-def _compared(code: Function, x: _Operands) -> Value:
-    wide = code.convert("sext", x.number, "i64")
+def _compared(code: Function, x: Mapping[str, Value]) -> Value:
+    wide = code.convert("sext", x["ints"], "i64")
     return code.convert("zext", code.compare("sge", wide, constant(1, I64)), "i64")
 
 
-def _summed(code: Function, x: _Operands) -> Value:
+def _summed(code: Function, x: Mapping[str, Value]) -> Value:
     loop = code.begin_loop(0, _TERMS, carried=[constant(0.0, FLOAT)])
-    address = code.offset(x.terms, code.add(x.item, loop.index), "float")
+    address = code.offset(x["terms"], code.add(x["item"], loop.index), "float")
     total = code.subtract(loop.carried[0], code.load(address, FLOAT))
     return code.end_loop(loop, [total])[0]
 
 
-def _write_arithmetic(module: Module, checks: Sequence[_Write]) -> None:
-    floats = ("left", "right", "added", "special")
-    buffers = [("ints", "i32"), ("wide", "i64"), ("divisors", "i64")]
-    buffers += [*((name, "float") for name in floats), ("results", "i64")]
-    code = module.kernel("arithmetic", buffers, [])
-    ints, wide, divisors, left, right, added, special, results = code.parameters
-    item = code.item()
-    with code.when(code.compare("ult", item, constant(COUNT, I64))):
+def _sums() -> Array:
+    """0 - _LEFT[n] - _LEFT[n + 1] - ..., for _TERMS terms, in this order."""
+    total = np.zeros(COUNT, "float32")
+    for term in range(_TERMS):
+        total = total - np.resize(_LEFT, COUNT + _TERMS)[term : term + COUNT]
+    return total
 
-        def read(row: Value, type: Type) -> Value:
-            return code.load(code.offset(row, item, type.element), type)
 
-        operands = _Operands(
-            number=read(ints, I32),
-            wide=read(wide, I64),
-            divisor=read(divisors, I64),
-            left=read(left, FLOAT),
-            right=read(right, FLOAT),
-            added=read(added, FLOAT),
-            special=read(special, FLOAT),
-            item=item,
-            terms=left,
-        )
-        for number, write in enumerate(checks):
-            value = write(code, operands)
-            if value.type.is_float:
-                value = code.convert("bitcast", value, "i32")
-            if value.type == I32:
-                value = code.convert("zext", value, "i64")
-            position = code.add(item, constant(number * COUNT, I64))
-            code.store(value, code.offset(results, position, "i64"))
-    code.finish()
+# float16 ------------------------------------------------------------------------------------------
+
+
+def _halves(module: Module, native: bool) -> Kernel:
+    """Conversions; with the type of `cl_khr_fp16` also its arithmetic."""
+    positive = [0x0000, 0x0001, 0x0203, 0x03FF, 0x0400, 0x1234, 0x2E66, 0x3555, 0x3BFF, 0x3C00]
+    positive += [0x3C01, 0x4248, 0x5640, 0x7BFF, 0x7C00, 0x7E01]
+    signed = [sign | number for sign in (0, 0x8000) for number in positive]
+    # Zeros, subnormal and normal numbers, the largest, infinities, NaN.
+    x = np.resize(np.array(signed, "uint16"), COUNT).view("float16")
+    y, floats = np.roll(x, 7), _floats()
+
+    def operation(name: str) -> _Write:
+        return lambda code, x: code.half_binary(name, x["halves"], x["others"])
+
+    def chained(code: Function, x: Mapping[str, Value]) -> Value:
+        product = code.half_binary("fmul", x["halves"], x["others"])
+        return code.half_binary("fadd", product, x["halves"])
+
+    with np.errstate(all="ignore"):
+        rows: list[tuple[_Write, Array]] = [
+            (lambda code, x: code.from_half(x["halves"]), x.astype("float32")),
+            (lambda code, x: code.to_half(x["floats"]), floats.astype("float16")),
+        ]
+        if native:
+            rows += [(operation("fadd"), x + y), (operation("fsub"), x - y)]
+            # The product is rounded before it is added.
+            rows += [(operation("fmul"), x * y), (chained, x * y + x)]
+    fault = HALF_TYPE if native else HALF_FUNCTIONS
+    inputs = {"halves": x.view("uint16"), "others": y.view("uint16"), "floats": floats}
+    faults = [(fault, write, expected, 0) for write, expected in rows]
+    return _written(module, "halves", inputs, faults, 0, _LANES)
+
+
+def _floats() -> Array:
+    """Floats at, and next to, the points halfway between two float16; and those that overflow."""
+    found: list[float] = [0.0, np.nan, np.inf, 65504.0, 65519.996, 65520.0, 1e30, 2.0**-25]
+    for low in (0x0000, 0x0001, 0x03FF, 0x0400, 0x2E66, 0x3C00, 0x3C01, 0x7BFE):
+        near, far = np.array([low, low + 1], "uint16").view("float16").astype("float32")
+        middle = (near + far) / np.float32(2)
+        found += map(float, (np.nextafter(middle, near), middle, np.nextafter(middle, far)))
+    return np.array([*found, *(-one for one in found)], "float32")[:COUNT]
 
 
 # Plain kernels ------------------------------------------------------------------------------------
@@ -314,34 +409,6 @@ __kernel void update(__global const uint *x, __global uint *results, int number)
     results[i] = x[i] * 3 + (uint)number;
 }
 """
-
-
-def text_for(traits: Traits) -> str:
-    """The text of all kernels, in the words of the kernels of programs."""
-    module = Module(
-        OPENCL_PROCESSOR if traits.is_processor else OPENCL,
-        fused=traits.fused,
-        doubles=traits.has_float64,
-        exact_division=traits.exact_division,
-    )
-    _write_arithmetic(module, [write for _, write, _, _ in _arithmetic(traits)])
-    text = _TEXT
-    in_order = "\n".join(OPENCL.in_order)
-    words = {"COUNT": COUNT, "GROUP": GROUP, "TERMS": _TERMS, "IN_ORDER": in_order}
-    for name, value in words.items():
-        text = text.replace(name, str(value))
-    return module.text() + text
-
-
-def kernels_for(traits: Traits) -> tuple[Kernel, ...]:
-    """The kernels for a device, with their results."""
-    rows = (_INTS, _WIDE, _DIVISORS, np.resize(_LEFT, COUNT + _TERMS), _RIGHT, _ADDED, _SPECIAL)
-    checks = tuple(
-        Check(Fault(f"{what} are wrong"), expected, tolerance)
-        for what, _, expected, tolerance in _arithmetic(traits)
-    )
-    kernels = (Kernel("arithmetic", rows, checks), _plain(), _loops(), _memory())
-    return (*kernels, _groups()) if traits.largest_group >= GROUP else kernels
 
 
 def _plain() -> Kernel:

@@ -46,36 +46,6 @@ class Verdict:
         """The faults for which the device cannot be used."""
         return tuple(fault for fault in self.faults if not fault.workaround)
 
-    @property
-    def keeps_binaries(self) -> bool:
-        """Whether programs can be made of the driver's binaries."""
-        return BINARIES not in self.faults
-
-    @property
-    def records(self) -> bool:
-        """Whether launches can be recorded."""
-        return RECORDED not in self.faults
-
-    @property
-    def has_timers(self) -> bool:
-        """Whether the driver's times of launches are right."""
-        return TIMERS not in self.faults
-
-    @property
-    def converts_halves(self) -> bool:
-        """Whether OpenCL's functions convert float16 as they should."""
-        return HALF_FUNCTIONS not in self.faults
-
-    @property
-    def computes_halves(self) -> bool:
-        """Whether `cl_khr_fp16` is sound, if the device has it."""
-        return HALF_TYPE not in self.faults
-
-    @property
-    def most_iterations(self) -> int | None:
-        """The limit of the iterations of all loops of a work item; None if there is none."""
-        return MOST_ITERATIONS if SHORT_LOOPS in self.faults else None
-
 
 BINARIES = Fault(
     "a program made of its binary fails, or computes something else",
