@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -34,9 +35,13 @@ from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
+from lamina.program.target import Target
 from lamina.step.derive import default_targets, training_graph
 from lamina.training import verification
 from lamina.training.interrupt import Interrupt
+
+# Tests of one room read cases of tests of another one.
+sys.path += [str(folder) for folder in Path(__file__).parent.glob("unit/*/")]
 
 # After the name of an OpenCL device: its engine runs the kernels for GPUs.
 GPU_KERNELS = "+gpu"
@@ -237,7 +242,8 @@ def _machine_faults(item: pytest.Item) -> Generator[None]:
 def costs_of_the_target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test with a `target` of `conformance/targets.py` compiles with its costs."""
     callspec = getattr(request.node, "callspec", None)
-    if callspec is not None and (target := callspec.params.get("target")) in TARGETS:
+    target = callspec.params.get("target") if callspec is not None else None
+    if isinstance(target, Target) and target in TARGETS:
         use_costs_of(target, monkeypatch)
 
 

@@ -1,6 +1,6 @@
 """Contractions over windows, of the sizes at which engines change algorithms.
 
-`tests/unit/test_cpu_windowed.py` checks that the cpu engine uses all of its algorithms for these.
+`test_cpu_windowed.py` checks that the cpu engine uses all of its algorithms for these.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gradients that are exactly zero come out as zero: Adam and RMSProp divide by a gradient's size.
 
-`tests/unit/test_cpu_windowed.py` tests Winograd convolutions, whose results are sums of terms that
+`test_cpu_windowed.py` tests Winograd convolutions, whose results are sums of terms that
 should cancel.
 """
 

@@ -70,7 +70,7 @@ def test_a_part_that_there_is_not_is_refused() -> None:
 
 
 def test_the_first_case_of_each_test_runs_by_default_and_all_of_a_path() -> None:
-    path = "tests/unit/test_top_k.py"
+    path = "tests/unit/ops/test_top_k.py"
     every, _ = collected(paths=(path,))
     by_default, _ = collected("-o", f"testpaths={path}", paths=())
     first = {name.partition("[")[0]: name for name in reversed(every)}

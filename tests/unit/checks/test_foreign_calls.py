@@ -146,7 +146,7 @@ def test_the_recorded_names_are_those_of_pytorch() -> None:
 
 
 def rows_of_the_page() -> list[tuple[str, str]]:
-    page = Path(__file__).parents[2] / "docs" / "coming-from.md"
+    page = Path(__file__).parents[3] / "docs" / "coming-from.md"
     found = re.findall(r"^\| (.+) \| (.+) \|$", page.read_text(), re.MULTILINE)
     return [row for row in found if row[1] not in ("Lamina", "in Lamina", "---")]
 

@@ -17,7 +17,7 @@ from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 import cuda_compiler
 import ptx_text

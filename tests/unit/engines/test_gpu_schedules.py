@@ -32,7 +32,7 @@ pytestmark = pytest.mark.sampled
 
 TARGET = target_for(TRAITS, "opencl")
 LARGE_GPU = replace(TRAITS, compute_units=104, local_bytes=1 << 16)
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 # They use every kind of kernel; the others are run by samples.
 FIRST = (
     "matmul-7x13x5",

@@ -421,7 +421,7 @@ def test_a_layer_that_is_no_frozen_dataclass_is_refused() -> None:
 # The page of layers -------------------------------------------------------------------------------
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "layers.md"
+PAGE = Path(__file__).parents[3] / "docs" / "layers.md"
 
 
 def rows_of_the_page() -> list[tuple[str, str, str, str]]:

@@ -21,7 +21,7 @@ from lamina.errors import DataError, DefinitionError, FileFormatError, LaminaErr
 from lamina.training.history import History
 from lamina.training.training import Training
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
@@ -92,7 +92,7 @@ def test_a_fit_that_was_killed_in_an_epoch_is_resumed_with_the_same_bits(
     path = tmp_path / "checkpoint"
     code = f"""
         import os, signal, sys
-        sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
+        sys.path[:0] = {[str(ROOT), *map(str, Path(__file__).parents[:2])]!r}
         import pytest, lamina as lm, test_fit_checkpoints as own
         kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
         own.at_step(pytest.MonkeyPatch(), 17, kill)

@@ -492,7 +492,7 @@ def test_parameters_that_are_joined_have_no_average(average: Any, wrapped: Any) 
 
 # The page -----------------------------------------------------------------------------------------
 
-PAGE = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "optimizers.md").read_text()
 
 
 def call_of(cls: type) -> str:

@@ -570,7 +570,7 @@ def test_losses_of_pairs_need_two_outputs() -> None:
 
 
 def test_the_page_of_losses_lists_every_loss_and_metric() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "losses.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "losses.md").read_text()
     words = set(re.findall(r"\w+", page))
     public = {*losses.__all__, *metrics.__all__} - {"Loss", "Metric", "Elements"}
     assert not public - words

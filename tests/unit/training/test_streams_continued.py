@@ -26,7 +26,7 @@ from lamina.errors import DataError
 from lamina.training import checkpoints, training
 from lamina.training.history import History
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TRAIN = data(20)
 
 
@@ -211,7 +211,7 @@ def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(
     path = tmp_path / "checkpoint"
     code = f"""
         import os, signal, sys
-        sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
+        sys.path[:0] = {[str(ROOT), *map(str, Path(__file__).parents[:2])]!r}
         import pytest, test_streams_continued as own, test_fit_checkpoints as other
         kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
         other.at_step(pytest.MonkeyPatch(), 8, kill)

@@ -15,7 +15,7 @@ from lamina.engines.gpu.products import Product
 from lamina.graph import Graph, leaf
 from lamina.program.steps import Contraction
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 import cuda_compiler
 import ptx_text

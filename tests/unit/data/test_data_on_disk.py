@@ -17,7 +17,7 @@ import lamina as lm
 from lamina.data import Stream, in_chunks, load
 from lamina.errors import DataError, DTypeError, FileFormatError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

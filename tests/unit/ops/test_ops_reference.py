@@ -121,7 +121,7 @@ def test_names_are_unique() -> None:
     assert len({op.name for op in ops.ALL}) == len(ops.ALL)
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
+PAGE = Path(__file__).parents[3] / "docs" / "ops.md"
 
 
 def test_the_page_of_ops_lists_every_function_with_its_arguments() -> None:

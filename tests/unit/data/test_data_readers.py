@@ -433,7 +433,7 @@ def test_importing_data_loads_no_optional_package() -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert done.stdout.strip() == "set()"
 

@@ -12,7 +12,7 @@ from gpu_cases import trained_convolutions
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 from amd_compiler import PROCESSORS, assembly_of, compiled, is_installed
 from gpu_devices import GPUS

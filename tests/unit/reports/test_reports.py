@@ -403,5 +403,5 @@ def test_importing_reports_does_not_import_matplotlib(tmp_path: Path) -> None:
     import subprocess
 
     program = "import sys, lamina.reports; sys.exit('matplotlib' in sys.modules)"
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", program], check=True, cwd=root, timeout=60)

@@ -12,7 +12,9 @@ from lamina.errors import LaminaError, ShapeError, missing_extra
 KINDS = [
     value
     for value in vars(errors).values()
-    if inspect.isclass(value) and issubclass(value, Exception) and not issubclass(value, Warning)
+    if inspect.isclass(value)
+    and issubclass(value, Exception)
+    and not issubclass(value, Warning | AttributeError)
 ]
 
 

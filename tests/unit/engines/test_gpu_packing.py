@@ -19,7 +19,7 @@ from lamina.graph import Graph, leaf
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 import cuda_compiler
 from cuda_devices import ARCHITECTURES
