@@ -98,6 +98,7 @@ def test_rounding_to_float32_before_changes_no_bit(operation: str) -> None:
     np.testing.assert_array_equal(once.view("u2")[~nan], twice.view("u2")[~nan])
 
 
+@pytest.mark.sampled
 def test_operations_in_c99_have_the_bits_of_numpy(tmp_path: Path) -> None:
     module = c.Module(C99_WITH_HALF, fused=True)
     for operation in OPERATIONS:

@@ -174,6 +174,7 @@ def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
         assert np.allclose(found, expected, rtol=2e-3, atol=1e-5 * abs(expected).max())
 
 
+@pytest.mark.sampled
 def test_a_model_of_many_layers_is_saved_and_loaded_and_predicts(tmp_path: Path) -> None:
     layers = [x for _ in range(LEVELS) for x in (lm.Linear(6), lm.Tanh())]
     with little_stack():
@@ -184,6 +185,7 @@ def test_a_model_of_many_layers_is_saved_and_loaded_and_predicts(tmp_path: Path)
         assert np.array_equal(loaded.predict(x), model.predict(x))
 
 
+@pytest.mark.sampled
 def test_a_training_step_of_many_layers_learns_on_both_engines() -> None:
     def losses(engine: str) -> list[float]:
         x = start = lm.Input(6)
@@ -458,6 +460,7 @@ def test_long_scalars_name_their_shared_subexpressions() -> None:
     assert repr(scalar) == f"Apply({text})"
 
 
+@pytest.mark.sampled
 def test_chains_of_tensors_and_of_scalars_are_freed() -> None:
     x: Tensor = leaf("x", "input", (2,), float32)
     scalar: Scalar = Load("x", Index(), int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import float32
@@ -103,6 +105,7 @@ def test_expressions_of_joins_in_a_chain_stay_small() -> None:
     assert max(len([*postorder(*scalars_of(step))]) for step in program.steps) < 40
 
 
+@pytest.mark.sampled
 def test_indices_of_reshapes_in_a_chain_stay_small() -> None:
     """Each reshape after a transpose may double them: a product reads no view of such a chain."""
     y = leaf("x", "input", (5, 12), float32)

@@ -246,6 +246,7 @@ print([value.tobytes().hex()[-64:] for value in model.parameters().values()])
 """
 
 
+@pytest.mark.sampled
 def test_the_number_of_threads_does_not_change_a_bit() -> None:
     found = [
         subprocess.run(

@@ -72,6 +72,7 @@ def test_costs_are_given_for_primitives_only() -> None:
     assert cost_of("tanh") > 1 > cost_of("add")
 
 
+@pytest.mark.sampled
 def test_the_target_of_the_default_engine_is_known_without_its_code_generator() -> None:
     script = """
 import sys

@@ -163,6 +163,7 @@ def test_a_source_may_give_sparse_batches() -> None:
     assert same(trained(source)[0], trained((DENSE[:60], TRAIN.targets[:60]), shuffle=False)[0])
 
 
+@pytest.mark.sampled
 def test_verify_and_profile_take_sparse_inputs() -> None:
     data = lm.data.Dataset(SPARSE, TRAIN.targets).subset(0, 8)
     assert lm.verify(network(), loss=lm.CrossEntropy(), data=data).passed

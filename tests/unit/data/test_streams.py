@@ -182,6 +182,7 @@ def test_the_last_batch_is_smaller_or_dropped() -> None:
     assert same(dropped, expected([rows[:-1]]))
 
 
+@pytest.mark.sampled
 def test_batches_are_taken_as_they_are() -> None:
     sizes = [5, 1, 8, 12, 3]
     ends = np.cumsum(sizes)
@@ -277,6 +278,7 @@ def test_the_orders_of_a_window_are_permutations_that_differ() -> None:
 WINDOW_ORDER = [1, 0, 3, 5, 2, 6, 4, 9, 7, 11, 10, 8]
 
 
+@pytest.mark.sampled
 def test_the_seed_of_the_fit_is_that_of_the_window() -> None:
     source = batches_of(TRAIN, 20)
     seeded, _ = trained(Stream(source, window=40, seed=7), seed=3)

@@ -119,6 +119,7 @@ except lm.errors.EngineError as error:
 """
 
 
+@pytest.mark.sampled
 def test_a_missing_driver_is_reported_with_the_packages_to_install() -> None:
     output = run_python(OPEN, OCL_ICD_VENDORS="/nonexistent")
     assert "['there is no OpenCL device on this machine (expected a driver, " in output
@@ -168,6 +169,7 @@ def test_a_missing_pyopencl_is_reported_with_the_install_command() -> None:
     assert "pip install 'lamina[opencl]'" in output
 
 
+@pytest.mark.sampled
 def test_a_failing_import_of_pyopencl_is_reported_with_its_error() -> None:
     code = "import sys\nsys.path.insert(0, {folder!r})\n" + OPEN
     with tempfile.TemporaryDirectory() as folder:
@@ -311,6 +313,7 @@ def test_a_forked_process_is_refused_the_device(opencl_name: str) -> None:
     assert "status 0" in output
 
 
+@pytest.mark.sampled
 def test_importing_lamina_leaves_pyopencl_alone() -> None:
     code = "import sys, lamina as lm; lm.Model; print('pyopencl' in sys.modules)"
     assert run_python(code).strip() == "False"

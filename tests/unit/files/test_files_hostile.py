@@ -300,6 +300,7 @@ def test_a_network_that_was_changed_at_random_is_refused_or_loads(
             continue
 
 
+@pytest.mark.sampled
 def test_changed_networks_run_right_or_are_refused() -> None:
     """A short version of `python tools/attack_definitions.py`, on one engine."""
     engines = {"interpreter": InterpreterEngine(poison=True)}

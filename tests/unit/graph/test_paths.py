@@ -212,6 +212,7 @@ def test_frozen_parameters_leave_room_for_larger_batches() -> None:
     assert net.max_batch_size("8 KiB", **how, frozen=["1.*"]) > net.max_batch_size("8 KiB", **how)
 
 
+@pytest.mark.sampled
 def test_explanations_and_profiles_leave_out_gradients_of_frozen_parameters() -> None:
     model = lm.Model(network())
     explained = [model.explain(8, LOSS, lm.Adam(), frozen=frozen) for frozen in ([], ["1.*"])]

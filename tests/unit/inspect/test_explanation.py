@@ -138,6 +138,7 @@ def test_a_profile_names_the_slowest_step_first_and_the_peaks() -> None:
     assert "this machine's measured peaks: " in lines[-1]
 
 
+@pytest.mark.sampled
 def test_a_profile_runs_on_given_data() -> None:
     net = lm.Sequential(lm.Input(4), lm.Linear(2))
     x, y = np.zeros((BATCH, 4), "uint8"), np.zeros(BATCH, "int64")

@@ -71,6 +71,7 @@ def test_every_parameter_and_every_engine_is_checked() -> None:
     assert "training step on interpreter" in found[4:]
 
 
+@pytest.mark.sampled
 def test_an_engine_that_does_not_update_a_parameter_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_summary_counts_every_iteration_of_a_layer() -> None:
     assert flops(30) == 3 * flops(10)
 
 
+@pytest.mark.sampled
 def test_a_training_step_is_explained_profiled_and_drawn(tmp_path: Path) -> None:
     net = lm.Sequential(lm.Input(LENGTH, INPUTS), lm.GRU(4, returns="last"), lm.Linear(2))
     model = lm.Model(net, engine="cpu")

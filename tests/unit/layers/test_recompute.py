@@ -57,6 +57,7 @@ def test_a_deep_network_keeps_the_results_of_its_blocks_and_one_block_at_a_time(
     assert after.peak_bytes - before.peak_bytes == after.arena_bytes - before.arena_bytes
 
 
+@pytest.mark.sampled
 def test_convolutions_with_normalization_take_less_memory_too() -> None:
     batch = 64
     activation = batch * 8 * 8 * 8 * 4

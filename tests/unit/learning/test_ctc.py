@@ -90,6 +90,7 @@ def test_ctc_refuses_lengths_that_the_arrays_do_not_have(
     assert not np.isnan(result[1 - wrong])
 
 
+@pytest.mark.sampled
 def test_a_network_learns_sequences_without_alignment() -> None:
     random = np.random.default_rng(0)
     labels = random.integers(1, 4, (12, 2))

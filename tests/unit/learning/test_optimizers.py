@@ -471,6 +471,7 @@ def test_lbfgs_of_all_examples_follows_pytorch() -> None:
         assert float(training.step(X, Y)) == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.sampled
 def test_lbfgs_of_micro_batches_is_that_of_the_batch() -> None:
     whole, divided = joined_training(lm.LBFGS()), joined_training(lm.LBFGS(), micro_batch=3)
     for _ in range(8):

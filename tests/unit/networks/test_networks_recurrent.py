@@ -28,6 +28,7 @@ def test_a_classifier_takes_either_features_or_tokens(both: dict[str, int]) -> N
     assert "lstm_classifier takes either inputs or a vocabulary" in str(error.value)
 
 
+@pytest.mark.sampled
 def test_a_classifier_learns_the_first_token_of_sequences_of_different_lengths() -> None:
     generator = np.random.default_rng(0)
     things, lengths = generator.integers(0, 6, (1000, 12)), generator.integers(1, 13, 1000)

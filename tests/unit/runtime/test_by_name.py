@@ -148,6 +148,7 @@ def test_training_steps_take_dicts_whatever_the_training_was_made_for() -> None:
     assert losses[0] != losses[4]
 
 
+@pytest.mark.sampled
 def test_run_and_profile_take_dicts() -> None:
     own = model("cpu")
     with own.training(batch_size=8, **HOW) as training:
@@ -159,6 +160,7 @@ def test_run_and_profile_take_dicts() -> None:
     assert own.profile(8, data=Dataset(INPUTS), seconds=0.01).runs
 
 
+@pytest.mark.sampled
 def test_verify_takes_dicts() -> None:
     report = lm.verify(network(), LOSS, data=BY_NAME)
     assert report.passed

@@ -298,6 +298,7 @@ def test_a_list_of_arrays_is_not_several_inputs() -> None:
 # Copies during a training -------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 def test_copies_during_a_training_are_made_between_two_training_steps() -> None:
     """Every training step subtracts one number from all parameters: in a consistent copy they
     are equal."""

@@ -85,6 +85,7 @@ def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
     assert history.values == uninterrupted[1]
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is of POSIX")
 def test_a_fit_that_was_killed_in_an_epoch_is_resumed_with_the_same_bits(
     tmp_path: Path, uninterrupted: Uninterrupted
