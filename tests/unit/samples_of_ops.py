@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pytest
@@ -13,18 +13,24 @@ from lamina.graph import Op, Sample
 Check = Callable[[Op, Sample], None]
 
 
-def for_each_op(cases: Iterable[Any]) -> Callable[[Check], Callable[[str], None]]:
+def for_each_op(
+    cases: Iterable[Any], sampled: Collection[str] = ()
+) -> Callable[[Check], Callable[[str], None]]:
     """A test for each op; a failure names the sample.
 
     Args:
         cases: a `pytest.param(op, sample, id=...)` for each sample.
+        sampled: the names of ops whose tests take long.
     """
     samples: defaultdict[str, list[Any]] = defaultdict(list)
     for case in cases:
         samples[case.values[0].name].append(case)
 
     def decorate(check: Check) -> Callable[[str], None]:
-        @pytest.mark.parametrize("name", samples)
+        @pytest.mark.parametrize(
+            "name",
+            [pytest.param(one, marks=[pytest.mark.sampled] * (one in sampled)) for one in samples],
+        )
         def test(name: str) -> None:
             for case in samples[name]:
                 try:

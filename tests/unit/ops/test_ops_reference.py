@@ -102,7 +102,7 @@ def test_gradient_agrees_with_finite_differences(op: Op, sample: Sample) -> None
     check_gradient(apply(op, *leaves, **sample.attributes), leaves, arrays)
 
 
-@for_each_op(SMOOTH)
+@for_each_op(SMOOTH, sampled=("attention_gradient",))
 def test_gradient_of_the_gradient_agrees_with_finite_differences(op: Op, sample: Sample) -> None:
     arrays = values_of(sample, float64)
     leaves = leaves_of(arrays)
