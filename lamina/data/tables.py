@@ -28,6 +28,8 @@ _SAMPLE = 1 << 20
 _FIRST_ROWS = 1000
 _LEAST = {1: "one column", 2: "two columns"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+# Begins or ends a cell of some delimiter.
+_QUOTE = re.compile(f'[{DELIMITERS}] *"|" *[{DELIMITERS}]')
 # Excel writes such a line before the header.
 _SEPARATOR = re.compile(r"sep=([^\r\n])[\r\n]")
 # The problems of quotes by words in the errors of Python's module csv, and what to do.
@@ -241,6 +243,7 @@ def _is_numeric(cell: str) -> bool:
 def _delimiter_of(sample: str, delimiters: str, decimal: str | None) -> str:
     """The one of some delimiters that divides the most rows into as many cells as the first one.
 
+    Of several, it is the one that leaves the fewest quotes beside another delimiter within cells.
     The commas of a single column of numbers divide nothing. If each row may be such a number or two
     numbers, it is two numbers, with a warning, unless the decimal mark is known.
     """
@@ -260,21 +263,23 @@ def _delimiter_of(sample: str, delimiters: str, decimal: str | None) -> str:
             "It is read as two columns. If it is one, read it so: "
             "table = lm.data.read_table(path, decimal=','); otherwise say delimiter=','."
         )
-    shares: dict[str, float] = {}
+    ranks: dict[str, tuple[float, int]] = {}
     for mark in delimiters:
         counts: list[int] = []
+        divided = 0  # the number of cells of another delimiter that this one divides
         try:
             for _, row in _records(StringIO(sample, newline=""), mark):
                 if any(map(str.strip, row)) and (counts or not row[0].lstrip().startswith("#")):
                     counts.append(len(row))
+                    divided += sum('"' in cell and bool(_QUOTE.search(cell)) for cell in row)
         except FileFormatError:  # another delimiter, or a fault that is found again
             counts.append(0)
         if len(sample) == _SAMPLE and len(counts) > 1:
             counts.pop()  # its row may be longer
         first = counts[0] if counts else 0
-        shares[mark] = counts.count(first) / len(counts) if first > 1 else 0.0
-    best = max(shares.values())
-    return next(mark for mark in delimiters if shares[mark] == best) if best else ","
+        if first > 1:
+            ranks[mark] = (counts.count(first) / len(counts), -divided)
+    return max(ranks, key=lambda mark: ranks[mark], default=",")
 
 
 def _single_column(lines: Sequence[str]) -> Sequence[str]:
