@@ -308,7 +308,10 @@ class _Tracer:
         number = 0
         named: dict[str, Layer] = {}
         for tensor in inside:
-            if tensor.op is LAYER:
+            # While shapes are checked, an operand may be the result of a layer that is not built.
+            if tensor in operands or not tensor.operands:
+                self.new[tensor] = tensor
+            elif tensor.op is LAYER:
                 layer: Layer = tensor.attributes["layer"]
                 name: str = tensor.attributes["name"] or str(number)
                 if named.setdefault(name, layer) is not layer:
@@ -323,8 +326,6 @@ class _Tracer:
                 number += 1
             elif tensor.op in (RESULT, GRADIENT):
                 self._build_result(tensor)
-            elif tensor in operands or not tensor.operands:
-                self.new[tensor] = tensor
             else:
                 changed = tuple(self.new[one] for one in tensor.operands)
                 self.new[tensor] = rebuild(tensor, changed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -197,6 +197,29 @@ def test_an_object_has_one_set_of_parameters_under_all_names(in_a_network: bool)
             expected = np.tanh(expected) @ values["1.weight"].T + values["1.bias"]
         for _ in range(2):
             expected = expected @ values[f"{block}.same.weight"].T + values[f"{block}.same.bias"]
+    np.testing.assert_allclose(model.predict(given), expected, rtol=1e-4, atol=1e-5)
+
+
+@dataclass(frozen=True)
+class Applied(lm.Layer):
+    """Applies a network as it is."""
+
+    network: lm.Network
+
+    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+        return cast(Tensor, scope.layer("net", self.network, x))
+
+
+def test_a_network_in_a_layer_is_applied_to_the_result_of_another_layer() -> None:
+    body = lm.Sequential(lm.Input(WIDTH), lm.Linear(WIDTH), lm.Tanh())
+    x = lm.Input(WIDTH)
+    model = lm.Model(lm.Network(x, Applied(body)(Applied(body)(body(x)))), seed=0)
+    assert [*model.parameters()] == ["1.weight", "1.bias"]
+    expected = given = np.random.default_rng(0).normal(size=(5, WIDTH)).astype("float32")
+    for _ in range(3):
+        expected = np.tanh(
+            expected @ model.parameters()["1.weight"].T + model.parameters()["1.bias"]
+        )
     np.testing.assert_allclose(model.predict(given), expected, rtol=1e-4, atol=1e-5)
 
 
