@@ -14,6 +14,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from lamina.foreign import unknown_attribute
+
 
 class LaminaError(Exception):
     """The base of all errors raised by Lamina.
@@ -134,8 +136,6 @@ class UnknownAttribute(AttributeError):
         return AttributeError, (str(self),)
 
     def __str__(self) -> str:
-        from lamina.foreign import unknown_attribute  # only errors need it
-
         return unknown_attribute(self._owner, str(self.name))
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
-from lamina.base.lazy import loading
 from lamina.base.shapes import DType, float32, shape_text, size_of, static
 from lamina.checks import advice_on_object, checked
 from lamina.checks.kinds import FloatType, Instance, Kind, Operands
+from lamina.data.stream import as_data
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
 from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
@@ -47,6 +47,7 @@ from lamina.ops.recomputation import COMPUTED_AGAIN
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.reports import bytes_text, table_text
+from lamina.step.planning import bill_of
 from lamina.step.precision import Products, precision_of
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
@@ -55,12 +56,9 @@ _MOST_TRACES = 8  # that a network keeps: both modes, for a few dtypes of inputs
 
 
 class _Data(Kind):
-    """Data, which is loaded when it is given: that takes longer than to define a network."""
+    """Data as examples; `as_data` has the rules."""
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
-        with loading:
-            from lamina.data.stream import as_data
-
         return as_data(value)
 
 
@@ -374,10 +372,6 @@ class Network(Named):
         device = partial(device_of, engine)
         wanted = precision_of(dtype, device, precision)
         micro = None if micro_batch is None or micro_batch >= batch_size else micro_batch
-        # Imported here: it takes longer than to define a network.
-        with loading:
-            from lamina.step.planning import bill_of
-
         return bill_of(self, batch_size, options, wanted, device, target_of(engine), micro, data)
 
     @checked
@@ -411,9 +405,6 @@ class Network(Named):
         device = partial(device_of, engine)
         wanted, target = precision_of(dtype, device, precision), target_of(engine)
         limit = _left_on(engine) if memory is None else int(memory)
-        with loading:
-            from lamina.step.planning import bill_of
-
         # All needs of the default engine are in the bill.
         count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from lamina.base.records import cached_property, frozen_dataclass
 from lamina.errors import DTypeError, ShapeError
+from lamina.foreign import spelling
 
 Array = npt.NDArray[Any]
 
@@ -150,8 +151,6 @@ _ON_KINDS = {"c": "Complex numbers are two arrays: array.real and array.imag."} 
 
 def _advice_on_type(value: object, name: str) -> str:
     bare = name.removeprefix("torch.").removeprefix("tf.")
-    from lamina.foreign import spelling  # only errors need it
-
     ours = bare if bare in PUBLIC_DTYPES else spelling(["element", "dtype="], bare)
     if ours in PUBLIC_DTYPES and not isinstance(value, np.dtype):
         return f'Write "{ours}".'

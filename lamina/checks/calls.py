@@ -24,7 +24,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from types import FunctionType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -56,9 +55,8 @@ from lamina.checks.kinds import (
 )
 from lamina.checks.origin import Origin, located, source_line
 from lamina.errors import DefinitionError, LaminaError
-
-if TYPE_CHECKING:
-    from lamina.foreign.calls import Callee
+from lamina.foreign import spelling
+from lamina.foreign.calls import Callee, advice_on_call, advice_on_option
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -200,8 +198,6 @@ class Interface:
                 by_name = {name: self._read(name, value) for name, value in options.items()}
             except DefinitionError as error:
                 if not error.advice:
-                    from lamina.foreign.calls import advice_on_call  # only errors need it
-
                     error.advice = advice_on_call(self._callee(), values, options)
                 raise
             return function(*by_position, **by_name)
@@ -270,9 +266,6 @@ class Interface:
         self, problem: str, values: Sequence[Any], options: Mapping[str, Any]
     ) -> DefinitionError:
         """The error for a wrong number or wrong names of arguments."""
-        from lamina.foreign import spelling  # only errors need these
-        from lamina.foreign.calls import advice_on_call, advice_on_option
-
         empty = inspect.Parameter.empty
         method = not _OWNERS.isdisjoint(self.signature.parameters)
         parameters = [
@@ -309,8 +302,6 @@ class Interface:
 
     def _callee(self) -> Callee:
         """This interface, as advice on its calls sees it."""
-        from lamina.foreign.calls import Callee  # only errors need it
-
         several = (inspect.Parameter.VAR_POSITIONAL, _ANY)
         parameters = self.signature.parameters.values()
         named = (one.name for one in parameters if one.kind not in several)

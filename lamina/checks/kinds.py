@@ -27,6 +27,7 @@ import numpy as np
 from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import PUBLIC_DTYPES, DType, DTypeLike, Size, as_dtype, as_whole
 from lamina.errors import DefinitionError, DTypeError
+from lamina.foreign import meant
 
 
 class Operand(Protocol):
@@ -334,8 +335,6 @@ class ModelType(Kind):
         except DTypeError:
             found = None
         if found is None or not found.is_float:
-            from lamina.foreign import meant  # only errors need it
-
             text = str(value).rpartition(".")[2].lower().replace("_", "-")
             near = meant("dtype=", text, (*_FLOATS, *self.mixed), 0.75)
             raise DTypeError(

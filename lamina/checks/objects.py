@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import FunctionType
 
+from lamina.foreign import class_here
+
 _FRAMEWORKS = {
     *("torch", "torchvision", "torchmetrics", "keras", "tf_keras", "tensorflow", "sklearn"),
     *("jax", "flax", "optax"),
@@ -21,8 +23,6 @@ def advice_on_object(value: object) -> str:
     names = [base.__name__ for base in cls.__mro__ if _is_foreign(base)]
     if not names:
         return ""
-    from lamina.foreign import class_here  # only errors need it
-
     return class_here(names)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.kinds import Kind, Misfit, Operands, Whole, shown
+from lamina.checks.stored import read_stored
 from lamina.data.dataset import permutations
 from lamina.errors import DataError
 from lamina.program.philox import WINDOW_STREAM, random_bits
@@ -112,8 +113,6 @@ def plain_state(state: Any) -> Any:
     Raises:
         FileFormatError: if it stands for bytes, and is not of base64.
     """
-    from lamina.checks.stored import read_stored  # only files need it
-
     coded = cast(dict[str, Any], state) if isinstance(state, dict) else {}
     is_coded = list(coded) == [_BYTES]
     return read_stored(_Base64(), coded[_BYTES], "state.base64") if is_coded else cast(Any, state)

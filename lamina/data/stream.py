@@ -26,6 +26,7 @@ from lamina.data.arrays import (
     to_array,
 )
 from lamina.data.dataset import NAME_PAIRS, Dataset, as_dataset
+from lamina.data.sparse import SparseRows
 from lamina.errors import DataError
 
 if TYPE_CHECKING:
@@ -190,8 +191,6 @@ def _as_data(value: Any, coding: Coding | None, *, is_training: bool = False) ->
     _require_coded(dataset, coding, is_training=is_training)
     if not dataset.is_sparse:
         return dataset
-    from lamina.data.sparse import SparseRows  # few trainings need it
-
     return Stream(SparseRows(dataset))
 
 
@@ -225,8 +224,6 @@ def whole_of(data: Dataset | Stream) -> Dataset | None:
     """All examples of a training; None for a stream, of which they are not known."""
     if isinstance(data, Dataset):
         return data
-    from lamina.data.sparse import SparseRows
-
     source = data.source
     return source.dataset if isinstance(source, SparseRows) else None
 

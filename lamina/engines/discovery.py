@@ -10,6 +10,7 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Device, Engine, did_you_mean, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
+from lamina.foreign import meant
 from lamina.program.target import Target
 
 
@@ -99,8 +100,6 @@ def open_engine(name: str) -> Engine:
 def _meant(name: str) -> str:
     """The beginning of the advice for a name that no engine has; "" if none is similar."""
     kind, _, device = name.lower().partition(":")
-    from lamina.foreign import meant  # only errors need it
-
     near = meant("engine=", kind, _KINDS)
     if near not in _KINDS:
         return f"{near} " if near else ""

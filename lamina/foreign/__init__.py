@@ -1,7 +1,6 @@
 """What names of PyTorch, Keras, NumPy and scikit-learn are called here, for the advice of errors.
 
-`names.txt` has the names. It is read when the first error needs it: whoever is about to raise an
-error imports this package then.
+`names.txt` has the names. It is read when the first error needs it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +65,9 @@ def nearest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str
         known: the names that exist.
         likeness: the least ratio of equal letters, as difflib counts it.
     """
+    # It takes longer to import than this package.
+    from difflib import get_close_matches
+
     folded: dict[str, str] = {}
     for one in known:
         folded.setdefault(_folded(one), one)

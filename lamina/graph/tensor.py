@@ -19,6 +19,7 @@ from lamina.base.shapes import Array, Dim, DType, Shape, shape_text
 from lamina.checks.kinds import Instance, Kind, Row
 from lamina.checks.origin import Origin, current_origin, source_line
 from lamina.errors import LaminaError, Named, ShapeError
+from lamina.foreign import function_here, sentence
 from lamina.graph.methods import OPERATORS, Methods
 from lamina.graph.samples import Sample
 
@@ -191,8 +192,6 @@ class Tensor(Methods, Named):
         is_power = name == "pow" and not isinstance(values[0], cls)
         if hasattr(function, "__objclass__") or is_power:
             return NotImplemented
-        from lamina.foreign import function_here, sentence  # only errors need them
-
         raise LaminaError(
             f"{name}() of PyTorch does not take a tensor of Lamina",
             advice=sentence(function_here(name)) or f"{_IN_OPS}.",
@@ -415,8 +414,6 @@ _IN_OPS = "Calculate with tensors by the functions in lm.ops"
 
 def _no_function(name: str) -> LaminaError:
     """The error for a function of NumPy that Lamina may have for tensors."""
-    from lamina.foreign import function_here  # only errors need it
-
     call = function_here(name).partition("(")[0]
     return _no_numbers(name, f": {call}" if call.startswith("lm.ops.") else "")
 

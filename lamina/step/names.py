@@ -7,6 +7,7 @@ from typing import Any, Protocol, cast
 
 from lamina.base.records import frozen_dataclass
 from lamina.errors import DataError
+from lamina.foreign import nearest
 from lamina.learning.by_output import LossTerm, terms_of
 from lamina.learning.protocols import Loss
 
@@ -169,8 +170,6 @@ def _without_names(names: Names, given: Mapping[Any, Any]) -> DataError:
 
 
 def _unknown(names: Names, given: Mapping[Any, Any], name: object) -> DataError:
-    from lamina.foreign import nearest  # only errors need it
-
     known = [*dict.fromkeys([*cast(tuple[str, ...], names.each), *names.ignored])]
     close = nearest(str(name), [one for one in known if one not in given])
     advice = f"Is it {close!r}?" if close else "Leave it out."

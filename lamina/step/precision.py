@@ -14,6 +14,7 @@ from lamina.base.shapes import DType, DTypeLike, as_dtype, bfloat16, float16, fl
 from lamina.checks.kinds import Kind, Misfit, Operands
 from lamina.engines.engine import Device
 from lamina.errors import DTypeError, EngineError
+from lamina.foreign import spelling
 
 # The names of mixed precisions, and the dtype of each; None: the device's.
 MIXED: Mapping[str, DType | None] = {
@@ -40,8 +41,6 @@ class ProductPrecision(Kind):
 
 def _advice_on_products(value: object) -> str:
     """How to write a precision of products that is written otherwise elsewhere."""
-    from lamina.foreign import spelling  # only errors need it
-
     text = str(getattr(value, "__name__", value)).rpartition(".")[2]
     ours = spelling(["precision="], re.sub("[-_]", "", text).lower())
     return ours if ours.endswith(".") or not ours else f"Write {{name}}={ours!r}."

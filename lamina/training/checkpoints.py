@@ -14,6 +14,7 @@ import numpy as np
 from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.kinds import Count, Measured, NotNegative
+from lamina.checks.stored import stored
 from lamina.data.positions import Counted, Position, plain_state
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.files.atomic import require_writable
@@ -172,8 +173,6 @@ class Checkpoint:
         Raises:
             FileFormatError: if it is damaged, or the file is no checkpoint.
         """
-        from lamina.checks.stored import stored  # only files need it
-
         given = dict(self._saved.notes)
         if not {"history", "seconds"} <= given.keys():
             raise FileFormatError(

@@ -16,6 +16,7 @@ from lamina.base.shapes import Array
 from lamina.checks import Called
 from lamina.checks.kinds import Instance
 from lamina.errors import Named, UnknownNameError
+from lamina.foreign import nearest, spelling
 from lamina.reports import table_text, value_text
 
 VALIDATION = "validation_"
@@ -125,8 +126,6 @@ def _advice(name: object, known: Sequence[str], measured: Sequence[str]) -> str:
 
 def advice_on_measure(name: str, known: Sequence[str]) -> str:
     """What the name of a measured value is called here, or how to measure more."""
-    from lamina.foreign import nearest, spelling  # only errors need it
-
     bare = re.sub("^(val|valid|validation|test)_", "", name)
     here = spelling(["history"], bare) or bare
     ours = VALIDATION * (bare != name) + here

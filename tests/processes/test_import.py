@@ -112,7 +112,7 @@ def test_a_first_training_loads_no_unused_modules(tmp_path: Path) -> None:
     modules, _ = loaded(code, tmp_path)
     found = ours(modules)
     # All files of ops are loaded, since each registers its records.
-    assert len([name for name in found if not name.startswith("lamina.ops.")]) < 190
+    assert len([name for name in found if not name.startswith("lamina.ops.")]) < 200
     unused = (
         "lamina.layers.convolution",
         "lamina.networks",

@@ -6,8 +6,8 @@ import os
 import platform
 from pathlib import Path
 
-from lamina.base.lazy import loading
 from lamina.base.records import frozen_dataclass
+from lamina.engines.cpu import llvm, tile_permission
 from lamina.engines.simd.processor import Processor
 from lamina.errors import EngineError
 
@@ -61,19 +61,12 @@ def host() -> HostProcessor:
         EngineError: if LAMINA_THREADS or LAMINA_VECTORS has a value that this machine does not
             support.
     """
-    # Imported only here: llvmlite takes longer to import than all of Lamina.
-    with loading:
-        from lamina.engines.cpu.llvm import host_target
-
-    name, flags, triple = host_target()
+    name, flags, triple = llvm.host_target()
     description = _description() or name
     present = {flag for flag, there in flags.items() if there}
     refused = ""
     if present.issuperset(_AMX) and os.environ.get("LAMINA_VECTORS", "") in ("", "amx"):
-        with loading:
-            from lamina.engines.cpu.tile_permission import refusal
-
-        refused = refusal()
+        refused = tile_permission.refusal()
     vectors = _chosen_vectors(present - ({"amx-tile"} if refused else set()), refused)
     if vectors not in ("amx", "avx512"):
         flags |= {flag: False for flag in flags if flag.startswith(("avx512", "avx10", "evex"))}

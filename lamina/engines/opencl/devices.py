@@ -19,6 +19,7 @@ from lamina.engines.gpu.own_process import OwnProcess
 from lamina.engines.gpu.selection import chosen_device
 from lamina.engines.opencl.requirements import RUSTICL, no_device, rusticl_advice
 from lamina.engines.opencl.verdicts import HALF_TYPE, verdict_of
+from lamina.foreign import nearest
 
 _LEAST_VERSION = (1, 2)
 _UPDATE = "Update the driver, or install another one: docs/opencl.md lists them by hardware."
@@ -55,8 +56,6 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
 
 def _nearest(wanted: str, rows: Sequence[Device]) -> str:
     """The name of a usable device that is similar to a wanted number or text; "" for none."""
-    from lamina.foreign import nearest  # only errors need it
-
     usable = [row for row in rows if not row.problem]
     if wanted.isdecimal() and usable:
         return min(

@@ -15,6 +15,7 @@ from lamina.base.shapes import Array
 from lamina.checks import Called
 from lamina.checks.kinds import Kind
 from lamina.errors import DefinitionError
+from lamina.foreign import meant
 from lamina.graph import Origin, source_line
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt
@@ -186,8 +187,6 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
     if name in _HOOKS:
         _check_parameters(cls, name, method)
         return
-    from lamina.foreign import meant  # only errors need it
-
     ours = meant("hook", _event(name), _HOOKS, _LIKENESS)
     # In a class that has Lamina's hook too, it is the user's own method.
     own = cls.__mro__[: cls.__mro__.index(Callback)]

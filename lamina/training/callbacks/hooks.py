@@ -11,6 +11,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from lamina.base.shapes import Array
+from lamina.checks.stored import read_stored
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.graph import warn
 from lamina.layers.checks import Sourced
@@ -88,8 +89,6 @@ class Hooks:
             state = dict(saved.get(name, {}))
             for key, kind in type(callback).state_kinds.items():
                 if key in state:
-                    from lamina.checks.stored import read_stored  # only files need it
-
                     state[key] = read_stored(kind, state[key], f"callbacks.{name}.{key}")
             callback.restore(state)
 

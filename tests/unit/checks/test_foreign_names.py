@@ -285,17 +285,17 @@ def test_operators_of_pytorchs_arrays_make_tensors() -> None:
         assert made.shape == x.shape
 
 
-def test_the_names_are_loaded_by_errors_only() -> None:
+def test_the_names_are_read_by_errors_only() -> None:
     code = """
-import sys
 from lamina import *
+from lamina.foreign import rows
 Model(Sequential(Input(3), Linear(2)), engine="interpreter").fit
-print("lamina.foreign" in sys.modules)
+print(rows.cache_info().currsize)
 try:
     Linear(3).weight
 except AttributeError as error:
-    print("lamina.foreign" in sys.modules, str(error) != "")
-print("lamina.foreign" in sys.modules)
+    print(rows.cache_info().currsize, str(error) != "")
+print(rows.cache_info().currsize)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False", "True", "True"]
+    assert done.stdout.split() == ["0", "0", "True", "1"]
