@@ -36,7 +36,7 @@ from lamina.errors import EngineError
 from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 from lamina.training import verification
 from lamina.training.interrupt import Interrupt
 
@@ -323,12 +323,8 @@ def training_program() -> ProgramMaker:
     ) -> Program:
         network = layers if isinstance(layers, lm.Network) else lm.Sequential(*layers)
         targets = default_targets(network, loss, dtype)
-        derived = training_graph(
-            network,
-            TrainingOptions(loss, optimizer, clip=clip, frozen=frozen),
-            targets,
-            dtype=dtype,
-        )
+        options = TrainingOptions(loss, optimizer, clip=clip, frozen=frozen)
+        derived = training_graph(BatchSpecs(network, dtype, targets=targets), options)
         return compile_graph(derived.graph, batch=batch, name="training", target=DEFAULT_TARGET)
 
     return make

@@ -13,6 +13,7 @@ from lamina.checks import advice_on_object
 from lamina.checks.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
+from lamina.layers.tracing import Trace
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.
 Loss = Callable[[Any, Any], Tensor]
@@ -51,6 +52,26 @@ class Optimizer(Protocol):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The new parameter and state; `step` (0-d int64) counts finished training steps."""
         ...
+
+
+class NetworkDefinition(Protocol):
+    """A network, as far as losses and training steps need it. `lamina.network` imports these."""
+
+    @property
+    def inputs(self) -> Sequence[Tensor]: ...
+
+    @property
+    def input_names(self) -> tuple[str | None, ...]: ...
+
+    @property
+    def output_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def has_output_names(self) -> bool: ...
+
+    def trace(
+        self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
+    ) -> Trace: ...
 
 
 class Metric(Protocol):

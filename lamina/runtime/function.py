@@ -16,7 +16,7 @@ from lamina.network import Network
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices, index_checks
 from lamina.runtime.model_lock import ModelLock
-from lamina.step.derive import inference_graph
+from lamina.step.derive import BatchSpecs, inference_graph
 from lamina.step.names import as_arrays, unnamed
 from lamina.step.specs import check_batch
 
@@ -37,9 +37,8 @@ class Function:
         self._arena = engine.arena()
         self._programs: RecentPrograms[int] = RecentPrograms()
         # Every input keeps the dtype of its definition.
-        self._graph = inference_graph(
-            self._network, dtype=float32, input_dtypes=[t.dtype for t in self._network.inputs]
-        )
+        dtypes = [tensor.dtype for tensor in self._network.inputs]
+        self._graph = inference_graph(BatchSpecs(self._network, float32, input_dtypes=dtypes))
         record = self._graph.trace.record
         self._inputs = unnamed("input", len(self._network.inputs))
         self._index_checks = index_checks(record.index_limits, self._inputs.labels)

@@ -20,7 +20,7 @@ from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.runtime.profile import profiled
-from lamina.step.derive import BatchGraph, inference_graph
+from lamina.step.derive import BatchGraph, BatchSpecs, inference_graph
 from lamina.step.names import as_arrays, names_of_inputs
 from lamina.step.specs import check_batch, input_spec
 
@@ -208,11 +208,8 @@ def require_batch(shapes: Sequence[Shape]) -> None:
             )
 
 
-def _graph_of(parameters: Parameters, dtypes: Sequence[DType] | None = None) -> BatchGraph:
+def _graph_of(parameters: Parameters, dtypes: Sequence[DType] = ()) -> BatchGraph:
     """The forward pass of a model."""
     return inference_graph(
-        parameters.network,
-        dtype=parameters.dtype,
-        input_dtypes=dtypes,
-        rounding=parameters.rounding,
+        BatchSpecs(parameters.network, parameters.dtype, parameters.rounding, dtypes)
     )

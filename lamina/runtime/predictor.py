@@ -18,7 +18,7 @@ from lamina.runtime.index_checks import check_indices
 from lamina.runtime.inference import require_batch
 from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.parameters import Parameters, with_random_state
-from lamina.step.derive import inference_graph
+from lamina.step.derive import BatchSpecs, inference_graph
 from lamina.step.names import as_arrays, names_of_inputs, names_of_outputs
 from lamina.step.specs import check_batch, input_spec
 
@@ -58,11 +58,9 @@ class Predictor:
         self._specs: tuple[Spec, ...] = tuple(
             input_spec(tensor, parameters.dtype) for tensor in parameters.network.inputs
         )
+        dtypes = [dtype for _, dtype in self._specs]
         self._graph = inference_graph(
-            parameters.network,
-            dtype=parameters.dtype,
-            input_dtypes=[dtype for _, dtype in self._specs],
-            rounding=parameters.rounding,
+            BatchSpecs(parameters.network, parameters.dtype, parameters.rounding, dtypes)
         )
         self._inputs = names_of_inputs(parameters.network)
         self._names, self._outputs = zip(*self._graph.graph.outputs, strict=True)

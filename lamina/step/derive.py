@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast, final
+from dataclasses import field
+from typing import Any, cast, final
 
 from lamina import ops
 from lamina.base.garbage import without_collections
@@ -33,6 +34,7 @@ from lamina.learning.protocols import (
     Clip,
     Loss,
     Metric,
+    NetworkDefinition,
     Optimizer,
     PerParameter,
     RateFunction,
@@ -52,15 +54,41 @@ from lamina.step.rounding import (
 )
 
 
-class Traceable(Protocol):
-    """The part of a network that this file needs."""
+@frozen_dataclass
+class BatchSpecs:
+    """What the graph of a batch is derived from: the network, and what the batch's arrays are.
 
-    @property
-    def output_names(self) -> tuple[str, ...]: ...
+    Attributes:
+        network: the definition.
+        dtype: the float type of the model.
+        rounding: what is rounded; None for nothing.
+        input_dtypes: of the data; none for the dtypes of the network's inputs.
+        targets, weights: (shape with the batch, dtype) of each target, and of the weights of the
+            examples.
+    """
 
-    def trace(
-        self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
-    ) -> Trace: ...
+    network: NetworkDefinition
+    dtype: DType
+    rounding: Rounding | None = None
+    input_dtypes: Sequence[DType] = ()
+    targets: Sequence[Spec] = ()
+    weights: Sequence[Spec] = ()
+
+    def trace(self, *, training: bool) -> Trace:
+        """The trace of the network, with rounded activations."""
+        trace = self.network.trace(
+            dtype=self.dtype, training=training, input_dtypes=self.input_dtypes
+        )
+        half = None if self.rounding is None else self.rounding.half
+        return trace if half is None else with_rounded_activations(trace, half)
+
+    def rounded(self, graph: Graph) -> Graph:
+        """The graph, with rounded operands of products."""
+        if self.rounding is None:
+            return graph
+        if self.rounding.half is None:
+            return with_tf32_products(graph)
+        return with_rounded_products(graph, self.rounding.half, leaves=self.rounding.leaves)
 
 
 @frozen_dataclass
@@ -82,46 +110,20 @@ class BatchGraph:
 
     graph: Graph
     trace: Trace
-    slots: Mapping[str, tuple[Tensor, float]]
+    slots: Mapping[str, tuple[Tensor, float]] = field(default_factory=dict[str, Any])
     untrained: tuple[str, ...] = ()
     objective: Objective | None = None
     hyperparameters: TrainingNumbers | None = None
 
 
-def inference_graph(
-    network: Traceable,
-    *,
-    dtype: DType,
-    input_dtypes: Sequence[DType] | None = None,
-    rounding: Rounding | None = None,
-) -> BatchGraph:
-    """The forward pass in inference mode.
-
-    Args:
-        network: the definition.
-        dtype: the float type of the parameters.
-        input_dtypes: of the data; by default the dtypes of the network's inputs.
-        rounding: what is rounded; None for nothing.
-    """
-    trace = _traced(network, dtype, rounding, training=False, input_dtypes=input_dtypes)
+def inference_graph(batch: BatchSpecs) -> BatchGraph:
+    """The forward pass in inference mode."""
+    trace = batch.trace(training=False)
     outputs = tuple((f"output{n}", tensor) for n, tensor in enumerate(trace.outputs))
-    return finished(Graph(trace.inputs, outputs), rounding, trace)
+    return BatchGraph(batch.rounded(Graph(trace.inputs, outputs)), trace)
 
 
-def _traced(
-    network: Traceable,
-    dtype: DType,
-    rounding: Rounding | None,
-    *,
-    training: bool,
-    input_dtypes: Sequence[DType] | None,
-) -> Trace:
-    trace = network.trace(dtype=dtype, training=training, input_dtypes=input_dtypes)
-    half = None if rounding is None else rounding.half
-    return trace if half is None else with_rounded_activations(trace, half)
-
-
-def _compared(trace: Trace) -> Trace:
+def _with_float32_outputs(trace: Trace) -> Trace:
     """The trace with results in float32 instead of floats of 16 bits, for losses and metrics.
 
     With 8 or 11 bits, sums over a batch would have few correct digits.
@@ -132,24 +134,7 @@ def _compared(trace: Trace) -> Trace:
     return Trace(trace.inputs, outputs, trace.record)
 
 
-def finished(
-    graph: Graph,
-    rounding: Rounding | None,
-    trace: Trace,
-    slots: Mapping[str, tuple[Tensor, float]] | None = None,
-    untrained: tuple[str, ...] = (),
-    objective: Objective | None = None,
-    hyperparameters: TrainingNumbers | None = None,
-) -> BatchGraph:
-    """The graph of a batch, in which the operands of products are rounded."""
-    if rounding is not None and rounding.half is not None:
-        graph = with_rounded_products(graph, rounding.half, leaves=rounding.leaves)
-    elif rounding is not None:
-        graph = with_tf32_products(graph)
-    return BatchGraph(graph, trace, slots or {}, untrained, objective, hyperparameters)
-
-
-def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec, ...]:
+def default_targets(network: NetworkDefinition, loss: Loss, dtype: DType) -> tuple[Spec, ...]:
     """The targets that a loss expects, where there is no data yet.
 
     Returns:
@@ -159,103 +144,57 @@ def default_targets(network: Traceable, loss: Loss, dtype: DType) -> tuple[Spec,
 
 
 def targets_of_terms(
-    network: Traceable, loss: Loss, dtype: DType
+    network: NetworkDefinition, loss: Loss, dtype: DType
 ) -> list[tuple[LossTerm, tuple[Spec, ...]]]:
     """The targets that each term of a loss expects, where there is no data yet."""
-    trace = _compared(network.trace(dtype=dtype, training=False))
+    trace = _with_float32_outputs(network.trace(dtype=dtype, training=False))
     return default_specs(loss, trace.outputs, network.output_names)
 
 
 def evaluation_graph(
-    network: Traceable,
-    loss: Loss,
-    targets: Sequence[Spec],
-    *,
-    dtype: DType,
-    metrics: Sequence[Metric] = (),
-    weights: Sequence[Spec] = (),
-    input_dtypes: Sequence[DType] | None = None,
-    rounding: Rounding | None = None,
-    training: bool = False,
+    batch: BatchSpecs, loss: Loss, metrics: Sequence[Metric] = (), *, training: bool = False
 ) -> BatchGraph:
     """The loss, without penalties, and the metrics of a batch; it updates nothing.
 
     Args:
-        weights: (shape with the batch, dtype) of the examples' weights, if they have any.
+        batch: the network and its arrays.
+        loss, metrics: to compute.
         training: trace the layers in training mode instead of inference mode.
     """
-    trace = _traced(network, dtype, rounding, training=training, input_dtypes=input_dtypes)
-    trace = _compared(trace)
+    trace = _with_float32_outputs(batch.trace(training=training))
     with layers_built(trace.record, loss_dtype(trace)):
-        found = objective(loss, metrics, trace, network.output_names, targets, weights)
+        found = _objective(batch, trace, loss, metrics)
     outputs = (("loss", found.loss), *found.outputs)
     graph = Graph((*trace.inputs, *found.leaves), outputs)
-    return finished(graph, rounding, trace, objective=found)
+    return BatchGraph(batch.rounded(graph), trace, objective=found)
+
+
+def _objective(
+    batch: BatchSpecs, trace: Trace, loss: Loss, metrics: Sequence[Metric], classes: Any = None
+) -> Objective:
+    names = batch.network.output_names
+    return objective(loss, metrics, trace, names, batch.targets, batch.weights, classes)
 
 
 @without_collections
-def training_graph(
-    network: Traceable,
-    options: TrainingOptions,
-    targets: Sequence[Spec],
-    *,
-    dtype: DType,
-    weights: Sequence[Spec] = (),
-    input_dtypes: Sequence[DType] | None = None,
-    rounding: Rounding | None = None,
-) -> BatchGraph:
+def training_graph(batch: BatchSpecs, options: TrainingOptions) -> BatchGraph:
     """The graph of a training step.
 
     The reported loss includes the layers' penalties. The gradients of frozen parameters are not
     computed, and they have no state.
 
-    Args:
-        targets: (shape with the batch, dtype) of each target.
-        dtype: the float type of the model.
-        weights: (shape with the batch, dtype) of the examples' weights, if they have any.
-        input_dtypes: of the data; by default the dtypes of the network's inputs.
-        rounding: what is rounded; None for nothing.
-
     Raises:
         DefinitionError: if there is nothing to train, or a pattern matches no parameter.
         ShapeError: if the loss is not a single number.
     """
-    found = differentiated(
-        network,
-        options,
-        targets,
-        dtype=dtype,
-        weights=weights,
-        input_dtypes=input_dtypes,
-        rounding=rounding,
-    )
-    record, scale = found.trace.record, found.scale
-    loss = penalised(found.objective.loss, record.penalties)
-    flowing, finite = found.flowing(loss), None
-    if scale is not None:
-        with labelled(Origin("loss_scale")):
-            finite = all_finite(flowing)
-    slots: dict[str, tuple[Tensor, float]] = {}
-    with layers_built(record, loss.dtype):
-        updates = parameter_updates(found, options, flowing, slots)
-    for name, new in record.updates.items():
-        updates.append((record.states[name].tensor, new))
-    if scale is not None and finite is not None:
-        with labelled(Origin("loss_scale")):
-            updates = [*kept_unless(finite, updates), *scale.updates(finite)]
-        slots |= scale.slots
-    with labelled(Origin("step")):
-        updates.append((record.step, ops.add(record.step, 1)))
-    outputs = (
-        ("loss", loss),
-        *found.objective.outputs,
-        *penalty_outputs(found.objective, record.penalties),
-        *norm_outputs(options, flowing),
-    )
-    graph = Graph(found.inputs, outputs, tuple(updates))
-    trace, untrained = found.trace, found.untrained
-    return finished(
-        graph, rounding, trace, slots, untrained, found.objective, found.hyperparameters
+    found = differentiable(batch, options)
+    loss = penalised(found.objective.loss, found.trace.record.penalties)
+    return found.step(
+        loss,
+        found.gradients(loss),
+        inputs=found.inputs,
+        outputs=found.objective.outputs,
+        states=found.new_states,
     )
 
 
@@ -310,22 +249,26 @@ class _Scaled:
 
 
 @frozen_dataclass
-class Differentiated:
-    """The loss of a batch, and what its gradients need.
+class Differentiable:
+    """The loss of a batch, and all that gradients and updates of parameters need.
 
     Attributes:
+        batch: the network and its arrays.
+        options: of the training step.
         trace: of the network, in training mode.
         objective: losses and metrics, without penalties.
         trained: the parameters that are trained.
-        chosen: the optimizer of each parameter, by name.
+        optimizers: the optimizer of each parameter, by name.
         scale: the state of loss scaling, if the loss is scaled.
         hyperparameters: of the optimizers, and of penalties.
     """
 
+    batch: BatchSpecs
+    options: TrainingOptions
     trace: Trace
     objective: Objective
     trained: Sequence[Variable]
-    chosen: Mapping[str, Optimizer]
+    optimizers: Mapping[str, Optimizer]
     scale: LossScale | None
     hyperparameters: TrainingNumbers
 
@@ -340,47 +283,77 @@ class Differentiated:
         trained = {variable.name for variable in self.trained}
         return tuple(name for name in self.trace.record.parameters if name not in trained)
 
-    def flowing(self, loss: Tensor) -> Sequence[Tensor]:
+    @property
+    def new_states(self) -> list[tuple[Tensor, Tensor]]:
+        """The states of the layers, and their new values."""
+        record = self.trace.record
+        return [(record.states[name].tensor, new) for name, new in record.updates.items()]
+
+    def gradients(self, loss: Tensor) -> Sequence[Tensor]:
         """The gradient of a loss for each trained parameter."""
-        scale, trained = self.scale, [one.tensor for one in self.trained]
+        scale, trained = self.scale, [variable.tensor for variable in self.trained]
         if scale is None:
             return gradients(loss, trained)
-        found = gradients(loss * scale.scale, trained)
+        scaled = gradients(loss * scale.scale, trained)
         with labelled(Origin("loss_scale")):
-            return scale.unscaled(found)
+            return scale.unscaled(scaled)
+
+    def step(
+        self,
+        loss: Tensor,
+        gradients: Sequence[Tensor],
+        *,
+        inputs: tuple[Tensor, ...] = (),
+        outputs: Sequence[tuple[str, Tensor]] = (),
+        states: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> BatchGraph:
+        """The graph that ends a training step: from loss and gradients to all new values.
+
+        Args:
+            loss: of the batch, with penalties.
+            gradients: of the batch, for each trained parameter.
+            inputs, outputs: of the graph that computes loss and gradients, if it is the same one.
+            states: of the layers, and their new values.
+        """
+        record, scale = self.trace.record, self.scale
+        slots: dict[str, tuple[Tensor, float]] = {}
+        with layers_built(record, loss.dtype):
+            updates = [*_parameter_updates(self, gradients, slots), *states]
+        if scale is not None:
+            with labelled(Origin("loss_scale")):
+                finite = all_finite(gradients)
+                updates = [*kept_unless(finite, updates), *scale.updates(finite)]
+            slots |= scale.slots
+        with labelled(Origin("step")):
+            updates.append((record.step, ops.add(record.step, 1)))
+        outputs = (("loss", loss), *outputs, *self._penalty(), *_norm(self.options, gradients))
+        graph = self.batch.rounded(Graph(inputs, outputs, tuple(updates)))
+        rest = self.untrained, self.objective, self.hyperparameters
+        return BatchGraph(graph, self.trace, slots, *rest)
+
+    def _penalty(self) -> tuple[tuple[str, Tensor], ...]:
+        """The penalties as an output, if the loss has terms or divisors without them."""
+        penalties, objective = self.trace.record.penalties, self.objective
+        if not penalties or not any(name.startswith(TERMS) for name, _ in objective.outputs):
+            return ()
+        return (("penalty", penalised(ops.zeros_like(objective.loss), penalties)),)
 
 
-def differentiated(
-    network: Traceable,
-    options: TrainingOptions,
-    targets: Sequence[Spec],
-    *,
-    dtype: DType,
-    weights: Sequence[Spec],
-    input_dtypes: Sequence[DType] | None,
-    rounding: Rounding | None,
-) -> Differentiated:
-    """The loss of a batch, and the parameters that are trained; arguments of `training_graph`."""
-    trace = _compared(_traced(network, dtype, rounding, training=True, input_dtypes=input_dtypes))
+def differentiable(batch: BatchSpecs, options: TrainingOptions) -> Differentiable:
+    """The loss of a batch, and the parameters that are trained; raises as `training_graph`."""
+    trace = _with_float32_outputs(batch.trace(training=True))
     record, names = trace.record, list(trace.record.parameters)
     excluded = {name for one in options.frozen for name in matching(one, names, "frozen")}
     numbers = TrainingNumbers()
     numbers.leaves |= record.hyperparameters.leaves
-    chosen = optimizers_by_name(numbers.of(options.optimizer, "optimizer"), names)
+    optimizers = optimizers_by_name(numbers.of(options.optimizer, "optimizer"), names)
     with layers_built(record, loss_dtype(trace)):
-        found = objective(
-            options.loss,
-            options.metrics,
-            trace,
-            network.output_names,
-            targets,
-            weights,
-            options.class_weights,
-        )
-    whole = penalised(found.loss, record.penalties)
-    trained = _trained(whole, record.parameters.values(), excluded, options.frozen)
-    scale = loss_scale() if rounding is not None and rounding.half == float16 else None
-    return Differentiated(trace, found, trained, chosen, scale, numbers)
+        found = _objective(batch, trace, options.loss, options.metrics, options.class_weights)
+    loss = penalised(found.loss, record.penalties)
+    trained = _trained(loss, record.parameters.values(), excluded, options.frozen)
+    is_scaled = batch.rounding is not None and batch.rounding.half == float16
+    scale = loss_scale() if is_scaled else None
+    return Differentiable(batch, options, trace, found, trained, optimizers, scale, numbers)
 
 
 def penalised(loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
@@ -391,35 +364,23 @@ def penalised(loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
     return loss
 
 
-def penalty_outputs(
-    found: Objective, penalties: Sequence[Tensor]
-) -> tuple[tuple[str, Tensor], ...]:
-    """The penalties as an output, if the loss has terms or divisors, which do not have them."""
-    if not penalties or not any(name.startswith(TERMS) for name, _ in found.outputs):
-        return ()
-    return (("penalty", penalised(ops.zeros_like(found.loss), penalties)),)
-
-
-def parameter_updates(
-    found: Differentiated,
-    options: TrainingOptions,
-    flowing: Sequence[Tensor],
-    slots: dict[str, tuple[Tensor, float]],
+def _parameter_updates(
+    found: Differentiable, gradients: Sequence[Tensor], slots: dict[str, tuple[Tensor, float]]
 ) -> list[tuple[Tensor, Tensor]]:
     """The new values of parameters and of the optimizer's state, which enters the slots."""
-    record, scale = found.trace.record, found.scale
+    record, scale, clip = found.trace.record, found.scale, found.options.clip
     applied = record.step
     if scale is not None:
         with labelled(Origin("loss_scale")):
             # Skipped training steps do not count for the optimizer.
             applied = record.step - scale.skipped
-    if options.clip is not None:
+    if clip is not None:
         with labelled(Origin("clip")):
-            flowing = _clipped(found.hyperparameters.of(options.clip, "clip"), flowing)
+            gradients = _clipped(found.hyperparameters.of(clip, "clip"), gradients)
     updates: list[tuple[Tensor, Tensor]] = []
     joined: dict[int, list[tuple[Variable, Tensor]]] = {}
-    for variable, gradient in zip(found.trained, flowing, strict=True):
-        optimizer = found.chosen[variable.name]
+    for variable, gradient in zip(found.trained, gradients, strict=True):
+        optimizer = found.optimizers[variable.name]
         if joins_parameters(optimizer):
             joined.setdefault(id(optimizer), []).append((variable, gradient))
             continue
@@ -428,7 +389,7 @@ def parameter_updates(
             new, after = updated(optimizer, variable.name, parameter, gradient, applied, slots)
         updates += [(parameter, new), *after]
     for number, group in enumerate(joined.values()):
-        optimizer, path = found.chosen[group[0][0].name], f"joined{number or ''}"
+        optimizer, path = found.optimizers[group[0][0].name], f"joined{number or ''}"
         with labelled(Origin("update")):
             updates += _updated_together(optimizer, path, group, applied, slots)
     return updates
@@ -438,14 +399,12 @@ def parameter_updates(
 GRADIENT_NORM = "gradient_norm"
 
 
-def norm_outputs(
-    options: TrainingOptions, flowing: Sequence[Tensor]
-) -> tuple[tuple[str, Tensor], ...]:
-    """The norm of all gradients as an output, if it is wanted."""
+def _norm(options: TrainingOptions, gradients: Sequence[Tensor]) -> tuple[tuple[str, Tensor], ...]:
+    """The norm of all gradients as an output, if the options ask for it."""
     if not options.gradient_norm:
         return ()
     with labelled(Origin(GRADIENT_NORM)):
-        wide = [ops.cast(one, float32) if one.dtype.is_half else one for one in flowing]
+        wide = [ops.cast(one, float32) if one.dtype.is_half else one for one in gradients]
         squares = [ops.sum(one * one) for one in wide]
         total = squares[0]
         for square in squares[1:]:
@@ -493,22 +452,22 @@ def _trained(
     return trained
 
 
-def _clipped(clip: Clip, flowing: Sequence[Tensor]) -> Sequence[Tensor]:
+def _clipped(clip: Clip, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
     """The clipped gradients.
 
     Raises:
         DefinitionError: if their number, shapes or dtypes differ from the gradients'.
     """
-    found: object = clip(flowing)
+    found: object = clip(gradients)
     types = [
         (one.shape, one.dtype) if isinstance(one, Tensor) else None
         for one in (cast(Sequence[object], found) if isinstance(found, list | tuple) else ())
     ]
-    if types != [(one.shape, one.dtype) for one in flowing]:
+    if types != [(one.shape, one.dtype) for one in gradients]:
         raise DefinitionError(
             "the clipping function does not return one gradient for each gradient",
             facts=(
-                ("expected", f"{len(flowing)} tensors of the same shapes and dtypes"),
+                ("expected", f"{len(gradients)} tensors of the same shapes and dtypes"),
                 ("found", reprlib.repr(found)),
             ),
             where="clip",
@@ -563,8 +522,8 @@ def _updated_together(
     """The new values of parameters that an optimizer takes as one vector, and of its state."""
     parameters = [variable.tensor for variable, _ in group]
     flat = [ops.reshape(tensor, (-1,)) for tensor in parameters]
-    flowing = ops.concat([ops.reshape(gradient, (-1,)) for _, gradient in group], 0)
-    new, after = updated(optimizer, path, ops.concat(flat, 0), flowing, step, slots)
+    joined = ops.concat([ops.reshape(gradient, (-1,)) for _, gradient in group], 0)
+    new, after = updated(optimizer, path, ops.concat(flat, 0), joined, step, slots)
     parts = ops.split(new, [one.shape[0] for one in flat], 0)
     pairs = zip(parameters, parts, strict=True)
     return [*((one, ops.reshape(part, one.shape)) for one, part in pairs), *after]

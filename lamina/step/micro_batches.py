@@ -1,4 +1,4 @@
-"""Gradient accumulation: the two graphs of a training step whose batch is divided.
+"""Gradient accumulation: a training step whose batch is divided has two graphs.
 
 One adds the gradients of a micro-batch to sums, which are states. The other one changes the
 parameters from the sums. So a large batch needs the activations of a small one.
@@ -7,6 +7,7 @@ parameters from the sums. So a large batch needs the activations of a small one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lamina import ops
 from lamina.base.garbage import without_collections
@@ -14,23 +15,19 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, float32, int64
 from lamina.graph import Graph, Origin, Tensor, labelled, leaf, rebuild, rewrite, topological
 from lamina.inspect.bill import GRADIENT_SUM
-from lamina.layers.scope import Variable, layers_built
+from lamina.layers.scope import Variable
 from lamina.learning.objective import Share, added
-from lamina.learning.protocols import Spec, TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.ops.differentiate import gradients
 from lamina.step.derive import (
     BatchGraph,
-    Differentiated,
-    Traceable,
-    differentiated,
-    finished,
-    norm_outputs,
-    parameter_updates,
+    BatchSpecs,
+    Differentiable,
+    differentiable,
     penalised,
-    penalty_outputs,
+    training_graph,
 )
 from lamina.step.loss_scaling import all_finite, kept_unless
-from lamina.step.precision import Rounding
 
 # The names of states: the number of examples and the sum of losses of the micro-batches so far, and
 # the number of all finished micro-batches, which is the key of their random numbers.
@@ -39,20 +36,6 @@ EXAMPLES, LOSS_SUM, MICRO_STEP = "examples", "loss_sum", "micro_step"
 DIVISOR_SUM = "divisor_sum"
 # The name of the program of the update, for people.
 UPDATE_NAME = "update"
-
-
-@frozen_dataclass
-class AccumulatingGraphs:
-    """The graphs of a training step whose batch is divided into micro-batches.
-
-    Attributes:
-        micro: of one micro-batch. Its slots are the sums and the number of micro-batches.
-        update: changes the parameters from the sums, and begins new ones. It has no inputs, and
-            the loss of the whole batch is its output. Its slots are those of the optimizer.
-    """
-
-    micro: BatchGraph
-    update: BatchGraph
 
 
 @frozen_dataclass
@@ -118,7 +101,7 @@ class _Sums:
         return total / divisor
 
 
-def _sums(found: Differentiated, examples: Tensor) -> list[_Sums]:
+def _sums(found: Differentiable, examples: Tensor) -> list[_Sums]:
     """The sums of each share of the loss."""
     sums: list[_Sums] = []
     for number, share in enumerate(found.objective.shares):
@@ -138,64 +121,52 @@ def _sums(found: Differentiated, examples: Tensor) -> list[_Sums]:
     return sums
 
 
-@without_collections
-def accumulating_graphs(
-    network: Traceable,
-    options: TrainingOptions,
-    targets: Sequence[Spec],
-    *,
-    dtype: DType,
-    weights: Sequence[Spec] = (),
-    input_dtypes: Sequence[DType] | None = None,
-    rounding: Rounding | None = None,
-) -> AccumulatingGraphs:
-    """The graphs of a training step whose batch is divided into micro-batches.
+def step_graphs(
+    batch: BatchSpecs, options: TrainingOptions, *, divided: bool
+) -> tuple[BatchGraph, BatchGraph | None]:
+    """The graph of a training step; if batches are divided, those of a micro-batch and the update.
+
+    The graph of a micro-batch has the sums and the number of micro-batches as its slots. The update
+    changes the parameters from the sums, and begins new ones. It has no inputs, the loss of the
+    whole batch is its output, and its slots are those of the optimizer.
 
     If a term of the loss is a mean, its gradients of micro-batches are weighted by their numbers of
     examples, or by the sums of weights by which it is divided; if it is a sum, they are added.
     Penalties count once.
 
-    Args:
-        network, options, targets, dtype, weights, input_dtypes, rounding: as for
-            `derive.training_graph`.
-
     Raises:
         DefinitionError, ShapeError: as `derive.training_graph`.
     """
-    found = differentiated(
-        network,
-        options,
-        targets,
-        dtype=dtype,
-        weights=weights,
-        input_dtypes=input_dtypes,
-        rounding=rounding,
-    )
+    if not divided:
+        return training_graph(batch, options), None
+    return _divided(batch, options)
+
+
+@without_collections
+def _divided(batch: BatchSpecs, options: TrainingOptions) -> tuple[BatchGraph, BatchGraph]:
+    found = differentiable(batch, options)
     examples = leaf(EXAMPLES, "state", (), int64)
     sums = _sums(found, examples)
-    micro = _micro_graph(found, examples, sums, rounding)
-    return AccumulatingGraphs(micro, _update_graph(found, examples, sums, options, rounding))
+    return _micro_graph(found, examples, sums), _update_graph(found, examples, sums)
 
 
-def _micro_graph(
-    found: Differentiated, examples: Tensor, sums: Sequence[_Sums], rounding: Rounding | None
-) -> BatchGraph:
+def _micro_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums]) -> BatchGraph:
     record, names = found.trace.record, [variable.name for variable in found.trained]
-    flows = [dict(zip(names, found.flowing(one.share.loss), strict=True)) for one in sums]
+    by_share = [dict(zip(names, found.gradients(one.share.loss), strict=True)) for one in sums]
     micro_step = leaf(MICRO_STEP, "state", (), int64)
     with labelled(Origin("accumulation")):
         count = ops.element_count(found.trace.inputs[0], (0,), int64)
         is_first = ops.equal(examples, 0)
         updates = [(examples, examples + count)]
         finite: list[Tensor] = []
-        for one, gradients_of in zip(sums, flows, strict=True):
+        for one, gradients_of in zip(sums, by_share, strict=True):
             own = one.share.divisor
             terms = one.terms(count if own is None else own, gradients_of)
             finite += terms[1:]
             updates += one.updates(is_first, count if own is None else own, terms)
             if own is not None:
                 updates.append((one.divisor, ops.where(is_first, own, one.divisor + own)))
-        changed = [(record.states[name].tensor, new) for name, new in record.updates.items()]
+        changed = found.new_states
         if found.scale is not None and finite:
             changed = kept_unless(all_finite(finite), changed)
         updates += [*changed, (micro_step, ops.add(micro_step, 1))]
@@ -212,44 +183,26 @@ def _micro_graph(
         micro_step,
     ]
     slots = {state.attributes["name"]: (state, 0.0) for state in states}
-    whole = rewrite(graph, rule)
-    return finished(whole, rounding, found.trace, slots, found.untrained, found.objective)
+    graph = found.batch.rounded(rewrite(graph, rule))
+    return BatchGraph(graph, found.trace, slots, found.untrained, found.objective)
 
 
-def _update_graph(
-    found: Differentiated,
-    examples: Tensor,
-    sums: Sequence[_Sums],
-    options: TrainingOptions,
-    rounding: Rounding | None,
-) -> BatchGraph:
-    record, scale = found.trace.record, found.scale
+def _update_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums]) -> BatchGraph:
+    penalties = found.trace.record.penalties
     with labelled(Origin("accumulation")):
         loss = added([one.of_batch(one.loss) for one in sums])
-        flowing = [_gradient_of_batch(variable, sums) for variable in found.trained]
-    penalties = penalty_outputs(found.objective, record.penalties)
-    trained = [variable.tensor for variable in found.trained]
-    if record.penalties:
-        penalty = penalised(ops.zeros_like(loss), record.penalties)
+        of_batch = [_gradient_of_batch(variable, sums) for variable in found.trained]
+    if penalties:
+        penalty = penalised(ops.zeros_like(loss), penalties)
         with labelled(Origin("penalty")):
             loss = loss + penalty
-            flows = gradients(penalty, trained)
-            flowing = [g + ops.cast(own, g.dtype) for g, own in zip(flowing, flows, strict=True)]
-    slots: dict[str, tuple[Tensor, float]] = {}
-    with layers_built(record, loss.dtype):
-        updates = parameter_updates(found, options, flowing, slots)
-    if scale is not None:
-        with labelled(Origin("loss_scale")):
-            finite = all_finite(flowing)
-            updates = [*kept_unless(finite, updates), *scale.updates(finite)]
-        slots |= scale.slots
+            further = gradients(penalty, [variable.tensor for variable in found.trained])
+            pairs = zip(of_batch, further, strict=True)
+            of_batch = [gradient + ops.cast(own, gradient.dtype) for gradient, own in pairs]
+    step = found.step(loss, of_batch)
     with labelled(Origin("step")):
-        updates.append((record.step, ops.add(record.step, 1)))
-        updates.append((examples, ops.zeros_like(examples)))
-    outputs = (("loss", loss), *penalties, *norm_outputs(options, flowing))
-    graph = Graph((), outputs, tuple(updates))
-    numbers = found.hyperparameters
-    return finished(graph, rounding, found.trace, slots, found.untrained, hyperparameters=numbers)
+        begun = examples, ops.zeros_like(examples)
+    return replace(step, graph=replace(step.graph, updates=(*step.graph.updates, begun)))
 
 
 def _gradient_of_batch(variable: Variable, sums: Sequence[_Sums]) -> Tensor:

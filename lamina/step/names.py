@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from lamina.base.records import frozen_dataclass
 from lamina.errors import DataError
 from lamina.foreign import nearest
 from lamina.learning.by_output import LossTerm, terms_of
-from lamina.learning.protocols import Loss
-
-
-class HasNames(Protocol):
-    """The part of a network that this file needs."""
-
-    @property
-    def input_names(self) -> tuple[str | None, ...]: ...
-
-    @property
-    def output_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def has_output_names(self) -> bool: ...
+from lamina.learning.protocols import Loss, NetworkDefinition
 
 
 @frozen_dataclass
@@ -72,17 +59,17 @@ def unnamed(role: str, count: int) -> Names:
     return Names(role, (None,) * count)
 
 
-def names_of_inputs(network: HasNames) -> Names:
+def names_of_inputs(network: NetworkDefinition) -> Names:
     """The names that the user gave to the inputs of a network."""
     return Names("input", network.input_names)
 
 
-def names_of_outputs(network: HasNames) -> Names:
+def names_of_outputs(network: NetworkDefinition) -> Names:
     """The names of the outputs of a network."""
     return Names("output", network.output_names, shown=network.has_output_names)
 
 
-def names_of_targets(network: HasNames, counts: Sequence[tuple[LossTerm, int]]) -> Names:
+def names_of_targets(network: NetworkDefinition, counts: Sequence[tuple[LossTerm, int]]) -> Names:
     """The names of the targets: those of the outputs with which they are compared.
 
     Args:
@@ -98,7 +85,7 @@ def names_of_targets(network: HasNames, counts: Sequence[tuple[LossTerm, int]]) 
     return Names("target", each, outputs, shown)
 
 
-def names_of_weights(network: HasNames, loss: Loss) -> Names:
+def names_of_weights(network: NetworkDefinition, loss: Loss) -> Names:
     """The names of the weights of examples: those of the outputs that have a loss."""
     terms = terms_of(loss, network.output_names)
     each = tuple(None if term.output is None else term.name for term in terms)

@@ -3,69 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
 from lamina.data import Dataset
 from lamina.errors import DataError, ShapeError
 from lamina.graph import Tensor
-from lamina.learning.protocols import Loss, Spec
-from lamina.step.derive import Traceable, default_targets, targets_of_terms
-from lamina.step.names import (
-    HasNames,
-    as_arrays,
-    names_of_inputs,
-    names_of_targets,
-    names_of_weights,
-)
-
-
-class NetworkDefinition(HasNames, Traceable, Protocol):
-    """The part of a network that this file needs."""
-
-    @property
-    def inputs(self) -> Sequence[Tensor]: ...
-
-    @property
-    def output_names(self) -> tuple[str, ...]: ...  # both bases have it
-
-
-@frozen_dataclass
-class BatchSpecs:
-    """What the arrays of a batch are.
-
-    Attributes:
-        input_dtypes: of the inputs.
-        targets, weights: (shape with the batch, dtype) of each target, and of the weights of the
-            examples.
-    """
-
-    input_dtypes: tuple[DType, ...]
-    targets: tuple[Spec, ...] = ()
-    weights: tuple[Spec, ...] = ()
+from lamina.learning.protocols import Loss, NetworkDefinition, Spec
+from lamina.step.derive import BatchSpecs, default_targets, targets_of_terms
+from lamina.step.names import as_arrays, names_of_inputs, names_of_targets, names_of_weights
+from lamina.step.precision import Rounding
 
 
 def batch_specs(
-    network: NetworkDefinition, loss: Loss | None, dtype: DType, dataset: Dataset | None
+    network: NetworkDefinition,
+    dtype: DType,
+    rounding: Rounding | None,
+    loss: Loss | None,
+    dataset: Dataset | None,
 ) -> BatchSpecs:
-    """The arrays of the batches of a data set.
+    """The batches of a data set.
 
     Args:
         network: has the inputs.
-        loss: decides what the targets are without a data set; None for a forward pass.
         dtype: the float type of the model, which narrows floats of the data.
+        rounding: what is rounded.
+        loss: decides what the targets are without a data set; None for a forward pass.
         dataset: has the dtypes of the inputs and the shapes and dtypes of the targets and weights.
 
     Raises:
         DataError: if the data set does not have the inputs, or a name is unknown or missing.
         ShapeError: if the inputs of examples have other shapes.
     """
-    inputs = _input_dtypes(network, dtype, dataset)
+    batch = BatchSpecs(network, dtype, rounding, _input_dtypes(network, dtype, dataset))
     if loss is None:
-        return BatchSpecs(inputs)
+        return batch
     # Losses are computed in float32 if the model has floats of 16 bits.
     widest = float32 if dtype.is_half else dtype
     if dataset is None:
@@ -74,7 +48,7 @@ def batch_specs(
         dataset = positional(dataset, network, loss, dtype)
         specs = target_specs(dataset)
     targets = tuple((shape, _narrowed(found, widest)) for shape, found in specs)
-    return BatchSpecs(inputs, targets, weight_specs(dataset, widest))
+    return replace(batch, targets=targets, weights=weight_specs(dataset, widest))
 
 
 def _input_dtypes(

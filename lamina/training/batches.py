@@ -150,7 +150,7 @@ class BatchRunner(Named):
         self._lock = parameters.lock
         self._loss = loss
         network, dtype = parameters.network, parameters.dtype
-        self._arrays = batch_specs(network, loss, dtype, dataset)
+        self._batch = batch_specs(network, dtype, parameters.rounding, loss, dataset)
         self._input_names = names_of_inputs(network)
         self._wanted_inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
         self._shared: dict[str, Memory] = dict(parameters.memories)
@@ -195,9 +195,9 @@ class BatchRunner(Named):
     def _specs(self) -> list[Spec]:
         shapes = [shape for shape, _ in self._wanted_inputs]
         return [
-            *zip(shapes, self._arrays.input_dtypes, strict=True),
-            *self._arrays.targets,
-            *self._arrays.weights,
+            *zip(shapes, self._batch.input_dtypes, strict=True),
+            *self._batch.targets,
+            *self._batch.weights,
         ]
 
     @cached_property
@@ -210,8 +210,8 @@ class BatchRunner(Named):
     @cached_property
     def _labels(self) -> list[str]:
         """The names of inputs, targets and weights in errors."""
-        weights = unnamed("weight", len(self._arrays.weights))
-        if len(self._arrays.weights) == len(self.terms):
+        weights = unnamed("weight", len(self._batch.weights))
+        if len(self._batch.weights) == len(self.terms):
             weights = names_of_weights(self._parameters.network, self._loss)
         return [*self._input_names.labels, *self._target_names.labels, *weights.labels]
 
@@ -229,8 +229,7 @@ class BatchRunner(Named):
         arrays: list[Array] = []
         specs, names = self._specs(), self._labels
         wanted = [
-            dtype
-            for _, dtype in (*self._wanted_inputs, *self._arrays.targets, *self._arrays.weights)
+            dtype for _, dtype in (*self._wanted_inputs, *self._batch.targets, *self._batch.weights)
         ]
         for value, (_, compiled), dtype, name in zip(given, specs, wanted, names, strict=True):
             array = convert(value, dtype, name)
@@ -248,8 +247,8 @@ class BatchRunner(Named):
         for positions, check in self._target_checks:
             given = tuple([arrays[len(self._wanted_inputs) + one] for one in positions])
             check(given[0] if len(given) == 1 else given)
-        for number in range(len(self._arrays.weights)):
-            position = len(arrays) - len(self._arrays.weights) + number
+        for number in range(len(self._batch.weights)):
+            position = len(arrays) - len(self._batch.weights) + number
             check_weights(arrays[position], names[position])
         return arrays
 
@@ -260,7 +259,7 @@ class BatchRunner(Named):
             DataError: if there are none, or more than the program takes; for numbers that the dtype
                 cannot hold.
         """
-        count = len(self._arrays.weights)
+        count = len(self._batch.weights)
         if count and isinstance(weights, Mapping):
             weights = as_arrays(weights, names_of_weights(self._parameters.network, self._loss))
         several = isinstance(weights, tuple)
@@ -274,7 +273,7 @@ class BatchRunner(Named):
                 "all of its batches have them then.",
             )
         arrays: list[Array] = []
-        for number, (one, (_, dtype)) in enumerate(zip(given, self._arrays.weights, strict=True)):
+        for number, (one, (_, dtype)) in enumerate(zip(given, self._batch.weights, strict=True)):
             array = to_array(one, "the weights cannot be converted to an array")
             if array.dtype.kind == "f":
                 array = rounded(array, dtype, f"weight {number}")
@@ -289,7 +288,7 @@ class BatchRunner(Named):
             return ()
         labels = self._labels[len(self._wanted_inputs) :]
         limited = index_checks(objective.index_limits, labels, "target")
-        numbers = tuple(range(len(self._arrays.targets)))
+        numbers = tuple(range(len(self._batch.targets)))
 
         def check(given: Any) -> None:
             check_indices(limited, as_tuple(given))

@@ -165,16 +165,7 @@ class Evaluation(BatchRunner):
     ) -> None:
         super().__init__(parameters, loss, dataset, batch_size)
         self._shared = with_random_state(parameters)
-        self._graph = evaluation_graph(
-            parameters.network,
-            loss,
-            self._arrays.targets,
-            dtype=parameters.dtype,
-            rounding=parameters.rounding,
-            metrics=metrics,
-            weights=self._arrays.weights,
-            input_dtypes=self._arrays.input_dtypes,
-        )
+        self._graph = evaluation_graph(self._batch, loss, metrics)
 
     def run(self, resident: Examples, examples: int) -> Recorded:
         """Evaluates all examples of an uploaded data set, in their order."""

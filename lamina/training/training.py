@@ -38,8 +38,7 @@ from lamina.runtime.parameters import (
 from lamina.runtime.profile import profiled
 from lamina.step.derive import RATE, BatchGraph, TrainingNumbers
 from lamina.step.loss_scaling import SCALE, SKIPPED
-from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME
-from lamina.step.planning import step_graphs
+from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
 from lamina.training.accumulation import Accumulation
 from lamina.training.batches import (
     BatchRunner,
@@ -92,14 +91,7 @@ class Training(BatchRunner):
     ) -> None:
         super().__init__(parameters, options.loss, dataset, batch_size)
         micro = batch_size if micro_batch is None else min(micro_batch, batch_size)
-        self._graph, update = step_graphs(
-            parameters.network,
-            options,
-            self._arrays,
-            dtype=parameters.dtype,
-            rounding=parameters.rounding,
-            divided=micro < batch_size,
-        )
+        self._graph, update = step_graphs(self._batch, options, divided=micro < batch_size)
         self._exact = self._exact_arrays()
         # The training steps of a piece; the next epoch begins with as many.
         self._at_once = 1
@@ -302,7 +294,7 @@ class Training(BatchRunner):
     def _exact_arrays(self) -> _Exact | None:
         """The types that `_as_compiled` expects; None unless there is one input and one target."""
         specs = self._specs()
-        if len(self._wanted_inputs) != 1 or len(self._arrays.targets) != 1 or len(specs) != 2:
+        if len(self._wanted_inputs) != 1 or len(self._batch.targets) != 1 or len(specs) != 2:
             return None
         (x, x_dtype), (y, y_dtype) = specs
         if is_ranged(x_dtype, self._wanted_inputs[0][1]):

@@ -26,7 +26,7 @@ from lamina.reports import table_text
 from lamina.runtime import Parameters, compile_for_batch
 from lamina.runtime.examples import random_examples, random_normal
 from lamina.runtime.parameters import with_random_state
-from lamina.step.derive import BatchGraph, evaluation_graph
+from lamina.step.derive import BatchGraph, BatchSpecs, evaluation_graph
 from lamina.step.precision import Precision
 from lamina.step.specs import positional, target_specs
 from lamina.training.progress import counted
@@ -212,19 +212,14 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
 
 def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> BatchGraph:
     """The loss in training mode, and the gradient of each parameter, under its name."""
-    batch_graph = evaluation_graph(
-        network,
-        loss,
-        target_specs(dataset),
-        dtype=shapes.float64,
-        input_dtypes=dataset.input_dtypes,
-        training=True,
-    )
+    dtypes, targets = dataset.input_dtypes, target_specs(dataset)
+    batch = BatchSpecs(network, shapes.float64, None, dtypes, targets)
+    batch_graph = evaluation_graph(batch, loss, training=True)
     value: Tensor = dict(batch_graph.graph.outputs)["loss"]
     variables = batch_graph.trace.record.parameters
     slopes = gradients(value, [variable.tensor for variable in variables.values()])
     outputs = (("loss", value), *zip(variables, slopes, strict=True))
-    return BatchGraph(Graph(batch_graph.graph.inputs, outputs), batch_graph.trace, {})
+    return BatchGraph(Graph(batch_graph.graph.inputs, outputs), batch_graph.trace)
 
 
 def _engine_findings(

@@ -17,7 +17,7 @@ from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.layers.layer import Layer
 from lamina.learning.protocols import TrainingOptions
 from lamina.ops.differentiate import gradients
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 BATCH = 6
 # They move pixels without arithmetic on them.
@@ -90,7 +90,7 @@ def test_a_training_step_with_mixed_examples(layer: Layer, engine: Engine) -> No
     loss = lm.CrossEntropy()
     options = TrainingOptions(loss, lm.SGD(0.5))
     targets = default_targets(network, loss, float32)
-    made = training_graph(network, options, targets, dtype=float32)
+    made = training_graph(BatchSpecs(network, float32, targets=targets), options)
     graph = bind_batch(made.graph, BATCH)
     generator = np.random.default_rng(1)
     feeds: dict[str, Array] = {"seed": np.array(5), "step": np.array(4), **numbers_of(made)}

@@ -16,7 +16,7 @@ from lamina.engines.engine import Engine, Memory
 from lamina.graph import Graph, constant, leaf
 from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 
 @pytest.mark.parametrize("dtype", PUBLIC_DTYPES)
@@ -89,7 +89,7 @@ def _training(engine: Engine) -> Program:
     network, loss = lm.Sequential(*layers), lm.CrossEntropy()
     targets = default_targets(network, loss, float32)
     options = TrainingOptions(loss, lm.Adam(0.01))
-    graph = training_graph(network, options, targets, dtype=float32).graph
+    graph = training_graph(BatchSpecs(network, float32, targets=targets), options).graph
     return compile_graph(graph, batch=4, name="training", target=engine.target)
 
 

@@ -27,7 +27,7 @@ from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Tensor, bind_batch, evaluate
 from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 from lamina.step.precision import Rounding
 from lamina.step.rounding import with_rounded_products
 
@@ -263,7 +263,8 @@ def test_a_training_step_in_mixed_precision(
     network, batch = NETWORKS[name]
     options = TrainingOptions(lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9))
     targets = default_targets(network, options.loss, float32)
-    made = training_graph(network, options, targets, dtype=float32, rounding=Rounding(half, leaves))
+    batch = BatchSpecs(network, float32, Rounding(half, leaves), targets=targets)
+    made = training_graph(batch, options)
     generator = np.random.default_rng(0)
     feeds: dict[str, Array] = {}
     graph = bind_batch(made.graph, batch)

@@ -15,7 +15,7 @@ from lamina.base.shapes import Array, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.learning.protocols import TrainingOptions
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 Wrap = Callable[..., Any]
 
@@ -68,7 +68,7 @@ def _trained(
     """The loss, parameters and states after some training steps, in the order of the program."""
     targets = default_targets(network, loss, float32)
     options = TrainingOptions(loss, optimizer)
-    made = training_graph(network, options, targets, dtype=float32)
+    made = training_graph(BatchSpecs(network, float32, targets=targets), options)
     program = compile_graph(made.graph, batch=6, name="training", target=engine.target)
     feeds = {
         buffer.name: np.zeros(buffer.shape, buffer.dtype.numpy)

@@ -31,7 +31,7 @@ from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Write
 from lamina.program.target import Target
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 # Cases that scatter, and cases whose gradients do. With one value for each row, simplifying
 # replaces the scatter.
@@ -218,7 +218,8 @@ def test_a_network_with_an_embedding_trains_to_the_same_bits() -> None:
     layers = (lm.Input(6, dtype="int64"), lm.Embedding(20, 5), lm.Flatten(), lm.Linear(3))
     net, loss = lm.Sequential(*layers), lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
-    made = training_graph(net, TrainingOptions(loss, lm.Adam(1e-2)), targets, dtype=float32)
+    batch = BatchSpecs(net, float32, targets=targets)
+    made = training_graph(batch, TrainingOptions(loss, lm.Adam(1e-2)))
     program = compile_graph(made.graph, batch=8, name="test", target=IN_ORDER)
     feeds: dict[str, Array] = {}
     for buffer in program.buffers.values():

@@ -13,7 +13,13 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import show
 from lamina.learning.protocols import TrainingOptions
-from lamina.step.derive import BatchGraph, default_targets, inference_graph, training_graph
+from lamina.step.derive import (
+    BatchGraph,
+    BatchSpecs,
+    default_targets,
+    inference_graph,
+    training_graph,
+)
 
 FOLDER = Path(__file__).parent
 BATCH = 32
@@ -27,11 +33,11 @@ def _training() -> BatchGraph:
     network, loss = _mlp(), lm.CrossEntropy()
     targets = default_targets(network, loss, float32)
     options = TrainingOptions(loss, lm.SGD(0.1, momentum=0.9))
-    return training_graph(network, options, targets, dtype=float32)
+    return training_graph(BatchSpecs(network, float32, targets=targets), options)
 
 
 def _inference() -> BatchGraph:
-    return inference_graph(_mlp(), dtype=float32)
+    return inference_graph(BatchSpecs(_mlp(), float32))
 
 
 # Where users find names. Names after "lm." are attributes; the others are modules to import.

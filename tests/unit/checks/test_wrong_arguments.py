@@ -31,7 +31,7 @@ from lamina.checks.calls import _kinds_of, _kinds_of_class
 from lamina.checks.kinds import Kind, Misfit
 from lamina.errors import EngineError, InternalError, LaminaError
 from lamina.learning.protocols import TrainingOptions
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 
 class ForeignTensor:
@@ -259,7 +259,7 @@ def net() -> lm.Network:
 
 def build_training_graph(network: lm.Network, loss: Any, optimizer: Any) -> None:
     targets = default_targets(network, loss, float32)
-    training_graph(network, TrainingOptions(loss, optimizer), targets, dtype=float32)
+    training_graph(BatchSpecs(network, float32, targets=targets), TrainingOptions(loss, optimizer))
 
 
 def scheduled(schedule: Any) -> None:

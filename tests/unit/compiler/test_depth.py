@@ -44,7 +44,7 @@ from lamina.learning.protocols import TrainingOptions
 from lamina.program.index import Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 # So many levels, and so many calls of Python functions to get through them.
 LEVELS, CALLS = 200, 180
@@ -332,10 +332,8 @@ def test_comparing_steps_takes_linear_time(
         nonlocal count
         network, loss = build(levels), lm.CrossEntropy()
         targets = default_targets(network, loss, float32)
-        optimizer = lm.SGD(0.1, momentum=0.9)
-        graph = training_graph(
-            network, TrainingOptions(loss, optimizer), targets, dtype=float32
-        ).graph
+        options = TrainingOptions(loss, lm.SGD(0.1, momentum=0.9))
+        graph = training_graph(BatchSpecs(network, float32, targets=targets), options).graph
         count, before = 0, sys.gettrace()
         sys.settrace(traced)
         try:

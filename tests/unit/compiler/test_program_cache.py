@@ -26,7 +26,7 @@ from lamina.learning.protocols import TrainingOptions
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 
 class Counted:
@@ -53,7 +53,7 @@ def training_graph_of(net: lm.Network, loss: Any = None, optimizer: Any = None) 
     loss = loss or lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
     options = TrainingOptions(loss, optimizer or lm.Adam(1e-3))
-    return training_graph(net, options, targets, dtype=float32).graph
+    return training_graph(BatchSpecs(net, float32, targets=targets), options).graph
 
 
 def classifier(features: int = 20, dropout: float = 0.5, layer: type = lm.ReLU) -> lm.Network:

@@ -29,7 +29,7 @@ from lamina.program.program import Program
 from lamina.program.scalar import PRIMITIVES, Apply, postorder
 from lamina.program.steps import Contraction, scalars_of
 from lamina.program.target import EXPENSIVE, Target, cost_of
-from lamina.step.derive import inference_graph
+from lamina.step.derive import BatchSpecs, inference_graph
 
 
 def compiled(
@@ -163,7 +163,7 @@ def test_expensive_functions_of_several_users_are_stored_and_cheap_ones_computed
 
 def test_the_arena_is_divided_and_aligned_as_the_target_requires() -> None:
     net = lm.Sequential(lm.Input(64), lm.Linear(300), lm.Tanh(), lm.Linear(200), lm.Tanh())
-    graph = inference_graph(net, dtype=float32).graph
+    graph = inference_graph(BatchSpecs(net, float32)).graph
     divided = replace(CPU, alignment_bytes=256, largest_block_bytes=64 << 10)
     plans = [compile_graph(graph, batch=50, name="test", target=one).plan for one in (CPU, divided)]
     assert [len(plan.blocks) for plan in plans] == [1, 2]
@@ -246,7 +246,7 @@ def test_models_and_trainings_compile_for_the_target_of_their_engine(
     wanted = RECOMPUTING if engine == "interpreter" else DEFAULT_TARGET
 
     def expected(batch: int) -> object:
-        graph = inference_graph(net, dtype=float32).graph
+        graph = inference_graph(BatchSpecs(net, float32)).graph
         return compile_graph(graph, batch=batch, name="test", target=wanted).plan
 
     model = lm.Model(net, engine=engine)

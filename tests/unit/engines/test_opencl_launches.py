@@ -30,7 +30,7 @@ from lamina.layers import LSTM, Input
 from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.step.derive import default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 from lamina.workloads import WORKLOADS
 
 PROCESSOR = replace(TRAITS, is_processor=True, lanes=8, fused=True)
@@ -210,7 +210,7 @@ def training_program(name: str, target: Target) -> Program:
     assert workload.loss is not None
     network, options = workload.network(), TrainingOptions(workload.loss, workload.optimizer)
     targets = default_targets(network, workload.loss, float32)
-    graph = training_graph(network, options, targets, dtype=float32).graph
+    graph = training_graph(BatchSpecs(network, float32, targets=targets), options).graph
     return compile_graph(graph, batch=workload.batch, name=name, target=target)
 
 

@@ -20,7 +20,7 @@ from lamina.graph import Graph, Tensor, bind_batch, constant, evaluate
 from lamina.layers.layer import Layer
 from lamina.layers.mixing import beta_quantiles
 from lamina.learning.protocols import TrainingOptions
-from lamina.step.derive import evaluation_graph, training_graph
+from lamina.step.derive import BatchSpecs, evaluation_graph, training_graph
 
 KEYS = {"seed": np.int64(1), "step": np.int64(2)}
 
@@ -132,7 +132,7 @@ def trained(
     network = lm.Sequential(lm.Input(4), *layers, lm.Linear(3, bias=False))
     metrics = (lm.Accuracy(),) if target[1] == int64 else ()
     options = TrainingOptions(loss, lm.SGD(1.0), metrics=metrics)
-    made = training_graph(network, options, [target], dtype=float64)
+    made = training_graph(BatchSpecs(network, float64, targets=[target]), options)
     weight = "2.weight" if layers else "1.weight"
     fed = {
         **KEYS,
@@ -174,9 +174,8 @@ def test_targets_keep_the_weights_of_their_examples() -> None:
     def weighted(x: Array, target: Array, weights: Array, *layers: Layer) -> float:
         network = lm.Sequential(lm.Input(3), *layers, lm.Identity())
         specs = [(lm.Input(3).shape[:1], int64)], [(lm.Input(3).shape[:1], float64)]
-        graph = evaluation_graph(
-            network, lm.CrossEntropy(), specs[0], weights=specs[1], dtype=float64, training=True
-        ).graph
+        batch = BatchSpecs(network, float64, targets=specs[0], weights=specs[1])
+        graph = evaluation_graph(batch, lm.CrossEntropy(), training=True).graph
         feeds = {"input0": x, "target0": target, "weight0": weights}
         used = {node.attributes["name"] for node in graph.inputs}
         assert used == feeds.keys()
@@ -201,7 +200,8 @@ def test_several_targets_are_mixed_together() -> None:
     y = lm.Mixup()(x)
     network = lm.Network(x, [lm.Identity()(y), y * 2.0])
     specs = [(x.shape, float64)] * 2
-    graph = evaluation_graph(network, loss, specs, dtype=float64, training=True).graph
+    batch = BatchSpecs(network, float64, targets=specs)
+    graph = evaluation_graph(batch, loss, training=True).graph
     data, first, second = normal64(6, 4), normal64(6, 4) * 3, normal64(6, 4) + 1
     feeds = {**KEYS, "input0": data, "target0": first, "target1": second}
     found, _ = evaluate(bind_batch(graph, 6), feeds)
@@ -225,7 +225,7 @@ def test_a_loss_without_targets_is_as_it_was() -> None:
             return ops.mean(prediction * prediction)
 
     network = lm.Sequential(lm.Input(4), lm.Mixup())
-    graph = evaluation_graph(network, Size(), [], dtype=float64, training=True).graph
+    graph = evaluation_graph(BatchSpecs(network, float64), Size(), training=True).graph
     x = normal64(6, 4)
     found, _ = evaluate(bind_batch(graph, 6), {**KEYS, "input0": x})
     np.testing.assert_allclose(found["loss"], (run(lm.Mixup(), x, training=True) ** 2).mean())

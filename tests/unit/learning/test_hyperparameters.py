@@ -20,7 +20,7 @@ from lamina.errors import DefinitionError
 from lamina.layers import regularizers
 from lamina.learning import clipping, optimizers, schedules
 from lamina.learning.protocols import TrainingOptions
-from lamina.step.derive import BatchGraph, default_targets, training_graph
+from lamina.step.derive import BatchGraph, BatchSpecs, default_targets, training_graph
 
 # Arguments without a default, and flags that let other fields matter.
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -116,7 +116,7 @@ def step_of(record: Any, dtype: Any = float32) -> BatchGraph:
         penalty = record
     net = lm.Sequential(lm.Input(3), lm.Linear(2, weight_regularizer=penalty))
     targets = default_targets(net, lm.MSE(), dtype)
-    return training_graph(net, TrainingOptions(lm.MSE(), **how), targets, dtype=dtype)
+    return training_graph(BatchSpecs(net, dtype, targets=targets), TrainingOptions(lm.MSE(), **how))
 
 
 def checksum(step: BatchGraph) -> str:

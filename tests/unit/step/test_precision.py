@@ -32,7 +32,7 @@ from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 from lamina.program.program import Program
 from lamina.program.scalar import Load, postorder
 from lamina.program.steps import Contraction
-from lamina.step.derive import default_targets, evaluation_graph, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, evaluation_graph, training_graph
 from lamina.step.precision import Precision, Rounding, precision_of, rounding_of
 from lamina.step.rounding import with_rounded_activations, with_rounded_products
 
@@ -174,7 +174,7 @@ def test_the_states_of_recurrences_are_rounded_on_all_devices() -> None:
     net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
     rounding = Rounding(bfloat16, leaves=False)
     targets = default_targets(net, LOSS, float32)
-    made = evaluation_graph(net, LOSS, targets, dtype=float32, rounding=rounding)
+    made = evaluation_graph(BatchSpecs(net, float32, rounding, targets=targets), LOSS)
     (loop,) = [node for node in made.graph.nodes() if isinstance(node.op.lowering, Repeating)][:1]
     inputs = loop.attributes["body"].inputs
     assert [one.dtype for one in inputs].count(bfloat16) == 2  # The state and the sequence.
@@ -266,7 +266,7 @@ def test_attention_multiplies_rounded_operands_forwards_and_backwards() -> None:
     net = lm.Sequential(lm.Input(16, 8), lm.MultiHeadAttention(2), lm.Flatten(), lm.Linear(5))
     options = TrainingOptions(LOSS, OPTIMIZER)
     targets = default_targets(net, LOSS, float32)
-    made = training_graph(net, options, targets, dtype=float32, rounding=ROUNDING)
+    made = training_graph(BatchSpecs(net, float32, ROUNDING, targets=targets), options)
     found: dict[str, Tensor] = {}
     for node in made.graph.nodes():
         if node.op.name in ("attention", "attention_gradient"):
@@ -287,7 +287,7 @@ def has_rounded_elements(tensor: Tensor) -> bool:
 def test_the_multiplied_state_of_a_recurrence_has_16_bits() -> None:
     net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
     targets = default_targets(net, LOSS, float32)
-    made = evaluation_graph(net, LOSS, targets, dtype=float32, rounding=ROUNDING)
+    made = evaluation_graph(BatchSpecs(net, float32, ROUNDING, targets=targets), LOSS)
     (loop,) = [node for node in made.graph.nodes() if isinstance(node.op.lowering, Repeating)][:1]
     states = loop.attributes["body"].inputs[: loop.attributes["states"]]
     assert sorted(state.dtype.name for state in states) == ["bfloat16", "float32"]
@@ -303,10 +303,8 @@ def test_dropout_masks_keep_their_bits() -> None:
     net = lm.Sequential(lm.Input(64), lm.Linear(64, bias=False), lm.Dropout(0.5), lm.Linear(64))
     patterns: list[Array] = []
     for rounding in (None, ROUNDING):
-        targets = [((BATCH, 64), float32)]
-        made = evaluation_graph(
-            *(net, lm.MSE(), targets), dtype=float32, rounding=rounding, training=True
-        )
+        batch = BatchSpecs(net, float32, rounding, targets=[((BATCH, 64), float32)])
+        made = evaluation_graph(batch, lm.MSE(), training=True)
         masks = [node for node in made.graph.nodes() if node.op.name == "bernoulli"]
         bound = bind_batch(Graph((), (("mask", masks[0]),)), 16)
         found, _ = evaluate(bound, {"seed": np.asarray(7), "step": np.asarray(2)})
