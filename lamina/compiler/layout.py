@@ -14,10 +14,14 @@ from typing import Any
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
-from lamina.graph import Graph, Tensor, labelled, rebuild
+from lamina.graph import Graph, Op, Tensor, labelled, rebuild
+from lamina.ops.broadcast import BROADCAST_TO
+from lamina.ops.joining import CONCAT
 from lamina.ops.lowering_rules import Contracting, Elementwise, Reduction
-from lamina.ops.movement import reshaped_blocks
-from lamina.ops.windows import Slope
+from lamina.ops.movement import FLIP, RESHAPE, TRANSPOSE, reshaped_blocks
+from lamina.ops.reduce import ARGMAX, ARGMIN
+from lamina.ops.slicing import PAD, SLICE
+from lamina.ops.windows import SHEAR, Slope
 
 
 @frozen_dataclass
@@ -69,7 +73,7 @@ def sink_transposes(graph: Graph) -> Graph:
 
 def _sunk(node: Tensor, operands: list[_Permuted]) -> _Permuted:
     """The node on permuted operands; if it has no rule for that, on restored ones."""
-    if node.op.name == "transpose":
+    if node.op is TRANSPOSE:
         (x,) = operands
         order: tuple[int, ...] = node.attributes["axes"]
         return _Permuted(x.tensor, tuple(x.axes[axis] for axis in order))
@@ -83,9 +87,9 @@ def _sunk(node: Tensor, operands: list[_Permuted]) -> _Permuted:
         sunk = _contraction(node, operands)
     elif isinstance(lowering, Reduction):
         sunk = _reduction(node, operands[0])
-    elif node.op.name in _MOVEMENTS:
-        sunk = _MOVEMENTS[node.op.name](node, operands[0])
-    elif node.op.name == "concat":
+    elif node.op in _MOVEMENTS:
+        sunk = _MOVEMENTS[node.op](node, operands[0])
+    elif node.op is CONCAT:
         sunk = _concat(node, operands)
     return sunk or _unpermuted(rebuild(node, tuple(x.restored() for x in operands)))
 
@@ -134,7 +138,7 @@ def _contraction(node: Tensor, operands: list[_Permuted]) -> _Permuted:
 def _reduction(node: Tensor, x: _Permuted) -> _Permuted | None:
     reduced: tuple[int, ...] = node.attributes["axes"]
     own = [x.axes[axis] for axis in reduced]
-    if own != sorted(own) and node.op.name in ("argmax", "argmin"):
+    if own != sorted(own) and node.op in (ARGMAX, ARGMIN):
         # The order of the axes decides which of several equal elements comes first.
         return None
     result = rebuild(node, (x.tensor,), axes=tuple(sorted(own)))
@@ -205,11 +209,11 @@ def _reshape(node: Tensor, x: _Permuted) -> _Permuted | None:
     return _Permuted(result, tuple(order.index(axis) for axis in range(len(new))))
 
 
-_MOVEMENTS: dict[str, Callable[[Tensor, _Permuted], _Permuted | None]] = {
-    "slice": _along_axes("starts", "stops", "steps"),
-    "pad": _along_axes("low", "high", "interior"),
-    "flip": _flip,
-    "shear": _shear,
-    "broadcast_to": _broadcast,
-    "reshape": _reshape,
+_MOVEMENTS: dict[Op, Callable[[Tensor, _Permuted], _Permuted | None]] = {
+    SLICE: _along_axes("starts", "stops", "steps"),
+    PAD: _along_axes("low", "high", "interior"),
+    FLIP: _flip,
+    SHEAR: _shear,
+    BROADCAST_TO: _broadcast,
+    RESHAPE: _reshape,
 }

@@ -16,9 +16,19 @@ import numpy as np
 
 from lamina import ops
 from lamina.base.shapes import DType, int64, size_of, static
-from lamina.graph import CONSTANT, LEAF, Graph, Tensor, constant, rebuild, rewrite
-from lamina.ops.conversion import ROUND_TO_TF32
+from lamina.graph import CONSTANT, LEAF, Graph, Op, Tensor, constant, rebuild, rewrite
+from lamina.ops.arithmetic import ADD, DIV, MUL, MULTIPLY_ADD, POW, SUB
+from lamina.ops.broadcast import BROADCAST_TO, SUM
+from lamina.ops.comparison import WHERE
+from lamina.ops.conversion import CAST, ROUND_TO_TF32, STOP_GRADIENT
+from lamina.ops.elementwise import NEG
+from lamina.ops.indexing import SCATTER_ALONG_AXIS
+from lamina.ops.joining import CONCAT
+from lamina.ops.linalg import CONTRACT
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Scattering
+from lamina.ops.movement import RESHAPE, TRANSPOSE
+from lamina.ops.recomputation import COMPUTED_AGAIN
+from lamina.ops.slicing import PAD, SLICE
 
 # The most elements of a folded constant.
 LARGEST_FOLDED = 256
@@ -75,7 +85,7 @@ def _simplified(node: Tensor) -> Tensor:
             moved = move(node)
             if moved is not None:
                 return moved
-    rule = _RULES.get(node.op.name)
+    rule = _RULES.get(node.op)
     simpler = rule(node) if rule else None
     if simpler is None:
         return node
@@ -87,16 +97,13 @@ def _without_moved_contractions(graph: Graph) -> Graph:
 
     In other contractions an operand may be unable to have the axes of N.
     """
-    if not any(
-        node.op.name == "transpose" and node.operands[0].op.name == "contract"
-        for node in graph.nodes()
-    ):
+    if not any(node.op is TRANSPOSE and node.operands[0].op is CONTRACT for node in graph.nodes()):
         return graph
     users = Counter(operand for node in graph.nodes() for operand in node.operands)
     users.update(graph.roots)
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        if node.op.name == "transpose" and operands[0].op.name == "contract":
+        if node.op is TRANSPOSE and operands[0].op is CONTRACT:
             (before,) = node.operands
             if users[before] == 1 and before.rank == 2:
                 names: tuple[str, ...] = operands[0].attributes["output"]
@@ -121,7 +128,7 @@ def _folded(node: Tensor) -> Tensor | None:
     if not node.operands or any(operand.op is not CONSTANT for operand in node.operands):
         return None
     size = size_of(static(node.shape))
-    if size > LARGEST_FOLDED or (node.op.name == "broadcast_to" and size > 1):
+    if size > LARGEST_FOLDED or (node.op is BROADCAST_TO and size > 1):
         return None
     values = (operand.attributes["value"].array for operand in node.operands)
     with np.errstate(all="ignore"):
@@ -141,7 +148,7 @@ def _without_broadcasts(node: Tensor) -> Tensor:
 
 def _unbroadcast(tensor: Tensor) -> Tensor | None:
     """A smaller tensor that broadcasts to this one; None if there is none."""
-    if tensor.op.name == "broadcast_to":
+    if tensor.op is BROADCAST_TO:
         return tensor.operands[0]
     if tensor.op is CONSTANT and tensor.rank and size_of(static(tensor.shape)) == 1:
         return constant(tensor.attributes["value"].array.reshape(()), tensor.dtype)
@@ -182,9 +189,9 @@ def _divide(node: Tensor) -> Tensor | None:
 
 def _add(node: Tensor) -> Tensor | None:
     left, right = node.operands
-    if right.op.name == "neg":
+    if right.op is NEG:
         return ops.sub(left, right.operands[0])
-    if left.op.name == "neg":
+    if left.op is NEG:
         return ops.sub(right, left.operands[0])
     return None
 
@@ -202,7 +209,7 @@ def _subtract(node: Tensor) -> Tensor | None:
     left, right = node.operands
     if left.shape == node.shape and _is(right, 0):
         return left
-    return ops.add(left, right.operands[0]) if right.op.name == "neg" else None
+    return ops.add(left, right.operands[0]) if right.op is NEG else None
 
 
 def _power(node: Tensor) -> Tensor | None:
@@ -216,14 +223,14 @@ def _power(node: Tensor) -> Tensor | None:
 
 def _negative(node: Tensor) -> Tensor | None:
     (operand,) = node.operands
-    return operand.operands[0] if operand.op.name == "neg" else None
+    return operand.operands[0] if operand.op is NEG else None
 
 
 def _where(node: Tensor) -> Tensor | None:
     condition, left, right = node.operands
     if left is right and left.shape == node.shape:
         return left
-    halves = {x.operands[0].dtype for x in (left, right) if _is_widened(x)}
+    halves = {x.operands[0].dtype for x in (left, right) if is_widened(x)}
     if len(halves) != 1:
         return None
     # Floats of 16 bits are chosen before they are cast to wider ones.
@@ -233,15 +240,15 @@ def _where(node: Tensor) -> Tensor | None:
     return ops.cast(ops.where(condition, *known), node.dtype) if len(known) == 2 else None
 
 
-def _is_widened(node: Tensor) -> bool:
+def is_widened(node: Tensor) -> bool:
     """Whether the tensor is a cast of floats of 16 bits to wider ones."""
     is_wide = node.dtype.is_float and not node.dtype.is_half
-    return is_wide and node.op.name == "cast" and node.operands[0].dtype.is_half
+    return is_wide and node.op is CAST and node.operands[0].dtype.is_half
 
 
 def _narrowed(node: Tensor, half: DType) -> Tensor | None:
     """The floats of 16 bits of which a tensor is a cast; 0 is one of them."""
-    if _is_widened(node):
+    if is_widened(node):
         return node.operands[0]
     return constant(0.0, half) if _is(node, 0.0) else None
 
@@ -260,7 +267,7 @@ def _unchanged(node: Tensor) -> Tensor | None:
 def _cast(node: Tensor) -> Tensor | None:
     """Floats that were cast to a wider dtype are cast from the dtype that they had before."""
     (operand,) = node.operands
-    if _is_widened(operand) and node.dtype.is_float:
+    if is_widened(operand) and node.dtype.is_float:
         return ops.cast(operand.operands[0], node.dtype)
     if node.dtype.is_half and _keeps_elements(operand):
         # Rounded before it is moved, so that the tensor that is stored is the narrow one.
@@ -279,9 +286,9 @@ def _keeps_elements(node: Tensor) -> bool:
 
 def _moved_halves(node: Tensor) -> Tensor | None:
     """Floats of 16 bits that were cast to wider ones are moved before they are cast."""
-    if not _keeps_elements(node) and node.op.name != "concat":
+    if not _keeps_elements(node) and node.op is not CONCAT:
         return None
-    if not all(map(_is_widened, node.operands)):
+    if not all(map(is_widened, node.operands)):
         return None
     narrow = tuple(operand.operands[0] for operand in node.operands)
     if len({operand.dtype for operand in narrow}) > 1:
@@ -308,7 +315,7 @@ def _round_to_tf32(node: Tensor) -> Tensor | None:
 
 def _reshape(node: Tensor) -> Tensor | None:
     (operand,) = node.operands
-    if operand.op.name == "reshape":
+    if operand.op is RESHAPE:
         return ops.reshape(operand.operands[0], node.shape)
     return _unchanged(node)
 
@@ -318,7 +325,7 @@ def _transpose(node: Tensor) -> Tensor | None:
     axes: tuple[int, ...] = node.attributes["axes"]
     if axes == tuple(range(len(axes))):
         return operand
-    if operand.op.name == "transpose":
+    if operand.op is TRANSPOSE:
         first: tuple[int, ...] = operand.attributes["axes"]
         return ops.transpose(operand.operands[0], tuple(first[axis] for axis in axes))
     # Moving axes of extent 1 moves no element.
@@ -331,7 +338,7 @@ def _sum(node: Tensor) -> Tensor | None:
     axes: tuple[int, ...] = node.attributes["axes"]
     if all(operand.shape[axis] == 1 for axis in axes):
         return ops.reshape(operand, node.shape)
-    if operand.op.name != "broadcast_to" or not operand.dtype.is_float:
+    if operand.op is not BROADCAST_TO or not operand.dtype.is_float:
         return None
     # A sum of equal terms: one term times their number.
     source = operand.operands[0]
@@ -386,25 +393,25 @@ def _scatter_along_axis(node: Tensor) -> Tensor | None:
     return ops.where(ops.equal(positions, inside), added, 0)
 
 
-_RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
-    "mul": _multiply,
-    "multiply_add": _multiply_add,
-    "div": _divide,
-    "add": _add,
-    "sub": _subtract,
-    "pow": _power,
-    "neg": _negative,
-    "where": _where,
-    "cast": _cast,
-    "round_to_tf32": _round_to_tf32,
-    "broadcast_to": _unchanged,
-    "slice": _unchanged,
-    "pad": _unchanged,
-    "reshape": _reshape,
-    "transpose": _transpose,
-    "sum": _sum,
-    "contract": _contract,
-    "scatter_along_axis": _scatter_along_axis,
-    "stop_gradient": _unchanged,
-    "computed_again": _computed_again,
+_RULES: dict[Op, Callable[[Tensor], Tensor | None]] = {
+    MUL: _multiply,
+    MULTIPLY_ADD: _multiply_add,
+    DIV: _divide,
+    ADD: _add,
+    SUB: _subtract,
+    POW: _power,
+    NEG: _negative,
+    WHERE: _where,
+    CAST: _cast,
+    ROUND_TO_TF32: _round_to_tf32,
+    BROADCAST_TO: _unchanged,
+    SLICE: _unchanged,
+    PAD: _unchanged,
+    RESHAPE: _reshape,
+    TRANSPOSE: _transpose,
+    SUM: _sum,
+    CONTRACT: _contract,
+    SCATTER_ALONG_AXIS: _scatter_along_axis,
+    STOP_GRADIENT: _unchanged,
+    COMPUTED_AGAIN: _computed_again,
 }

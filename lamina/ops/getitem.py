@@ -27,7 +27,7 @@ from lamina.base.shapes import (
 from lamina.base.shapes import element_count as count_of
 from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError, LaminaError, ShapeError
-from lamina.graph import Tensor, constant, described, located, operator
+from lamina.graph import CONSTANT, Tensor, constant, described, located, operator
 from lamina.ops.arguments import as_tensor, refused
 from lamina.ops.arithmetic import maximum, minimum
 from lamina.ops.broadcast import broadcast_to
@@ -350,7 +350,7 @@ def _flat_indices(x: Tensor, axes: Sequence[int], indices: Sequence[Tensor]) -> 
 
 def _inside(x: Tensor, axis: int, indices: Tensor) -> Tensor:
     """The indices, clamped to the axis; constants were checked."""
-    if indices.op.name == "constant":
+    if indices.op is CONSTANT:
         return indices
     dim: Dim | Tensor = x.shape[axis]
     last = dim - 1 if isinstance(dim, int) else element_count(x, axis, int64) - 1

@@ -13,14 +13,15 @@ import numpy as np
 
 from lamina.base.shapes import Array, float64, scale_dim, static
 from lamina.graph import Attributes, Graph, Tensor, apply, constant, leaf, topological
-from lamina.ops.arithmetic import add, mul
-from lamina.ops.broadcast import broadcast_to, sum_axes
+from lamina.ops.arithmetic import ADD, add, mul
+from lamina.ops.broadcast import SUM, broadcast_to, sum_axes
 from lamina.ops.comparison import where
 from lamina.ops.conversion import cast, stop_gradient
+from lamina.ops.convolution import CONV_WEIGHT_GRADIENT
 from lamina.ops.differentiate import gradients
 from lamina.ops.linalg import contract
 from lamina.ops.lowering_rules import Contracting
-from lamina.ops.movement import reshape, squeeze
+from lamina.ops.movement import RESHAPE, TRANSPOSE, reshape, squeeze
 from lamina.ops.slicing import slice_axis
 
 Tensors = Sequence[Tensor]
@@ -183,11 +184,10 @@ class _Backward:
 
         Where possible, one op over the stacks of its operands gives the sum.
         """
-        name = tensor.op.name
-        if name in ("reshape", "transpose"):
+        if tensor.op in (RESHAPE, TRANSPOSE):
             operand = self._over_time(tensor.operands[0])
             return lambda results: apply(tensor.op, operand(results), **tensor.attributes)
-        if name == "add" and all(x.shape == tensor.shape for x in tensor.operands):
+        if tensor.op is ADD and all(x.shape == tensor.shape for x in tensor.operands):
             left, right = (self._over_time(x) for x in tensor.operands)
             return lambda results: add(left(results), right(results))
         if isinstance(tensor.op.lowering, Contracting):
@@ -196,13 +196,13 @@ class _Backward:
             time = next(f"t{n}" for n in count() if f"t{n}" not in (*left, *right))
             labels = ((time, *left), (time, *right), tensor.attributes["output"])
             return lambda results: contract(one(results), other(results), *labels)
-        if name == "conv_weight_gradient":
+        if tensor.op is CONV_WEIGHT_GRADIENT:
             # It sums over the batch, so the batches of all iterations are joined to one.
             one, other = (self._stacked(x) for x in tensor.operands)
             return lambda results: apply(
                 tensor.op, _as_batch(one(results)), _as_batch(other(results)), **tensor.attributes
             )
-        if name == "sum":
+        if tensor.op is SUM:
             whole = self._stacked(tensor.operands[0])
             axes = (0, *(axis + 1 for axis in tensor.attributes["axes"]))
             return lambda results: sum_axes(whole(results), axes)

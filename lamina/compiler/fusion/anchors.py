@@ -15,6 +15,8 @@ from lamina.compiler.fusion.costs import Narrowing, Operations
 from lamina.compiler.fusion.results import DistinctResults
 from lamina.compiler.fusion.views import Views, as_stored, viewed_operands
 from lamina.graph import Tensor, reached_ends, users_of
+from lamina.ops.arithmetic import ADD
+from lamina.ops.conversion import CAST
 from lamina.ops.lowering_rules import (
     Contracting,
     Elementwise,
@@ -25,6 +27,7 @@ from lamina.ops.lowering_rules import (
     Scattering,
     Sorting,
 )
+from lamina.ops.movement import RESHAPE, TRANSPOSE
 from lamina.program.target import Target
 
 # A set in the order of insertion.
@@ -95,14 +98,14 @@ def rounded(context: PassContext, anchors: Anchors) -> Anchors:
     """
     found = dict(anchors)
     for node in context.nodes:
-        computed = node.op.name == "cast" and not _is_cast_leaf(node)
+        computed = node.op is CAST and not _is_cast_leaf(node)
         if computed and node.dtype.is_half and not node.operands[0].dtype.is_half:
             found[node] = None
     return found
 
 
 def _is_cast_leaf(node: Tensor) -> bool:
-    while node.op.name == "cast":
+    while node.op is CAST:
         (node,) = node.operands
     return is_leaf(node)
 
@@ -120,12 +123,12 @@ def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
             terms[node] = 1
         elif isinstance(node.op.lowering, Movement) and len(node.operands) == 1:
             terms[node] = terms[node.operands[0]]
-        elif node.op.name == "add" and all(terms[x] for x in node.operands):
+        elif node.op is ADD and all(terms[x] for x in node.operands):
             terms[node] = sum(terms[x] for x in node.operands)
     found = {
         node: None
         for node in context.nodes
-        if node.op.name == "add"
+        if node.op is ADD
         and terms[node]
         and any(terms[user] > terms[node] for user in context.users[node])
     }
@@ -137,7 +140,7 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
     operations = Operations()
     found: Anchors = {}
     for node in context.nodes:
-        if node.op.name == "cast" and context.users[node]:
+        if node.op is CAST and context.users[node]:
             (source,) = node.operands
             if source not in anchors or node.dtype.itemsize >= source.dtype.itemsize:
                 continue
@@ -208,9 +211,9 @@ def _last_order(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[
     last = above = node
     while isinstance(above.op.lowering, Elementwise | Movement) and len(users[above]) == 1:
         (above,) = users[above]
-        if above in anchors or above.op.name not in ("transpose", "reshape"):
+        if above in anchors or above.op not in (TRANSPOSE, RESHAPE):
             break
-        if above.op.name == "transpose":
+        if above.op is TRANSPOSE:
             last = above
     return last
 

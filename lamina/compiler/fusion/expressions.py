@@ -7,6 +7,8 @@ from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors
 from lamina.graph import Tensor
+from lamina.ops.conversion import CAST
+from lamina.ops.indexing import TAKE, TAKE_ALONG_AXIS
 from lamina.ops.lowering_rules import Movement, read_operands
 from lamina.ops.movement import RESHAPE
 
@@ -39,7 +41,7 @@ class Expression:
         Rounding is part of reading the leaf: it needs no pass of its own over memory.
         """
         computed = self.computed
-        casts = [one for one in computed if one.op.name == "cast"]
+        casts = [one for one in computed if one.op is CAST]
         moved = all(one in casts or isinstance(one.op.lowering, Movement) for one in computed)
         return moved and any(one.dtype.is_half for one in casts) and all(map(is_leaf, self.sources))
 
@@ -70,7 +72,7 @@ def expression_of(node: Tensor, anchors: Anchors) -> Expression:
 
 def own_depth(node: Tensor) -> int:
     """The number of levels that a tensor adds to the expressions of its operands."""
-    if node.op.name in ("take", "take_along_axis"):
+    if node.op in (TAKE, TAKE_ALONG_AXIS):
         return GATHER_DEPTH
     if node.op is RESHAPE:
         before, after = ([n for n in x.shape if n != 1] for x in (node.operands[0], node))

@@ -12,15 +12,18 @@ from lamina.compiler.fusion.anchors import Anchors, PassContext
 from lamina.compiler.fusion.costs import Operations, Sharing, is_packed
 from lamina.compiler.fusion.expressions import expression_of, own_depth
 from lamina.compiler.fusion.groups import bytes_of
-from lamina.compiler.fusion.views import is_widened
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
+from lamina.compiler.simplify import is_widened
 from lamina.graph import Tensor
 from lamina.ops.conversion import ROUND_TO_TF32
+from lamina.ops.joining import CONCAT
 from lamina.ops.lowering_rules import Elementwise, Movement
+from lamina.ops.slicing import PAD, SLICE
+from lamina.ops.windows import SHEAR
 from lamina.program.target import Target
 
 # Movements that read no element twice, though their results may be larger than their operands.
-_READ_ONCE = ("concat", "pad", "shear")
+_READ_ONCE = (CONCAT, PAD, SHEAR)
 
 
 def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
@@ -103,7 +106,7 @@ class _Demand:
 def _ratio(node: Tensor, user: Tensor) -> float:
     """How often a user that broadcasts a tensor needs each of its elements."""
     lowering = user.op.lowering
-    if user.op.name in _READ_ONCE or not isinstance(lowering, Elementwise | Movement):
+    if user.op in _READ_ONCE or not isinstance(lowering, Elementwise | Movement):
         return 1
     return size_of(static(user.shape)) / max(size_of(static(node.shape)), 1)
 
@@ -135,7 +138,7 @@ def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor
     for node in reversed(nodes):
         sizes = [size_of(static(user.shape)) for user in users[node]]
         size = size_of(static(node.shape))
-        sliced = all(user.op.name == "slice" for user in users[node]) and sum(sizes) <= size
+        sliced = all(user.op is SLICE for user in users[node]) and sum(sizes) <= size
         only_elementwise = sizes == [size] and isinstance(users[node][0].op.lowering, Elementwise)
         if sizes and (sliced or (only_elementwise and users[node][0] in found)):
             found.add(node)

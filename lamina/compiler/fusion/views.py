@@ -10,7 +10,8 @@ from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.signature import SubgraphSignatures
 from lamina.compiler.lowering.contractions import is_view
 from lamina.compiler.lowering.pull import Location
-from lamina.graph import Tensor, reached_ends
+from lamina.compiler.simplify import is_widened
+from lamina.graph import CONSTANT, Tensor, reached_ends
 from lamina.ops.conversion import ROUND_TO_TF32
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 
@@ -25,12 +26,6 @@ def viewed_operands(node: Tensor) -> tuple[Tensor, ...]:
     if isinstance(node.op.lowering, Repeating):
         return node.operands[node.attributes["states"] :]
     return ()
-
-
-def is_widened(node: Tensor) -> bool:
-    """Whether the tensor is a cast of floats of 16 bits to wider ones."""
-    is_wide = node.dtype.is_float and not node.dtype.is_half
-    return is_wide and node.op.name == "cast" and node.operands[0].dtype.is_half
 
 
 def is_read_converted(node: Tensor) -> bool:
@@ -50,7 +45,7 @@ def as_stored(node: Tensor) -> Tensor:
 
 def is_number(node: Tensor) -> bool:
     """Whether the tensor is a constant that becomes a literal in expressions."""
-    return is_leaf(node) and node.op.name == "constant" and size_of(static(node.shape)) == 1
+    return is_leaf(node) and node.op is CONSTANT and size_of(static(node.shape)) == 1
 
 
 def boundary(nodes: Iterable[Tensor], anchors: Container[Tensor]) -> set[Tensor]:

@@ -17,6 +17,7 @@ from lamina.compiler.lowering.pull import (
     numbered_axes,
 )
 from lamina.graph import Tensor
+from lamina.ops.joining import CONCAT
 from lamina.ops.lowering_rules import Coordinates, Reduction
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Literal, Local, Scalar
@@ -70,7 +71,7 @@ def lower_loop(
 
 def _concatenates_equal_shapes(node: Tensor) -> bool:
     """Whether the tensor is a concat of operands of one shape, each with long enough runs."""
-    if node.op.name != "concat" or len({operand.shape for operand in node.operands}) > 1:
+    if node.op is not CONCAT or len({operand.shape for operand in node.operands}) > 1:
         return False
     return size_of(static(node.operands[0].shape)[node.attributes["axis"] :]) >= SHORTEST_RUN
 

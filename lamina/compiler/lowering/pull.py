@@ -12,6 +12,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
 from lamina.graph import CONSTANT, Tensor
 from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement, Sliding
+from lamina.ops.movement import RESHAPE, TRANSPOSE
 from lamina.program.index import Axis, Index, axis_index, flatten, unflatten
 from lamina.program.scalar import Literal, Load, Local, Scalar
 
@@ -255,7 +256,7 @@ def candidate_coordinates(
         if node in seen or node in locations or len(movements) == MOST_MOVEMENTS:
             continue
         seen.add(node)
-        if node.op.name in ("transpose", "reshape"):
+        if node.op in (TRANSPOSE, RESHAPE):
             (below,) = node.operands
             pending.append((below, (node, *movements)))
             yield _after_movements(coordinates_in_order(below, axes), (node, *movements))
@@ -267,7 +268,7 @@ def candidate_coordinates(
 def _after_movements(coordinates: Coordinates, movements: Sequence[Tensor]) -> Coordinates:
     """An element's coordinates after transposes and reshapes, from those in their operand."""
     for node in movements:
-        if node.op.name == "transpose":
+        if node.op is TRANSPOSE:
             order: tuple[int, ...] = node.attributes["axes"]
             coordinates = tuple(coordinates[axis] for axis in order)
         else:

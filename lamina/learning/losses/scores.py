@@ -7,18 +7,23 @@ clip or a formula of the user's own, it may be anything.
 from __future__ import annotations
 
 from lamina.graph import Tensor
+from lamina.ops.arithmetic import ADD
+from lamina.ops.conversion import CAST, ROUNDED
+from lamina.ops.elementwise import SIGMOID
+from lamina.ops.movement import FLIP, RESHAPE, TRANSPOSE
+from lamina.ops.slicing import SLICE
+from lamina.ops.softmax import LOG_SOFTMAX, SOFTMAX
 
 # Ops that change neither the meaning nor the order of numbers.
-_MOVEMENT = {"cast", "expand_dims", "flip", "reshape", "rounded", "slice", "squeeze", "transpose"}
-# The last ops of layers whose results are raw scores, and the names of these layers.
-_LINEAR = {"add", "contract", "conv", "conv_transpose", "matmul"}
+_MOVEMENT = (CAST, FLIP, RESHAPE, ROUNDED, SLICE, TRANSPOSE)
+# The names of layers whose results are raw scores.
 _LAYERS = ("Linear", "TiedLinear", "Conv", "ConvTranspose")
 
 # What the result of an op is; raw scores are in no table.
 _MADE = {
-    "sigmoid": "probabilities",
-    "softmax": "probabilities",
-    "log_softmax": "logarithms of probabilities",
+    SIGMOID: "probabilities",
+    SOFTMAX: "probabilities",
+    LOG_SOFTMAX: "logarithms of probabilities",
 }
 SCORES = "raw scores"
 
@@ -28,12 +33,12 @@ def kind_of(prediction: object) -> tuple[str, Tensor | None]:
     if not isinstance(prediction, Tensor):
         return "", None
     one = prediction
-    while one.op.name in _MOVEMENT and not _is_of_scores(one):
+    while one.op in _MOVEMENT and not _is_of_scores(one):
         one = one.operands[0]
     if _is_of_scores(one):
         return SCORES, one
-    made = _MADE.get(one.op.name, "")
-    if one.op.name != "sigmoid" and not _is_along_classes(one, prediction):
+    made = _MADE.get(one.op, "")
+    if one.op is not SIGMOID and not _is_along_classes(one, prediction):
         made = ""
     return made, one
 
@@ -69,7 +74,7 @@ def not_scores(prediction: object) -> str:
 def is_softmax_of_one(prediction: object) -> bool:
     """Whether a prediction is a softmax over one number, which is always 1."""
     kind, made = kind_of(prediction)
-    if kind != "probabilities" or made is None or made.op.name != "softmax":
+    if kind != "probabilities" or made is None or made.op is not SOFTMAX:
         return False
     axis: int = made.attributes["axis"]
     return made.shape[axis] == 1
@@ -77,7 +82,7 @@ def is_softmax_of_one(prediction: object) -> bool:
 
 def _is_of_scores(one: Tensor) -> bool:
     layer = one.origin.path.rpartition("/")[2].rpartition(":")[2].rstrip("0123456789d")
-    return one.op.name in _LINEAR and layer in _LAYERS
+    return (one.op is ADD or one.op.multiplies > 0) and layer in _LAYERS
 
 
 def _is_along_classes(one: Tensor, prediction: Tensor) -> bool:
